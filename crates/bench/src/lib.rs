@@ -1,0 +1,1 @@
+//! Runs workloads against subjects in interleaved order and records raw samples.

@@ -1,0 +1,1 @@
+//! Where events come from: capture engines, kernel filters and their drop counters.

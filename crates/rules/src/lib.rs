@@ -1,0 +1,1 @@
+//! Falco's rule language: load, check, compile, evaluate; rules to interest plan.

@@ -1,0 +1,1 @@
+//! Load generators and attack actions that state what a watcher must see.
