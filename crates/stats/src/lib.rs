@@ -1,1 +1,32 @@
 //! Estimators and tests on slices of numbers.
+//!
+//! The crate answers one question: what can be said about the time of a *candidate* when it was
+//! measured in turn with a *baseline*, on a machine that does other things too? Times on such a
+//! machine are skewed and have outliers, so everything here rests on medians and ranks; no
+//! function assumes a normal distribution of the data.
+//!
+//! | what | where | source |
+//! |---|---|---|
+//! | quantile, type 7 | [`Sample::quantile`] | Hyndman and Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996) |
+//! | median absolute deviation | [`Sample::mad`] | Hampel, "The influence curve and its role in robust estimation", JASA 69 (1974) |
+//! | percentile bootstrap | [`bootstrap`] | Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13 |
+//! | shift between two samples | [`hodges_lehmann`] | Hodges and Lehmann, "Estimates of location based on rank tests", Ann. Math. Stat. 34 (1963) |
+//! | rank test | [`mann_whitney`] | Mann and Whitney, Ann. Math. Stat. 18 (1947); tie correction: Lehmann, "Nonparametrics" (1975) |
+//! | random numbers | [`Rng`] | Blackman and Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 47 (2021) |
+//!
+//! The crate does no input or output, and every result is a pure function of its arguments: the
+//! random numbers of the bootstrap come from a seed that the caller gives.
+
+mod bootstrap;
+mod normal;
+mod rank;
+mod rng;
+mod sample;
+mod verdict;
+
+pub use bootstrap::{Interval, bootstrap, ratio_of_medians};
+pub use normal::upper_tail;
+pub use rank::{MannWhitney, hodges_lehmann, mann_whitney};
+pub use rng::Rng;
+pub use sample::{Error, Pairs, Sample};
+pub use verdict::{Thresholds, Verdict, verdict};
