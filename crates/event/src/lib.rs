@@ -1,1 +1,36 @@
-//! What happened: events, the processes and descriptors they concern, the field registry and the interest plan.
+//! What happened: events, the processes and descriptors they concern, the field registry and the
+//! interest plan.
+//!
+//! An [`Event`] is one system call (or one internal happening) as every capture engine describes
+//! it. Rules never look into it directly: they ask for *fields* ([`field`]), and an event answers
+//! with a [`Value`]. What an engine does not know yet is [`Value::Unknown`], what does not exist is
+//! [`Value::Absent`]; the difference is what makes evaluation before the call's result sound.
+//!
+//! This crate does no I/O. Facts that cost a look at the system are answered by a [`World`], which
+//! the engine supplies.
+
+mod container;
+mod descriptor;
+mod event;
+pub mod field;
+mod judge;
+mod kind;
+mod plan;
+mod process;
+mod value;
+mod world;
+
+pub use container::{Container, Containment};
+pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
+pub use event::{Event, Live, Outcome, Param, Stage};
+pub use judge::{Judge, Weight};
+pub use kind::{
+    Category, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
+};
+pub use plan::{CallPlan, Need, Plan, Reason};
+pub use process::{
+    Comm, CommandLine, Executable, ExecutableFlags, Image, Pid, Process, StartTime, Stat, Status,
+    Tid,
+};
+pub use value::{Value, ValueType};
+pub use world::{Lookup, NoWorld, User, Group, World};

@@ -1,0 +1,147 @@
+//! The object a call acts on: an open file, a socket, a pipe.
+
+use core::net::IpAddr;
+
+/// Something that may be known only later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known<T> {
+    /// Known.
+    Yes(T),
+    /// Will be known at a later stage of the event.
+    NotYet,
+    /// Does not exist or can never be learnt.
+    Never,
+}
+
+/// A file name as the caller gave it, made absolute only when a rule asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name<'a> {
+    /// No name.
+    None,
+    /// The name could not be read from the caller's memory.
+    Unreadable,
+    /// A path as passed. `base` is the directory descriptor, `None` = working directory;
+    /// unused when the path is absolute.
+    Passed {
+        /// As passed by the caller.
+        raw: &'a [u8],
+        /// Directory descriptor that a relative path starts at.
+        base: Option<i32>,
+    },
+    /// An absolute path learnt from the kernel, e.g. of an already open descriptor.
+    Resolved(&'a [u8]),
+}
+
+/// What a descriptor is; Falco's `fd.type` and `fd.typechar`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DescriptorKind {
+    /// Regular file, device or anything else that is opened by path.
+    File,
+    /// Directory.
+    Directory,
+    /// IPv4 socket.
+    Ipv4,
+    /// IPv6 socket.
+    Ipv6,
+    /// Unix socket.
+    Unix,
+    /// Netlink socket.
+    Netlink,
+    /// Packet or other socket without addresses that rules know.
+    OtherSocket,
+    /// Pipe or FIFO.
+    Pipe,
+    /// eventfd.
+    Event,
+    /// epoll.
+    EventPoll,
+    /// signalfd.
+    Signal,
+    /// timerfd.
+    Timer,
+    /// inotify or fanotify.
+    Inotify,
+    /// memfd.
+    Memfd,
+    /// pidfd.
+    Pidfd,
+    /// userfaultfd.
+    Userfault,
+    /// io_uring.
+    IoUring,
+    /// BPF object.
+    Bpf,
+    /// Anything else.
+    Other,
+}
+
+/// Transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP and ICMPv6.
+    Icmp,
+    /// Raw sockets.
+    Raw,
+    /// Anything else or not known.
+    Unknown,
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address.
+    pub ip: IpAddr,
+    /// Port in host byte order.
+    pub port: u16,
+}
+
+/// Which end the watched process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It connected.
+    Client,
+    /// It accepted or listens.
+    Server,
+    /// Not known.
+    Unknown,
+}
+
+/// What is known of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket<'a> {
+    /// Transport protocol.
+    pub transport: Transport,
+    /// Own end.
+    pub local: Known<Endpoint>,
+    /// Other end.
+    pub remote: Known<Endpoint>,
+    /// Client or server.
+    pub role: Role,
+    /// Path of a unix socket.
+    pub unix_path: Option<&'a [u8]>,
+    /// Whether a connection exists (`fd.connected`).
+    pub connected: Known<bool>,
+    /// Whether this call changed the descriptor's name (`fd.name_changed`).
+    pub name_changed: Known<bool>,
+}
+
+/// The descriptor an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor<'a> {
+    /// Its number; that of a failed open is -1.
+    pub number: Known<i64>,
+    /// What it is.
+    pub kind: Known<DescriptorKind>,
+    /// File name.
+    pub name: Name<'a>,
+    /// Socket facts.
+    pub socket: Option<Socket<'a>>,
+    /// Device number.
+    pub device: Known<u64>,
+    /// Inode number.
+    pub inode: Known<u64>,
+}

@@ -1,0 +1,125 @@
+//! One event.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+
+use crate::{
+    Comm, Container, Descriptor, EventKind, Image, Lookup, Process, Stat, Status, Tid, World,
+};
+
+/// How much of an event is known. Each stage knows all that the one before knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Register arguments only.
+    Registers,
+    /// Also strings and structures that arguments point to, and the directories that relative
+    /// paths start at.
+    Strings,
+    /// Also everything about the process, its ancestors, its user and container.
+    Entry,
+    /// Also the result: nothing more will be learnt.
+    Exit,
+}
+
+/// The call's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The call has not returned yet.
+    Pending,
+    /// It returned this (negative errno on failure).
+    Returned(i64),
+    /// It could not be learnt.
+    Unlearnt,
+    /// The event is of a kind that has no result.
+    None,
+}
+
+/// One parameter in the order of the kind's [`crate::ParamSpec`]s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Param<'a> {
+    /// Known only when the call has returned.
+    Pending,
+    /// The caller's memory could not be read: counts as "may be anything".
+    Unreadable,
+    /// Does not exist.
+    Absent,
+    /// Signed number: results, descriptors, pids.
+    Int(i64),
+    /// Unsigned number: flags, modes, sizes, enumerations.
+    Uint(u64),
+    /// Text or path as passed.
+    Text(&'a [u8]),
+    /// Several texts (argv, envp).
+    Texts(&'a [&'a [u8]]),
+    /// The tuple of the event's descriptor.
+    Tuple,
+}
+
+/// Facts about the calling process that may change between two events; read at most once for one.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Command name.
+    pub comm: OnceCell<Lookup<Comm>>,
+    /// Group, session, terminal.
+    pub stat: OnceCell<Lookup<Stat>>,
+    /// Credentials.
+    pub status: OnceCell<Lookup<Status>>,
+    /// Container.
+    pub container: OnceCell<Arc<Container>>,
+}
+
+/// One system call or internal happening.
+pub struct Event<'a> {
+    /// Counts from 1 within a run (`evt.num`).
+    pub number: u64,
+    /// Nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// What happened.
+    pub kind: EventKind,
+    /// How much is known.
+    pub stage: Stage,
+    /// Processor it happened on, if known.
+    pub cpu: Option<u32>,
+    /// The calling thread.
+    pub tid: Tid,
+    /// The calling process.
+    pub process: &'a Process,
+    /// The program that the event belongs to: for an exec that succeeded, the new one.
+    pub image: Arc<Image>,
+    /// Parameters in the order of the kind's specification.
+    pub params: &'a [Param<'a>],
+    /// The descriptor it is about.
+    pub descriptor: Option<Descriptor<'a>>,
+    /// The result.
+    pub outcome: Outcome,
+    /// Answers what the event does not carry.
+    pub world: &'a dyn World,
+    /// What the world has answered already.
+    pub live: &'a Live,
+    /// Memory for values made while the event is looked at.
+    pub arena: &'a Bump,
+}
+
+impl<'a> Event<'a> {
+    /// Command name of the caller.
+    pub fn comm(&self) -> &'a Lookup<Comm> {
+        self.live.comm.get_or_init(|| self.world.comm(self.process))
+    }
+
+    /// Group, session and terminal of the caller.
+    pub fn stat(&self) -> &'a Lookup<Stat> {
+        self.live.stat.get_or_init(|| self.world.stat(self.process))
+    }
+
+    /// Credentials of the calling thread.
+    pub fn status(&self) -> &'a Lookup<Status> {
+        self.live.status.get_or_init(|| self.world.status(self.process, self.tid))
+    }
+
+    /// Container of the caller.
+    pub fn container(&self) -> &'a Container {
+        self.live.container.get_or_init(|| self.world.container(self.process))
+    }
+}

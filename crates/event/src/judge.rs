@@ -1,0 +1,31 @@
+//! The seam between an engine and whatever evaluates events.
+
+use crate::Event;
+
+/// How much an event still matters at the stage it has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// No rule can match, whatever is learnt later: let the call go.
+    Reject,
+    /// At least one rule is undecided, or a matching one prints what is not known yet.
+    Undecided,
+    /// Some rule matches and nothing more is needed.
+    Settled,
+}
+
+/// Evaluates events. One judge serves all receiver threads; each thread has its own scratch.
+pub trait Judge: Send + Sync {
+    /// Per-thread working memory, reused so that events that match nothing allocate nothing.
+    type Scratch: Send;
+
+    /// Working memory for one thread.
+    fn scratch(&self) -> Self::Scratch;
+
+    /// Weighs an event at its present stage. No side effect.
+    fn weigh(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> Weight;
+
+    /// Concludes: called at most once for an event, in the most complete state that could be had.
+    /// Matches become alerts. Returns how many rules stayed undecided because something about
+    /// the event could not be learnt.
+    fn conclude(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> u32;
+}

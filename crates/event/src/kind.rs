@@ -1,0 +1,194 @@
+//! Kinds of events and their parameters.
+
+use abi::{FlagSet, Syscall};
+
+/// Falco's event category (`evt.category`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// `file`
+    File,
+    /// `net`
+    Net,
+    /// `process`
+    Process,
+    /// `user`
+    User,
+    /// `system`
+    System,
+    /// `signal`
+    Signal,
+    /// `IPC`
+    Ipc,
+    /// `memory`
+    Memory,
+    /// `wait`
+    Wait,
+    /// `internal`
+    Internal,
+    /// `other`
+    Other,
+}
+
+/// How a parameter is printed and compared.
+#[derive(Clone, Copy, Debug)]
+pub enum ParamType {
+    /// Result: number, or errno name when negative.
+    Errno,
+    /// Descriptor number.
+    Fd,
+    /// Signed number.
+    Int,
+    /// Unsigned number.
+    Uint,
+    /// Unsigned number printed in hexadecimal.
+    Hex,
+    /// File mode, printed in octal.
+    Mode,
+    /// Bit set with names.
+    Flags(&'static FlagSet),
+    /// Enumeration with names.
+    Enum(&'static FlagSet),
+    /// Path made absolute when printed.
+    Path,
+    /// Text.
+    Text,
+    /// Several texts.
+    Texts,
+    /// Pid.
+    Pid,
+    /// User id.
+    Uid,
+    /// Group id.
+    Gid,
+    /// Signal number.
+    Signal,
+    /// Socket tuple of the event's descriptor.
+    Tuple,
+    /// Raw bytes.
+    Bytes,
+}
+
+/// Where an engine that sees the call's registers takes a parameter from. Argument positions count
+/// from 0 and are those of the native call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamSource {
+    /// The call's result.
+    Result,
+    /// A register argument.
+    Register(u8),
+    /// A path: pointer argument, and the argument with the directory descriptor it starts at.
+    Path {
+        /// Position of the pointer.
+        path: u8,
+        /// Position of the directory descriptor, for the `*at` calls.
+        base: Option<u8>,
+    },
+    /// A NUL-terminated string that is no path.
+    Text(u8),
+    /// A NULL-terminated array of strings.
+    Texts(u8),
+    /// An integer inside a structure that an argument points to.
+    Field {
+        /// Position of the pointer.
+        arg: u8,
+        /// Offset in bytes.
+        offset: u8,
+        /// Size in bytes: 4 or 8.
+        size: u8,
+    },
+    /// Bytes of a buffer argument.
+    Buffer {
+        /// Position of the pointer.
+        arg: u8,
+        /// Position of the length.
+        len: u8,
+    },
+    /// A constant that the call implies, e.g. the flags of `creat`.
+    Constant(u64),
+    /// The tuple of the event's descriptor.
+    Tuple,
+    /// Answered by the process the event belongs to (the parameters of exec and clone that Falco
+    /// copies from the process).
+    Process,
+    /// Not available from any engine of ours: `<NA>`.
+    Nowhere,
+}
+
+/// Which descriptor an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorSource {
+    /// None.
+    None,
+    /// The file the call opens: its number is the result; name and flags come from the parameters
+    /// at these positions of the kind's parameter list.
+    Opened {
+        /// Index of the name parameter.
+        name: u8,
+        /// Index of the flags parameter.
+        flags: u8,
+    },
+    /// The open descriptor in this register argument.
+    Argument(u8),
+    /// A copy of the descriptor in this register argument; its number is the result.
+    Duplicated(u8),
+    /// A new socket: its number is the result, domain and type are register arguments 0 and 1.
+    CreatedSocket,
+    /// A new descriptor of a fixed kind: its number is the result.
+    Created(crate::DescriptorKind),
+    /// The socket in register argument `fd`, with the address that arguments point to.
+    Addressed {
+        /// Position of the descriptor.
+        fd: u8,
+        /// Position of the pointer to the address.
+        address: u8,
+        /// Position of the address length.
+        len: u8,
+        /// Whether the address is the other end (connect, sendto) or the own one (bind).
+        remote: bool,
+    },
+    /// The socket in register argument `fd`; the other end is in a `msghdr` (sendmsg).
+    Message {
+        /// Position of the descriptor.
+        fd: u8,
+        /// Position of the pointer to the `msghdr`.
+        message: u8,
+    },
+    /// The socket that the result names, accepted from the one in this register argument.
+    Accepted(u8),
+}
+
+/// One parameter of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct ParamSpec {
+    /// Name in `evt.arg.NAME`.
+    pub name: &'static str,
+    /// How it is printed.
+    pub ty: ParamType,
+    /// Where it comes from.
+    pub source: ParamSource,
+}
+
+/// One row of the event table.
+#[derive(Clone, Copy, Debug)]
+pub struct EventSpec {
+    /// `evt.type`.
+    pub name: &'static str,
+    /// `evt.category`.
+    pub category: Category,
+    /// Parameters in order.
+    pub params: &'static [ParamSpec],
+    /// Which descriptor the event is about.
+    pub descriptor: DescriptorSource,
+}
+
+/// A kind of event: a row of the table, or a call that has no row of its own and is described by
+/// the system-call table alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventKind(u16);
+
+impl EventKind {
+    /// The kind of events that a call makes.
+    pub fn of_syscall(_syscall: Syscall) -> Self {
+        unimplemented!("table is filled by the field registry work")
+    }
+}

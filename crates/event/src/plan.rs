@@ -1,0 +1,48 @@
+//! The interest plan: which system calls matter, and under which register arguments.
+
+use std::collections::BTreeMap;
+
+use abi::{RegisterTest, Syscall};
+
+/// When an engine must learn more about a call than its registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// Never.
+    Never,
+    /// Only if a rule is undecided without it.
+    IfUndecided,
+    /// For every such call: the call changes tracked state (exec).
+    Always,
+}
+
+/// Why a call is in the plan.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// A rule of this name asks for it.
+    Rule(String),
+    /// The fixed floor of rare security calls, with the floor's own reason.
+    Floor(&'static str),
+    /// The engine keeps state by it.
+    State(&'static str),
+}
+
+/// What the plan says of one call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallPlan {
+    /// The call matters if all tests of one of these groups hold. One empty group: always.
+    /// Tests are on the x86-64/aarch64 argument positions of the call.
+    pub any_of: Vec<Vec<RegisterTest>>,
+    /// Whether a string argument (path, sockaddr, argv) can decide a rule.
+    pub strings: bool,
+    /// Whether the result is needed.
+    pub result: Need,
+    /// Who asks, for `rules explain`.
+    pub reasons: Vec<Reason>,
+}
+
+/// An over-approximation of what the loaded rules can match: what it rejects, no rule accepts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// By call.
+    pub calls: BTreeMap<Syscall, CallPlan>,
+}

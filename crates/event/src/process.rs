@@ -1,0 +1,231 @@
+//! Processes as events see them.
+//!
+//! A [`Process`] lives as long as its pid means the same task; an [`Image`] lives from one exec to
+//! the next. What cannot change within an image is cached in it; what can change at any moment
+//! (credentials, command name, working directory) is asked of the [`crate::World`] once an event.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Process id (thread group id) in the agent's pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pid(pub i32);
+
+/// Thread id in the agent's pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tid(pub i32);
+
+/// When a process started, in the kernel's clock ticks since boot (`/proc/PID/stat` field 22).
+/// Together with the pid it names a process for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StartTime(pub u64);
+
+/// A command name of at most 15 bytes, as the kernel keeps it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Comm {
+    bytes: [u8; 15],
+    len: u8,
+}
+
+impl Comm {
+    /// Keeps the first 15 bytes, as the kernel does.
+    pub fn new(name: &[u8]) -> Self {
+        let len = name.len().min(15);
+        let mut bytes = [0; 15];
+        bytes[..len].copy_from_slice(&name[..len]);
+        Self { bytes, len: u8::try_from(len).expect("at most 15") }
+    }
+
+    /// The name.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Debug for Comm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+/// A program's arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommandLine {
+    /// `argv[0]`: Falco's `proc.exe`.
+    pub exe: Vec<u8>,
+    /// `argv[1..]`.
+    pub args: Vec<Vec<u8>>,
+    /// Whether the rest was cut off at the reader's limit.
+    pub truncated: bool,
+}
+
+/// Facts about where the executable came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ExecutableFlags {
+    /// The file may be written by the user that runs it.
+    pub writable: bool,
+    /// The file lies in the upper layer of an overlay file system; `None` if that cannot be told.
+    pub upper_layer: Option<bool>,
+    /// The file lies in a lower layer.
+    pub lower_layer: Option<bool>,
+    /// The file is a memfd.
+    pub from_memfd: bool,
+}
+
+/// The executable file of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executable {
+    /// `/proc/PID/exe`; of a deleted file without the kernel's ` (deleted)` suffix.
+    pub path: Vec<u8>,
+    /// Where it came from.
+    pub flags: ExecutableFlags,
+    /// Inode number.
+    pub inode: u64,
+    /// Status change time, nanoseconds since the epoch.
+    pub ctime_ns: u64,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: u64,
+}
+
+/// What `/proc/PID/stat` tells and can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Parent's pid.
+    pub ppid: Pid,
+    /// Process group.
+    pub pgid: i32,
+    /// Session.
+    pub sid: i32,
+    /// Controlling terminal's device number, 0 for none (`proc.tty`).
+    pub tty: u32,
+    /// Terminal's foreground process group.
+    pub tpgid: i32,
+    /// Number of threads.
+    pub threads: u32,
+    /// Virtual memory in KiB, resident memory in KiB.
+    pub vm_size_kib: u64,
+    /// Resident memory in KiB.
+    pub vm_rss_kib: u64,
+}
+
+/// What `/proc/TID/status` tells and can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Real user id.
+    pub real_uid: u32,
+    /// Inheritable capabilities.
+    pub cap_inheritable: u64,
+    /// Permitted capabilities.
+    pub cap_permitted: u64,
+    /// Effective capabilities.
+    pub cap_effective: u64,
+    /// Bounding set.
+    pub cap_bounding: u64,
+    /// Pid, process group and session in the process's own pid namespace.
+    pub vpid: i32,
+    /// Thread id in the process's own pid namespace.
+    pub vtid: i32,
+    /// Process group in its own pid namespace.
+    pub vpgid: i32,
+    /// Session in its own pid namespace.
+    pub vsid: i32,
+}
+
+/// One program in one process: from exec to exec. A forked child shares its parent's image.
+#[derive(Debug, Default)]
+pub struct Image {
+    /// When the exec was seen, nanoseconds since the epoch; 0 if it was before the watch began.
+    pub exec_time_ns: u64,
+    /// Filled by the engine at exec, or on first need.
+    pub command_line: OnceLock<Option<CommandLine>>,
+    /// Filled by the engine at exec, or on first need.
+    pub executable: OnceLock<Option<Executable>>,
+    /// NUL-separated environment; filled on first need.
+    pub environment: OnceLock<Option<Vec<u8>>>,
+}
+
+/// One process.
+#[derive(Debug)]
+pub struct Process {
+    /// Its id.
+    pub pid: Pid,
+    /// When it started.
+    pub start: StartTime,
+    /// The same as nanoseconds since the epoch.
+    pub start_ns: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    parent: Option<Arc<Process>>,
+    image: Arc<Image>,
+    comm: Comm,
+    exited: bool,
+}
+
+impl Process {
+    /// A process that has just been learnt of.
+    pub fn new(
+        pid: Pid,
+        start: StartTime,
+        start_ns: u64,
+        parent: Option<Arc<Process>>,
+        image: Arc<Image>,
+        comm: Comm,
+    ) -> Self {
+        let state = Mutex::new(State { parent, image, comm, exited: false });
+        Self { pid, start, start_ns, state }
+    }
+
+    /// The parent, by true parentage: a re-parented orphan keeps the process that made it.
+    pub fn parent(&self) -> Option<Arc<Process>> {
+        self.state().parent.clone()
+    }
+
+    /// Corrects the parent.
+    pub fn set_parent(&self, parent: Option<Arc<Process>>) {
+        self.state().parent = parent;
+    }
+
+    /// The present image.
+    pub fn image(&self) -> Arc<Image> {
+        Arc::clone(&self.state().image)
+    }
+
+    /// Replaces the image: an exec succeeded.
+    pub fn exec(&self, image: Arc<Image>, comm: Comm) {
+        let mut state = self.state();
+        state.image = image;
+        state.comm = comm;
+    }
+
+    /// The last command name that was seen.
+    pub fn last_comm(&self) -> Comm {
+        self.state().comm
+    }
+
+    /// Remembers a command name that was read from the kernel.
+    pub fn set_last_comm(&self, comm: Comm) {
+        self.state().comm = comm;
+    }
+
+    /// Whether its end was seen; from then on only remembered facts hold.
+    pub fn has_exited(&self) -> bool {
+        self.state().exited
+    }
+
+    /// Records its end.
+    pub fn set_exited(&self) {
+        self.state().exited = true;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every critical section is a few moves that cannot panic, so a poisoned lock holds
+        // consistent data.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

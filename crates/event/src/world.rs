@@ -1,0 +1,130 @@
+//! Questions about the system that an event answers only when asked.
+
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+
+use crate::{
+    Comm, CommandLine, Container, Executable, Image, Pid, Process, Stat, Status, Tid,
+};
+
+/// Whether something can be told at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup<T> {
+    /// The answer.
+    Found(T),
+    /// There is none.
+    Missing,
+    /// It cannot be told: the deadline passed or access was refused.
+    Unknown,
+}
+
+/// A user as the process's own user database has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Login name.
+    pub name: String,
+    /// Home directory.
+    pub home: String,
+    /// Login shell.
+    pub shell: String,
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Group name.
+    pub name: String,
+}
+
+/// Answers about processes, users, containers and names. An engine whose events carry everything
+/// answers from what it recorded; a live engine looks it up while the caller is held.
+///
+/// Every method may be called while the caller of the event is parked, so none may wait longer
+/// than the engine's deadline for anything the workload controls.
+pub trait World: Sync {
+    /// Present command name.
+    fn comm(&self, process: &Process) -> Lookup<Comm>;
+    /// Present group, session and terminal.
+    fn stat(&self, process: &Process) -> Lookup<Stat>;
+    /// Present credentials and capabilities of a thread of the process.
+    fn status(&self, process: &Process, tid: Tid) -> Lookup<Status>;
+    /// Arguments of the image.
+    fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine>;
+    /// Executable of the image.
+    fn executable(&self, process: &Process, image: &Image) -> Lookup<Executable>;
+    /// Environment at exec, NUL-separated.
+    fn environment(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
+    /// Audit login uid; `Missing` if never set.
+    fn login_uid(&self, process: &Process) -> Lookup<u32>;
+    /// Directory that relative paths of the thread start at: the working directory, or that of an
+    /// open descriptor.
+    fn directory<'a>(&self, tid: Tid, descriptor: Option<i32>, arena: &'a Bump) -> Lookup<&'a [u8]>;
+    /// Container of the process.
+    fn container(&self, process: &Process) -> Arc<Container>;
+    /// User by id, as the process sees it.
+    fn user(&self, process: &Process, uid: u32) -> Lookup<Arc<User>>;
+    /// Group by id, as the process sees it.
+    fn group(&self, process: &Process, gid: u32) -> Lookup<Arc<Group>>;
+    /// Another process by pid, e.g. the session leader.
+    fn process(&self, pid: Pid) -> Lookup<Arc<Process>>;
+    /// Addresses of a host name that a rule compares with (`fd.sip.name=...`).
+    fn addresses(&self, host_name: &str) -> Lookup<Arc<[IpAddr]>>;
+    /// What descriptor `number` of the thread is, as Falco's `fd.type` word (`fd.types`).
+    fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<crate::DescriptorKind>;
+    /// Host name of this machine (`evt.hostname`).
+    fn host_name(&self) -> &str;
+}
+
+/// A world that knows nothing: for tests and for events that carry everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoWorld;
+
+impl World for NoWorld {
+    fn comm(&self, process: &Process) -> Lookup<Comm> {
+        Lookup::Found(process.last_comm())
+    }
+    fn stat(&self, _: &Process) -> Lookup<Stat> {
+        Lookup::Unknown
+    }
+    fn status(&self, _: &Process, _: Tid) -> Lookup<Status> {
+        Lookup::Unknown
+    }
+    fn command_line(&self, _: &Process, _: &Image) -> Lookup<CommandLine> {
+        Lookup::Unknown
+    }
+    fn executable(&self, _: &Process, _: &Image) -> Lookup<Executable> {
+        Lookup::Unknown
+    }
+    fn environment(&self, _: &Process, _: &Image) -> Lookup<Vec<u8>> {
+        Lookup::Unknown
+    }
+    fn login_uid(&self, _: &Process) -> Lookup<u32> {
+        Lookup::Unknown
+    }
+    fn directory<'a>(&self, _: Tid, _: Option<i32>, _: &'a Bump) -> Lookup<&'a [u8]> {
+        Lookup::Unknown
+    }
+    fn container(&self, _: &Process) -> Arc<Container> {
+        Arc::new(Container::unknown())
+    }
+    fn user(&self, _: &Process, _: u32) -> Lookup<Arc<User>> {
+        Lookup::Unknown
+    }
+    fn group(&self, _: &Process, _: u32) -> Lookup<Arc<Group>> {
+        Lookup::Unknown
+    }
+    fn process(&self, _: Pid) -> Lookup<Arc<Process>> {
+        Lookup::Unknown
+    }
+    fn addresses(&self, _: &str) -> Lookup<Arc<[IpAddr]>> {
+        Lookup::Unknown
+    }
+    fn descriptor_type(&self, _: Tid, _: i32) -> Lookup<crate::DescriptorKind> {
+        Lookup::Unknown
+    }
+    fn host_name(&self) -> &str {
+        ""
+    }
+}
