@@ -114,7 +114,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket<'a> {
     /// Transport protocol.
-    pub transport: Transport,
+    pub transport: Known<Transport>,
     /// Own end.
     pub local: Known<Endpoint>,
     /// Other end.
