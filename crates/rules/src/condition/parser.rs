@@ -1,0 +1,792 @@
+//! Parses a condition.
+//!
+//! ```text
+//! condition   = or
+//! or          = and { "or" and }
+//! and         = not { "and" not }
+//! not         = { "not" } ( check | macro | "(" or ")" )
+//! check       = operand ( "exists" | comparison )
+//! comparison  = numeric-op ( number | dynamic )
+//!             | string-op  ( string | dynamic )
+//!             | string-op  quantifier ( list | list-name )
+//!             | list-op    ( list | list-name | dynamic )
+//! operand     = field | call                                  left of an operator
+//! dynamic     = "val(" field ")" | call                       right of an operator
+//! field       = field-name [ "[" argument "]" ]
+//! call        = transformer "(" arg { "," arg } ")" [ "[" argument "]" ]
+//! arg         = number | quoted | call | field
+//!             | "(" [ item { "," item } ] ")"
+//! item        = field | call | quoted | number
+//! list        = "(" [ string { "," string } ] ")"
+//!
+//! numeric-op  = "<=" | "<" | ">=" | ">"
+//! string-op   = "==" | "=" | "!=" | "glob" | "iglob" | "contains" | "icontains" | "bcontains"
+//!             | "startswith" | "bstartswith" | "endswith" | "regex"
+//! list-op     = "intersects" | "in" | "pmatch"
+//! quantifier  = "oneof" | "anyof" | "allof"
+//! transformer = "tolower" | "toupper" | "b64" | "basename" | "len" | "join" | "concat" | "getopt"
+//!
+//! macro, list-name = letter { letter | digit | "_" }
+//! field-name       = macro "." macro { "." macro }
+//! argument         = quoted | one or more of anything but brackets, quotes, blanks
+//! string           = quoted | one or more of anything but ( ) " ' = , blanks
+//! number           = "0x" hex-digits | [ sign ] digits [ "." digits ] [ "e" sign digits ]
+//! quoted           = "..." | '...'    escapes: \b \f \n \r \t \\ \/ \" \' \xHH
+//! ```
+//!
+//! Words of `string-op` and `quantifier` need a blank after them; `and`, `or` and `not` need a blank
+//! or `(`. No blank may stand before the `(` of a transformer or the `[` of an argument.
+//! A word of `quantifier` that no list follows is an ordinary string.
+//!
+//! What a comparison with a quantifier means, for a field with one value and a list (false for an
+//! empty list, whatever the quantifier):
+//!
+//! | quantifier | true when the comparison holds for |
+//! |---|---|
+//! | `oneof` | exactly one value of the list |
+//! | `anyof` | at least one |
+//! | `allof` | every one |
+
+use thiserror::Error;
+
+use super::ast::{
+    Arg, Call, Compare, Expr, ExprKind, Field, FieldArg, Literal, Op, OpClass, Operand, Quantifier,
+    SourceId, Span, Transformer, Value,
+};
+use super::lexer::{Lexer, QuoteError, QuoteProblem};
+use crate::diagnostic::closest;
+
+/// How many parentheses and transformers may be open at once. Falco's limit is about the same; what
+/// matters is that hostile input ends in an error and not in an overflow of the stack.
+pub const MAX_DEPTH: usize = 200;
+
+/// Longest condition, in bytes. The longest one in public rule sets has about 10 kB.
+pub const MAX_LENGTH: usize = 1 << 20;
+
+/// Why a text is not a condition.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct ParseError {
+    /// Where; never outside the text.
+    pub span: Span,
+    /// What was expected and what was found.
+    pub message: String,
+    /// What to write instead, when that can be guessed.
+    pub help: Option<String>,
+}
+
+type Result<T, E = ParseError> = std::result::Result<T, E>;
+
+/// Parses a whole condition.
+pub fn parse(text: &str, source: SourceId) -> Result<Expr> {
+    let mut parser = Parser::new(text, source)?;
+    parser.lexer.blank();
+    if parser.lexer.at_end() {
+        return Err(parser.error("the condition is empty"));
+    }
+    let expr = parser.or()?;
+    if parser.lexer.at_end() {
+        Ok(expr)
+    } else {
+        Err(parser.trailing())
+    }
+}
+
+/// Parses the field or transformer that `text` begins with (as after a `%` in an output) and tells
+/// where it ends.
+pub fn parse_operand_prefix(text: &str, source: SourceId) -> Result<(Operand, usize)> {
+    let mut parser = Parser::new(text, source)?;
+    match parser.operand()? {
+        Some(operand) => Ok((operand, parser.lexer.pos())),
+        None => Err(parser.expected("a field or a transformer")),
+    }
+}
+
+/// Parses a text that is one field or transformer.
+pub fn parse_operand(text: &str, source: SourceId) -> Result<Operand> {
+    let mut parser = Parser::new(text, source)?;
+    let operand = parser
+        .operand()?
+        .ok_or_else(|| parser.expected("a field or a transformer"))?;
+    parser.finish(operand)
+}
+
+/// Parses a text that is what may follow `op` (and `quantifier`).
+pub fn parse_value(
+    op: Op,
+    quantifier: Option<Quantifier>,
+    text: &str,
+    source: SourceId,
+) -> Result<Value> {
+    let mut parser = Parser::new(text, source)?;
+    let value = match quantifier {
+        Some(_) => parser.list_value(false)?,
+        None => match op.class() {
+            OpClass::Number => parser.number_value()?,
+            OpClass::String => parser.string_value()?,
+            OpClass::List => parser.list_value(true)?,
+        },
+    };
+    parser.finish(value)
+}
+
+/// Reads an operator with its quantifier, if any: `in`, `==`, `startswith anyof`.
+#[must_use]
+pub fn parse_operator(text: &str) -> Option<(Op, Option<Quantifier>)> {
+    let mut words = text.split_ascii_whitespace();
+    let op = match words.next()? {
+        "==" => Op::Eq,
+        word => Op::from_word(word)?,
+    };
+    let quantifier = words
+        .next()
+        .map(|word| Quantifier::from_word(word).ok_or(()))
+        .transpose();
+    let quantifier = quantifier.ok()?;
+    let legal = quantifier.is_none() || op.class() == OpClass::String;
+    (legal && words.next().is_none()).then_some((op, quantifier))
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    depth: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, source: SourceId) -> Result<Self> {
+        let parser = Self {
+            lexer: Lexer::new(text, source),
+            depth: 0,
+        };
+        if text.len() > MAX_LENGTH {
+            let message = format!(
+                "the condition has {} bytes, the limit is {MAX_LENGTH}",
+                text.len()
+            );
+            return Err(parser.error(message));
+        }
+        Ok(parser)
+    }
+
+    fn finish<T>(mut self, parsed: T) -> Result<T> {
+        self.lexer.blank();
+        if self.lexer.at_end() {
+            Ok(parsed)
+        } else {
+            Err(self.expected("nothing more"))
+        }
+    }
+
+    fn or(&mut self) -> Result<Expr> {
+        self.chain("or", ExprKind::Or, |parser| {
+            parser.chain("and", ExprKind::And, Self::not)
+        })
+    }
+
+    /// One or more of what `element` parses, joined by `word`.
+    fn chain(
+        &mut self,
+        word: &str,
+        join: fn(Vec<Expr>) -> ExprKind,
+        element: impl Fn(&mut Self) -> Result<Expr>,
+    ) -> Result<Expr> {
+        self.lexer.blank();
+        let start = self.lexer.pos();
+        let first = element(self)?;
+        let mut end;
+        self.lexer.blank();
+        if !self.keyword(word)? {
+            return Ok(first);
+        }
+        let mut children = vec![first];
+        loop {
+            children.push(element(self)?);
+            end = self.lexer.pos();
+            self.lexer.blank();
+            if !self.keyword(word)? {
+                break;
+            }
+        }
+        let resume = self.lexer.pos();
+        self.lexer.rewind(end);
+        let span = self.lexer.span_from(start);
+        self.lexer.rewind(resume);
+        Ok(Expr {
+            kind: join(children),
+            span,
+        })
+    }
+
+    /// `and` or `or`, with the blank or parenthesis that has to follow.
+    fn keyword(&mut self, word: &str) -> Result<bool> {
+        let start = self.lexer.pos();
+        if !self.lexer.literal(word) {
+            return Ok(false);
+        }
+        if self.lexer.blank() || self.lexer.rest().starts_with('(') {
+            return Ok(true);
+        }
+        if self.lexer.at_end() {
+            return Err(self.expected(&format!("an expression after `{word}`")));
+        }
+        self.lexer.rewind(start);
+        Err(self.expected("`and`, `or` or the end of the condition"))
+    }
+
+    fn not(&mut self) -> Result<Expr> {
+        self.lexer.blank();
+        let start = self.lexer.pos();
+        let mut negated = false;
+        loop {
+            let before = self.lexer.pos();
+            if !self.lexer.literal("not") {
+                break;
+            }
+            if !self.lexer.blank() && !self.lexer.rest().starts_with('(') {
+                self.lexer.rewind(before);
+                break;
+            }
+            negated = !negated;
+        }
+        let child = self.check()?;
+        if !negated {
+            return Ok(child);
+        }
+        let span = self.lexer.span_from(start);
+        Ok(Expr {
+            kind: ExprKind::Not(Box::new(child)),
+            span,
+        })
+    }
+
+    fn check(&mut self) -> Result<Expr> {
+        let start = self.lexer.pos();
+        if self.lexer.literal("(") {
+            return self.parenthesised(start);
+        }
+        if let Some(operand) = self.operand()? {
+            return self.comparison(start, operand);
+        }
+        let Some(name) = self.lexer.identifier() else {
+            return Err(self.expected("a field, a macro, `not` or `(`"));
+        };
+        if matches!(name, "and" | "or" | "not") {
+            self.lexer.rewind(start);
+            return Err(self.expected("a field, a macro, `not` or `(`"));
+        }
+        if self.lexer.rest().starts_with('(') {
+            return Err(self.unknown_transformer(start, name));
+        }
+        let span = self.lexer.span_from(start);
+        Ok(Expr {
+            kind: ExprKind::Macro(name.to_owned()),
+            span,
+        })
+    }
+
+    fn parenthesised(&mut self, start: usize) -> Result<Expr> {
+        self.enter(start)?;
+        let inner = self.or()?;
+        self.lexer.blank();
+        if !self.lexer.literal(")") {
+            return Err(self.expected("`and`, `or` or `)`"));
+        }
+        self.depth -= 1;
+        Ok(Expr {
+            span: self.lexer.span_from(start),
+            ..inner
+        })
+    }
+
+    fn operand(&mut self) -> Result<Option<Operand>> {
+        if let Some(field) = self.field()? {
+            return Ok(Some(Operand::Field(field)));
+        }
+        Ok(self.call()?.map(Operand::Call))
+    }
+
+    fn field(&mut self) -> Result<Option<Field>> {
+        let start = self.lexer.pos();
+        let Some(name) = self.lexer.field_name() else {
+            return Ok(None);
+        };
+        let arg = self.argument()?;
+        Ok(Some(Field {
+            name: name.to_owned(),
+            arg,
+            span: self.lexer.span_from(start),
+        }))
+    }
+
+    fn argument(&mut self) -> Result<Option<FieldArg>> {
+        if !self.lexer.literal("[") {
+            return Ok(None);
+        }
+        let start = self.lexer.pos();
+        let (text, quoted) = match self.lexer.quoted() {
+            Some(text) => (text.map_err(quote_error)?, true),
+            None => match self.lexer.bare_argument() {
+                Some(text) => (text.into(), false),
+                None => return Err(self.expected("an argument: text or a quoted string")),
+            },
+        };
+        let span = self.lexer.span_from(start);
+        if !self.lexer.literal("]") {
+            return Err(self.expected("`]`"));
+        }
+        Ok(Some(FieldArg { text, quoted, span }))
+    }
+
+    fn call(&mut self) -> Result<Option<Call>> {
+        let start = self.lexer.pos();
+        let transformer = self.lexer.identifier().and_then(Transformer::from_word);
+        let Some(transformer) = transformer.filter(|_| self.lexer.literal("(")) else {
+            self.lexer.rewind(start);
+            return Ok(None);
+        };
+        self.enter(start)?;
+        let mut args = Vec::new();
+        loop {
+            self.lexer.blank();
+            args.push(self.arg()?);
+            self.lexer.blank();
+            if !self.lexer.literal(",") {
+                break;
+            }
+        }
+        if !self.lexer.literal(")") {
+            return Err(self.expected("`,` or `)`"));
+        }
+        self.depth -= 1;
+        let arg = self.argument()?;
+        Ok(Some(Call {
+            transformer,
+            args,
+            arg,
+            span: self.lexer.span_from(start),
+        }))
+    }
+
+    fn arg(&mut self) -> Result<Arg> {
+        let start = self.lexer.pos();
+        if !self.lexer.literal("(") {
+            return self.list_arg();
+        }
+        let mut items = Vec::new();
+        self.lexer.blank();
+        if !self.lexer.literal(")") {
+            loop {
+                self.lexer.blank();
+                items.push(self.list_arg()?);
+                self.lexer.blank();
+                if !self.lexer.literal(",") {
+                    break;
+                }
+            }
+            if !self.lexer.literal(")") {
+                return Err(self.expected("`,` or `)`"));
+            }
+        }
+        Ok(Arg::List(items, self.lexer.span_from(start)))
+    }
+
+    fn list_arg(&mut self) -> Result<Arg> {
+        if let Some(number) = self.number() {
+            return Ok(Arg::Literal(number));
+        }
+        if let Some(quoted) = self.quoted()? {
+            return Ok(Arg::Literal(quoted));
+        }
+        if let Some(operand) = self.operand()? {
+            return Ok(Arg::Operand(operand));
+        }
+        let start = self.lexer.pos();
+        if let Some(name) = self.lexer.identifier() {
+            if name == "val" && self.lexer.rest().starts_with('(') {
+                self.lexer.rewind(start);
+                let help = "inside a transformer the field is written as it is";
+                return Err(self.expected("a field without `val`").with_help(help));
+            }
+            if self.lexer.rest().starts_with('(') {
+                return Err(self.unknown_transformer(start, name));
+            }
+        }
+        self.lexer.rewind(start);
+        Err(self.expected("a field, a transformer, a quoted string or a number"))
+    }
+
+    fn comparison(&mut self, start: usize, left: Operand) -> Result<Expr> {
+        self.lexer.blank();
+        if self.lexer.literal("exists") {
+            let span = self.lexer.span_from(start);
+            return Ok(Expr {
+                kind: ExprKind::Exists(left),
+                span,
+            });
+        }
+        let op_start = self.lexer.pos();
+        let Some((op, blank)) = self.operator() else {
+            return Err(self.not_an_operator(&left));
+        };
+        let quantifier = if blank { self.quantifier() } else { None };
+        let op_span = self.trimmed_span(op_start);
+        self.lexer.blank();
+        let right = match (quantifier, op.class()) {
+            (Some(_), _) => self.list_value(false)?,
+            (None, OpClass::Number) => self.number_value()?,
+            (None, OpClass::String) => self.string_value()?,
+            (None, OpClass::List) => self.list_value(true)?,
+        };
+        let compare = Compare {
+            left,
+            op,
+            quantifier,
+            op_span,
+            right,
+        };
+        Ok(Expr {
+            kind: ExprKind::Compare(compare),
+            span: self.lexer.span_from(start),
+        })
+    }
+
+    /// An operator, and whether a quantifier may follow it.
+    fn operator(&mut self) -> Option<(Op, bool)> {
+        /// Longer spellings before their prefixes.
+        const SYMBOLS: [(&str, Op); 7] = [
+            ("<=", Op::Le),
+            ("<", Op::Lt),
+            (">=", Op::Ge),
+            (">", Op::Gt),
+            ("==", Op::Eq),
+            ("=", Op::Eq),
+            ("!=", Op::Ne),
+        ];
+        for (symbol, op) in SYMBOLS {
+            if self.lexer.literal(symbol) {
+                let blank = self.lexer.blank();
+                return Some((op, blank && op.class() == OpClass::String));
+            }
+        }
+        let start = self.lexer.pos();
+        for &op in Op::ALL {
+            if !self.lexer.literal(op.word()) {
+                continue;
+            }
+            // `in` and its like may touch their list, the others need a blank. `inaccessible` is
+            // not an `in` though: a message about a strange operator helps more.
+            match op.class() {
+                OpClass::List if !self.lexer.rest().starts_with(is_word_char) => {
+                    return Some((op, false));
+                }
+                OpClass::String if self.lexer.blank() => return Some((op, true)),
+                _ => self.lexer.rewind(start),
+            }
+        }
+        None
+    }
+
+    /// A quantifier, if a list or the name of one follows; otherwise the word is a string.
+    fn quantifier(&mut self) -> Option<Quantifier> {
+        let start = self.lexer.pos();
+        for &quantifier in Quantifier::ALL {
+            if self.lexer.literal(quantifier.word()) && self.lexer.blank() {
+                let list = self.lexer.pos();
+                let follows = self.lexer.literal("(")
+                    || self
+                        .lexer
+                        .identifier()
+                        .is_some_and(|w| !matches!(w, "and" | "or" | "not"));
+                self.lexer.rewind(list);
+                if follows {
+                    return Some(quantifier);
+                }
+            }
+            self.lexer.rewind(start);
+        }
+        None
+    }
+
+    fn number_value(&mut self) -> Result<Value> {
+        if let Some(operand) = self.dynamic()? {
+            return Ok(Value::Operand(operand));
+        }
+        match self.number() {
+            Some(number) => Ok(Value::Literal(number)),
+            None => Err(self.expected("a number, `val(FIELD)` or a transformer")),
+        }
+    }
+
+    fn string_value(&mut self) -> Result<Value> {
+        if let Some(operand) = self.dynamic()? {
+            return Ok(Value::Operand(operand));
+        }
+        match self.string()? {
+            Some(literal) => Ok(Value::Literal(literal)),
+            None => {
+                let error = self.expected("a value: text or a quoted string");
+                let list = self.lexer.rest().starts_with('(');
+                Err(if list {
+                    error
+                        .with_help("a list goes with `in`, `intersects`, `pmatch` or after `anyof`")
+                } else {
+                    error
+                })
+            }
+        }
+    }
+
+    fn list_value(&mut self, dynamic: bool) -> Result<Value> {
+        self.lexer.blank();
+        let start = self.lexer.pos();
+        if self.lexer.literal("(") {
+            return self.list(start);
+        }
+        if dynamic && let Some(operand) = self.dynamic()? {
+            return Ok(Value::Operand(operand));
+        }
+        match self.lexer.identifier() {
+            Some(name) => Ok(Value::ListName(
+                name.to_owned(),
+                self.lexer.span_from(start),
+            )),
+            None => Err(self.expected("a list in parentheses or the name of one")),
+        }
+    }
+
+    fn list(&mut self, start: usize) -> Result<Value> {
+        let mut items = Vec::new();
+        self.lexer.blank();
+        if !self.lexer.literal(")") {
+            loop {
+                self.lexer.blank();
+                match self.string()? {
+                    Some(item) => items.push(item),
+                    None => return Err(self.expected("a value of the list")),
+                }
+                self.lexer.blank();
+                if !self.lexer.literal(",") {
+                    break;
+                }
+            }
+            if !self.lexer.literal(")") {
+                return Err(self.expected("`,` or `)`"));
+            }
+        }
+        Ok(Value::List(items, self.lexer.span_from(start)))
+    }
+
+    /// `val(FIELD)` or a transformer.
+    fn dynamic(&mut self) -> Result<Option<Operand>> {
+        self.lexer.blank();
+        if self.lexer.literal("val(") {
+            self.lexer.blank();
+            let Some(field) = self.field()? else {
+                let help = "`val` takes a plain field; transformers stand without it";
+                return Err(self.expected("a field").with_help(help));
+            };
+            self.lexer.blank();
+            if !self.lexer.literal(")") {
+                return Err(self.expected("`)`"));
+            }
+            return Ok(Some(Operand::Field(field)));
+        }
+        Ok(self.call()?.map(Operand::Call))
+    }
+
+    fn string(&mut self) -> Result<Option<Literal>> {
+        if let Some(literal) = self.quoted()? {
+            return Ok(Some(literal));
+        }
+        let start = self.lexer.pos();
+        Ok(self.lexer.bare_string().map(|text| self.bare(start, text)))
+    }
+
+    fn quoted(&mut self) -> Result<Option<Literal>> {
+        let start = self.lexer.pos();
+        match self.lexer.quoted() {
+            None => Ok(None),
+            Some(text) => {
+                let text = text.map_err(quote_error)?;
+                Ok(Some(Literal {
+                    text,
+                    quoted: true,
+                    span: self.lexer.span_from(start),
+                }))
+            }
+        }
+    }
+
+    fn number(&mut self) -> Option<Literal> {
+        let start = self.lexer.pos();
+        self.lexer.number().map(|text| self.bare(start, text))
+    }
+
+    fn bare(&self, start: usize, text: &str) -> Literal {
+        Literal {
+            text: text.into(),
+            quoted: false,
+            span: self.lexer.span_from(start),
+        }
+    }
+
+    fn enter(&mut self, start: usize) -> Result<()> {
+        self.depth += 1;
+        if self.depth <= MAX_DEPTH {
+            return Ok(());
+        }
+        self.lexer.rewind(start);
+        Err(self
+            .error(format!(
+                "more than {MAX_DEPTH} parentheses are open at once"
+            ))
+            .with_help("name parts of the condition as macros"))
+    }
+
+    /// From `start` to the cursor, without the blanks before the cursor.
+    fn trimmed_span(&mut self, start: usize) -> Span {
+        let span = self.lexer.span_from(start);
+        let end = self.lexer.pos();
+        self.lexer.rewind(start);
+        let token = &self.lexer.rest()[..end - start];
+        let blanks = token.len()
+            - token
+                .trim_end_matches([' ', '\t', '\n', '\r', '\x08'])
+                .len();
+        self.lexer.rewind(end);
+        Span {
+            end: span.end - u32::try_from(blanks).unwrap_or(0),
+            ..span
+        }
+    }
+
+    fn error(&self, message: impl Into<String>) -> ParseError {
+        ParseError {
+            span: self.lexer.next_span(),
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    fn expected(&self, what: &str) -> ParseError {
+        let error = self.error(format!("expected {what}, found {}", self.lexer.found()));
+        match keyword_help(self.lexer.rest()) {
+            Some(help) => error.with_help(help),
+            None => error,
+        }
+    }
+
+    fn trailing(&self) -> ParseError {
+        let rest = self.lexer.rest();
+        if rest.starts_with(')') {
+            return self.error("unexpected `)`: no parenthesis is open here");
+        }
+        let error = self.expected("`and`, `or` or the end of the condition");
+        match error.help {
+            None if rest.starts_with(['"', '\'']) => {
+                error.with_help("inside a quoted string write the quote as `\\\"` or `\\'`")
+            }
+            None if rest.starts_with(is_word_char) => {
+                error.with_help("a value with blanks in it needs quotes")
+            }
+            _ => error,
+        }
+    }
+
+    fn not_an_operator(&self, left: &Operand) -> ParseError {
+        let what = match left {
+            Operand::Field(field) => format!("`{}`", field.name),
+            Operand::Call(call) => format!("`{}(..)`", call.transformer.word()),
+        };
+        let error = self.error(format!(
+            "expected an operator after {what}, found {}",
+            self.lexer.found()
+        ));
+        let mut ahead = Lexer::new(self.lexer.rest(), SourceId(0));
+        let word = ahead.word();
+        let operators = Op::ALL.iter().map(|op| op.word()).chain(["==", "exists"]);
+        match closest(&word.to_ascii_lowercase(), operators) {
+            Some(op) if op == word => {
+                error.with_help(format!("`{op}` needs a value after a blank"))
+            }
+            Some(op) => error.with_help(format!("did you mean `{op}`?")),
+            None if word.is_empty() && !self.lexer.rest().starts_with('[') => {
+                error.with_help("to test that a field has a value, write `FIELD exists`")
+            }
+            None => error,
+        }
+    }
+
+    fn unknown_transformer(&mut self, start: usize, name: &str) -> ParseError {
+        let span = self.lexer.span_from(start);
+        let message = format!("unknown transformer `{name}`");
+        let error = ParseError {
+            span,
+            message,
+            help: None,
+        };
+        if name == "val" {
+            return error.with_help("`val` belongs on the right of an operator");
+        }
+        match closest(name, Transformer::ALL.iter().map(|t| t.word())) {
+            Some(word) => error.with_help(format!("did you mean `{word}`?")),
+            None => error.with_help("a macro is named without parentheses"),
+        }
+    }
+}
+
+impl ParseError {
+    fn with_help(self, help: impl Into<String>) -> Self {
+        Self {
+            help: Some(help.into()),
+            ..self
+        }
+    }
+}
+
+fn is_word_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Advice for those who think of another language.
+fn keyword_help(rest: &str) -> Option<&'static str> {
+    const FOREIGN: [(&str, &str); 7] = [
+        ("&&", "write `and`"),
+        ("||", "write `or`"),
+        ("!", "write `not`"),
+        ("AND", "keywords are written in lower case: `and`"),
+        ("OR", "keywords are written in lower case: `or`"),
+        ("NOT", "keywords are written in lower case: `not`"),
+        ("#", "a condition has no comments; put them before the item"),
+    ];
+    FOREIGN
+        .iter()
+        .find(|(word, _)| rest.starts_with(word))
+        .map(|&(_, help)| help)
+}
+
+fn quote_error(error: QuoteError) -> ParseError {
+    let (message, help) = match error.problem {
+        QuoteProblem::Unterminated(quote) => (
+            format!("the string has no closing `{quote}`"),
+            Some("a backslash before the quote escapes it; a last backslash is written `\\x5c`"),
+        ),
+        QuoteProblem::UnknownEscape(c) => (
+            format!("unknown escape `\\{}` in a quoted string", c.escape_debug()),
+            Some("write a backslash as `\\\\`"),
+        ),
+        QuoteProblem::BadHex => (
+            "`\\x` needs two hexadecimal digits".to_owned(),
+            Some("write a backslash as `\\\\`"),
+        ),
+        QuoteProblem::OtherQuote(c) => (
+            format!("`\\{c}` is no escape in a string with the other quotes"),
+            Some("write the quote without a backslash"),
+        ),
+    };
+    ParseError {
+        span: error.span,
+        message,
+        help: help.map(str::to_owned),
+    }
+}
