@@ -1,0 +1,48 @@
+# Every target is a line or two; `./x TARGET` first installs what the target needs.
+
+CARGO    ?= cargo
+TARGET   := $(or $(CARGO_TARGET_DIR),target)
+TOLLGATE  = $(TARGET)/release/tollgate
+HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
+
+# The end-to-end tests drive the program that users get; the crates' own tests are built for
+# debugging, where integer overflow and broken assertions stop a test.
+test test-all bless: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test-all: export TOLLGATE_TEST_SLOW = 1
+bless: export BLESS = 1
+bless: export INSTA_UPDATE = always
+
+.PHONY: help build demo test test-all check bless bench-smoke static
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+build: ## build target/release/tollgate
+	$(CARGO) build --release --locked --package cli
+
+demo: build ## show live alerts from real programs
+	$(TOLLGATE) demo
+
+test: build ## run every test but the slow ones
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+test-all: build ## run every test: real package managers, compilers and servers too
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+check: ## formatting, lints, API docs, and what xtask checks
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	RUSTDOCFLAGS='--deny warnings' $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) run --quiet --locked --package xtask -- check
+
+bless: build ## rewrite the expected outputs; review the difference
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+bench-smoke: build ## run every benchmark once, to see that it still runs
+	$(CARGO) bench --workspace --locked --bench '*' -- --test
+	$(TOLLGATE) bench quick --rounds 1
+
+static: ## build one file that needs no libraries, for the machine at hand
+	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli --target $(HOST)
+	@echo built $(TARGET)/$(HOST)/release/tollgate

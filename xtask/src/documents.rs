@@ -1,0 +1,204 @@
+//! Documents may not point at what is not there, nor be left with gaps.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::tree::{File, Finding, Tree};
+
+/// A gap that someone has to fill with real output before a release, in two parts so that this
+/// file may stand in a document's code block.
+const GAP: &str = concat!("<!-- ", "fill");
+
+/// Reports links and paths that lead nowhere, and gaps.
+pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
+    let documents = tree.files.iter().filter(|file| file.path.ends_with(".md"));
+    Ok(documents
+        .flat_map(|document| in_document(tree, document))
+        .collect())
+}
+
+fn in_document(tree: &Tree, document: &File) -> Vec<Finding> {
+    let folder = document
+        .path
+        .rsplit_once('/')
+        .map_or("", |(folder, _)| folder);
+    let mut findings = Vec::new();
+    let mut in_code_block = false;
+    for (index, text) in document.text.lines().enumerate() {
+        let mut report = |message: String| {
+            findings.push(Finding {
+                path: document.path.clone(),
+                line: index + 1,
+                message,
+            });
+        };
+        if text.contains(GAP) {
+            report("a gap is left; put the real output here".to_owned());
+        }
+        if text.trim_start().starts_with("```") {
+            in_code_block = !in_code_block;
+        }
+        if in_code_block {
+            continue;
+        }
+        for target in link_targets(text) {
+            if let Err(problem) = follow(tree, document, folder, target) {
+                report(problem);
+            }
+        }
+        for path in quoted_paths(tree, text) {
+            report(format!(
+                "`{path}` is not in the repository; correct the name"
+            ));
+        }
+    }
+    findings
+}
+
+/// The targets of the inline links in a line that lead to files here.
+fn link_targets(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
+}
+
+fn follow(tree: &Tree, document: &File, folder: &str, target: &str) -> Result<(), String> {
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let joined = if path.is_empty() {
+        document.path.clone()
+    } else {
+        join(folder, path)
+    };
+    if !tree.root.join(&joined).exists() {
+        return Err(format!(
+            "the link to `{target}` leads nowhere; correct or remove it"
+        ));
+    }
+    if anchor.is_empty() {
+        return Ok(());
+    }
+    let headings = tree
+        .files
+        .iter()
+        .find(|file| file.path == joined)
+        .map(|file| anchors(&file.text));
+    if headings.is_some_and(|headings| headings.contains(anchor)) {
+        return Ok(());
+    }
+    Err(format!(
+        "the link to `{target}` names no heading there; correct the part after #"
+    ))
+}
+
+/// `folder` and a relative `path` as one path from the root.
+fn join(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// The anchors that a document's headings make, as the usual renderers spell them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = title
+                .chars()
+                .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+/// Paths in backquotes that begin with a folder of this repository and are not there. A path
+/// with a placeholder such as `<name>` or `*` names no file.
+fn quoted_paths<'a>(tree: &'a Tree, text: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split('`').skip(1).step_by(2).filter(move |quoted| {
+        let Some((first, _)) = quoted.split_once('/') else {
+            return false;
+        };
+        let is_path = quoted
+            .chars()
+            .all(|c| c.is_alphanumeric() || "/._-".contains(c));
+        // Build products come and go.
+        let is_ours = first != "target" && !first.is_empty() && tree.root.join(first).is_dir();
+        is_path && is_ours && !Path::new(&tree.root).join(quoted).exists()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(text: &str) -> Vec<String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap()
+            .to_path_buf();
+        let other = File {
+            path: "xtask/other.md".to_owned(),
+            text: "# One `two`, three\n".to_owned(),
+        };
+        let document = File {
+            path: "xtask/a.md".to_owned(),
+            text: text.to_owned(),
+        };
+        let findings = in_document(
+            &Tree {
+                root,
+                files: vec![other],
+            },
+            &document,
+        );
+        findings
+            .into_iter()
+            .map(|finding| finding.message)
+            .collect()
+    }
+
+    #[test]
+    fn links_to_files_that_exist_are_good() {
+        assert_eq!(messages("[a](src/main.rs) and [b](../Cargo.toml)"), [""; 0]);
+    }
+
+    #[test]
+    fn links_to_files_that_do_not_exist_are_found() {
+        assert_eq!(messages("[a](src/absent.rs) [b](../absent.toml)").len(), 2);
+    }
+
+    #[test]
+    fn anchors_are_compared_with_headings() {
+        assert!(anchors("# One `two`, three").contains("one-two-three"));
+        assert_eq!(messages("[a](Cargo.toml#nothing)").len(), 1);
+    }
+
+    #[test]
+    fn quoted_paths_must_exist_unless_they_are_patterns() {
+        assert_eq!(
+            messages("see `xtask/src/main.rs` and `xtask/src/<name>.rs`"),
+            [""; 0]
+        );
+        assert_eq!(messages("see `xtask/src/absent.rs`").len(), 1);
+        assert_eq!(messages("`proc/name` and `/etc/shadow`"), [""; 0]);
+    }
+
+    #[test]
+    fn code_blocks_are_not_read_for_links() {
+        assert_eq!(messages("```\n[a](absent.md)\n```"), [""; 0]);
+    }
+
+    #[test]
+    fn gaps_are_found() {
+        assert_eq!(messages(&format!("text {GAP}: output -->")).len(), 1);
+    }
+}

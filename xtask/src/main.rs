@@ -1,0 +1,90 @@
+//! Checks of the repository that neither the compiler nor clippy makes.
+//!
+//! `cargo run -p xtask -- check` runs all of them; `make check` does. Each prints one line per
+//! finding, `file:line: what is wrong; what to do`, and any finding fails the run.
+
+mod dependencies;
+mod documents;
+mod source;
+mod tokens;
+mod tree;
+mod words;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use tree::{Finding, Tree};
+
+/// A check's name on the command line, what it looks for, and the function that looks.
+type Check = (
+    &'static str,
+    &'static str,
+    fn(&Tree) -> Result<Vec<Finding>>,
+);
+
+const CHECKS: [Check; 4] = [
+    (
+        "deps",
+        "crates depend on each other as ARCHITECTURE.md allows",
+        dependencies::check,
+    ),
+    (
+        "source",
+        "pure crates do no I/O; unsafe code is in `sys` alone",
+        source::check,
+    ),
+    (
+        "words",
+        "no machine paths, registry hosts or unfinished work",
+        words::check,
+    ),
+    (
+        "docs",
+        "links and paths in documents lead somewhere",
+        documents::check,
+    ),
+];
+
+fn main() -> ExitCode {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    let chosen: Vec<&Check> = CHECKS
+        .iter()
+        .filter(|(name, ..)| wanted == "check" || wanted == *name)
+        .collect();
+    if chosen.is_empty() {
+        return usage(&wanted);
+    }
+    match run(&chosen) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(4)
+        }
+    }
+}
+
+fn usage(wanted: &str) -> ExitCode {
+    eprintln!("xtask: unknown check `{wanted}`; choose one of:");
+    eprintln!("    check   all of these");
+    for (name, purpose, _) in CHECKS {
+        eprintln!("    {name:<7} {purpose}");
+    }
+    ExitCode::from(2)
+}
+
+/// Runs the checks and returns the number of findings.
+fn run(checks: &[&Check]) -> Result<usize> {
+    let tree = Tree::read()?;
+    let mut total = 0;
+    for (name, purpose, check) in checks {
+        let findings = check(&tree).with_context(|| format!("cannot run the check `{name}`"))?;
+        for finding in &findings {
+            println!("{finding}");
+        }
+        println!("{name}: {} findings ({purpose})", findings.len());
+        total += findings.len();
+    }
+    Ok(total)
+}

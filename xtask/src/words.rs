@@ -1,0 +1,150 @@
+//! Words that no file may contain: where it was written, where packages come from, what is unfinished.
+
+use anyhow::Result;
+
+use crate::tree::{File, Finding, Tree};
+
+/// Cargo writes the lock file, and names its registry in it.
+const GENERATED: &str = "Cargo.lock";
+
+/// Hosts of package registries, in two parts so that this file passes its own check. Which
+/// mirror a machine uses is its owner's affair.
+const REGISTRY_HOSTS: [(&str, &str); 8] = [
+    ("crates", ".io"),
+    ("deb.debian", ".org"),
+    ("snapshot.debian", ".org"),
+    ("security.debian", ".org"),
+    ("pypi", ".org"),
+    ("registry.npmjs", ".org"),
+    ("proxy.golang", ".org"),
+    ("repo.maven.apache", ".org"),
+];
+
+/// Marks of unfinished work, in two parts for the same reason.
+const UNFINISHED: [(&str, &str, &str); 3] = [
+    (
+        "FIX",
+        "ME",
+        "mend it, or file an issue and write `TODO(#number): ...`",
+    ),
+    (
+        "#[ign",
+        "ore",
+        "slow tests ask `TOLLGATE_TEST_SLOW`; tests that cannot run here say why",
+    ),
+    ("TO", "DO:", "name the issue: `TODO(#number): ...`"),
+];
+
+/// Module names that say nothing about what is inside.
+const EMPTY_NAMES: [&str; 5] = ["common", "helper", "helpers", "misc", "utils"];
+
+/// Reports every forbidden word.
+pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
+    let root = tree.root.display().to_string();
+    let files = tree.files.iter().filter(|file| file.path != GENERATED);
+    Ok(files.flat_map(|file| in_file(file, &root)).collect())
+}
+
+fn in_file(file: &File, root: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut report = |line: usize, message: String| {
+        findings.push(Finding {
+            path: file.path.clone(),
+            line,
+            message,
+        });
+    };
+    if has_empty_name(&file.path) {
+        report(
+            1,
+            "the file's name says nothing; name it after what it holds".to_owned(),
+        );
+    }
+    for (index, text) in file.text.lines().enumerate() {
+        let line = index + 1;
+        // A root such as `/src` is too common a word to look for.
+        if root.matches('/').count() > 1 && text.contains(root) {
+            report(
+                line,
+                format!("`{root}` exists on this machine only; use a relative path"),
+            );
+        }
+        for (host, domain) in REGISTRY_HOSTS {
+            if text.contains(&format!("{host}{domain}")) {
+                report(
+                    line,
+                    format!("`{host}{domain}` is a registry's host; leave it out"),
+                );
+            }
+        }
+        for (start, end, advice) in UNFINISHED {
+            if is_code(&file.path) && text.contains(&format!("{start}{end}")) {
+                report(
+                    line,
+                    format!("`{start}{end}` marks unfinished work; {advice}"),
+                );
+            }
+        }
+    }
+    findings
+}
+
+fn has_empty_name(path: &str) -> bool {
+    let name = path
+        .rsplit('/')
+        .next()
+        .and_then(|name| name.strip_suffix(".rs"));
+    name.is_some_and(|name| EMPTY_NAMES.contains(&name))
+}
+
+/// Documents may explain the marks; code may not use them.
+fn is_code(path: &str) -> bool {
+    !path.ends_with(".md")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(path: &str, text: &str) -> Vec<String> {
+        let file = File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        in_file(&file, "/build/tollgate")
+            .into_iter()
+            .map(|finding| finding.message)
+            .collect()
+    }
+
+    #[test]
+    fn a_path_of_this_machine_is_found() {
+        assert_eq!(
+            messages("a.rs", "let x = \"/build/tollgate/rules\";").len(),
+            1
+        );
+        assert_eq!(messages("a.rs", "let x = \"../shared/rules\";").len(), 0);
+    }
+
+    #[test]
+    fn a_registry_host_is_found() {
+        assert_eq!(
+            messages("a.md", &["see ", "crates", ".io"].concat()).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn unfinished_work_is_found_in_code_and_allowed_with_an_issue() {
+        assert_eq!(messages("a.rs", &["// FIX", "ME later"].concat()).len(), 1);
+        assert_eq!(messages("a.rs", &["    #[ign", "ore]"].concat()).len(), 1);
+        assert_eq!(messages("a.rs", "// TODO(#12): later").len(), 0);
+        assert_eq!(messages("a.md", &["FIX", "ME"].concat()).len(), 0);
+    }
+
+    #[test]
+    fn an_empty_module_name_is_found() {
+        assert_eq!(messages("crates/a/src/utils.rs", "").len(), 1);
+        assert_eq!(messages("crates/a/src/rules.rs", "").len(), 0);
+    }
+}
