@@ -1,1 +1,28 @@
 //! The Linux system-call interface as data: call tables, argument kinds, flag and errno names.
+//!
+//! Everything comes from the text files in `data/`: adding a call is one line in `calls.txt`,
+//! adding a flag one line in `flags/SET.txt`. This crate does no input or output.
+
+#![no_std]
+
+extern crate alloc;
+
+pub mod arch;
+pub mod argument;
+pub mod capability;
+pub mod errno;
+pub mod flags;
+pub mod floor;
+pub mod register;
+pub mod signal;
+pub mod syscall;
+
+pub use arch::Arch;
+pub use argument::{ArgKind, ArgSpec, RegisterWidth};
+pub use capability::Capabilities;
+pub use errno::Errno;
+pub use flags::FlagSet;
+pub use floor::{FLOOR, STATE, Trap};
+pub use register::{RegisterTest, TestOp, TestWidth};
+pub use signal::Signal;
+pub use syscall::Syscall;

@@ -1,0 +1,95 @@
+//! Error numbers. The generic table is the same on every architecture of this crate.
+
+use core::fmt;
+
+use crate::{Arch, flags};
+
+/// A kernel error number, positive.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Errno(pub i32);
+
+/// Largest error number a call can return; results from -4095 to -1 are errors.
+pub const MAX_ERRNO: i64 = 4095;
+
+impl Errno {
+    /// Operation not permitted.
+    pub const EPERM: Self = Self(1);
+    /// No such file or directory.
+    pub const ENOENT: Self = Self(2);
+    /// Interrupted by a signal.
+    pub const EINTR: Self = Self(4);
+    /// Try again.
+    pub const EAGAIN: Self = Self(11);
+    /// Permission denied.
+    pub const EACCES: Self = Self(13);
+    /// Bad address.
+    pub const EFAULT: Self = Self(14);
+    /// Device or resource busy.
+    pub const EBUSY: Self = Self(16);
+    /// Invalid argument.
+    pub const EINVAL: Self = Self(22);
+    /// The call does not exist.
+    pub const ENOSYS: Self = Self(38);
+    /// A non-blocking connect goes on.
+    pub const EINPROGRESS: Self = Self(115);
+
+    /// The error of a raw result, `None` when the call succeeded.
+    #[must_use]
+    pub fn from_result(result: i64) -> Option<Self> {
+        if !(-MAX_ERRNO..=-1).contains(&result) {
+            return None;
+        }
+        i32::try_from(-result).ok().map(Self)
+    }
+
+    /// The number of a name such as `ENOENT`. `EWOULDBLOCK` and `EDEADLOCK` are known too.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let value = flags::ERRNO.value_of(Arch::X86_64, name)?;
+        i32::try_from(value).ok().map(Self)
+    }
+
+    /// The name, `None` for a number without one.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        let value = u64::try_from(self.0).ok()?;
+        flags::ERRNO.name_of(Arch::X86_64, value)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_agree() {
+        assert_eq!(Errno::from_name("ENOENT"), Some(Errno::ENOENT));
+        assert_eq!(Errno::from_name("EAGAIN"), Some(Errno(11)));
+        assert_eq!(Errno(111).name(), Some("ECONNREFUSED"));
+        assert_eq!(Errno(11).name(), Some("EAGAIN"));
+        assert_eq!(Errno(133).name(), Some("EHWPOISON"));
+        assert_eq!(Errno(512).name(), Some("ERESTARTSYS"));
+        assert_eq!(Errno(4000).to_string(), "4000");
+        assert_eq!(Errno(-1).name(), None);
+    }
+
+    #[test]
+    fn results_above_the_error_range_are_addresses() {
+        assert_eq!(Errno::from_result(-2), Some(Errno::ENOENT));
+        assert_eq!(Errno::from_result(-4095), Some(Errno(4095)));
+        assert_eq!(Errno::from_result(-4096), None);
+        assert_eq!(Errno::from_result(0), None);
+        assert_eq!(Errno::from_result(3), None);
+    }
+}

@@ -1,0 +1,469 @@
+//! Calls that a notify filter traps whatever the rules say.
+//!
+//! The filter of a running process tree can never be widened: a second listener is refused with
+//! EBUSY. So every filter has this floor, and rules that are loaded later are answered from it.
+//! Hot calls are deliberately absent (`prctl(PR_SET_NAME)`, `read`, `close`, `dup`, `mmap`).
+
+use crate::{RegisterTest, Syscall, TestOp};
+
+/// One trapped call.
+#[derive(Clone, Copy, Debug)]
+pub struct Trap {
+    /// The call.
+    pub call: Syscall,
+    /// When to trap: one of the groups must hold, a group holds when all of its tests do. Empty
+    /// means always.
+    pub any_of: &'static [&'static [RegisterTest]],
+    /// What the call can do, for `rules explain` and for readers of this table.
+    pub reason: &'static str,
+}
+
+impl Trap {
+    const fn always(call: Syscall, reason: &'static str) -> Self {
+        Self {
+            call,
+            any_of: &[],
+            reason,
+        }
+    }
+
+    const fn when(
+        call: Syscall,
+        any_of: &'static [&'static [RegisterTest]],
+        reason: &'static str,
+    ) -> Self {
+        Self {
+            call,
+            any_of,
+            reason,
+        }
+    }
+
+    /// Whether a call with these register arguments is trapped.
+    #[must_use]
+    pub fn holds(&self, args: &[u64; 6]) -> bool {
+        self.any_of.is_empty()
+            || self
+                .any_of
+                .iter()
+                .any(|group| group.iter().all(|test| test.holds(args)))
+    }
+}
+
+/// The rare security calls. A call has one row at most.
+pub static FLOOR: &[Trap] = &[
+    // Processes.
+    Trap::always(Syscall::EXECVE, "a new program runs"),
+    Trap::always(Syscall::EXECVEAT, "a new program runs"),
+    Trap::when(
+        Syscall::CLONE,
+        PROCESS_NOT_THREAD,
+        "a new process, not a thread",
+    ),
+    Trap::always(
+        Syscall::CLONE3,
+        "a new process; its flags are in memory, so threads are seen too",
+    ),
+    Trap::always(Syscall::FORK, "a new process"),
+    Trap::always(Syscall::VFORK, "a new process"),
+    Trap::always(Syscall::EXIT_GROUP, "a process ends"),
+    // Reaching into other processes and into memory.
+    Trap::always(Syscall::PTRACE, "reads or changes another process"),
+    Trap::always(
+        Syscall::PROCESS_VM_WRITEV,
+        "reads or changes another process",
+    ),
+    Trap::always(
+        Syscall::PROCESS_VM_READV,
+        "reads or changes another process",
+    ),
+    Trap::always(
+        Syscall::PIDFD_GETFD,
+        "takes a descriptor out of another process",
+    ),
+    Trap::always(
+        Syscall::MEMFD_CREATE,
+        "a file without a name, the usual home of a program without a file",
+    ),
+    Trap::always(
+        Syscall::USERFAULTFD,
+        "can stop the kernel in the middle of reading arguments",
+    ),
+    Trap::always(
+        Syscall::IO_URING_SETUP,
+        "a ring does calls that no filter sees",
+    ),
+    // The kernel itself.
+    Trap::always(Syscall::INIT_MODULE, "changes the kernel"),
+    Trap::always(Syscall::FINIT_MODULE, "changes the kernel"),
+    Trap::always(Syscall::DELETE_MODULE, "changes the kernel"),
+    Trap::always(Syscall::CREATE_MODULE, "changes the kernel"),
+    Trap::always(Syscall::BPF, "loads or steers a program in the kernel"),
+    Trap::always(
+        Syscall::PERF_EVENT_OPEN,
+        "watches the kernel or other processes",
+    ),
+    Trap::always(Syscall::KEXEC_LOAD, "replaces the kernel"),
+    Trap::always(Syscall::KEXEC_FILE_LOAD, "replaces the kernel"),
+    Trap::always(Syscall::REBOOT, "stops or restarts the machine"),
+    Trap::always(Syscall::SWAPON, "changes the machine"),
+    Trap::always(Syscall::SWAPOFF, "changes the machine"),
+    Trap::always(Syscall::ACCT, "changes the machine"),
+    Trap::always(Syscall::QUOTACTL, "changes the machine"),
+    Trap::always(Syscall::QUOTACTL_FD, "changes the machine"),
+    Trap::always(Syscall::SETTIMEOFDAY, "changes the clock"),
+    Trap::always(Syscall::CLOCK_SETTIME, "changes the clock"),
+    Trap::always(Syscall::CLOCK_SETTIME64, "changes the clock"),
+    Trap::always(Syscall::STIME, "changes the clock"),
+    Trap::always(Syscall::ADJTIMEX, "changes the clock"),
+    Trap::always(Syscall::CLOCK_ADJTIME, "changes the clock"),
+    Trap::always(Syscall::CLOCK_ADJTIME64, "changes the clock"),
+    Trap::always(Syscall::SETHOSTNAME, "changes the name of the machine"),
+    Trap::always(Syscall::SETDOMAINNAME, "changes the name of the machine"),
+    Trap::always(
+        Syscall::IOPL,
+        "opens hardware or descriptor tables to a program",
+    ),
+    Trap::always(
+        Syscall::IOPERM,
+        "opens hardware or descriptor tables to a program",
+    ),
+    Trap::always(
+        Syscall::MODIFY_LDT,
+        "opens hardware or descriptor tables to a program",
+    ),
+    Trap::always(Syscall::LOOKUP_DCOOKIE, "has no ordinary use"),
+    Trap::always(Syscall::NFSSERVCTL, "has no ordinary use"),
+    Trap::when(
+        Syscall::SYSLOG,
+        LOG_CLEAR_OR_SILENCE,
+        "clears or silences the kernel log",
+    ),
+    // Confinement.
+    Trap::always(
+        Syscall::SECCOMP,
+        "a filter of its own can hide calls from an observer",
+    ),
+    Trap::when(
+        Syscall::PRCTL,
+        PRCTL_SECURITY,
+        "changes privileges, confinement or who may look",
+    ),
+    Trap::always(Syscall::LANDLOCK_RESTRICT_SELF, "confines itself"),
+    Trap::when(
+        Syscall::PERSONALITY,
+        SETS_PERSONALITY,
+        "changes address-space or execution rules",
+    ),
+    // Mounts, namespaces and roots.
+    Trap::always(Syscall::MOUNT, "changes the view of the file system"),
+    Trap::always(Syscall::UMOUNT, "changes the view of the file system"),
+    Trap::always(Syscall::UMOUNT2, "changes the view of the file system"),
+    Trap::always(Syscall::PIVOT_ROOT, "changes the view of the file system"),
+    Trap::always(Syscall::CHROOT, "changes the view of the file system"),
+    Trap::always(Syscall::MOVE_MOUNT, "changes the view of the file system"),
+    Trap::always(Syscall::OPEN_TREE, "changes the view of the file system"),
+    Trap::always(
+        Syscall::OPEN_TREE_ATTR,
+        "changes the view of the file system",
+    ),
+    Trap::always(Syscall::FSOPEN, "changes the view of the file system"),
+    Trap::always(Syscall::FSMOUNT, "changes the view of the file system"),
+    Trap::always(Syscall::FSCONFIG, "changes the view of the file system"),
+    Trap::always(Syscall::FSPICK, "changes the view of the file system"),
+    Trap::always(
+        Syscall::MOUNT_SETATTR,
+        "changes the view of the file system",
+    ),
+    Trap::always(Syscall::UNSHARE, "enters or makes a namespace"),
+    Trap::always(Syscall::SETNS, "enters or makes a namespace"),
+    // Identity.
+    Trap::always(Syscall::SETUID, "changes identity"),
+    Trap::always(Syscall::SETUID32, "changes identity"),
+    Trap::always(Syscall::SETGID, "changes identity"),
+    Trap::always(Syscall::SETGID32, "changes identity"),
+    Trap::always(Syscall::SETREUID, "changes identity"),
+    Trap::always(Syscall::SETREUID32, "changes identity"),
+    Trap::always(Syscall::SETREGID, "changes identity"),
+    Trap::always(Syscall::SETREGID32, "changes identity"),
+    Trap::always(Syscall::SETRESUID, "changes identity"),
+    Trap::always(Syscall::SETRESUID32, "changes identity"),
+    Trap::always(Syscall::SETRESGID, "changes identity"),
+    Trap::always(Syscall::SETRESGID32, "changes identity"),
+    Trap::always(Syscall::SETFSUID, "changes identity"),
+    Trap::always(Syscall::SETFSUID32, "changes identity"),
+    Trap::always(Syscall::SETFSGID, "changes identity"),
+    Trap::always(Syscall::SETFSGID32, "changes identity"),
+    Trap::always(Syscall::SETGROUPS, "changes identity"),
+    Trap::always(Syscall::SETGROUPS32, "changes identity"),
+    Trap::always(Syscall::CAPSET, "changes capabilities"),
+    Trap::always(Syscall::ADD_KEY, "reads or changes kernel keys"),
+    Trap::always(Syscall::REQUEST_KEY, "reads or changes kernel keys"),
+    Trap::always(Syscall::KEYCTL, "reads or changes kernel keys"),
+    // Files with a special meaning.
+    Trap::when(
+        Syscall::CHMOD,
+        MODE_1_SETID,
+        "sets the set-user-id or set-group-id bit",
+    ),
+    Trap::when(
+        Syscall::FCHMOD,
+        MODE_1_SETID,
+        "sets the set-user-id or set-group-id bit",
+    ),
+    Trap::when(
+        Syscall::FCHMODAT,
+        MODE_2_SETID,
+        "sets the set-user-id or set-group-id bit",
+    ),
+    Trap::when(
+        Syscall::FCHMODAT2,
+        MODE_2_SETID,
+        "sets the set-user-id or set-group-id bit",
+    ),
+    Trap::always(Syscall::MKNOD, "makes a device or pipe"),
+    Trap::always(Syscall::MKNODAT, "makes a device or pipe"),
+    Trap::always(Syscall::LINK, "gives a file another name"),
+    Trap::always(Syscall::LINKAT, "gives a file another name"),
+    Trap::always(Syscall::SYMLINK, "gives a file another name"),
+    Trap::always(Syscall::SYMLINKAT, "gives a file another name"),
+    Trap::always(Syscall::OPEN_BY_HANDLE_AT, "opens a file past its path"),
+    Trap::always(Syscall::FANOTIFY_INIT, "can hold up the opens of others"),
+    // Network.
+    Trap::always(Syscall::CONNECT, "a connection or a service"),
+    Trap::always(Syscall::BIND, "a connection or a service"),
+    Trap::always(Syscall::LISTEN, "a connection or a service"),
+    Trap::when(
+        Syscall::SOCKET,
+        SPECIAL_SOCKET,
+        "a socket below or beside the usual protocols",
+    ),
+    Trap::when(
+        Syscall::SOCKETCALL,
+        SOCKETCALL_FIRST_FOUR,
+        "socket, bind, connect or listen of a 32-bit program; the rest is in memory",
+    ),
+];
+
+/// Calls that change what an engine remembers about a process. A call has one row at most.
+///
+/// Descriptors are not here: they are resolved when an event needs them.
+pub static STATE: &[Trap] = &[
+    Trap::when(Syscall::CLONE, PROCESS_NOT_THREAD, "the process tree grows"),
+    Trap::always(Syscall::CLONE3, "the process tree grows"),
+    Trap::always(Syscall::FORK, "the process tree grows"),
+    Trap::always(Syscall::VFORK, "the process tree grows"),
+    Trap::always(Syscall::EXECVE, "image, arguments and credentials change"),
+    Trap::always(Syscall::EXECVEAT, "image, arguments and credentials change"),
+    Trap::always(Syscall::EXIT_GROUP, "the process tree shrinks"),
+    Trap::always(Syscall::CHDIR, "relative paths resolve elsewhere"),
+    Trap::always(Syscall::FCHDIR, "relative paths resolve elsewhere"),
+    Trap::always(Syscall::CHROOT, "absolute paths resolve elsewhere"),
+    Trap::always(Syscall::PIVOT_ROOT, "absolute paths resolve elsewhere"),
+    Trap::always(
+        Syscall::UNSHARE,
+        "namespaces and with them container identity change",
+    ),
+    Trap::always(
+        Syscall::SETNS,
+        "namespaces and with them container identity change",
+    ),
+    Trap::always(Syscall::SETUID, "credentials change"),
+    Trap::always(Syscall::SETUID32, "credentials change"),
+    Trap::always(Syscall::SETGID, "credentials change"),
+    Trap::always(Syscall::SETGID32, "credentials change"),
+    Trap::always(Syscall::SETREUID, "credentials change"),
+    Trap::always(Syscall::SETREUID32, "credentials change"),
+    Trap::always(Syscall::SETREGID, "credentials change"),
+    Trap::always(Syscall::SETREGID32, "credentials change"),
+    Trap::always(Syscall::SETRESUID, "credentials change"),
+    Trap::always(Syscall::SETRESUID32, "credentials change"),
+    Trap::always(Syscall::SETRESGID, "credentials change"),
+    Trap::always(Syscall::SETRESGID32, "credentials change"),
+    Trap::always(Syscall::SETFSUID, "credentials change"),
+    Trap::always(Syscall::SETFSUID32, "credentials change"),
+    Trap::always(Syscall::SETFSGID, "credentials change"),
+    Trap::always(Syscall::SETFSGID32, "credentials change"),
+    Trap::always(Syscall::SETGROUPS, "credentials change"),
+    Trap::always(Syscall::SETGROUPS32, "credentials change"),
+    Trap::always(Syscall::CAPSET, "credentials change"),
+    Trap::always(Syscall::SETSID, "session or group changes"),
+    Trap::always(Syscall::SETPGID, "session or group changes"),
+    Trap::when(
+        Syscall::PRCTL,
+        PRCTL_SUBREAPER,
+        "orphans go to another parent",
+    ),
+];
+
+const CLONE_THREAD: u64 = 0x1_0000;
+const PROCESS_NOT_THREAD: &[&[RegisterTest]] =
+    &[&[RegisterTest::low(0, TestOp::NoBit, CLONE_THREAD)]];
+
+/// Set-user-id and set-group-id.
+const SETID_BITS: u64 = 0o6000;
+const MODE_1_SETID: &[&[RegisterTest]] = &[&[RegisterTest::low(1, TestOp::AnyBit, SETID_BITS)]];
+const MODE_2_SETID: &[&[RegisterTest]] = &[&[RegisterTest::low(2, TestOp::AnyBit, SETID_BITS)]];
+
+/// 0xffffffff only asks.
+const SETS_PERSONALITY: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Ne, 0xffff_ffff)]];
+
+/// From `SYSLOG_ACTION_READ_CLEAR` to `SYSLOG_ACTION_CONSOLE_LEVEL`.
+const LOG_CLEAR_OR_SILENCE: &[&[RegisterTest]] = &[&[
+    RegisterTest::low(0, TestOp::Ge, 4),
+    RegisterTest::low(0, TestOp::Le, 8),
+]];
+
+/// `SYS_SOCKET`, `SYS_BIND`, `SYS_CONNECT`, `SYS_LISTEN`.
+const SOCKETCALL_FIRST_FOUR: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Le, 4)]];
+
+const fn option(value: u64) -> RegisterTest {
+    RegisterTest::low(0, TestOp::Eq, value)
+}
+
+const PRCTL_SECURITY: &[&[RegisterTest]] = &[
+    &[option(4)],           // PR_SET_DUMPABLE
+    &[option(22)],          // PR_SET_SECCOMP
+    &[option(24)],          // PR_CAPBSET_DROP
+    &[option(28)],          // PR_SET_SECUREBITS
+    &[option(35)],          // PR_SET_MM
+    &[option(36)],          // PR_SET_CHILD_SUBREAPER
+    &[option(38)],          // PR_SET_NO_NEW_PRIVS
+    &[option(47)],          // PR_CAP_AMBIENT
+    &[option(0x5961_6d61)], // PR_SET_PTRACER
+];
+const PRCTL_SUBREAPER: &[&[RegisterTest]] = &[&[option(36)]];
+
+const fn domain(value: u64) -> RegisterTest {
+    RegisterTest::low(0, TestOp::Eq, value)
+}
+
+/// The low four bits of the type; the rest are SOCK_CLOEXEC and SOCK_NONBLOCK.
+const fn socket_type(value: u64) -> RegisterTest {
+    RegisterTest::low(1, TestOp::MaskedEq { mask: 0xf }, value)
+}
+
+const SPECIAL_SOCKET: &[&[RegisterTest]] = &[
+    &[domain(15)], // AF_KEY
+    &[domain(17)], // AF_PACKET
+    &[domain(38)], // AF_ALG
+    &[domain(40)], // AF_VSOCK
+    &[domain(44)], // AF_XDP
+    // Raw netlink sockets are how libc lists addresses, raw AF_UNIX is the same as datagram.
+    &[
+        socket_type(3), // SOCK_RAW
+        RegisterTest::low(0, TestOp::Ne, 1),
+        RegisterTest::low(0, TestOp::Ne, 16),
+    ],
+    &[socket_type(10)], // SOCK_PACKET
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arch, flags};
+
+    fn trapped(table: &[Trap], call: Syscall, args: [u64; 6]) -> bool {
+        table
+            .iter()
+            .any(|trap| trap.call == call && trap.holds(&args))
+    }
+
+    #[test]
+    fn each_call_has_one_row() {
+        for table in [FLOOR, STATE] {
+            for (index, trap) in table.iter().enumerate() {
+                let again = table[index + 1..]
+                    .iter()
+                    .any(|other| other.call == trap.call);
+                assert!(!again, "{} has two rows", trap.call);
+                assert!(!trap.reason.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn variants_are_trapped_like_their_base() {
+        for table in [FLOOR, STATE] {
+            for call in Syscall::all().filter(|call| call.alias_of().is_some()) {
+                let has = |wanted| table.iter().any(|trap| trap.call == wanted);
+                assert_eq!(has(call), has(call.base()), "{call}");
+            }
+        }
+    }
+
+    #[test]
+    fn threads_are_let_through_and_processes_are_not() {
+        let thread = flags::CLONE
+            .value_of(Arch::X86_64, "CLONE_THREAD")
+            .expect("in clone.txt");
+        assert!(!trapped(
+            FLOOR,
+            Syscall::CLONE,
+            [thread | 0x100, 0, 0, 0, 0, 0]
+        ));
+        assert!(trapped(FLOOR, Syscall::CLONE, [17, 0, 0, 0, 0, 0]));
+        assert!(trapped(
+            FLOOR,
+            Syscall::CLONE,
+            [17 | thread << 32, 0, 0, 0, 0, 0]
+        ));
+    }
+
+    #[test]
+    fn prctl_options_are_those_of_the_data_file() {
+        let set = [
+            "PR_SET_DUMPABLE",
+            "PR_SET_SECCOMP",
+            "PR_CAPBSET_DROP",
+            "PR_SET_SECUREBITS",
+            "PR_SET_MM",
+            "PR_SET_CHILD_SUBREAPER",
+            "PR_SET_NO_NEW_PRIVS",
+            "PR_CAP_AMBIENT",
+            "PR_SET_PTRACER",
+        ];
+        for entry in flags::PRCTL.entries() {
+            let args = [entry.value(Arch::X86_64), 0, 0, 0, 0, 0];
+            let expected = set.contains(&entry.name());
+            assert_eq!(
+                trapped(FLOOR, Syscall::PRCTL, args),
+                expected,
+                "{}",
+                entry.name()
+            );
+        }
+    }
+
+    #[test]
+    fn only_special_sockets_are_trapped() {
+        let socket = |domain, kind| trapped(FLOOR, Syscall::SOCKET, [domain, kind, 0, 0, 0, 0]);
+        assert!(socket(17, 0x80002));
+        assert!(socket(2, 0x80003));
+        assert!(socket(38, 5));
+        assert!(!socket(2, 0x80001));
+        assert!(!socket(16, 3));
+        assert!(!socket(1, 1));
+    }
+
+    #[test]
+    fn setid_modes_and_other_predicates() {
+        assert!(trapped(FLOOR, Syscall::CHMOD, [0, 0o4755, 0, 0, 0, 0]));
+        assert!(!trapped(FLOOR, Syscall::CHMOD, [0, 0o755, 0, 0, 0, 0]));
+        assert!(trapped(FLOOR, Syscall::FCHMODAT, [0, 0, 0o2755, 0, 0, 0]));
+        assert!(!trapped(
+            FLOOR,
+            Syscall::PERSONALITY,
+            [0xffff_ffff, 0, 0, 0, 0, 0]
+        ));
+        assert!(trapped(
+            FLOOR,
+            Syscall::PERSONALITY,
+            [0x4_0000, 0, 0, 0, 0, 0]
+        ));
+        assert!(trapped(FLOOR, Syscall::SYSLOG, [5, 0, 0, 0, 0, 0]));
+        assert!(!trapped(FLOOR, Syscall::SYSLOG, [3, 0, 0, 0, 0, 0]));
+        assert!(trapped(FLOOR, Syscall::SOCKETCALL, [3, 0, 0, 0, 0, 0]));
+        assert!(!trapped(FLOOR, Syscall::SOCKETCALL, [9, 0, 0, 0, 0, 0]));
+    }
+}

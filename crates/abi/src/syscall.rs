@@ -1,0 +1,330 @@
+//! The call table: one row per call name over all architectures.
+
+use crate::Arch;
+use crate::argument::{ArgKind, ArgSpec, RegisterWidth};
+
+include!(concat!(env!("OUT_DIR"), "/calls.rs"));
+
+const NONE: u16 = u16::MAX;
+
+/// A system call by name, whatever number it has on an architecture.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Syscall(u16);
+
+impl Syscall {
+    /// How many calls there are; indices run from 0 to one less.
+    pub const COUNT: usize = NAMES.len();
+
+    /// The call of this name, e.g. `openat`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let index = NAMES.binary_search(&name).ok()?;
+        Some(Self(
+            u16::try_from(index).expect("the table has fewer than 65535 rows"),
+        ))
+    }
+
+    /// The call of this number; x32 numbers without their bit.
+    #[must_use]
+    pub fn from_number(arch: Arch, number: u32) -> Option<Self> {
+        let table: &[u16] = match arch {
+            Arch::Aarch64 => &BY_AARCH64,
+            Arch::I386 => &BY_I386,
+            Arch::X32 => &BY_X32,
+            Arch::X86_64 => &BY_X86_64,
+        };
+        let index = *table.get(usize::try_from(number).ok()?)?;
+        (index != NONE).then_some(Self(index))
+    }
+
+    /// The call that sub-call `number` of i386's `socketcall` stands for (`SYS_SOCKET` is 1).
+    ///
+    /// `SYS_SEND` and `SYS_RECV` have no call of their own: they are `sendto` and `recvfrom`
+    /// without an address.
+    #[must_use]
+    pub fn from_socketcall(number: u32) -> Option<Self> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        SOCKETCALLS.get(index).copied()
+    }
+
+    /// The call at this position of the table.
+    #[must_use]
+    pub fn from_index(index: usize) -> Option<Self> {
+        let index = u16::try_from(index).ok()?;
+        (usize::from(index) < Self::COUNT).then_some(Self(index))
+    }
+
+    /// Every call, sorted by name.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> + Clone {
+        (0..u16::try_from(Self::COUNT).expect("the table has fewer than 65535 rows")).map(Self)
+    }
+
+    /// Every call that Falco reports under this event name: `setuid` gives `setuid`, `setuid32`.
+    pub fn with_event_name(name: &str) -> impl Iterator<Item = Self> {
+        Self::all().filter(move |call| call.event_name() == name)
+    }
+
+    /// The position in the table, for arrays indexed by call.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The kernel's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES[self.index()]
+    }
+
+    /// The number on `arch`, x32 without its bit; `None` where the call does not exist.
+    #[must_use]
+    pub fn number(self, arch: Arch) -> Option<u32> {
+        let number = NUMBERS[self.index()][arch.column()];
+        (number != NONE).then_some(u32::from(number))
+    }
+
+    /// The same call under its common name: `getuid32` gives `getuid`, `openat` itself.
+    #[must_use]
+    pub fn base(self) -> Self {
+        self.alias_of().unwrap_or(self)
+    }
+
+    /// The common name's call when this one is a variant of it.
+    #[must_use]
+    pub fn alias_of(self) -> Option<Self> {
+        let base = BASES[self.index()];
+        (base != NONE).then_some(Self(base))
+    }
+
+    /// Falco's `evt.type` for this call.
+    #[must_use]
+    pub fn event_name(self) -> &'static str {
+        EVENT_NAMES[self.index()]
+    }
+
+    /// The arguments in register order; empty too for calls that no kernel implements any more.
+    #[must_use]
+    pub fn args(self) -> &'static [ArgSpec] {
+        ARGS[self.index()]
+    }
+
+    /// The position of the argument of this name.
+    #[must_use]
+    pub fn arg_index(self, name: &str) -> Option<usize> {
+        self.args().iter().position(|arg| arg.name == name)
+    }
+
+    /// The call whose name is nearest to `name`, for error messages; `None` when nothing is near.
+    #[must_use]
+    pub fn suggest(name: &str) -> Option<Self> {
+        // A third of the letters wrong is a typing error, more is another word.
+        let limit = (name.chars().count() / 3).max(1);
+        Self::all()
+            .map(|call| (edit_distance(name, call.name()), call))
+            .min_by_key(|(distance, _)| *distance)
+            .filter(|(distance, _)| *distance <= limit)
+            .map(|(_, call)| call)
+    }
+}
+
+impl core::fmt::Display for Syscall {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Sub-calls of `socketcall`, from 1 (include/uapi/linux/net.h).
+const SOCKETCALLS: [Syscall; 20] = [
+    Syscall::SOCKET,
+    Syscall::BIND,
+    Syscall::CONNECT,
+    Syscall::LISTEN,
+    Syscall::ACCEPT,
+    Syscall::GETSOCKNAME,
+    Syscall::GETPEERNAME,
+    Syscall::SOCKETPAIR,
+    Syscall::SENDTO,
+    Syscall::RECVFROM,
+    Syscall::SENDTO,
+    Syscall::RECVFROM,
+    Syscall::SHUTDOWN,
+    Syscall::SETSOCKOPT,
+    Syscall::GETSOCKOPT,
+    Syscall::SENDMSG,
+    Syscall::RECVMSG,
+    Syscall::ACCEPT4,
+    Syscall::RECVMMSG,
+    Syscall::SENDMMSG,
+];
+
+/// Damerau-Levenshtein distance (adjacent letters swapped count once) by three rolling rows.
+fn edit_distance(left: &str, right: &str) -> usize {
+    let right: alloc::vec::Vec<char> = right.chars().collect();
+    let mut before: alloc::vec::Vec<usize> = alloc::vec![0; right.len() + 1];
+    let mut above: alloc::vec::Vec<usize> = (0..=right.len()).collect();
+    let mut previous = None;
+    for (row, letter) in left.chars().enumerate() {
+        let mut current = alloc::vec![row + 1];
+        for (column, other) in right.iter().enumerate() {
+            let change = above[column] + usize::from(letter != *other);
+            let mut best = change.min(above[column + 1] + 1).min(current[column] + 1);
+            if column > 0 && previous == Some(*other) && letter == right[column - 1] {
+                best = best.min(before[column - 1] + 1);
+            }
+            current.push(best);
+        }
+        before = core::mem::replace(&mut above, current);
+        previous = Some(letter);
+    }
+    above[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::path::Path;
+    use std::string::String;
+
+    use super::*;
+    use crate::flags;
+
+    #[test]
+    fn names_and_numbers_round_trip_on_every_architecture() {
+        for call in Syscall::all() {
+            assert_eq!(Syscall::from_name(call.name()), Some(call));
+            assert_eq!(Syscall::from_index(call.index()), Some(call));
+            assert!(call.args().len() <= 6);
+            for arch in Arch::ALL {
+                if let Some(number) = call.number(arch) {
+                    assert_eq!(
+                        Syscall::from_number(arch, number),
+                        Some(call),
+                        "{call} {arch}"
+                    );
+                }
+            }
+        }
+        assert_eq!(Syscall::from_index(Syscall::COUNT), None);
+        assert_eq!(Syscall::from_name("no_such_call"), None);
+        assert_eq!(Syscall::from_number(Arch::I386, u32::MAX), None);
+    }
+
+    #[test]
+    fn known_numbers_per_architecture() {
+        let rows = [
+            (Syscall::OPENAT, [Some(257), Some(257), Some(295), Some(56)]),
+            (Syscall::EXECVE, [Some(59), Some(520), Some(11), Some(221)]),
+            (Syscall::OPEN, [Some(2), Some(2), Some(5), None]),
+            (Syscall::CONNECT, [Some(42), Some(42), Some(362), Some(203)]),
+            (Syscall::SOCKETCALL, [None, None, Some(102), None]),
+            (Syscall::NEWFSTATAT, [Some(262), Some(262), None, Some(79)]),
+            (
+                Syscall::RENAMEAT,
+                [Some(264), Some(264), Some(302), Some(38)],
+            ),
+            (Syscall::CLONE3, [Some(435); 4]),
+            (Syscall::FCHMODAT2, [Some(452); 4]),
+            (Syscall::MSEAL, [Some(462); 4]),
+            (Syscall::FILE_GETATTR, [Some(468); 4]),
+            (Syscall::SETUID32, [None, None, Some(213), None]),
+        ];
+        for (call, numbers) in rows {
+            assert_eq!(Arch::ALL.map(|arch| call.number(arch)), numbers, "{call}");
+        }
+    }
+
+    #[test]
+    fn variants_lead_to_their_base_and_falco_name() {
+        assert_eq!(Syscall::GETUID32.alias_of(), Some(Syscall::GETUID));
+        assert_eq!(Syscall::FCNTL64.base(), Syscall::FCNTL);
+        assert_eq!(Syscall::OPENAT.base(), Syscall::OPENAT);
+        assert_eq!(Syscall::SETUID32.event_name(), "setuid");
+        assert_eq!(Syscall::UMOUNT2.event_name(), "umount2");
+        assert_eq!(Syscall::PREAD64.event_name(), "pread");
+        assert_eq!(Syscall::CLOCK_GETTIME64.event_name(), "clock_gettime");
+        let both: std::vec::Vec<_> = Syscall::with_event_name("setuid").collect();
+        assert_eq!(both, [Syscall::SETUID, Syscall::SETUID32]);
+        for call in Syscall::all() {
+            assert_eq!(
+                call.base().alias_of(),
+                None,
+                "{call} has a base that has a base"
+            );
+        }
+    }
+
+    #[test]
+    fn socketcall_numbers_are_those_of_the_data_file() {
+        assert_eq!(Syscall::from_socketcall(0), None);
+        assert_eq!(Syscall::from_socketcall(21), None);
+        for entry in flags::SOCKETCALL.entries() {
+            let number = u32::try_from(entry.value(Arch::I386)).expect("1 to 20");
+            let call = Syscall::from_socketcall(number).expect("the table has 20 rows");
+            let own = entry.name().trim_start_matches("SYS_").to_lowercase();
+            let expected = match own.as_str() {
+                "send" => "sendto",
+                "recv" => "recvfrom",
+                other => other,
+            };
+            assert_eq!(call.name(), expected);
+        }
+    }
+
+    #[test]
+    fn suggestions_are_near_or_absent() {
+        assert_eq!(Syscall::suggest("opnat"), Some(Syscall::OPENAT));
+        assert_eq!(Syscall::suggest("exceve"), Some(Syscall::EXECVE));
+        assert_eq!(Syscall::suggest("completely_different_thing"), None);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("ab", "ba"), 1);
+    }
+
+    /// The machine's headers may be older or newer than the table; what both know must agree.
+    #[test]
+    fn numbers_agree_with_the_kernel_headers_of_this_machine() {
+        let folder = Path::new("/usr/include/x86_64-linux-gnu/asm");
+        let files = [
+            ("unistd_64.h", Arch::X86_64),
+            ("unistd_32.h", Arch::I386),
+            ("unistd_x32.h", Arch::X32),
+        ];
+        for (file, arch) in files {
+            let Ok(text) = std::fs::read_to_string(folder.join(file)) else {
+                std::eprintln!("skipped: no {file} on this machine");
+                continue;
+            };
+            let mut seen = 0;
+            for (name, number) in text.lines().filter_map(header_line) {
+                let name = if arch == Arch::I386 {
+                    i386_name(&name)
+                } else {
+                    &name
+                };
+                let call = Syscall::from_name(name);
+                let call = call.unwrap_or_else(|| panic!("{file}: {name} is not in calls.txt"));
+                assert_eq!(call.number(arch), Some(number), "{file}: {name}");
+                seen += 1;
+            }
+            assert!(seen > 300, "{file} has the expected form");
+        }
+    }
+
+    fn header_line(line: &str) -> Option<(String, u32)> {
+        let (name, value) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
+        let value = value
+            .trim()
+            .trim_start_matches("(__X32_SYSCALL_BIT + ")
+            .trim_end_matches(')');
+        Some((String::from(name), value.parse().ok()?))
+    }
+
+    fn i386_name(name: &str) -> &str {
+        match name {
+            "mmap" => "old_mmap",
+            "select" => "old_select",
+            other => other,
+        }
+    }
+}
