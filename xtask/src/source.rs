@@ -13,17 +13,16 @@ const UNSAFE_FOLDER: &str = "crates/sys/";
 const IMPURE_MODULES: [&str; 5] = ["env", "fs", "os", "process", "thread"];
 
 /// Names that do I/O although their module also holds harmless types such as `IpAddr`.
-const IMPURE_NAMES: [&str; 9] = [
+const IMPURE_NAMES: [&str; 5] = [
     "TcpListener",
     "TcpStream",
     "ToSocketAddrs",
     "UdpSocket",
-    "eprint",
-    "eprintln",
-    "print",
-    "println",
     "stdin",
 ];
+
+/// Macros that write to the terminal.
+const IMPURE_MACROS: [&str; 4] = ["eprint", "eprintln", "print", "println"];
 
 /// Reports I/O in pure crates, unsafe code outside `sys`, and crates that opt out of the lints.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
@@ -89,15 +88,19 @@ fn impure_code(file: &File) -> Vec<Finding> {
         .iter()
         .filter(|token| IMPURE_NAMES.contains(&token.text))
         .copied();
+    let macros = all
+        .windows(2)
+        .filter(|pair| IMPURE_MACROS.contains(&pair[0].text) && pair[1].text == "!")
+        .map(|pair| pair[0]);
     let modules = std_modules(&all)
         .into_iter()
         .filter(|m| IMPURE_MODULES.contains(&m.text));
     let message = |text: &str| {
         format!("`{text}` in a pure crate; let the caller do the I/O and pass the result")
     };
-    names
-        .chain(modules)
-        .map(|found| finding(file, found.line, message(found.text)))
+    let found = names.chain(macros).chain(modules);
+    found
+        .map(|token| finding(file, token.line, message(token.text)))
         .collect()
 }
 
@@ -167,6 +170,7 @@ mod tests {
 
     #[test]
     fn harmless_modules_comments_and_tests_are_not_found() {
+        assert_eq!(impure("mod print;\nfn println() {}"), [0; 0]);
         assert_eq!(
             impure("use std::net::IpAddr;\nuse std::{fmt, io::Write};"),
             [0; 0]
