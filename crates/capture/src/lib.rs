@@ -1,1 +1,5 @@
 //! Where events come from: capture engines, kernel filters and their drop counters.
+
+pub mod deadline;
+pub mod filter;
+pub mod procfs;

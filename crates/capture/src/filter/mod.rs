@@ -1,0 +1,261 @@
+//! From the interest plan to a seccomp filter.
+//!
+//! The kernel runs the filter before each call of the whole process tree, so its layout decides
+//! what watching costs. Since Linux 5.11 the kernel finds out beforehand for which numbers a filter
+//! answers "allow" whatever the arguments are, and skips it for those; it can do so only if nothing
+//! but architecture and number was loaded on the way. Hence: dispatch by architecture, then by a
+//! balanced tree over number ranges, and load arguments only in the leaf of their own call.
+//!
+//! What a leaf tests comes from the plan, whose argument positions are those of the 64-bit call.
+//! Where another architecture passes an argument differently, the test is dropped there: the call
+//! is then reported too often, never too rarely.
+
+mod assemble;
+mod disassemble;
+mod leaf;
+mod numbers;
+#[cfg(test)]
+mod run;
+
+use abi::{Arch, Syscall};
+use event::{Plan, Reason};
+use sys::seccomp::SockFilter;
+
+use assemble::{Assembler, Label};
+use leaf::Leaf;
+use numbers::Segment;
+
+pub use disassemble::disassemble;
+
+/// The kernel's limit on instructions (`BPF_MAXINSNS`).
+pub const MAX_INSTRUCTIONS: usize = 4096;
+
+/// What the kernel does with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Action {
+    /// Carry it out.
+    Allow,
+    /// Fail it with this error number.
+    Errno(u16),
+    /// Hold it and ask the listener.
+    Notify,
+    /// Stop it for the tracer, with this message.
+    Trace(u16),
+}
+
+impl Action {
+    /// The filter's return value (include/uapi/linux/seccomp.h).
+    pub fn to_raw(self) -> u32 {
+        match self {
+            Action::Allow => 0x7fff_0000,
+            Action::Errno(number) => 0x0005_0000 | u32::from(number),
+            Action::Notify => 0x7fc0_0000,
+            Action::Trace(message) => 0x7ff0_0000 | u32::from(message),
+        }
+    }
+
+    /// The action of a return value that [`Action::to_raw`] makes.
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        let data = u16::try_from(raw & 0xffff).ok()?;
+        match raw & 0xffff_0000 {
+            0x7fff_0000 => Some(Action::Allow),
+            0x0005_0000 => Some(Action::Errno(data)),
+            0x7fc0_0000 => Some(Action::Notify),
+            0x7ff0_0000 => Some(Action::Trace(data)),
+            _ => None,
+        }
+    }
+}
+
+/// What becomes of a call that the filter cannot judge like others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// It is treated as the plan says.
+    AsPlanned,
+    /// It fails with ENOSYS, as if the kernel did not have it, unless a rule names it.
+    RefuseUnlessRule,
+    /// It fails with ENOSYS.
+    Refuse,
+}
+
+/// How a filter is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterOptions {
+    /// The architecture the kernel runs natively.
+    pub native: Arch,
+    /// What happens to planned calls: [`Action::Notify`], or [`Action::Trace`] for a tracer.
+    pub planned: Action,
+    /// `clone3`, whose flags are in memory. Refusing makes libc fall back to `clone`, whose flags
+    /// are in a register, so that new threads pass without a stop; container runtimes do the same.
+    pub clone3: Special,
+    /// `io_uring_setup`: a ring carries out calls that no filter sees.
+    pub io_uring: Special,
+    /// Numbers that no table knows, i.e. calls of kernels to come, and x32 numbers out of range.
+    pub unknown_numbers: Action,
+}
+
+impl FilterOptions {
+    /// Reports planned calls to a listener; refuses clone3 unless a rule names it; lets rings be
+    /// set up, seen; reports unknown numbers.
+    pub fn notify(native: Arch) -> Self {
+        Self {
+            native,
+            planned: Action::Notify,
+            clone3: Special::RefuseUnlessRule,
+            io_uring: Special::AsPlanned,
+            unknown_numbers: Action::Notify,
+        }
+    }
+}
+
+/// A filter ready to be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterProgram {
+    instructions: Vec<SockFilter>,
+}
+
+impl FilterProgram {
+    /// The instructions in order.
+    pub fn instructions(&self) -> &[SockFilter] {
+        &self.instructions
+    }
+}
+
+/// Why a plan has no filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// More than the kernel takes.
+    #[error(
+        "cannot compile the plan: {instructions} instructions, the kernel takes {limit}; \
+         `{call}` alone has {tests} argument tests (wanted by {wanted_by})"
+    )]
+    TooLong {
+        /// How many it would be.
+        instructions: usize,
+        /// How many the kernel takes.
+        limit: usize,
+        /// The call with most argument tests.
+        call: Syscall,
+        /// How many tests it has.
+        tests: usize,
+        /// Which rules ask for it.
+        wanted_by: String,
+    },
+    /// A test of an argument that calls do not have.
+    #[error("cannot compile the plan: `{call}` has no argument {argument} (wanted by {wanted_by})")]
+    NoSuchArgument {
+        /// The call.
+        call: Syscall,
+        /// The argument's position.
+        argument: u8,
+        /// Which rules ask for it.
+        wanted_by: String,
+    },
+}
+
+/// Compiles a plan. What the plan wants, the filter reports, on every architecture the kernel
+/// offers beside the native one.
+pub fn compile(plan: &Plan, options: &FilterOptions) -> Result<FilterProgram, FilterError> {
+    check_arguments(plan)?;
+    let mut assembler = Assembler::default();
+    let entry = match options.native {
+        Arch::Aarch64 => {
+            let native = tree(
+                &mut assembler,
+                &numbers::segments(plan, options, Arch::Aarch64),
+            );
+            let foreign = assembler.ret(options.planned);
+            by_audit(&mut assembler, &[(Arch::Aarch64, native)], foreign)
+        }
+        Arch::X86_64 | Arch::X32 | Arch::I386 => {
+            let compat = tree(
+                &mut assembler,
+                &numbers::segments(plan, options, Arch::I386),
+            );
+            let native = tree(
+                &mut assembler,
+                &numbers::segments(plan, options, Arch::X86_64),
+            );
+            let foreign = assembler.ret(options.planned);
+            let known = [(Arch::X86_64, native), (Arch::I386, compat)];
+            by_audit(&mut assembler, &known, foreign)
+        }
+    };
+    debug_assert!(assembler.is_last(entry));
+    let instructions = assembler.finish();
+    if instructions.len() > MAX_INSTRUCTIONS {
+        return Err(too_long(plan, instructions.len()));
+    }
+    Ok(FilterProgram { instructions })
+}
+
+/// An audit architecture outside the list is one this filter has no table for.
+fn by_audit(assembler: &mut Assembler, known: &[(Arch, Label)], foreign: Label) -> Label {
+    let mut next = foreign;
+    for (arch, table) in known.iter().rev() {
+        next = assembler.jump(assemble::JEQ, arch.audit(), *table, next);
+    }
+    assembler.load(assemble::OFFSET_ARCH, next)
+}
+
+/// The number's load and the tree below it.
+fn tree(assembler: &mut Assembler, segments: &[Segment]) -> Label {
+    let root = subtree(assembler, segments);
+    assembler.load(assemble::OFFSET_NR, root)
+}
+
+fn subtree(assembler: &mut Assembler, segments: &[Segment]) -> Label {
+    match segments {
+        [only] => leaf::emit(assembler, &only.leaf),
+        _ => {
+            let (low, high) = segments.split_at(segments.len() / 2);
+            let above = subtree(assembler, high);
+            let below = subtree(assembler, low);
+            assembler.jump(assemble::JGE, high[0].first, above, below)
+        }
+    }
+}
+
+fn check_arguments(plan: &Plan) -> Result<(), FilterError> {
+    for (call, wanted) in &plan.calls {
+        if let Some(test) = wanted.any_of.iter().flatten().find(|test| test.arg > 5) {
+            return Err(FilterError::NoSuchArgument {
+                call: *call,
+                argument: test.arg,
+                wanted_by: wanted_by(&wanted.reasons),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn too_long(plan: &Plan, instructions: usize) -> FilterError {
+    let largest = plan
+        .calls
+        .iter()
+        .map(|(call, wanted)| (wanted.any_of.iter().map(Vec::len).sum(), *call, wanted))
+        .max_by_key(|(tests, ..): &(usize, _, _)| *tests);
+    let (tests, call, wanted) = largest.expect("an empty plan compiles to a handful");
+    FilterError::TooLong {
+        instructions,
+        limit: MAX_INSTRUCTIONS,
+        call,
+        tests,
+        wanted_by: wanted_by(&wanted.reasons),
+    }
+}
+
+fn wanted_by(reasons: &[Reason]) -> String {
+    let names: Vec<_> = reasons
+        .iter()
+        .map(|reason| match reason {
+            Reason::Rule(name) => format!("rule `{name}`"),
+            Reason::Floor(why) => format!("the floor: {why}"),
+            Reason::State(why) => format!("the engine: {why}"),
+        })
+        .collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,440 @@
+use super::run::{SeccompData, run};
+use super::*;
+use abi::{RegisterTest, TestOp};
+use event::{CallPlan, Need};
+
+const ALWAYS: &[Vec<RegisterTest>] = &[Vec::new()];
+
+fn plan(calls: &[(Syscall, &[Vec<RegisterTest>])]) -> Plan {
+    let entry = |any_of: &[Vec<RegisterTest>]| CallPlan {
+        any_of: any_of.to_vec(),
+        strings: false,
+        result: Need::Never,
+        reasons: vec![Reason::Rule("test".to_owned())],
+    };
+    Plan {
+        calls: calls
+            .iter()
+            .map(|(call, any_of)| (*call, entry(any_of)))
+            .collect(),
+    }
+}
+
+/// The floor and the state table, as engines add them.
+fn floor() -> Plan {
+    let mut plan = Plan::default();
+    for trap in abi::FLOOR.iter().chain(abi::STATE) {
+        let entry = plan.calls.entry(trap.call).or_insert_with(|| CallPlan {
+            any_of: Vec::new(),
+            strings: false,
+            result: Need::Never,
+            reasons: vec![Reason::Floor(trap.reason)],
+        });
+        if trap.any_of.is_empty() {
+            entry.any_of.push(Vec::new());
+        }
+        entry
+            .any_of
+            .extend(trap.any_of.iter().map(|group| group.to_vec()));
+    }
+    plan
+}
+
+fn as_planned(native: Arch) -> FilterOptions {
+    FilterOptions {
+        clone3: Special::AsPlanned,
+        unknown_numbers: Action::Allow,
+        ..FilterOptions::notify(native)
+    }
+}
+
+fn action_of(program: &FilterProgram, audit: u32, number: u32, args: [u64; 6]) -> Action {
+    run(
+        program,
+        &SeccompData {
+            number,
+            audit,
+            args,
+        },
+    )
+    .action
+}
+
+fn wanted(plan: &Plan, call: Syscall, args: &[u64; 6]) -> bool {
+    plan.calls.get(&call).is_some_and(|planned| {
+        planned
+            .any_of
+            .iter()
+            .any(|group| group.iter().all(|test| test.holds(args)))
+    })
+}
+
+/// A generator of test data without a dependency (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        let len = u64::try_from(from.len()).unwrap();
+        from[usize::try_from(self.next() % len).unwrap()]
+    }
+
+    fn test(&mut self) -> RegisterTest {
+        let values = [
+            0,
+            1,
+            2,
+            0x40,
+            0x8000_0000,
+            0xffff_ffff,
+            1 << 32,
+            0x1_0000_0002,
+            u64::MAX,
+        ];
+        let value = self.pick(&values);
+        let mask = self.pick(&values);
+        let ops = [
+            TestOp::AllBits,
+            TestOp::AnyBit,
+            TestOp::Eq,
+            TestOp::Ge,
+            TestOp::Le,
+            TestOp::MaskedEq { mask },
+            TestOp::Ne,
+            TestOp::NoBit,
+        ];
+        let op = self.pick(&ops);
+        let arg = self.pick(&[0, 1, 2, 3, 4, 5]);
+        if self.next() % 2 == 0 {
+            RegisterTest::low(arg, op, value)
+        } else {
+            RegisterTest::full(arg, op, value)
+        }
+    }
+
+    fn plan(&mut self) -> Plan {
+        let calls = self.next() % 60;
+        let chosen = (0..calls).map(|_| {
+            let index = usize::try_from(self.next()).unwrap() % Syscall::COUNT;
+            let groups = (0..self.next() % 4)
+                .map(|_| (0..self.next() % 4).map(|_| self.test()).collect())
+                .collect::<Vec<_>>();
+            (Syscall::from_index(index).unwrap(), groups)
+        });
+        let chosen: Vec<_> = chosen.collect();
+        let calls: Vec<_> = chosen
+            .iter()
+            .map(|(call, groups)| (*call, groups.as_slice()))
+            .collect();
+        plan(&calls)
+    }
+
+    /// Values on both sides of every constant of the plan's tests, or any.
+    fn args(&mut self, plan: &Plan, call: Option<Syscall>) -> [u64; 6] {
+        let mut args = [0; 6];
+        for arg in &mut args {
+            *arg = self.pick(&[0, 1, 2, 3, 0xffff_ffff, 1 << 32, (1 << 32) | 2, u64::MAX]);
+        }
+        let planned = call.and_then(|call| plan.calls.get(&call));
+        for test in planned
+            .into_iter()
+            .flat_map(|planned| planned.any_of.iter().flatten())
+        {
+            let near = [
+                test.value,
+                test.value.wrapping_add(1),
+                test.value.wrapping_sub(1),
+                test.value | 1 << 40,
+                test.value ^ 1 << 31,
+            ];
+            if self.next() % 3 > 0 {
+                args[usize::from(test.arg)] = self.pick(&near);
+            }
+        }
+        args
+    }
+}
+
+#[test]
+fn native_calls_are_reported_exactly_as_planned() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut reported = 0_u32;
+    for _ in 0..150 {
+        let plan = random.plan();
+        let arch = random.pick(&[Arch::X86_64, Arch::Aarch64]);
+        let program = compile(&plan, &as_planned(arch)).unwrap();
+        for number in 0..600 {
+            let call = Syscall::from_number(arch, number);
+            for _ in 0..4 {
+                let args = random.args(&plan, call);
+                // aarch64 swaps two arguments of clone, so that is no exact case.
+                if call == Some(Syscall::CLONE) && arch == Arch::Aarch64 {
+                    continue;
+                }
+                let decoded = abi::arch::decode(arch.audit(), number).and_then(|(_, call)| call);
+                let expected = decoded.is_some_and(|call| {
+                    let exact = call.number(arch) == Some(number);
+                    exact && wanted(&plan, call, &args)
+                });
+                let action = action_of(&program, arch.audit(), number, args);
+                if decoded == call {
+                    let expected = if expected {
+                        Action::Notify
+                    } else {
+                        Action::Allow
+                    };
+                    assert_eq!(action, expected, "{arch} {number} {call:?} {args:x?}");
+                }
+                reported += u32::from(action == Action::Notify);
+            }
+        }
+    }
+    assert!(reported > 1000, "the plans must not be vacuous: {reported}");
+}
+
+/// What the kernel looks at for a 32-bit call.
+fn compat(args: &[u64; 6]) -> [u64; 6] {
+    args.map(|arg| arg & 0xffff_ffff)
+}
+
+#[test]
+fn other_conventions_are_reported_at_least_as_planned() {
+    let mut random = Random(0x0123_4567_89ab_cdef);
+    let mut reported = 0_u32;
+    for _ in 0..150 {
+        let plan = random.plan();
+        let program = compile(&plan, &as_planned(Arch::X86_64)).unwrap();
+        for arch in [Arch::I386, Arch::X32] {
+            for number in 0..600 {
+                let Some(call) = Syscall::from_number(arch, number) else {
+                    continue;
+                };
+                for _ in 0..4 {
+                    let args = random.args(&plan, Some(call));
+                    let raw = arch.raw_number(number);
+                    let action = action_of(&program, arch.audit(), raw, args);
+                    let seen = [args, compat(&args)];
+                    if seen.iter().any(|args| {
+                        // Upper halves count on x32's shared calls only.
+                        (arch == Arch::X32 || *args == compat(args)) && wanted(&plan, call, args)
+                    }) {
+                        assert_eq!(action, Action::Notify, "{arch} {call} {args:x?}");
+                        reported += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(reported > 1000, "the plans must not be vacuous: {reported}");
+}
+
+#[test]
+fn unlisted_calls_are_decided_without_arguments() {
+    let program = compile(&floor(), &FilterOptions::notify(Arch::X86_64)).unwrap();
+    for number in 0..600 {
+        for base in [0, abi::arch::X32_BIT] {
+            let raw = base | number;
+            let (_, call) = abi::arch::decode(Arch::X86_64.audit(), raw).unwrap();
+            let Some(call) = call else { continue };
+            if floor().calls.contains_key(&call) {
+                continue;
+            }
+            let data = SeccompData {
+                number: raw,
+                audit: Arch::X86_64.audit(),
+                args: [1; 6],
+            };
+            let verdict = run(&program, &data);
+            assert!(verdict.constant, "{call} is not cacheable");
+        }
+    }
+    let getppid = SeccompData {
+        number: 110,
+        audit: Arch::X86_64.audit(),
+        args: [0; 6],
+    };
+    assert_eq!(run(&program, &getppid).action, Action::Allow);
+}
+
+#[test]
+fn thread_creation_passes_and_clone3_is_refused_until_a_rule_names_it() {
+    let audit = Arch::X86_64.audit();
+    let options = FilterOptions::notify(Arch::X86_64);
+    let program = compile(&floor(), &options).unwrap();
+    let clone = Syscall::CLONE.number(Arch::X86_64).unwrap();
+    let clone3 = Syscall::CLONE3.number(Arch::X86_64).unwrap();
+    let thread = [0x3d_0f00, 0, 0, 0, 0, 0];
+    assert_eq!(action_of(&program, audit, clone, thread), Action::Allow);
+    assert_eq!(
+        action_of(&program, audit, clone, [0x11, 0, 0, 0, 0, 0]),
+        Action::Notify
+    );
+    assert_eq!(
+        action_of(&program, audit, clone3, [0; 6]),
+        Action::Errno(38)
+    );
+    let ruled = compile(&plan(&[(Syscall::CLONE3, ALWAYS)]), &options).unwrap();
+    assert_eq!(action_of(&ruled, audit, clone3, [0; 6]), Action::Notify);
+    let refuse = FilterOptions {
+        clone3: Special::Refuse,
+        io_uring: Special::Refuse,
+        ..options
+    };
+    let refused = compile(&plan(&[(Syscall::CLONE3, ALWAYS)]), &refuse).unwrap();
+    assert_eq!(
+        action_of(&refused, audit, clone3, [0; 6]),
+        Action::Errno(38)
+    );
+    assert_eq!(action_of(&refused, audit, 425, [0; 6]), Action::Errno(38));
+}
+
+#[test]
+fn socketcall_is_split_by_its_subcall() {
+    let program = compile(
+        &plan(&[(Syscall::CONNECT, ALWAYS)]),
+        &as_planned(Arch::X86_64),
+    )
+    .unwrap();
+    let socketcall = |first| action_of(&program, Arch::I386.audit(), 102, [first, 9, 0, 0, 0, 0]);
+    assert_eq!(socketcall(3), Action::Notify);
+    assert_eq!(socketcall(0xffff_ffff_0000_0003), Action::Notify);
+    assert_eq!(socketcall(2), Action::Allow);
+    let ipc = compile(
+        &plan(&[(Syscall::SHMGET, ALWAYS)]),
+        &as_planned(Arch::X86_64),
+    )
+    .unwrap();
+    assert_eq!(
+        action_of(&ipc, Arch::I386.audit(), 117, [23, 0, 0, 0, 0, 0]),
+        Action::Notify
+    );
+}
+
+#[test]
+fn narrow_ids_of_i386_do_not_slip_through() {
+    let zero = vec![vec![RegisterTest::low(0, TestOp::Eq, 0)]];
+    let program = compile(
+        &plan(&[(Syscall::SETUID, &zero)]),
+        &as_planned(Arch::X86_64),
+    )
+    .unwrap();
+    let args = [0x1_0000, 0, 0, 0, 0, 0];
+    assert_eq!(
+        action_of(&program, Arch::I386.audit(), 23, args),
+        Action::Notify
+    );
+    assert_eq!(
+        action_of(&program, Arch::X86_64.audit(), 105, args),
+        Action::Allow
+    );
+}
+
+#[test]
+fn foreign_architectures_and_unknown_numbers_are_reported() {
+    for native in [Arch::X86_64, Arch::Aarch64] {
+        let program = compile(&Plan::default(), &FilterOptions::notify(native)).unwrap();
+        assert_eq!(action_of(&program, 0x4000_0028, 3, [0; 6]), Action::Notify);
+        assert_eq!(
+            action_of(&program, native.audit(), 1023, [0; 6]),
+            Action::Notify
+        );
+        assert_eq!(
+            action_of(&program, native.audit(), u32::MAX, [0; 6]),
+            Action::Notify
+        );
+    }
+    let program = compile(&Plan::default(), &FilterOptions::notify(Arch::X86_64)).unwrap();
+    let audit = Arch::X86_64.audit();
+    assert_eq!(
+        action_of(&program, audit, 0x4000_0000 | 2000, [0; 6]),
+        Action::Notify
+    );
+    assert_eq!(
+        action_of(&program, audit, 0x8000_0000, [0; 6]),
+        Action::Notify
+    );
+}
+
+#[test]
+fn jumps_reach_across_large_leaves() {
+    let group = |value| vec![RegisterTest::full(1, TestOp::Eq, value)];
+    let wide: Vec<_> = (0..150).map(group).collect();
+    let calls = [Syscall::READ, Syscall::WRITE, Syscall::OPENAT];
+    let entries: Vec<_> = calls.iter().map(|call| (*call, wide.as_slice())).collect();
+    let plan = plan(&entries);
+    let program = compile(&plan, &as_planned(Arch::Aarch64)).unwrap();
+    assert!(program.instructions().len() > 1000);
+    for call in calls {
+        let number = call.number(Arch::Aarch64).unwrap();
+        for value in [0, 1, 77, 149, 150, 1 << 32] {
+            let args = [0, value, 0, 0, 0, 0];
+            let expected = if value < 150 {
+                Action::Notify
+            } else {
+                Action::Allow
+            };
+            let action = action_of(&program, Arch::Aarch64.audit(), number, args);
+            assert_eq!(action, expected, "{call} {value}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_too_large_names_the_call_and_the_rule() {
+    let group = |value| vec![RegisterTest::full(1, TestOp::Eq, value)];
+    let wide: Vec<_> = (0..1500).map(group).collect();
+    let plan = plan(&[(Syscall::WRITE, &wide), (Syscall::READ, ALWAYS)]);
+    let error = compile(&plan, &as_planned(Arch::X86_64)).unwrap_err();
+    let FilterError::TooLong {
+        call,
+        tests,
+        ref wanted_by,
+        ..
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (call, tests, wanted_by.as_str()),
+        (Syscall::WRITE, 1500, "rule `test`")
+    );
+}
+
+#[test]
+fn an_argument_that_no_call_has_is_an_error() {
+    let wrong = vec![vec![RegisterTest::low(6, TestOp::Eq, 0)]];
+    let error = compile(&plan(&[(Syscall::READ, &wrong)]), &as_planned(Arch::X86_64)).unwrap_err();
+    assert!(
+        matches!(error, FilterError::NoSuchArgument { argument: 6, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_small_plan_reads_like_this() {
+    let write = RegisterTest::low(2, TestOp::AnyBit, 3);
+    let groups = vec![vec![write], vec![RegisterTest::low(2, TestOp::Eq, 0x40)]];
+    let plan = plan(&[(Syscall::OPENAT, &groups), (Syscall::EXECVE, ALWAYS)]);
+    let program = compile(&plan, &as_planned(Arch::Aarch64)).unwrap();
+    let expected = [
+        "   0: A = arch",
+        "   1: if A == aarch64 goto 2 else 10",
+        "   2: A = nr",
+        "   3: if A >= 57 goto 8 else 4",
+        "   4: if A >= 56 goto 5 else 11",
+        "   5: A = arg2.low",
+        "   6: if A & 0x3 goto 10 else 7",
+        "   7: if A == 0x40 goto 10 else 11",
+        "   8: if A >= 221 goto 9 else 11",
+        "   9: if A >= 222 goto 11 else 10",
+        "  10: return USER_NOTIF",
+        "  11: return ALLOW",
+    ];
+    assert_eq!(disassemble(&program).lines().collect::<Vec<_>>(), expected);
+}
