@@ -1,1 +1,104 @@
 //! Load generators and attack actions that state what a watcher must see.
+//!
+//! Each load is one file in `load/` and one row in [`WORKLOADS`]. Most are a loop around one system
+//! call: the loop is timed inside the process, in batches, so that starting the process (and
+//! whatever a subject does at that moment) is not counted, and its result is one line of JSON:
+//!
+//! ```json
+//! {"workload":"getppid","operations":2151000,"elapsed_ns":200010033,"windows":[92.1,92.0]}
+//! ```
+//!
+//! `windows` holds, for each of up to twenty slices of the run, the fastest batch of the slice in
+//! nanoseconds per operation: short disturbances do not reach it.
+//!
+//! Every load checks its own work: a call that gives another result than the load is about ends it
+//! with an error, so that nothing is fast because it failed.
+
+mod error;
+mod load;
+mod measure;
+mod registry;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+
+pub use error::Error;
+pub use measure::Measured;
+pub use registry::{WORKLOADS, Workload, find};
+
+use measure::Setup;
+
+/// Run one load generator
+#[derive(ClapArgs, Clone, Debug)]
+pub struct Args {
+    /// Its name; `list` shows all
+    pub name: String,
+    /// How long each thread repeats the operation
+    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    pub seconds: f64,
+    /// How often each thread repeats the operation, instead of for a time
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    pub operations: Option<u64>,
+    /// Threads that do the same at the same time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Processes, for loads that start some
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub processes: u16,
+    /// The file to open or program to run, instead of the load's own
+    #[arg(long)]
+    pub path: Option<PathBuf>,
+    /// Where a load writes what a watcher must see
+    #[arg(long)]
+    pub oracle: Option<PathBuf>,
+    /// Time between two SIGALRM, for loads that arm a timer; 0 for none
+    #[arg(long, default_value_t = 1000)]
+    pub alarm_us: u64,
+    /// For the processes that a load starts: what they are
+    #[arg(long, hide = true)]
+    pub role: Option<String>,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
+        _ => Err("expected a number of seconds above 0 and up to 86400".to_owned()),
+    }
+}
+
+/// Runs a load, prints its line to `out` and problems to standard error, and returns the exit
+/// code: 0, or 2 for bad input, or 4 when a call did not do what the load is about.
+///
+/// `program` is what loads start when they need a process that plays a part: it is called as
+/// `PROGRAM workload NAME --role ROLE ...` and must come back here.
+pub fn run(args: &Args, program: &Path, out: &mut dyn Write) -> u8 {
+    let Err(error) = try_run(args, program, out) else {
+        return 0;
+    };
+    let mut text = format!("tollgate: workload {}: {error}", args.name);
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    // There is nobody left to tell when standard error is closed.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    error.exit_code()
+}
+
+fn try_run(args: &Args, program: &Path, out: &mut dyn Write) -> Result<(), Error> {
+    if args.name == "list" {
+        return registry::list(out);
+    }
+    let workload = find(&args.name)?;
+    if let Some(role) = &args.role {
+        return load::play(role, args, out);
+    }
+    let setup = Setup::new(args, program)?;
+    let measured = workload.measure(&setup)?;
+    writeln!(out, "{}", measured.json(workload.name))
+        .and_then(|()| out.flush())
+        .map_err(|source| Error::Print { source })
+}

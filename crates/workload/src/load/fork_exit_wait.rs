@@ -1,0 +1,30 @@
+//! Processes that end at once (UnixBench `spawn`).
+
+use fork::Fork;
+
+use crate::Error;
+use crate::measure::{Batch, Setup};
+
+pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
+    if setup.args.threads != 1 {
+        // The child may take locks while it ends, which only a process without other threads is
+        // sure to find free (fork(2)).
+        let expected = "--threads 1, because a forked copy has one thread".to_owned();
+        return Err(Error::Unexpected {
+            expected,
+            got: setup.args.threads.to_string(),
+        });
+    }
+    Ok(Box::new(|times| {
+        for _ in 0..times {
+            match fork::fork().map_err(Error::call("fork"))? {
+                Fork::Child => std::process::exit(0),
+                Fork::Parent(pid) => {
+                    let status = fork::waitpid(pid).map_err(Error::call("wait for the child"))?;
+                    super::expect_count("as wait status", 0, usize::try_from(status).unwrap_or(1))?;
+                }
+            }
+        }
+        Ok(())
+    }))
+}

@@ -1,0 +1,54 @@
+//! The loads, one a file.
+
+pub(crate) mod close_dup;
+pub(crate) mod connect_refused;
+pub(crate) mod fork_exec;
+pub(crate) mod fork_exit_wait;
+pub(crate) mod getppid;
+pub(crate) mod open_close;
+pub(crate) mod opens_storm;
+pub(crate) mod pipe;
+pub(crate) mod read;
+pub(crate) mod shell_tree;
+pub(crate) mod stat;
+pub(crate) mod syscall_overhead;
+pub(crate) mod umask;
+pub(crate) mod write;
+
+use std::ffi::CString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::{Args, Error};
+
+/// The part of a process that a load has started from the same program.
+pub(crate) fn play(role: &str, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    match role {
+        pipe::ECHO => pipe::echo(),
+        opens_storm::OPENER => opens_storm::open_all(args, out),
+        _ => Err(Error::UnknownRole {
+            role: role.to_owned(),
+        }),
+    }
+}
+
+/// A path as the kernel takes it, converted before the clock runs.
+fn kernel_path(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|source| Error::File {
+        action: "use",
+        path: path.into(),
+        source: source.into(),
+    })
+}
+
+/// Fails unless a count is what the load is about.
+fn expect_count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
+    if expected == got {
+        return Ok(());
+    }
+    Err(Error::Unexpected {
+        expected: format!("{expected} {what}"),
+        got: got.to_string(),
+    })
+}

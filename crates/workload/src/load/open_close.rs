@@ -1,0 +1,45 @@
+//! Opens of a file that exists and that no rule cares for.
+
+use std::ffi::CString;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::kernel_path;
+use crate::Error;
+use crate::measure::{Batch, Setup};
+
+pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
+    let path = setup.file()?;
+    let absolute = std::path::absolute(&path).map_err(|source| Error::File {
+        action: "find the absolute path of",
+        path,
+        source,
+    })?;
+    repeat(kernel_path(&absolute)?)
+}
+
+/// Changes the current folder to the file's, which all threads share and all do alike.
+pub(crate) fn prepare_relative(setup: &Setup) -> Result<Batch, Error> {
+    let path = setup.file()?;
+    let refuse = |source| Error::File {
+        action: "go to the folder of",
+        path: path.clone(),
+        source,
+    };
+    let absolute = path.canonicalize().map_err(refuse)?;
+    let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(refuse(std::io::ErrorKind::IsADirectory.into()));
+    };
+    rustix::process::chdir(folder).map_err(|errno| refuse(errno.into()))?;
+    repeat(kernel_path(name.as_ref())?)
+}
+
+fn repeat(path: CString) -> Result<Batch, Error> {
+    Ok(Box::new(move |times| {
+        for _ in 0..times {
+            let file = rustix::fs::open(&*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            drop(file.map_err(Error::call("open the file"))?);
+        }
+        Ok(())
+    }))
+}

@@ -1,0 +1,84 @@
+//! A number goes to another process and comes back: two switches between processes.
+//!
+//! The other process is this program again, in the part of [`ECHO`].
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::Error;
+use crate::measure::{Batch, Setup};
+
+/// The part of the process that sends back what it gets.
+pub(crate) const ECHO: &str = "echo";
+
+pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
+    let mut peer = Peer::start(setup)?;
+    let mut number = 0_u64;
+    Ok(Box::new(move |times| {
+        for _ in 0..times {
+            number += 1;
+            let back = peer.exchange(number)?;
+            if back != number {
+                let (expected, got) = (number.to_string(), back.to_string());
+                return Err(Error::Unexpected { expected, got });
+            }
+        }
+        Ok(())
+    }))
+}
+
+struct Peer {
+    process: Child,
+    /// Both ends are present until the drop.
+    ends: Option<(ChildStdin, ChildStdout)>,
+}
+
+impl Peer {
+    fn start(setup: &Setup) -> Result<Self, Error> {
+        let mut process = Command::new(&setup.program)
+            .args(["workload", "pipe", "--role", ECHO])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Error::call("start the other process"))?;
+        let ends = process.stdin.take().zip(process.stdout.take());
+        let mut peer = Self { process, ends };
+        // The start of the other process is not part of any operation.
+        peer.exchange(0)?;
+        Ok(peer)
+    }
+
+    fn exchange(&mut self, number: u64) -> Result<u64, Error> {
+        let (to, from) = self
+            .ends
+            .as_mut()
+            .expect("the ends are taken by the drop alone");
+        to.write_all(&number.to_ne_bytes())
+            .map_err(Error::call("write to the other process"))?;
+        let mut back = [0; 8];
+        from.read_exact(&mut back)
+            .map_err(Error::call("read from the other process"))?;
+        Ok(u64::from_ne_bytes(back))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input ends the other process.
+        self.ends = None;
+        let _ = self.process.wait();
+    }
+}
+
+/// Sends back what arrives until there is no more.
+pub(crate) fn echo() -> Result<(), Error> {
+    let (input, output) = (std::io::stdin(), std::io::stdout());
+    let mut bytes = [0; 8];
+    loop {
+        let count = rustix::io::read(&input, &mut bytes).map_err(Error::call("read"))?;
+        if count == 0 {
+            return Ok(());
+        }
+        rustix::io::write(&output, &bytes[..count]).map_err(Error::call("write"))?;
+    }
+}

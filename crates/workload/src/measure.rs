@@ -1,0 +1,235 @@
+//! The loop around an operation, and its clock.
+
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tempfile::TempDir;
+
+use crate::{Args, Error};
+
+/// Does the operation so many times.
+pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<(), Error>>;
+
+/// How many slices of a run are reported.
+const WINDOWS: usize = 20;
+
+/// What a load may use.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) args: Args,
+    /// The running program, for loads that start themselves in another part.
+    pub(crate) program: PathBuf,
+    scratch: TempDir,
+}
+
+impl Setup {
+    /// Makes a folder for the load, removed when this is dropped.
+    pub(crate) fn new(args: &Args, program: &Path) -> Result<Self, Error> {
+        let scratch = tempfile::Builder::new()
+            .prefix("tollgate-workload-")
+            .tempdir()
+            .map_err(Error::call("make a temporary folder"))?;
+        Ok(Self {
+            args: args.clone(),
+            program: program.into(),
+            scratch,
+        })
+    }
+
+    /// The load's own folder, an absolute path.
+    pub(crate) fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// `--path`, or a file made for the purpose that no rule cares for.
+    pub(crate) fn file(&self) -> Result<PathBuf, Error> {
+        if let Some(path) = &self.args.path {
+            return Ok(path.clone());
+        }
+        let path = self.scratch().join("uninteresting");
+        std::fs::write(&path, b"nothing\n").map_err(|source| Error::File {
+            action: "write",
+            path: path.clone(),
+            source,
+        })?;
+        Ok(path)
+    }
+
+    fn limit(&self) -> Limit {
+        match self.args.operations {
+            Some(operations) => Limit::Operations(operations),
+            None => Limit::Time(Duration::from_secs_f64(self.args.seconds)),
+        }
+    }
+}
+
+/// What a load did, in which time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Operations of all threads.
+    pub operations: u64,
+    /// From the common start to the end of the last thread.
+    pub elapsed: Duration,
+    /// Fastest batch of each slice of the run, in nanoseconds per operation of one thread.
+    pub windows: Vec<f64>,
+}
+
+impl Measured {
+    /// The line that the runner reads.
+    pub(crate) fn json(&self, workload: &str) -> String {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            workload: &'a str,
+            operations: u64,
+            elapsed_ns: u64,
+            windows: Vec<f64>,
+        }
+        let line = Line {
+            workload,
+            operations: self.operations,
+            elapsed_ns: u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            windows: self
+                .windows
+                .iter()
+                .map(|ns| (ns * 10.0).round() / 10.0)
+                .collect(),
+        };
+        serde_json::to_string(&line).expect("numbers and a name serialise")
+    }
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Operations(u64),
+    Time(Duration),
+}
+
+/// What one thread did.
+struct Lap {
+    operations: u64,
+    elapsed: Duration,
+    windows: Vec<Option<f64>>,
+}
+
+/// Repeats the operation in as many threads as asked, all of which begin together.
+pub(crate) fn repeat(
+    setup: &Setup,
+    batch: u64,
+    prepare: fn(&Setup) -> Result<Batch, Error>,
+) -> Result<Measured, Error> {
+    let threads = usize::from(setup.args.threads);
+    let barrier = Barrier::new(threads);
+    let lap = || {
+        // A thread that fails to prepare must not leave the others waiting.
+        let prepared = prepare(setup);
+        barrier.wait();
+        lap(setup.limit(), batch, &mut *prepared?)
+    };
+    let laps = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(lap)).collect();
+        let mut laps = vec![lap()];
+        laps.extend(others.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        }));
+        laps.into_iter().collect::<Result<Vec<_>, _>>()
+    })?;
+    let fastest = |window: usize| {
+        laps.iter()
+            .filter_map(|lap| lap.windows[window])
+            .reduce(f64::min)
+    };
+    Ok(Measured {
+        operations: laps.iter().map(|lap| lap.operations).sum(),
+        elapsed: laps.iter().map(|lap| lap.elapsed).max().unwrap_or_default(),
+        windows: (0..WINDOWS).filter_map(fastest).collect(),
+    })
+}
+
+fn lap(
+    limit: Limit,
+    batch: u64,
+    operation: &mut dyn FnMut(u64) -> Result<(), Error>,
+) -> Result<Lap, Error> {
+    let mut windows = vec![None; WINDOWS];
+    let start = Instant::now();
+    let (mut operations, mut elapsed) = (0, Duration::ZERO);
+    loop {
+        let (window, size) = match limit {
+            Limit::Operations(all) if operations >= all => break,
+            Limit::Operations(all) => (
+                share(operations.into(), all.into()),
+                batch.min(all - operations),
+            ),
+            Limit::Time(all) if elapsed >= all => break,
+            Limit::Time(all) => (share(elapsed.as_nanos(), all.as_nanos()), batch),
+        };
+        operation(size)?;
+        let now = start.elapsed();
+        operations += size;
+        let per_operation = (now - elapsed).as_nanos() as f64 / size as f64;
+        elapsed = now;
+        let slot: &mut Option<f64> = &mut windows[window];
+        *slot = Some(slot.map_or(per_operation, |fastest| fastest.min(per_operation)));
+    }
+    Ok(Lap {
+        operations,
+        elapsed,
+        windows,
+    })
+}
+
+/// In which window the run is that has done `part` of `all`.
+fn share(part: u128, all: u128) -> usize {
+    usize::try_from(part * WINDOWS as u128 / all).map_or(WINDOWS - 1, |w| w.min(WINDOWS - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(limit: Limit, batch: u64) -> (Lap, Vec<u64>) {
+        let mut sizes = Vec::new();
+        let mut operation = |size| {
+            sizes.push(size);
+            std::thread::sleep(Duration::from_micros(200));
+            Ok(())
+        };
+        let lap = lap(limit, batch, &mut operation).unwrap();
+        (lap, sizes)
+    }
+
+    #[test]
+    fn the_last_batch_is_cut_to_the_number_asked() {
+        let (lap, sizes) = count(Limit::Operations(25), 10);
+        assert_eq!((lap.operations, sizes), (25, vec![10, 10, 5]));
+        assert_eq!(lap.windows.iter().flatten().count(), 3);
+    }
+
+    #[test]
+    fn a_timed_run_lasts_as_long_and_fills_the_windows() {
+        let (lap, sizes) = count(Limit::Time(Duration::from_millis(200)), 10);
+        assert!(lap.elapsed >= Duration::from_millis(200));
+        assert_eq!(lap.operations, sizes.iter().sum::<u64>());
+        assert!(lap.windows.iter().flatten().count() > 10);
+        // A batch of ten sleeps for at least 200 us.
+        assert!(lap.windows.iter().flatten().all(|ns| *ns >= 20_000.0));
+    }
+
+    #[test]
+    fn the_line_is_what_the_runner_reads() {
+        let measured = Measured {
+            operations: 2,
+            elapsed: Duration::from_nanos(186),
+            windows: vec![92.96, 93.0],
+        };
+        let line = measured.json("getppid");
+        let expected =
+            r#"{"workload":"getppid","operations":2,"elapsed_ns":186,"windows":[93.0,93.0]}"#;
+        assert_eq!(line, expected);
+    }
+}
