@@ -1,0 +1,365 @@
+//! `tollgate bench`.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use regex::Regex;
+
+use crate::execute::Processes;
+use crate::host::Host;
+use crate::plan::Plan;
+use crate::record::Recorder;
+use crate::run::{Ended, Progress};
+use crate::summary::{self, Summary};
+use crate::{Error, Stop, compare, quick, run};
+
+/// Measure what a subject costs a workload.
+#[derive(Args, Clone, Debug)]
+pub struct Bench {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs of `tollgate bench`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Verb {
+    /// Run hot calls, opens, processes and a shell tree natively and under each subject
+    Quick(Quick),
+    /// Run a plan, or compare two folders of results
+    Compare(Compare),
+    /// Summarise a folder of results again
+    Report(Report),
+}
+
+/// `tollgate bench quick`.
+#[derive(Args, Clone, Debug)]
+pub struct Quick {
+    /// How often each subject runs each workload; a verdict needs 6
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// A command line around the workload, which goes where {} is [default: tollgate run]
+    #[arg(long = "subject", value_name = "NAME='wrapper {}'")]
+    pub subjects: Vec<String>,
+    /// Only the workloads whose name this regular expression finds
+    #[arg(long, value_name = "REGEX")]
+    pub workload: Option<Regex>,
+    /// Decides the order of the subjects in each round
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Begin no round that would end after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 170)]
+    pub budget: u64,
+    /// Where the samples and the summary go
+    #[command(flatten)]
+    pub out: Out,
+}
+
+/// `tollgate bench compare`.
+#[derive(Args, Clone, Debug)]
+pub struct Compare {
+    /// The plan to run: TOML, or JSON if its name ends in .json
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "folders",
+        required_unless_present = "folders"
+    )]
+    pub plan: Option<PathBuf>,
+    /// Two folders of results: before and after
+    #[arg(num_args = 2, value_name = "DIR")]
+    pub folders: Vec<PathBuf>,
+    /// Where the samples and the summary go
+    #[command(flatten)]
+    pub out: Out,
+}
+
+/// Where results go and how they are printed.
+#[derive(Args, Clone, Debug)]
+pub struct Out {
+    /// Folder for samples and summary [default: results/DATE-NAME]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tollgate bench report`.
+#[derive(Args, Clone, Debug)]
+pub struct Report {
+    /// A folder of results
+    pub folder: PathBuf,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub json: bool,
+    /// Print Markdown
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// The exit code after Ctrl-C, as a shell would have it: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Executes `bench`, prints to `out`, and returns the program's exit code. `program` is the
+/// running program: what `{tollgate}` stands for in plans.
+///
+/// # Errors
+///
+/// With bad input, a subject that does not start, or files that cannot be written;
+/// [`Error::exit_code`] tells which.
+pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
+    match &bench.verb {
+        Verb::Quick(quick) => {
+            let subjects = quick.subjects.iter().map(|text| quick::subject(text));
+            let plan = quick::plan(quick::Choice {
+                rounds: quick.rounds,
+                seed: quick.seed,
+                budget_seconds: quick.budget,
+                subjects: subjects.collect::<Result<_, _>>()?,
+                workload: quick.workload.clone(),
+            })?;
+            measure(plan, program, &quick.out, out)
+        }
+        Verb::Compare(Compare {
+            plan: Some(path),
+            out: place,
+            ..
+        }) => measure(Plan::load(path)?, program, place, out),
+        Verb::Compare(Compare {
+            folders,
+            out: place,
+            ..
+        }) => {
+            let comparison = compare(&folders[0], &folders[1])?;
+            print(
+                out,
+                &if place.json {
+                    comparison.json()
+                } else {
+                    comparison.text()
+                },
+            )
+        }
+        Verb::Report(report) => {
+            let summary = summary::write(&report.folder)?;
+            print(out, &form(&summary, report.json, report.markdown))
+        }
+    }
+}
+
+/// Runs `plan` and reports, also when the run ends early.
+fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Result<u8, Error> {
+    let plan = plan.with_program(program);
+    let folder = place.out.clone().unwrap_or_else(|| free_folder(&plan.name));
+    let mut host = Host::observe(&plan);
+    let mut recorder = Recorder::create(&folder, &plan, &host)?;
+    let stop = Stop::on_signals()?;
+    let mut meter = Meter::new();
+    let ended = run::run(
+        &plan,
+        &mut Processes::new(&stop),
+        &mut recorder,
+        &stop,
+        &mut |progress| {
+            meter.show(progress);
+        },
+    );
+    meter.clear();
+    host.finish();
+    recorder.write_host(&host)?;
+    let summary = summary::write(&folder)?;
+    let ended = ended?;
+    print(out, &form(&summary, place.json, false))?;
+    let note = match ended {
+        Ended::Complete => "",
+        Ended::BudgetUsed => " (ended early: the time budget is used up)",
+        Ended::Interrupted => " (ended early: interrupted)",
+    };
+    meter.say(&format!("samples and summary: {}{note}", folder.display()));
+    Ok(if ended == Ended::Interrupted {
+        INTERRUPTED
+    } else {
+        0
+    })
+}
+
+fn form(summary: &Summary, json: bool, markdown: bool) -> String {
+    match (json, markdown) {
+        (true, _) => summary.json(),
+        (_, true) => summary.markdown(),
+        _ => summary.text(),
+    }
+}
+
+fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The reader (`head`, a pager) has seen enough.
+        Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
+        Err(source) => Err(Error::Print { source }),
+        Ok(()) => Ok(0),
+    }
+}
+
+/// `results/DATE-NAME`, with a number behind it from the second of a day on.
+fn free_folder(name: &str) -> PathBuf {
+    let date = jiff::Zoned::now().date();
+    let first = PathBuf::from(format!("results/{date}-{name}"));
+    std::iter::once(first.clone())
+        .chain((2..).map(|n| PathBuf::from(format!("results/{date}-{name}-{n}"))))
+        .find(|folder| !folder.exists())
+        .unwrap_or(first)
+}
+
+/// Progress on standard error: one line that is rewritten on a terminal, a line for each round
+/// elsewhere.
+struct Meter {
+    terminal: bool,
+    round: u32,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self {
+            terminal: std::io::stderr().is_terminal(),
+            round: 0,
+        }
+    }
+
+    fn show(&mut self, progress: Progress<'_>) {
+        let Progress {
+            sample,
+            round,
+            rounds,
+            left,
+        } = progress;
+        let left = left.as_secs();
+        if self.terminal {
+            let line = format!(
+                "round {round}/{rounds}  {} under {}  about {left} s left",
+                sample.workload, sample.subject
+            );
+            self.write(&format!("\r\x1b[K{line}"));
+        } else if round != self.round {
+            self.say(&format!("round {round}/{rounds}, about {left} s left"));
+        }
+        self.round = round;
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            self.write("\r\x1b[K");
+        }
+    }
+
+    fn say(&self, line: &str) {
+        self.write(&format!("{line}\n"));
+    }
+
+    /// Progress that nobody can read is no reason to stop measuring.
+    fn write(&self, text: &str) {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn parse(line: &str) -> Result<Verb, clap::Error> {
+        let words = crate::command_line::split(line).unwrap();
+        Ok(Program::try_parse_from(words)?.bench.verb)
+    }
+
+    #[test]
+    fn quick_takes_its_options() {
+        let line = "bench quick --rounds 3 --subject 'a=x {}' --subject 'b=y {}' --workload ^op \
+                    --seed 9 --budget 5 --out /nowhere";
+        let Verb::Quick(quick) = parse(line).unwrap() else {
+            panic!("quick")
+        };
+        assert_eq!((quick.rounds, quick.seed, quick.budget), (3, 9, 5));
+        assert_eq!(quick.subjects, ["a=x {}", "b=y {}"]);
+        assert_eq!(quick.out.out, Some(PathBuf::from("/nowhere")));
+        assert!(quick.workload.unwrap().is_match("open_close"));
+    }
+
+    #[test]
+    fn compare_takes_a_plan_or_two_folders() {
+        assert!(parse("bench compare --plan p.toml").is_ok());
+        assert!(parse("bench compare a b").is_ok());
+        for wrong in [
+            "compare",
+            "compare a",
+            "compare a b c",
+            "compare --plan p a b",
+        ] {
+            assert!(parse(&format!("bench {wrong}")).is_err(), "{wrong}");
+        }
+        assert!(parse("bench quick --workload (").is_err());
+        assert!(parse("bench quick --rounds 0").is_err());
+    }
+
+    /// Real processes from plan to summary, and the summary again from the folder alone.
+    #[test]
+    fn a_plan_of_true_runs_and_can_be_reported_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, results) = (
+            folder.path().join("plan.toml"),
+            folder.path().join("results"),
+        );
+        let text = "name = 'smoke'\nrounds = 6\n\
+            [[workload]]\nname = 'true'\ncommand = 'true'\nfigure = 'wall'\n\
+            [[subject]]\nname = 'shell'\nwrapper = \"sh -c '{}'\"\n\
+            [[subject]]\nname = 'broken'\nwrapper = \"sh -c 'exit 4' {}\"\n";
+        std::fs::write(&plan, text).unwrap();
+        let place = Out {
+            out: Some(results.clone()),
+            json: false,
+        };
+        let compare = Compare {
+            plan: Some(plan),
+            folders: Vec::new(),
+            out: place,
+        };
+        let mut printed = Vec::new();
+        let bench = Bench {
+            verb: Verb::Compare(compare),
+        };
+        let code = execute(&bench, Path::new("/nowhere"), &mut printed).unwrap();
+        let printed = String::from_utf8(printed).unwrap();
+        assert_eq!(code, 0);
+        assert!(printed.contains("left out: 6 of 6 samples of true under broken: exit status 4"));
+        let samples = std::fs::read_to_string(results.join("samples.jsonl")).unwrap();
+        assert_eq!(samples.lines().count(), 24);
+        for file in [
+            "plan.json",
+            "host.json",
+            "summary.txt",
+            "summary.md",
+            "summary.json",
+        ] {
+            assert!(results.join(file).exists(), "{file}");
+        }
+        let report = Report {
+            folder: results,
+            json: false,
+            markdown: false,
+        };
+        let mut again = Vec::new();
+        let bench = Bench {
+            verb: Verb::Report(report),
+        };
+        execute(&bench, Path::new("/nowhere"), &mut again).unwrap();
+        assert_eq!(String::from_utf8(again).unwrap(), printed);
+    }
+}

@@ -1,0 +1,286 @@
+//! One command, started, timed and reaped.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use wait4::Wait4;
+
+use crate::record::Exit;
+use crate::{Error, Stop, command_line};
+
+/// What is to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Bytes to add to the environment. Its size moves the stack, which alone can change the time
+    /// of a program by some percent (Mytkowicz and others, "Producing wrong data without doing
+    /// anything obviously wrong", 2009); drawn anew for each sample, that bias becomes noise.
+    pub padding: usize,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Execution {
+    /// From before the start to after the end.
+    pub wall: Duration,
+    /// Time in user mode, with descendants that were waited for.
+    pub user: Duration,
+    /// Time in the kernel, likewise.
+    pub sys: Duration,
+    /// The largest resident set of one process.
+    pub max_rss_kib: u64,
+    /// How it ended.
+    pub exit: Exit,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained.
+    pub stderr: String,
+}
+
+/// Runs commands. Tests have one that starts no process.
+pub trait Executor {
+    /// Runs one command to its end.
+    ///
+    /// # Errors
+    ///
+    /// When the command could not be started or watched; how it ended is not an error.
+    fn execute(&mut self, invocation: &Invocation) -> Result<Execution, Error>;
+}
+
+/// Runs commands as child processes, each in a process group of its own.
+///
+/// Output goes to memory files, so that no pipe needs a reader that would compete with the
+/// command for the CPU.
+#[derive(Debug)]
+pub struct Processes<'a> {
+    stop: &'a Stop,
+}
+
+impl<'a> Processes<'a> {
+    /// Commands are killed when `stop` is requested.
+    pub fn new(stop: &'a Stop) -> Self {
+        Self { stop }
+    }
+}
+
+impl Executor for Processes<'_> {
+    fn execute(&mut self, invocation: &Invocation) -> Result<Execution, Error> {
+        let program = invocation.argv[0].clone();
+        let fail = |action| {
+            let program = program.clone();
+            move |source| Error::Supervise {
+                action,
+                program,
+                source,
+            }
+        };
+        let mut stdout = memory_file().map_err(fail("hold the output of"))?;
+        let mut stderr = memory_file().map_err(fail("hold the output of"))?;
+        let mut command = Command::new(&program);
+        command
+            .args(&invocation.argv[1..])
+            .env("TOLLGATE_BENCH_PADDING", "x".repeat(invocation.padding))
+            .stdin(Stdio::null())
+            .stdout(stdout.try_clone().map_err(fail("hold the output of"))?)
+            .stderr(stderr.try_clone().map_err(fail("hold the output of"))?)
+            .process_group(0);
+        let start = Instant::now();
+        let mut child = command.spawn().map_err(|source| Error::Start {
+            program: program.clone(),
+            line: command_line::join(&invocation.argv),
+            source,
+        })?;
+        let ended = self.wait_for_end(&child, start + invocation.timeout);
+        let wall = start.elapsed();
+        // The group still exists, because its leader has not been reaped: this ends what the
+        // command left running, which would disturb the next sample.
+        let _ = signal_group(&child, Signal::KILL);
+        let used = child.wait4().map_err(fail("wait for"))?;
+        let exit = match ended.map_err(fail("wait for"))? {
+            Some(exit) => exit,
+            None => match used.status.code() {
+                Some(code) => Exit::Code(code),
+                None => Exit::Signal(used.status.signal().unwrap_or_default()),
+            },
+        };
+        Ok(Execution {
+            wall,
+            user: used.rusage.utime,
+            sys: used.rusage.stime,
+            max_rss_kib: used.rusage.maxrss / 1024,
+            exit,
+            stdout: contents(&mut stdout).map_err(fail("read the output of"))?,
+            stderr: contents(&mut stderr).map_err(fail("read the output of"))?,
+        })
+    }
+}
+
+impl Processes<'_> {
+    /// Waits until the child has ended, and says if that had to be forced.
+    fn wait_for_end(&self, child: &Child, deadline: Instant) -> io::Result<Option<Exit>> {
+        let pidfd = rustix::process::pidfd_open(pid_of(child)?, PidfdFlags::empty())?;
+        let forced = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut watched = [
+                PollFd::new(&pidfd, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            ];
+            if !poll(&mut watched, left)? {
+                break Exit::TimedOut;
+            }
+            if !watched[0].revents().is_empty() {
+                return Ok(None);
+            }
+            if !watched[1].revents().is_empty() {
+                break Exit::Interrupted;
+            }
+        };
+        // A supervisor may have to release what it traces; it gets a moment before the kill.
+        signal_group(child, Signal::TERM)?;
+        let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+        if !poll(&mut watched, Duration::from_secs(2))? {
+            signal_group(child, Signal::KILL)?;
+        }
+        Ok(Some(forced))
+    }
+}
+
+/// Whether something happened within `limit`.
+fn poll(watched: &mut [PollFd<'_>], limit: Duration) -> io::Result<bool> {
+    let limit = Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    match rustix::event::poll(watched, Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        // The signal that interrupted has made the stop descriptor readable or was not for us.
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn signal_group(child: &Child, signal: Signal) -> io::Result<()> {
+    match rustix::process::kill_process_group(pid_of(child)?, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn pid_of(child: &Child) -> io::Result<Pid> {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| io::Error::other("the child has no process id"))
+}
+
+fn memory_file() -> io::Result<File> {
+    Ok(rustix::fs::memfd_create("tollgate-bench", MemfdFlags::CLOEXEC)?.into())
+}
+
+fn contents(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn execute(argv: &[&str], timeout: Duration) -> Result<Execution, Error> {
+        let argv = argv.iter().map(|&word| word.to_owned()).collect();
+        let stop = Stop::new().unwrap();
+        Processes::new(&stop).execute(&Invocation {
+            argv,
+            padding: 0,
+            timeout,
+        })
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn output_and_status_are_kept() {
+        let done = execute(&["sh", "-c", "echo out; echo err >&2; exit 3"], LONG).unwrap();
+        assert_eq!(
+            (done.stdout.as_str(), done.stderr.as_str()),
+            ("out\n", "err\n")
+        );
+        assert_eq!(done.exit, Exit::Code(3));
+    }
+
+    #[test]
+    fn memory_and_time_are_those_of_this_child_alone() {
+        // `RUSAGE_CHILDREN` would give the second the peak of the first.
+        let large = [
+            "sh",
+            "-c",
+            "head -c 60000000 /dev/zero | tail -c 60000000 >/dev/null",
+        ];
+        let large = execute(&large, LONG).unwrap();
+        let small = execute(&["true"], LONG).unwrap();
+        assert!(large.max_rss_kib > 50_000, "{}", large.max_rss_kib);
+        assert!(
+            small.max_rss_kib < large.max_rss_kib / 2,
+            "{}",
+            small.max_rss_kib
+        );
+        assert!(large.user + large.sys > small.user + small.sys);
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed() {
+        let done = execute(&["sleep", "600"], Duration::from_millis(50)).unwrap();
+        assert_eq!(done.exit, Exit::TimedOut);
+        assert!(done.wall < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_stop_kills_the_command() {
+        let stop = Stop::new().unwrap();
+        stop.request();
+        let argv = ["sleep", "600"].map(str::to_owned).to_vec();
+        let invocation = Invocation {
+            argv,
+            padding: 0,
+            timeout: LONG,
+        };
+        let done = Processes::new(&stop).execute(&invocation).unwrap();
+        assert_eq!(done.exit, Exit::Interrupted);
+    }
+
+    #[test]
+    fn what_the_command_leaves_behind_is_killed() {
+        let done = execute(&["sh", "-c", "sleep 600 & echo $!"], LONG).unwrap();
+        let left = format!("/proc/{}/stat", done.stdout.trim());
+        let alive = || {
+            // A killed process that init has not reaped yet is a zombie.
+            std::fs::read_to_string(&left).is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while alive() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!alive());
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = execute(&["no-such-program-here", "x"], LONG).unwrap_err();
+        assert!(
+            error.to_string().contains("`no-such-program-here`"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! What to measure: workloads, subjects, rounds.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::command_line::{self, HOLE};
+
+/// The name of the baseline: the workload's command line as it is.
+pub const NATIVE: &str = "native";
+
+/// The name of the A/A control: the baseline once more, as a subject of its own.
+pub const NATIVE_AGAIN: &str = "native-again";
+
+/// In command lines of workloads and subjects: the running program.
+const OWN_PROGRAM: &str = "{tollgate}";
+
+/// In a subject's wrapper: a fresh file into which the subject writes its counters.
+pub(crate) const STATS_FILE: &str = "{stats}";
+
+/// A measurement that can be repeated: everything that decides which commands run in which order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// A word for the results folder.
+    pub name: String,
+    /// How often every subject runs every workload.
+    #[serde(default = "default_rounds")]
+    pub rounds: u32,
+    /// Decides the order, and the size of the environment of each command.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// No round is begun that would probably end after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_seconds: Option<u64>,
+    /// A command that takes longer is killed and its sample invalid.
+    #[serde(default = "default_timeout")]
+    pub timeout_seconds: u64,
+    /// What is run.
+    #[serde(rename = "workload")]
+    pub workloads: Vec<Workload>,
+    /// What it is run under. `native` and `native-again` are always added.
+    #[serde(default, rename = "subject")]
+    pub subjects: Vec<Subject>,
+}
+
+/// A command that does something countable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Its name in the results.
+    pub name: String,
+    /// The command line; `{tollgate}` stands for the running program.
+    pub command: String,
+    /// Where its time is read.
+    pub figure: Figure,
+    /// What one operation is, in one word: the figure is time per this.
+    #[serde(default = "default_unit")]
+    pub unit: String,
+    /// How many operations it must report (or, for the wall time, consists of).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations: Option<u64>,
+}
+
+/// Where a workload's time is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// From a line `{"operations":N,"elapsed_ns":N}` that the command prints: the start of the
+    /// process, and of the subject around it, is not counted.
+    Json,
+    /// From start to end of the command, the subject's own start included.
+    Wall,
+}
+
+/// A command line around a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subject {
+    /// Its name in the results.
+    pub name: String,
+    /// The command line; `{}` stands for the workload, `{tollgate}` for the running program,
+    /// `{stats}` for a file to which the subject appends its counters as lines of JSON.
+    pub wrapper: String,
+    /// A command that prints the subject's version; the wrapper's first word with `--version`
+    /// when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+fn default_rounds() -> u32 {
+    12
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+fn default_timeout() -> u64 {
+    120
+}
+
+fn default_unit() -> String {
+    "run".to_owned()
+}
+
+impl Plan {
+    /// Reads a plan file: JSON if its name ends in `.json`, TOML otherwise.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or understood, or the plan cannot be run.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+            action: "read the plan",
+            path: path.into(),
+            source,
+        })?;
+        let plan: Result<Self, Box<dyn std::error::Error + Send + Sync>> = if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            serde_json::from_str(&text).map_err(Into::into)
+        } else {
+            toml::from_str(&text).map_err(Into::into)
+        };
+        let plan = plan.map_err(|source| Error::PlanSyntax {
+            path: path.into(),
+            source,
+        })?;
+        plan.checked()
+    }
+
+    /// The plan itself if it can be run.
+    ///
+    /// # Errors
+    ///
+    /// Names the first thing to mend: nothing to run, a name used twice or reserved, a wrapper
+    /// without `{}`, a command line that does not split.
+    pub fn checked(self) -> Result<Self, Error> {
+        let refuse = |reason: String| Err(Error::PlanContent { reason });
+        if self.workloads.is_empty() {
+            return refuse("it has no workload; add a [[workload]]".to_owned());
+        }
+        if self.rounds == 0 {
+            return refuse("rounds is 0; at least 6 are needed for a verdict".to_owned());
+        }
+        let mut names = BTreeSet::new();
+        for workload in &self.workloads {
+            command_line::split(&workload.command)?;
+            if !names.insert(&workload.name) {
+                return refuse(format!("two workloads are called `{}`", workload.name));
+            }
+            if workload.operations == Some(0) {
+                return refuse(format!("workload `{}` has 0 operations", workload.name));
+            }
+        }
+        let mut names = BTreeSet::new();
+        for Subject { name, wrapper, .. } in &self.subjects {
+            if [NATIVE, NATIVE_AGAIN].contains(&name.as_str()) {
+                return refuse(format!(
+                    "the subject name `{name}` is reserved; it always runs"
+                ));
+            }
+            if !names.insert(name) {
+                return refuse(format!("two subjects are called `{name}`"));
+            }
+            if !command_line::split(wrapper)?
+                .iter()
+                .any(|word| word.contains(HOLE))
+            {
+                return refuse(format!(
+                    "the wrapper of subject `{name}` has no {{}} where the workload goes"
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The subjects in the order of the report: the baseline, its control, the plan's own.
+    pub fn all_subjects(&self) -> Vec<Subject> {
+        let bare = |name: &str| Subject {
+            name: name.into(),
+            wrapper: HOLE.into(),
+            version: None,
+        };
+        let mut all = vec![bare(NATIVE), bare(NATIVE_AGAIN)];
+        all.extend_from_slice(&self.subjects);
+        all
+    }
+
+    /// Puts the path of the running program into all command lines.
+    pub fn with_program(mut self, program: &Path) -> Self {
+        let program = command_line::join(&[program.to_string_lossy().into_owned()]);
+        let fill = |line: &mut String| *line = line.replace(OWN_PROGRAM, &program);
+        for workload in &mut self.workloads {
+            fill(&mut workload.command);
+        }
+        for subject in &mut self.subjects {
+            fill(&mut subject.wrapper);
+            subject.version.iter_mut().for_each(fill);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        name = "hot"
+        rounds = 8
+
+        [[workload]]
+        name = "getppid"
+        command = "{tollgate} workload getppid --seconds 0.2"
+        figure = "json"
+        unit = "call"
+
+        [[workload]]
+        name = "true"
+        command = "true"
+        figure = "wall"
+
+        [[subject]]
+        name = "strace"
+        wrapper = "strace -f -o /dev/null {}"
+    "#;
+
+    fn load(name: &str, text: &str) -> Result<Plan, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        Plan::load(&path)
+    }
+
+    fn complaint(text: &str) -> String {
+        let error = load("plan.toml", text).unwrap_err();
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        format!("{error}: {}", source.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_toml_plan_and_its_json_form_are_the_same_plan() {
+        let plan = load("plan.toml", PLAN).unwrap();
+        assert_eq!((plan.rounds, plan.seed, plan.workloads.len()), (8, 1, 2));
+        assert_eq!(plan.workloads[1].unit, "run");
+        let json = serde_json::to_string(&plan).unwrap();
+        assert_eq!(load("plan.json", &json).unwrap(), plan);
+    }
+
+    #[test]
+    fn native_comes_first_and_twice() {
+        let names: Vec<_> = load("plan.toml", PLAN)
+            .unwrap()
+            .all_subjects()
+            .into_iter()
+            .map(|subject| subject.name)
+            .collect();
+        assert_eq!(names, ["native", "native-again", "strace"]);
+    }
+
+    #[test]
+    fn the_program_is_put_in_as_one_word() {
+        let plan = load("plan.toml", PLAN)
+            .unwrap()
+            .with_program(Path::new("/a b/tollgate"));
+        let words = command_line::split(&plan.workloads[0].command).unwrap();
+        assert_eq!(words[..2], ["/a b/tollgate", "workload"]);
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        for (old, new, expected) in [
+            ("rounds = 8", "round = 8", "unknown field `round`"),
+            ("rounds = 8", "rounds = 0", "rounds is 0"),
+            (
+                "figure = \"wall\"",
+                "figure = \"wal\"",
+                "unknown variant `wal`",
+            ),
+            (
+                "name = \"true\"",
+                "name = \"getppid\"",
+                "two workloads are called `getppid`",
+            ),
+            (
+                "name = \"strace\"",
+                "name = \"native\"",
+                "`native` is reserved",
+            ),
+            ("/dev/null {}", "/dev/null", "has no {}"),
+            (
+                "command = \"true\"",
+                "command = \"'true\"",
+                "a ' is not closed",
+            ),
+        ] {
+            let complaint = complaint(&PLAN.replace(old, new));
+            assert!(complaint.contains(expected), "{complaint}");
+        }
+        assert!(complaint("rounds = [").contains("line 1"));
+    }
+}

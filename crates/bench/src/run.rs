@@ -1,0 +1,543 @@
+//! The loop over rounds.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::execute::{Execution, Executor, Invocation};
+use crate::host::{State, timestamp_ms};
+use crate::order::{Schedule, Slot};
+use crate::plan::{Figure, Plan, STATS_FILE, Subject, Workload};
+use crate::record::{Exit, Recorder, Sample, Witness};
+use crate::{Error, Stop, command_line};
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// One more round would not have fitted into the budget.
+    BudgetUsed,
+    /// All rounds were run.
+    Complete,
+    /// A stop was requested.
+    Interrupted,
+}
+
+/// How far a run is, after each sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress<'a> {
+    /// The sample that has just been recorded.
+    pub sample: &'a Sample,
+    /// The round it belongs to, from 1.
+    pub round: u32,
+    /// Rounds of the plan.
+    pub rounds: u32,
+    /// Time until the end, judged by the time so far.
+    pub left: Duration,
+}
+
+/// Environment padding is drawn from 0 up to this: one page moves the stack through every
+/// alignment that matters to a cache.
+const MAX_PADDING: u64 = 4096;
+
+/// How much of an invalid sample's error output is kept.
+const STDERR_KEPT: usize = 500;
+
+/// Runs `plan`, whose command lines hold the path of the running program already, and hands each
+/// sample to `recorder` before the next begins.
+///
+/// # Errors
+///
+/// When a command does not start, or a sample cannot be recorded. What was recorded stays.
+pub fn run(
+    plan: &Plan,
+    executor: &mut dyn Executor,
+    recorder: &mut Recorder,
+    stop: &Stop,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Ended, Error> {
+    let subjects = plan.all_subjects();
+    let mut schedule = Schedule::new(plan.workloads.len(), subjects.len(), plan.seed);
+    let samples_in_all = plan.rounds * count(plan.workloads.len() * subjects.len());
+    let budget = plan
+        .budget_seconds
+        .map_or(Duration::MAX, Duration::from_secs);
+    let (start, mut done) = (Instant::now(), 0);
+    for round in 0..plan.rounds {
+        // The mean of the rounds so far is the guess for the next.
+        if round > 0 && start.elapsed() / round * (round + 1) > budget {
+            return Ok(Ended::BudgetUsed);
+        }
+        for (order, slot) in schedule.next_round().into_iter().enumerate() {
+            let Slot { workload, subject } = slot;
+            let mut taken = Taken {
+                plan,
+                workload: &plan.workloads[workload],
+                subject: &subjects[subject],
+                seed: schedule.sample_seed(),
+            }
+            .run(executor)?;
+            (taken.round, taken.order) = (round, count(order));
+            recorder.append(&taken)?;
+            done += 1;
+            let all = start.elapsed() / done * samples_in_all;
+            let left = all.min(budget).saturating_sub(start.elapsed());
+            progress(Progress {
+                sample: &taken,
+                round: round + 1,
+                rounds: plan.rounds,
+                left,
+            });
+            if stop.is_requested() {
+                return Ok(Ended::Interrupted);
+            }
+        }
+    }
+    Ok(Ended::Complete)
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).expect("a plan has fewer than 2^32 samples a round")
+}
+
+/// One sample that is about to be taken.
+struct Taken<'a> {
+    plan: &'a Plan,
+    workload: &'a Workload,
+    subject: &'a Subject,
+    seed: u64,
+}
+
+impl Taken<'_> {
+    fn run(&self, executor: &mut dyn Executor) -> Result<Sample, Error> {
+        let stats_file = self.subject.wrapper.contains(STATS_FILE).then(stats_path);
+        let invocation = self.invocation(stats_file.as_ref())?;
+        let before = State::now();
+        let execution = executor.execute(&invocation)?;
+        let after = State::now();
+        let counters = stats_file.and_then(|path| {
+            let text = fs::read_to_string(&path).ok();
+            // Absent when the subject failed before it wrote; that failure is in the sample.
+            let _ = fs::remove_file(&path);
+            last_counters(&text?)
+        });
+        let mut sample = self.sample(&execution, counters.unwrap_or_default());
+        sample.load_1m = before.load.map(|load| load[0]);
+        sample.steal_ms = after
+            .steal_ms
+            .zip(before.steal_ms)
+            .map(|(to, from)| to - from.min(to));
+        sample.timestamp_ms = timestamp_ms();
+        Ok(sample)
+    }
+
+    fn invocation(&self, stats_file: Option<&PathBuf>) -> Result<Invocation, Error> {
+        let mut wrapper = command_line::split(&self.subject.wrapper)?;
+        if let Some(path) = stats_file {
+            let path = path.to_string_lossy();
+            wrapper
+                .iter_mut()
+                .for_each(|word| *word = word.replace(STATS_FILE, &path));
+        }
+        let inner = command_line::split(&self.workload.command)?;
+        Ok(Invocation {
+            argv: command_line::wrap(&wrapper, &inner),
+            padding: usize::try_from(self.seed % MAX_PADDING).expect("a page fits into usize"),
+            timeout: Duration::from_secs(self.plan.timeout_seconds),
+        })
+    }
+
+    fn sample(&self, execution: &Execution, counters: Counters) -> Sample {
+        let wall_ns = nanoseconds(execution.wall);
+        let report = match self.workload.figure {
+            Figure::Json => report_in(&execution.stdout),
+            Figure::Wall => Some(Report {
+                operations: self.workload.operations.unwrap_or(1),
+                elapsed_ns: wall_ns,
+                windows: Vec::new(),
+            }),
+        };
+        let seen = report.as_ref().map(|report| report.operations);
+        let witness = Witness {
+            expected: self.workload.operations,
+            seen,
+        };
+        let invalid = reason_to_reject(execution.exit, witness);
+        let stderr = invalid.as_ref().map(|_| tail(&execution.stderr).to_owned());
+        Sample {
+            round: 0,
+            order: 0,
+            workload: self.workload.name.clone(),
+            subject: self.subject.name.clone(),
+            seed: self.seed,
+            operations: seen,
+            elapsed_ns: report.as_ref().map(|report| report.elapsed_ns),
+            windows_ns_per_op: report.map(|report| report.windows).unwrap_or_default(),
+            wall_ns,
+            user_us: nanoseconds(execution.user) / 1000,
+            sys_us: nanoseconds(execution.sys) / 1000,
+            max_rss_kib: execution.max_rss_kib,
+            exit: execution.exit,
+            witness,
+            events: counters.events,
+            drops: counters.drops,
+            load_1m: None,
+            steal_ms: None,
+            timestamp_ms: 0,
+            invalid,
+            stderr,
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Why a sample must not count.
+fn reason_to_reject(exit: Exit, witness: Witness) -> Option<String> {
+    match exit {
+        Exit::Code(0) => {}
+        Exit::Code(code) => return Some(format!("exit status {code}")),
+        Exit::Interrupted => return Some("interrupted".to_owned()),
+        Exit::Signal(signal) => return Some(format!("killed by signal {signal}")),
+        Exit::TimedOut => return Some("took longer than the plan's timeout_seconds".to_owned()),
+    }
+    match (witness.expected, witness.seen) {
+        (_, None) => Some("printed no line with operations and elapsed_ns".to_owned()),
+        (_, Some(0)) => Some("did no operation".to_owned()),
+        (Some(expected), Some(seen)) if expected != seen => {
+            Some(format!("did {seen} operations, not {expected}"))
+        }
+        _ => None,
+    }
+}
+
+/// What a workload prints about itself; it may print more than this.
+#[derive(Debug, PartialEq, Deserialize)]
+struct Report {
+    operations: u64,
+    elapsed_ns: u64,
+    #[serde(default)]
+    windows: Vec<f64>,
+}
+
+/// The last line that is a report: a subject may print its own lines around the workload's.
+fn report_in(stdout: &str) -> Option<Report> {
+    stdout
+        .lines()
+        .rev()
+        .find_map(|line| serde_json::from_str(line).ok())
+}
+
+/// What a subject counted.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+struct Counters {
+    events: Option<u64>,
+    drops: Option<u64>,
+}
+
+/// The counters in the last line of a statistics file: in `cur`, or at the top.
+fn last_counters(text: &str) -> Option<Counters> {
+    #[derive(Deserialize)]
+    struct Line {
+        cur: Option<Counters>,
+        #[serde(flatten)]
+        own: Counters,
+    }
+    let line: Line = text
+        .lines()
+        .rev()
+        .find_map(|line| serde_json::from_str(line).ok())?;
+    Some(line.cur.unwrap_or(line.own))
+}
+
+fn stats_path() -> PathBuf {
+    std::env::temp_dir().join(format!("tollgate-bench-{}.stats", std::process::id()))
+}
+
+fn tail(text: &str) -> &str {
+    let text = text.trim_end();
+    let mut start = text.len().saturating_sub(STDERR_KEPT);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::host::Host;
+    use crate::record::{Recording, SAMPLES};
+
+    /// Gives a result for a command line, which is the so-and-so-manyth of the run.
+    type Answer<'a> = dyn FnMut(&[String], usize) -> Execution + 'a;
+
+    /// Answers without a process.
+    struct Mock<'a> {
+        ran: Vec<Vec<String>>,
+        answer: Box<Answer<'a>>,
+    }
+
+    impl Executor for Mock<'_> {
+        fn execute(&mut self, invocation: &Invocation) -> Result<Execution, Error> {
+            self.ran.push(invocation.argv.clone());
+            Ok((self.answer)(&invocation.argv, self.ran.len()))
+        }
+    }
+
+    fn done(stdout: &str) -> Execution {
+        Execution {
+            wall: Duration::from_millis(2),
+            user: Duration::from_micros(10),
+            sys: Duration::from_micros(20),
+            max_rss_kib: 1000,
+            exit: Exit::Code(0),
+            stdout: stdout.to_owned(),
+            stderr: String::new(),
+        }
+    }
+
+    fn plan(rounds: u32) -> Plan {
+        let text = format!(
+            r#"{{"name": "mock", "rounds": {rounds}, "workload": [
+                {{"name": "a", "command": "work a", "figure": "json", "operations": 100}},
+                {{"name": "b", "command": "work b", "figure": "wall"}}],
+                "subject": [{{"name": "slow", "wrapper": "slow -- {{}}"}}]}}"#
+        );
+        serde_json::from_str::<Plan>(&text)
+            .unwrap()
+            .checked()
+            .unwrap()
+    }
+
+    /// Runs `plan` with `answer`; the plan's end, the recording, and the commands in order.
+    fn run_mock<'a>(
+        plan: &Plan,
+        stop: &'a Stop,
+        answer: impl FnMut(&[String], usize) -> Execution + 'a,
+    ) -> (Ended, Recording, Vec<Vec<String>>) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::create(folder.path(), plan, &Host::observe(plan)).unwrap();
+        let mut mock = Mock {
+            ran: Vec::new(),
+            answer: Box::new(answer),
+        };
+        let ended = run(plan, &mut mock, &mut recorder, stop, &mut |_| {}).unwrap();
+        (ended, Recording::load(folder.path()).unwrap(), mock.ran)
+    }
+
+    const REPORT: &str = r#"{"operations":100,"elapsed_ns":5000,"windows":[49.5,50.25]}"#;
+
+    #[test]
+    fn every_round_runs_every_subject_and_native_twice() {
+        let (stop, plan) = (Stop::new().unwrap(), plan(4));
+        let (ended, recording, ran) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        assert_eq!(
+            (ended, ran.len(), recording.samples.len()),
+            (Ended::Complete, 24, 24)
+        );
+        for round in 0..4 {
+            let mut names = BTreeMap::new();
+            for sample in recording
+                .samples
+                .iter()
+                .filter(|sample| sample.round == round)
+            {
+                *names
+                    .entry((&*sample.workload, &*sample.subject))
+                    .or_insert(0) += 1;
+            }
+            let subjects = ["native", "native-again", "slow"];
+            assert_eq!(names.len(), 6);
+            assert!(
+                subjects
+                    .iter()
+                    .all(|s| names[&("a", *s)] == 1 && names[&("b", *s)] == 1)
+            );
+        }
+        assert!(ran.iter().any(|argv| *argv == ["slow", "--", "work", "a"]));
+        assert_eq!(ran.iter().filter(|argv| **argv == ["work", "b"]).count(), 8);
+    }
+
+    #[test]
+    fn the_second_round_mirrors_the_first() {
+        let (stop, plan) = (Stop::new().unwrap(), plan(2));
+        let (_, recording, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        let order = |round| {
+            let of_round = recording
+                .samples
+                .iter()
+                .filter(move |sample| sample.round == round);
+            of_round
+                .map(|s| (s.workload.clone(), s.subject.clone()))
+                .collect::<Vec<_>>()
+        };
+        let mut second = order(1);
+        second.reverse();
+        assert_eq!(order(0), second);
+    }
+
+    #[test]
+    fn figures_come_from_the_report_or_the_wall() {
+        let (stop, plan) = (Stop::new().unwrap(), plan(1));
+        let noisy = format!("an alert\n{REPORT}\n{{\"priority\":\"Notice\"}}\n");
+        let (_, recording, _) = run_mock(&plan, &stop, |_, _| done(&noisy));
+        for sample in &recording.samples {
+            let expected = if sample.workload == "a" {
+                50.0
+            } else {
+                2_000_000.0
+            };
+            assert_eq!(sample.ns_per_operation(), Some(expected), "{sample:?}");
+            assert_eq!(
+                (sample.user_us, sample.sys_us, sample.wall_ns),
+                (10, 20, 2_000_000)
+            );
+        }
+    }
+
+    #[test]
+    fn a_failed_witness_or_exit_is_recorded_and_counts_nowhere() {
+        for (stdout, exit, expected) in [
+            (
+                r#"{"operations":99,"elapsed_ns":1}"#,
+                Exit::Code(0),
+                "did 99 operations, not 100",
+            ),
+            (
+                r#"{"operations":0,"elapsed_ns":1}"#,
+                Exit::Code(0),
+                "did no operation",
+            ),
+            (
+                "",
+                Exit::Code(0),
+                "printed no line with operations and elapsed_ns",
+            ),
+            (REPORT, Exit::Code(1), "exit status 1"),
+            (REPORT, Exit::Signal(9), "killed by signal 9"),
+            (
+                REPORT,
+                Exit::TimedOut,
+                "took longer than the plan's timeout_seconds",
+            ),
+        ] {
+            let (stop, plan) = (Stop::new().unwrap(), plan(1));
+            let (_, recording, _) = run_mock(&plan, &stop, |argv, _| {
+                let spoiled = argv[0] == "slow" && argv[3] == "a";
+                let exit = if spoiled { exit } else { Exit::Code(0) };
+                let stderr = "the reason".to_owned();
+                Execution {
+                    exit,
+                    stderr,
+                    ..done(if spoiled { stdout } else { REPORT })
+                }
+            });
+            let (bad, good): (Vec<_>, Vec<_>) = recording
+                .samples
+                .iter()
+                .partition(|sample| sample.invalid.is_some());
+            assert_eq!((bad.len(), good.len()), (1, 5));
+            assert_eq!(bad[0].invalid.as_deref(), Some(expected));
+            assert_eq!(bad[0].stderr.as_deref(), Some("the reason"));
+            assert_eq!(bad[0].ns_per_operation(), None);
+        }
+    }
+
+    #[test]
+    fn a_stop_ends_after_the_sample_and_keeps_it() {
+        let (stop, plan) = (Stop::new().unwrap(), plan(4));
+        let (ended, recording, ran) = run_mock(&plan, &stop, |_, nth| {
+            if nth == 8 {
+                stop.request();
+                return Execution {
+                    exit: Exit::Interrupted,
+                    ..done("")
+                };
+            }
+            done(REPORT)
+        });
+        assert_eq!(
+            (ended, ran.len(), recording.samples.len()),
+            (Ended::Interrupted, 8, 8)
+        );
+        assert_eq!(recording.samples[7].invalid.as_deref(), Some("interrupted"));
+        assert!(
+            recording.samples[..7]
+                .iter()
+                .all(|sample| sample.invalid.is_none())
+        );
+    }
+
+    #[test]
+    fn each_sample_is_on_disk_before_the_next_begins() {
+        let plan = plan(1);
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::create(folder.path(), &plan, &Host::observe(&plan)).unwrap();
+        let answer = |_: &[String], nth: usize| {
+            let text = fs::read_to_string(folder.path().join(SAMPLES)).unwrap();
+            assert_eq!(text.lines().count(), nth - 1);
+            done(REPORT)
+        };
+        let mut mock = Mock {
+            ran: Vec::new(),
+            answer: Box::new(answer),
+        };
+        run(
+            &plan,
+            &mut mock,
+            &mut recorder,
+            &Stop::new().unwrap(),
+            &mut |_| {},
+        )
+        .unwrap();
+        assert_eq!(mock.ran.len(), 6);
+    }
+
+    #[test]
+    fn the_budget_ends_a_run_at_a_round() {
+        let stop = Stop::new().unwrap();
+        let plan = Plan {
+            budget_seconds: Some(0),
+            ..plan(50)
+        };
+        let (ended, recording, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        assert_eq!((ended, recording.samples.len()), (Ended::BudgetUsed, 6));
+    }
+
+    #[test]
+    fn counters_are_read_from_the_last_whole_line() {
+        let text = r#"{"sample":1,"cur":{"events":1,"drops":0},"delta":{}}
+{"sample":2,"cur":{"events":7,"drops":2,"preemptions":0},"delta":{"events":6}}
+{"sample":3,"cur"#;
+        let expected = Counters {
+            events: Some(7),
+            drops: Some(2),
+        };
+        assert_eq!(last_counters(text), Some(expected));
+        let flat = last_counters(r#"{"events":3}"#).unwrap();
+        assert_eq!(
+            flat,
+            Counters {
+                events: Some(3),
+                drops: None
+            }
+        );
+        assert_eq!(last_counters("not json"), None);
+    }
+
+    #[test]
+    fn a_folder_is_not_written_twice() {
+        let plan = plan(1);
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host::observe(&plan);
+        Recorder::create(folder.path(), &plan, &host).unwrap();
+        let again = Recorder::create(folder.path(), &plan, &host);
+        assert!(matches!(again, Err(Error::FolderTaken { .. })));
+    }
+}
