@@ -102,6 +102,22 @@ impl Deadline {
         self.wait(time, end, &answers, &phase)
     }
 
+    /// Begins `work` and does not wait for it: for closing what may take long to close.
+    pub fn leave(&self, work: impl FnOnce() + Send + 'static) -> Result<(), TimedOut> {
+        self.shared.runs.fetch_add(1, Ordering::Relaxed);
+        let worker = self.worker(Instant::now())?;
+        let (answer, _nobody) = sync_channel(1);
+        self.shared.pool().stuck += 1;
+        let phase = Arc::new(Mutex::new(Phase::Abandoned));
+        let job = self.job(worker.clone(), phase, answer, work);
+        worker.send(job).map_err(|_gone| TimedOut::Failed)
+    }
+
+    /// Whether every thread is stuck, so that nothing can be begun.
+    pub fn is_exhausted(&self) -> bool {
+        self.shared.pool().stuck >= self.limit
+    }
+
     /// What has happened so far.
     pub fn counts(&self) -> DeadlineCounts {
         DeadlineCounts {

@@ -3,3 +3,4 @@
 pub mod deadline;
 pub mod filter;
 pub mod procfs;
+pub mod sockets;

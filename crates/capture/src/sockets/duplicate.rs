@@ -1,0 +1,89 @@
+//! Sockets of another process, asked through a duplicate.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use event::{Endpoint, Transport};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketAddrV4, SocketAddrV6, SocketType, ipproto,
+    sockopt,
+};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::ResolvedSocket;
+
+/// Opens a pidfd of one thread (`PIDFD_THREAD`, Linux 6.9).
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
+
+/// A duplicate of the socket, if the agent may have one and it is the one with this inode.
+pub(super) fn duplicate(pid: i32, tid: i32, number: i32, inode: u64) -> Option<OwnedFd> {
+    let is_meant =
+        |socket: &OwnedFd| rustix::fs::fstat(socket).is_ok_and(|metadata| metadata.st_ino == inode);
+    let from = |id: i32, flags| {
+        let process = pidfd_open(Pid::from_raw(id)?, flags).ok()?;
+        let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+        Some(socket).filter(is_meant)
+    };
+    // Threads nearly always share one table with their process; one that does not is asked itself.
+    from(pid, PidfdFlags::empty()).or_else(|| (pid != tid).then(|| from(tid, PIDFD_THREAD))?)
+}
+
+/// Everything a socket tells of itself. None of these calls waits.
+pub(super) fn ask(socket: &OwnedFd) -> ResolvedSocket {
+    let domain = sockopt::socket_domain(socket).ok();
+    let local = rustix::net::getsockname(socket).ok();
+    let peer = rustix::net::getpeername(socket);
+    let connected = peer.is_ok();
+    let peer = peer.ok().flatten();
+    let local_path = local.as_ref().and_then(unix_path);
+    let peer_path = peer.as_ref().and_then(unix_path);
+    ResolvedSocket {
+        domain: domain.map(AddressFamily::as_raw),
+        transport: domain.and_then(|domain| transport(socket, domain)),
+        local: local.and_then(endpoint),
+        connected: Some(connected),
+        remote: peer.and_then(endpoint),
+        unix_path: local_path.or(peer_path),
+        listening: sockopt::socket_acceptconn(socket).unwrap_or(false),
+    }
+}
+
+fn transport(socket: &OwnedFd, domain: AddressFamily) -> Option<Transport> {
+    if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
+        return Some(Transport::Unknown);
+    }
+    let protocol = sockopt::socket_protocol(socket).ok()?;
+    let kind = sockopt::socket_type(socket).ok()?;
+    Some(match (kind, protocol) {
+        (_, Some(ipproto::ICMP | ipproto::ICMPV6)) => Transport::Icmp,
+        (SocketType::RAW, _) => Transport::Raw,
+        (_, Some(ipproto::TCP)) => Transport::Tcp,
+        (_, Some(ipproto::UDP)) => Transport::Udp,
+        _ => Transport::Unknown,
+    })
+}
+
+fn endpoint(address: SocketAddrAny) -> Option<Endpoint> {
+    if let Ok(v4) = SocketAddrV4::try_from(address.clone()) {
+        return Some(Endpoint {
+            ip: IpAddr::V4(*v4.ip()),
+            port: v4.port(),
+        });
+    }
+    let v6 = SocketAddrV6::try_from(address).ok()?;
+    Some(Endpoint {
+        ip: v6.ip().to_canonical(),
+        port: v6.port(),
+    })
+}
+
+fn unix_path(address: &SocketAddrAny) -> Option<Vec<u8>> {
+    let unix = SocketAddrUnix::try_from(address.clone()).ok()?;
+    match unix.abstract_name().filter(|name| !name.is_empty()) {
+        Some(name) => Some([&b"@"[..], name].concat()),
+        None => unix
+            .path_bytes()
+            .map(<[u8]>::to_vec)
+            .filter(|path| !path.is_empty()),
+    }
+}

@@ -1,0 +1,241 @@
+//! What an open descriptor of a watched process is.
+//!
+//! Nothing follows descriptors from call to call: when an event needs one it is looked at. The link
+//! in `/proc/TID/fd` gives the kind and, for files, the path; a socket is duplicated into the agent
+//! for a moment and asked for its addresses. Where that is refused, the socket tables below
+//! `/proc/PID/net` know most of it by the inode number.
+
+mod address;
+mod duplicate;
+mod table;
+
+use event::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
+use rustix::fs::{FileType, Statx};
+
+use crate::deadline::Deadline;
+use crate::procfs::{LINK_LIMIT, Proc, ProcError, bracketed_number};
+
+pub use address::{SocketAddress, parse_address};
+
+/// An open descriptor, resolved; owns its texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedDescriptor {
+    /// What it is.
+    pub kind: DescriptorKind,
+    /// Absolute path of a file; what `/proc` shows for anything else (`pipe:[12]`).
+    pub name: Vec<u8>,
+    /// Device number in the kernel's 32-bit form, if known.
+    pub device: Option<u64>,
+    /// Inode number, if known.
+    pub inode: Option<u64>,
+    /// Socket facts; `None` if it is no socket.
+    pub socket: Option<ResolvedSocket>,
+}
+
+/// A socket, resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResolvedSocket {
+    /// Address family (`AF_*`), if known.
+    pub domain: Option<u16>,
+    /// Transport protocol, if known.
+    pub transport: Option<Transport>,
+    /// Own end; `None` if it has none or it is not known.
+    pub local: Option<Endpoint>,
+    /// Other end; `None` if it has none or it is not known.
+    pub remote: Option<Endpoint>,
+    /// Path of a unix socket: its own, or that of the socket it is connected to.
+    pub unix_path: Option<Vec<u8>>,
+    /// Whether it listens.
+    pub listening: bool,
+    /// Whether another end is set; `None` if that is not known.
+    pub connected: Option<bool>,
+}
+
+/// Resolves an open descriptor of thread `tid` of process `pid`.
+///
+/// Does not wait for the process: the only step that could, closing the last reference of a socket
+/// that lingers, is left to `deadline`.
+pub fn resolve(
+    proc: &Proc,
+    pid: i32,
+    tid: i32,
+    number: i32,
+    deadline: &Deadline,
+) -> Result<ResolvedDescriptor, ProcError> {
+    let mut buffer = [0; LINK_LIMIT];
+    let link = proc.descriptor_link(tid, number, &mut buffer)?;
+    if let Some(inode) = socket_inode(link) {
+        let socket = resolve_socket(proc, (pid, tid), number, inode, deadline);
+        return Ok(ResolvedDescriptor {
+            kind: socket_kind(&socket),
+            name: link.to_vec(),
+            device: None,
+            inode: Some(inode),
+            socket: Some(socket),
+        });
+    }
+    let metadata = proc.stat_descriptor(tid, number).ok();
+    Ok(ResolvedDescriptor {
+        kind: file_kind(link, metadata.as_ref()),
+        name: link.to_vec(),
+        device: metadata.as_ref().map(device_number),
+        inode: metadata.as_ref().map(|metadata| metadata.stx_ino),
+        socket: None,
+    })
+}
+
+/// What kind of descriptor it is, without addresses.
+pub fn kind(
+    proc: &Proc,
+    pid: i32,
+    tid: i32,
+    number: i32,
+    deadline: &Deadline,
+) -> Result<DescriptorKind, ProcError> {
+    let mut buffer = [0; LINK_LIMIT];
+    let link = proc.descriptor_link(tid, number, &mut buffer)?;
+    if link.starts_with(b"/") {
+        let metadata = proc.stat_descriptor(tid, number).ok();
+        return Ok(file_kind(link, metadata.as_ref()));
+    }
+    if socket_inode(link).is_some() {
+        return resolve(proc, pid, tid, number, deadline).map(|resolved| resolved.kind);
+    }
+    Ok(file_kind(link, None))
+}
+
+impl ResolvedDescriptor {
+    /// The same as events carry it.
+    pub fn as_descriptor(&self, number: i64) -> Descriptor<'_> {
+        let name = match self.kind {
+            DescriptorKind::File | DescriptorKind::Directory | DescriptorKind::Memfd => {
+                Name::Resolved(&self.name)
+            }
+            DescriptorKind::Pipe if self.name.starts_with(b"/") => Name::Resolved(&self.name),
+            _ => Name::None,
+        };
+        Descriptor {
+            number: Known::Yes(number),
+            kind: Known::Yes(self.kind),
+            name,
+            socket: self.socket.as_ref().map(ResolvedSocket::as_socket),
+            device: known(self.device),
+            inode: known(self.inode),
+        }
+    }
+}
+
+impl ResolvedSocket {
+    /// The same as events carry it.
+    pub fn as_socket(&self) -> Socket<'_> {
+        Socket {
+            transport: known(self.transport),
+            local: known(self.local),
+            remote: known(self.remote),
+            role: if self.listening {
+                Role::Server
+            } else {
+                Role::Unknown
+            },
+            unix_path: self.unix_path.as_deref(),
+            connected: known(self.connected),
+            name_changed: Known::Never,
+        }
+    }
+}
+
+fn known<T>(value: Option<T>) -> Known<T> {
+    value.map_or(Known::Never, Known::Yes)
+}
+
+fn resolve_socket(
+    proc: &Proc,
+    (pid, tid): (i32, i32),
+    number: i32,
+    inode: u64,
+    deadline: &Deadline,
+) -> ResolvedSocket {
+    let look_up = || table::look_up(proc, pid, inode).unwrap_or_default();
+    if deadline.is_exhausted() {
+        // There would be nobody to leave the duplicate to.
+        return look_up();
+    }
+    match duplicate::duplicate(pid, tid, number, inode) {
+        Some(socket) => {
+            let facts = duplicate::ask(&socket);
+            // Closing the last reference waits for up to the linger time that the owner chose.
+            if rustix::net::sockopt::socket_linger(&socket).is_ok_and(|time| time.is_some()) {
+                // Should that be refused after all, the socket is closed here.
+                let _ = deadline.leave(move || drop(socket));
+            }
+            facts
+        }
+        None => look_up(),
+    }
+}
+
+fn socket_inode(link: &[u8]) -> Option<u64> {
+    link.starts_with(b"socket:[")
+        .then(|| bracketed_number(link))?
+}
+
+fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
+    use rustix::net::AddressFamily;
+    let endpoints = || [socket.local, socket.remote].into_iter().flatten();
+    match socket.domain.map(AddressFamily::from_raw) {
+        Some(AddressFamily::INET) => DescriptorKind::Ipv4,
+        // Falco shows v4 traffic over a v6 socket as v4.
+        Some(AddressFamily::INET6) if endpoints().any(|end| end.ip.is_ipv4()) => {
+            DescriptorKind::Ipv4
+        }
+        Some(AddressFamily::INET6) => DescriptorKind::Ipv6,
+        Some(AddressFamily::UNIX) => DescriptorKind::Unix,
+        Some(AddressFamily::NETLINK) => DescriptorKind::Netlink,
+        _ => DescriptorKind::OtherSocket,
+    }
+}
+
+/// What the kernel calls things without a path, by how the link begins.
+const UNNAMED: [(&[u8], DescriptorKind); 19] = [
+    (b"anon_inode:[eventfd", DescriptorKind::Event),
+    (b"anon_inode:[eventpoll", DescriptorKind::EventPoll),
+    (b"anon_inode:[fanotify", DescriptorKind::Inotify),
+    (b"anon_inode:[io_uring", DescriptorKind::IoUring),
+    (b"anon_inode:[pidfd", DescriptorKind::Pidfd),
+    (b"anon_inode:[signalfd", DescriptorKind::Signal),
+    (b"anon_inode:[timerfd", DescriptorKind::Timer),
+    (b"anon_inode:[userfaultfd", DescriptorKind::Userfault),
+    (b"anon_inode:bpf", DescriptorKind::Bpf),
+    (b"anon_inode:[bpf", DescriptorKind::Bpf),
+    (b"anon_inode:inotify", DescriptorKind::Inotify),
+    (b"anon_inode:", DescriptorKind::Other),
+    (b"pidfd:[", DescriptorKind::Pidfd),
+    (b"pipe:[", DescriptorKind::Pipe),
+    (b"/memfd:", DescriptorKind::Memfd),
+    (b"net:[", DescriptorKind::Other),
+    (b"mnt:[", DescriptorKind::Other),
+    (b"pid:[", DescriptorKind::Other),
+    (b"user:[", DescriptorKind::Other),
+];
+
+fn file_kind(link: &[u8], metadata: Option<&Statx>) -> DescriptorKind {
+    if let Some((_, kind)) = UNNAMED.iter().find(|(prefix, _)| link.starts_with(prefix)) {
+        return *kind;
+    }
+    let file_type = metadata.map(|metadata| FileType::from_raw_mode(metadata.stx_mode.into()));
+    match file_type {
+        Some(FileType::Directory) => DescriptorKind::Directory,
+        Some(FileType::Fifo) => DescriptorKind::Pipe,
+        _ if link.starts_with(b"/") => DescriptorKind::File,
+        _ => DescriptorKind::Other,
+    }
+}
+
+/// `st_dev` as the kernel encodes it in 32 bits (`new_encode_dev`), which Falco prints.
+pub(crate) fn device_number(metadata: &Statx) -> u64 {
+    let (major, minor) = (metadata.stx_dev_major, metadata.stx_dev_minor);
+    u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+}
+
+#[cfg(test)]
+mod tests;
