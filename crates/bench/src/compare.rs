@@ -9,7 +9,7 @@ use crate::Error;
 use crate::plan::{NATIVE, NATIVE_AGAIN};
 use crate::record::Recording;
 use crate::summary::{Ratio, pairs, ratio, verdict_words};
-use crate::table::Table;
+use crate::table::{self, Table};
 
 /// The rows that two recordings have in common.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -130,10 +130,10 @@ impl Comparison {
             table.push([
                 workload.clone(),
                 subject.clone(),
-                format!("{before:.3}"),
-                format!("{after:.3}"),
-                format!("{:.3}", change.estimate),
-                format!("{:.3} - {:.3}", change.low, change.high),
+                table::ratio(*before),
+                table::ratio(*after),
+                table::ratio(change.estimate),
+                change.ends(),
                 verdict.clone(),
             ]);
         }

@@ -103,7 +103,7 @@ impl State {
 }
 
 /// Milliseconds since 1970; 0 with a clock that stands before that.
-pub(crate) fn timestamp_ms() -> u64 {
+fn timestamp_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::execute::{Execution, Executor, Invocation};
-use crate::host::{State, timestamp_ms};
+use crate::host::State;
 use crate::order::{Schedule, Slot};
 use crate::plan::{Figure, Plan, STATS_FILE, Subject, Workload};
 use crate::record::{Exit, Recorder, Sample, Witness};
@@ -128,7 +128,7 @@ impl Taken<'_> {
             .steal_ms
             .zip(before.steal_ms)
             .map(|(to, from)| to - from.min(to));
-        sample.timestamp_ms = timestamp_ms();
+        sample.timestamp_ms = before.timestamp_ms;
         Ok(sample)
     }
 

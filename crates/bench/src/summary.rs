@@ -9,7 +9,7 @@ use stats::{Interval, Pairs, Sample as Numbers, Thresholds, Verdict};
 use crate::Error;
 use crate::plan::{NATIVE, NATIVE_AGAIN};
 use crate::record::{self, Recording, Sample};
-use crate::table::{Table, time};
+use crate::table::{self, Table, time};
 
 /// How sure every interval is.
 const CONFIDENCE: f64 = 0.95;
@@ -75,6 +75,13 @@ pub struct Ratio {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
+}
+
+impl Ratio {
+    /// The interval as it stands in tables.
+    pub(crate) fn ends(self) -> String {
+        format!("{} - {}", table::ratio(self.low), table::ratio(self.high))
+    }
 }
 
 impl From<Interval> for Ratio {

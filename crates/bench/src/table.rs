@@ -93,9 +93,27 @@ pub(crate) fn time(ns: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// A ratio with four digits, but at least one decimal.
+pub(crate) fn ratio(ratio: f64) -> String {
+    let decimals = match ratio {
+        size if size < 10.0 => 3,
+        size if size < 100.0 => 2,
+        _ => 1,
+    };
+    format!("{ratio:.decimals$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_keep_four_digits() {
+        assert_eq!(
+            [0.9871, 1.25, 14.456, 752.716].map(ratio),
+            ["0.987", "1.250", "14.46", "752.7"]
+        );
+    }
 
     #[test]
     fn text_and_markdown_show_the_same_cells() {

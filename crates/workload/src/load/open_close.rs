@@ -1,8 +1,8 @@
-//! Opens of a file that exists and that no rule cares for.
+//! Opens of a file that exists and that no rule cares for, by openat(2) as C libraries do it.
 
 use std::ffi::CString;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 
 use super::kernel_path;
 use crate::Error;
@@ -35,9 +35,10 @@ pub(crate) fn prepare_relative(setup: &Setup) -> Result<Batch, Error> {
 }
 
 fn repeat(path: CString) -> Result<Batch, Error> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(Box::new(move |times| {
         for _ in 0..times {
-            let file = rustix::fs::open(&*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            let file = rustix::fs::openat(CWD, &*path, flags, Mode::empty());
             drop(file.map_err(Error::call("open the file"))?);
         }
         Ok(())
