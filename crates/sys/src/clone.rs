@@ -1,0 +1,167 @@
+//! New processes without the C library's fork.
+
+use crate::error::{Result, SyscallError};
+use crate::kernel::number;
+
+/// What a child shares with its parent. The exit signal is always SIGCHLD.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CloneFlags(pub u64);
+
+impl CloneFlags {
+    /// One table of descriptors: what the child opens the parent has too, until one of them calls
+    /// unshare or the child execs. How a child hands its seccomp listener to its parent.
+    pub const FILES: Self = Self(libc::CLONE_FILES as u64);
+    /// One working directory, root and umask.
+    pub const FS: Self = Self(libc::CLONE_FS as u64);
+    /// A new mount namespace.
+    pub const NEWNS: Self = Self(libc::CLONE_NEWNS as u64);
+    /// A new pid namespace, in which the child is 1.
+    pub const NEWPID: Self = Self(libc::CLONE_NEWPID as u64);
+    /// A new network namespace.
+    pub const NEWNET: Self = Self(libc::CLONE_NEWNET as u64);
+    /// A new user namespace.
+    pub const NEWUSER: Self = Self(libc::CLONE_NEWUSER as u64);
+    /// A new host-name namespace.
+    pub const NEWUTS: Self = Self(libc::CLONE_NEWUTS as u64);
+    /// A new System V namespace.
+    pub const NEWIPC: Self = Self(libc::CLONE_NEWIPC as u64);
+    /// A new control-group namespace.
+    pub const NEWCGROUP: Self = Self(libc::CLONE_NEWCGROUP as u64);
+
+    /// Memory and threads cannot be shared by this function: the child runs on a copied stack.
+    const FORBIDDEN: u64 = (libc::CLONE_VM
+        | libc::CLONE_VFORK
+        | libc::CLONE_THREAD
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_SETTLS
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_SETTID
+        | libc::CLONE_CHILD_CLEARTID
+        | libc::CLONE_PIDFD) as u64;
+}
+
+impl std::ops::BitOr for CloneFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Runs `child` in a new process, which ends with the returned exit status; gives its pid.
+///
+/// The process must have one thread, which is checked: then no lock can be held by a thread that
+/// the child does not have, and `child` may do whatever the parent may. Test programs run their
+/// tests on threads: see [`clone_child_unchecked`], or put the test into a program of its own.
+///
+/// # Errors
+/// EBUSY when the process has other threads, EINVAL for flags that share memory, EAGAIN, ENOMEM,
+/// EPERM for namespaces.
+pub fn clone_child(flags: CloneFlags, child: impl FnOnce() -> i32) -> Result<i32> {
+    if thread_count()? != 1 {
+        return Err(SyscallError::new(
+            "clone (this process has threads)",
+            libc::EBUSY,
+        ));
+    }
+    // SAFETY: there is one thread, so the child has a copy of everything in a settled state.
+    unsafe { clone_child_unchecked(flags, child) }
+}
+
+/// As [`clone_child`], whatever threads there are.
+///
+/// # Safety
+/// Without other threads there is no condition. With them `child` may only do what is
+/// async-signal-safe: no allocation, no standard input or output, no lock.
+///
+/// # Errors
+/// As [`clone_child`], but for EBUSY.
+pub unsafe fn clone_child_unchecked(flags: CloneFlags, child: impl FnOnce() -> i32) -> Result<i32> {
+    if flags.0 & CloneFlags::FORBIDDEN != 0 {
+        return Err(SyscallError::new("clone", libc::EINVAL));
+    }
+    let word = flags.0 | libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM (refused above) the child has its own copy of this stack, so a
+    // null stack pointer is right; the other pointers are only used with flags refused above.
+    let pid = unsafe {
+        syscall!(
+            "clone",
+            libc::SYS_clone,
+            word,
+            0_usize,
+            0_usize,
+            0_usize,
+            0_usize
+        )
+    }?;
+    if pid != 0 {
+        return Ok(number(pid));
+    }
+    // A panic must not unwind into a second copy of the caller's stack.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+    crate::exec::exit_now(outcome.unwrap_or(PANIC_STATUS))
+}
+
+/// What a child that panicked ends with, as std's own programs do.
+const PANIC_STATUS: i32 = 101;
+
+fn thread_count() -> Result<usize> {
+    let entries = std::fs::read_dir("/proc/self/task").map_err(|error| {
+        SyscallError::new(
+            "open(/proc/self/task)",
+            error.raw_os_error().unwrap_or(libc::EIO),
+        )
+    })?;
+    Ok(entries.count())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::shared::SharedPage;
+    use crate::testing;
+    use crate::wait::{self, Status, Target};
+
+    #[test]
+    fn threads_are_noticed() {
+        let other = std::thread::spawn(|| clone_child(CloneFlags::default(), || 0));
+        let result = other.join().expect("no panic");
+        assert!(
+            result.is_err_and(|e| e.is(libc::EBUSY)),
+            "the main thread exists too"
+        );
+    }
+
+    #[test]
+    fn shared_memory_is_refused() {
+        // SAFETY: the flags are refused before anything happens.
+        let result = unsafe { clone_child_unchecked(CloneFlags(libc::CLONE_VM as u64), || 0) };
+        assert!(result.is_err_and(|e| e.is(libc::EINVAL)));
+    }
+
+    #[test]
+    fn a_child_that_shares_files_opens_them_for_its_parent() {
+        let page = SharedPage::new().expect("one page");
+        let child = || match crate::fd::eventfd(5) {
+            Ok(fd) => {
+                page.int(0)
+                    .store(fd.as_raw_fd(), std::sync::atomic::Ordering::Release);
+                std::mem::forget(fd);
+                0
+            }
+            Err(error) => error.errno(),
+        };
+        // SAFETY: the child makes one call and a store, both async-signal-safe.
+        let pid = unsafe { clone_child_unchecked(CloneFlags::FILES, child) }.expect("clone");
+        assert_eq!(
+            wait::wait(Target::Pid(pid), wait::ALL),
+            Ok(Some((pid, Status::Exited(0))))
+        );
+        let number = page.int(0).load(std::sync::atomic::Ordering::Acquire);
+        let link = std::fs::read_link(format!("/proc/self/fd/{number}")).expect("it is ours");
+        assert_eq!(link.to_string_lossy(), "anon_inode:[eventfd]");
+        testing::adopt(number);
+    }
+}

@@ -1,0 +1,247 @@
+//! Identity and capabilities. Changes are per thread: the C library's way of changing all threads
+//! is left out on purpose, because it signals them.
+
+use abi::Capabilities;
+
+use crate::error::Result;
+
+/// Real, effective and saved ids.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Ids {
+    /// Real id.
+    pub real: u32,
+    /// Effective id.
+    pub effective: u32,
+    /// Saved id.
+    pub saved: u32,
+}
+
+/// User ids of this thread.
+///
+/// # Errors
+/// None are known.
+pub fn users() -> Result<Ids> {
+    let mut ids = Ids::default();
+    // SAFETY: the kernel writes one 32-bit number through each pointer.
+    unsafe {
+        syscall!(
+            "getresuid",
+            libc::SYS_getresuid,
+            &raw mut ids.real,
+            &raw mut ids.effective,
+            &raw mut ids.saved
+        )
+    }?;
+    Ok(ids)
+}
+
+/// Group ids of this thread.
+///
+/// # Errors
+/// None are known.
+pub fn groups() -> Result<Ids> {
+    let mut ids = Ids::default();
+    // SAFETY: the kernel writes one 32-bit number through each pointer.
+    unsafe {
+        syscall!(
+            "getresgid",
+            libc::SYS_getresgid,
+            &raw mut ids.real,
+            &raw mut ids.effective,
+            &raw mut ids.saved
+        )
+    }?;
+    Ok(ids)
+}
+
+/// Changes the user ids of this thread; `u32::MAX` leaves one as it is.
+///
+/// # Errors
+/// EPERM, EAGAIN over RLIMIT_NPROC.
+pub fn set_users(ids: Ids) -> Result<()> {
+    // SAFETY: all arguments are numbers.
+    unsafe {
+        syscall!(
+            "setresuid",
+            libc::SYS_setresuid,
+            ids.real,
+            ids.effective,
+            ids.saved
+        )
+    }?;
+    Ok(())
+}
+
+/// Changes the group ids of this thread; `u32::MAX` leaves one as it is.
+///
+/// # Errors
+/// EPERM.
+pub fn set_groups(ids: Ids) -> Result<()> {
+    // SAFETY: all arguments are numbers.
+    unsafe {
+        syscall!(
+            "setresgid",
+            libc::SYS_setresgid,
+            ids.real,
+            ids.effective,
+            ids.saved
+        )
+    }?;
+    Ok(())
+}
+
+/// Changes the supplementary groups of this thread.
+///
+/// # Errors
+/// EPERM, EINVAL for too many.
+pub fn set_supplementary_groups(list: &[u32]) -> Result<()> {
+    // SAFETY: the kernel reads `list.len()` numbers.
+    unsafe { syscall!("setgroups", libc::SYS_setgroups, list.len(), list.as_ptr()) }?;
+    Ok(())
+}
+
+/// The three sets that capget and capset know.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CapabilitySets {
+    /// What may be used now.
+    pub effective: Capabilities,
+    /// What may be made effective.
+    pub permitted: Capabilities,
+    /// What exec may keep.
+    pub inheritable: Capabilities,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`: two words per set.
+const VERSION_3: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Half {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Capabilities of a thread; 0 for the calling one.
+///
+/// # Errors
+/// ESRCH, EINVAL.
+pub fn capabilities(tid: i32) -> Result<CapabilitySets> {
+    let mut header = Header {
+        version: VERSION_3,
+        pid: tid,
+    };
+    let mut halves = [Half::default(); 2];
+    // SAFETY: with version 3 the kernel writes two `Half`s; it may write back the header.
+    unsafe {
+        syscall!(
+            "capget",
+            libc::SYS_capget,
+            &raw mut header,
+            halves.as_mut_ptr()
+        )
+    }?;
+    let [low, high] = halves;
+    let join = |low: u32, high: u32| Capabilities(u64::from(high) << 32 | u64::from(low));
+    Ok(CapabilitySets {
+        effective: join(low.effective, high.effective),
+        permitted: join(low.permitted, high.permitted),
+        inheritable: join(low.inheritable, high.inheritable),
+    })
+}
+
+/// Changes the capabilities of the calling thread.
+///
+/// # Errors
+/// EPERM for what is not permitted.
+pub fn set_capabilities(sets: CapabilitySets) -> Result<()> {
+    let mut header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
+    let half = |shift: u32| Half {
+        effective: (sets.effective.0 >> shift) as u32,
+        permitted: (sets.permitted.0 >> shift) as u32,
+        inheritable: (sets.inheritable.0 >> shift) as u32,
+    };
+    let halves = [half(0), half(32)];
+    // SAFETY: with version 3 the kernel reads two `Half`s; it may write back the header.
+    unsafe { syscall!("capset", libc::SYS_capset, &raw mut header, halves.as_ptr()) }?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn ids_and_capabilities_match_proc() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("procfs");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(name));
+            line.expect("the field exists")
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let shown = |ids: Ids| [ids.real, ids.effective, ids.saved].map(|id| id.to_string());
+        assert_eq!(field("Uid:")[..3], shown(users().expect("own ids")));
+        assert_eq!(field("Gid:")[..3], shown(groups().expect("own ids")));
+        let sets = capabilities(0).expect("own capabilities");
+        assert_eq!(field("CapEff:"), [format!("{:016x}", sets.effective.0)]);
+        assert_eq!(field("CapPrm:"), [format!("{:016x}", sets.permitted.0)]);
+        assert_eq!(field("CapInh:"), [format!("{:016x}", sets.inheritable.0)]);
+    }
+
+    #[test]
+    fn capabilities_once_dropped_stay_dropped() {
+        let done = testing::in_child(|| {
+            let mut sets = capabilities(0).map_err(|e| e.errno())?;
+            let before = sets;
+            sets.effective = Capabilities(0);
+            sets.permitted = Capabilities(0);
+            set_capabilities(sets).map_err(|e| e.errno())?;
+            let again = set_capabilities(before);
+            let now = capabilities(0).map_err(|e| e.errno())?;
+            let refused = before.permitted.0 == 0 || again.is_err_and(|e| e.is(libc::EPERM));
+            if refused && now.effective.0 == 0 {
+                Ok(())
+            } else {
+                Err(200)
+            }
+        });
+        assert_eq!(done, Ok(()));
+    }
+
+    #[test]
+    fn root_can_become_another_user_and_not_back() {
+        if users().expect("own ids").effective != 0 {
+            println!("skipped: needs root");
+            return;
+        }
+        let done = testing::in_child(|| {
+            let all = |id| Ids {
+                real: id,
+                effective: id,
+                saved: id,
+            };
+            set_supplementary_groups(&[]).map_err(|e| e.errno())?;
+            set_groups(all(65534)).map_err(|e| e.errno())?;
+            set_users(all(65534)).map_err(|e| e.errno())?;
+            let back = set_users(all(0));
+            if back.is_err_and(|e| e.is(libc::EPERM)) {
+                Ok(())
+            } else {
+                Err(200)
+            }
+        });
+        assert_eq!(done, Ok(()));
+    }
+}

@@ -1,0 +1,110 @@
+//! Starting programs and ending this one, without allocation.
+
+use std::ffi::{CStr, CString, c_char};
+use std::os::fd::BorrowedFd;
+
+use crate::error::SyscallError;
+
+/// Strings as exec takes them, built before clone because building allocates.
+#[derive(Debug)]
+pub struct StringArray {
+    strings: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+// SAFETY: the pointers lead into `strings`, whose buffers do not move with the value.
+unsafe impl Send for StringArray {}
+// SAFETY: nothing is changed through a shared reference.
+unsafe impl Sync for StringArray {}
+
+impl StringArray {
+    /// Takes the strings over.
+    #[must_use]
+    pub fn new(strings: Vec<CString>) -> Self {
+        let ends = std::iter::once(std::ptr::null());
+        let pointers = strings.iter().map(|s| s.as_ptr()).chain(ends).collect();
+        Self { strings, pointers }
+    }
+
+    /// The strings.
+    #[must_use]
+    pub fn strings(&self) -> &[CString] {
+        &self.strings
+    }
+}
+
+/// Replaces the program; returns only when it fails. Async-signal-safe.
+#[must_use]
+pub fn execve(path: &CStr, argv: &StringArray, envp: &StringArray) -> SyscallError {
+    // SAFETY: path and both arrays are NUL-terminated and live until the call returns or the
+    // program is gone.
+    let result = unsafe {
+        syscall!(
+            "execve",
+            libc::SYS_execve,
+            path,
+            argv.pointers.as_ptr(),
+            envp.pointers.as_ptr()
+        )
+    };
+    failure("execve", result)
+}
+
+/// Replaces the program by the file behind `fd`; returns only when it fails. Async-signal-safe.
+#[must_use]
+pub fn execve_fd(fd: BorrowedFd<'_>, argv: &StringArray, envp: &StringArray) -> SyscallError {
+    // SAFETY: as in `execve`; the path is empty, which AT_EMPTY_PATH allows.
+    let result = unsafe {
+        syscall!(
+            "execveat",
+            libc::SYS_execveat,
+            fd,
+            c"",
+            argv.pointers.as_ptr(),
+            envp.pointers.as_ptr(),
+            libc::AT_EMPTY_PATH
+        )
+    };
+    failure("execveat", result)
+}
+
+fn failure(call: &'static str, result: crate::Result<usize>) -> SyscallError {
+    result
+        .err()
+        .unwrap_or(SyscallError::new(call, libc::EPROTO))
+}
+
+/// Ends the process at once: no destructors, no exit handlers. Async-signal-safe.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: `_exit` takes a number and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn array(words: &[&CStr]) -> StringArray {
+        StringArray::new(words.iter().map(|w| CString::from(*w)).collect())
+    }
+
+    #[test]
+    fn programs_run_by_path_and_by_descriptor() {
+        let argv = array(&[c"sh", c"-c", c"exit ${CODE}"]);
+        let envp = array(&[c"CODE=42"]);
+        let child = crate::testing::spawn(|| Err(execve(c"/bin/sh", &argv, &envp).errno()));
+        assert_eq!(crate::testing::reap(child), Err(42));
+        let file = std::fs::File::open("/bin/sh").expect("a shell");
+        let child = crate::testing::spawn(|| Err(execve_fd(file.as_fd(), &argv, &envp).errno()));
+        assert_eq!(crate::testing::reap(child), Err(42));
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error() {
+        let empty = array(&[]);
+        assert!(execve(c"/nonexistent/program", &empty, &empty).is(libc::ENOENT));
+        assert_eq!(array(&[c"a"]).strings().len(), 1);
+    }
+}

@@ -1,0 +1,242 @@
+//! Descriptors.
+
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::error::{Result, SyscallError};
+use crate::kernel::{number, own};
+
+/// Both ends of a pipe, reader first. `flags` is `libc::O_CLOEXEC`, `O_NONBLOCK`, `O_DIRECT`.
+///
+/// # Errors
+/// EMFILE, ENFILE.
+pub fn pipe(flags: i32) -> Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1_i32; 2];
+    // SAFETY: the kernel writes two descriptors to `ends`.
+    unsafe { syscall!("pipe2", libc::SYS_pipe2, ends.as_mut_ptr(), flags) }?;
+    // SAFETY: pipe2 succeeded, so this is a new descriptor.
+    let reader = unsafe { own(ends[0] as usize) };
+    // SAFETY: as above.
+    let writer = unsafe { own(ends[1] as usize) };
+    Ok((reader, writer))
+}
+
+/// A close-on-exec copy.
+///
+/// # Errors
+/// EMFILE.
+pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    duplicate_from(fd, 0)
+}
+
+/// A close-on-exec copy with a number of at least `lowest`, out of the way of a child's 0 to 2.
+///
+/// # Errors
+/// EMFILE, EINVAL when `lowest` is above the limit.
+pub fn duplicate_from(fd: BorrowedFd<'_>, lowest: i32) -> Result<OwnedFd> {
+    // SAFETY: all arguments are numbers.
+    let copy = unsafe {
+        syscall!(
+            "fcntl(F_DUPFD_CLOEXEC)",
+            libc::SYS_fcntl,
+            fd,
+            libc::F_DUPFD_CLOEXEC,
+            lowest
+        )
+    }?;
+    // SAFETY: F_DUPFD_CLOEXEC returns a new descriptor.
+    Ok(unsafe { own(copy) })
+}
+
+/// Duplicates a descriptor that is known by number only: one that another process opened in a
+/// table shared with this one ([`crate::clone::CloneFlags::FILES`]). Close-on-exec.
+///
+/// # Errors
+/// EBADF, EMFILE.
+pub fn duplicate_number(number: i32) -> Result<OwnedFd> {
+    // SAFETY: all arguments are numbers; a number that is no open descriptor is refused.
+    let fd = unsafe { syscall!("fcntl", libc::SYS_fcntl, number, libc::F_DUPFD_CLOEXEC, 3) }?;
+    // SAFETY: F_DUPFD_CLOEXEC gave a new descriptor.
+    Ok(unsafe { own(fd) })
+}
+
+/// Makes `target` (0, 1 or 2) a copy of `fd` that stays open over exec.
+///
+/// # Errors
+/// EINVAL for another target: replacing a number that somebody owns is refused.
+pub fn replace_standard(fd: BorrowedFd<'_>, target: i32) -> Result<()> {
+    use std::os::fd::AsRawFd;
+    if !(0..=2).contains(&target) {
+        return Err(SyscallError::new("dup3", libc::EINVAL));
+    }
+    if fd.as_raw_fd() == target {
+        return set_close_on_exec(fd, false);
+    }
+    // SAFETY: the standard descriptors belong to the whole process, nobody closes them.
+    unsafe { syscall!("dup3", libc::SYS_dup3, fd, target, 0_i32) }?;
+    Ok(())
+}
+
+/// Whether exec closes the descriptor.
+///
+/// # Errors
+/// EBADF.
+pub fn set_close_on_exec(fd: BorrowedFd<'_>, enabled: bool) -> Result<()> {
+    let flag = if enabled { libc::FD_CLOEXEC } else { 0 };
+    // SAFETY: all arguments are numbers.
+    unsafe { syscall!("fcntl(F_SETFD)", libc::SYS_fcntl, fd, libc::F_SETFD, flag) }?;
+    Ok(())
+}
+
+/// Whether calls on the file description wait. Copies of the descriptor are affected too.
+///
+/// # Errors
+/// EBADF.
+pub fn set_non_blocking(fd: BorrowedFd<'_>, enabled: bool) -> Result<()> {
+    // SAFETY: all arguments are numbers.
+    let flags = unsafe { syscall!("fcntl(F_GETFL)", libc::SYS_fcntl, fd, libc::F_GETFL) }?;
+    let flags = number(flags) & !libc::O_NONBLOCK;
+    let wanted = if enabled {
+        flags | libc::O_NONBLOCK
+    } else {
+        flags
+    };
+    // SAFETY: all arguments are numbers.
+    unsafe { syscall!("fcntl(F_SETFL)", libc::SYS_fcntl, fd, libc::F_SETFL, wanted) }?;
+    Ok(())
+}
+
+/// A close-on-exec event counter.
+///
+/// # Errors
+/// EMFILE.
+pub fn eventfd(initial: u32) -> Result<OwnedFd> {
+    // SAFETY: all arguments are numbers.
+    let fd = unsafe { syscall!("eventfd2", libc::SYS_eventfd2, initial, libc::EFD_CLOEXEC) }?;
+    // SAFETY: eventfd2 returns a new descriptor.
+    Ok(unsafe { own(fd) })
+}
+
+/// Marks every descriptor from `first` on close-on-exec, so that a child keeps none by mistake.
+///
+/// # Kernel
+/// 5.11.
+///
+/// # Errors
+/// EINVAL, ENOSYS on older kernels.
+pub fn close_on_exec_from(first: u32) -> Result<()> {
+    // SAFETY: nothing is closed while this program runs.
+    unsafe {
+        syscall!(
+            "close_range(CLOEXEC)",
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC
+        )
+    }?;
+    Ok(())
+}
+
+/// A file without a name. `flags` is a sum of `libc::MFD_*`.
+///
+/// # Errors
+/// EINVAL for a name of more than 249 bytes, EMFILE, EACCES where executable ones are forbidden.
+pub fn memory_file(name: &CStr, flags: u32) -> Result<OwnedFd> {
+    // SAFETY: `name` is NUL-terminated.
+    let fd = unsafe { syscall!("memfd_create", libc::SYS_memfd_create, name, flags) }?;
+    // SAFETY: memfd_create returns a new descriptor.
+    Ok(unsafe { own(fd) })
+}
+
+/// Closes and tells whether that failed, which dropping does not.
+///
+/// # Errors
+/// EIO, ENOSPC and others of a file system that writes late; the descriptor is closed all the same.
+pub fn close(fd: OwnedFd) -> Result<()> {
+    use std::os::fd::IntoRawFd;
+    let fd = fd.into_raw_fd();
+    // SAFETY: the descriptor was owned by the argument, which gave it up.
+    unsafe { syscall!("close", libc::SYS_close, fd) }?;
+    Ok(())
+}
+
+/// Reads without std's buffering or allocation, e.g. between clone and exec.
+///
+/// # Errors
+/// Those of read(2).
+pub fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `buf.len()` bytes.
+    unsafe { syscall!("read", libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
+}
+
+/// Writes without std's buffering or allocation, e.g. between clone and exec.
+///
+/// # Errors
+/// Those of write(2).
+pub fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> Result<usize> {
+    // SAFETY: the kernel reads `buf.len()` bytes.
+    unsafe { syscall!("write", libc::SYS_write, fd, buf.as_ptr(), buf.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use super::*;
+
+    fn flags_of(fd: BorrowedFd<'_>, what: &str) -> u32 {
+        let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+        let text = std::fs::read_to_string(path).expect("the descriptor is open");
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix(what))
+            .expect("the field exists");
+        u32::from_str_radix(line.trim(), 8).expect("octal")
+    }
+
+    #[test]
+    fn pipes_carry_bytes_and_close() {
+        let (reader, writer) = pipe(libc::O_CLOEXEC).expect("pipe");
+        assert_eq!(write(writer.as_fd(), b"abc"), Ok(3));
+        let mut buf = [0; 8];
+        assert_eq!(read(reader.as_fd(), &mut buf), Ok(3));
+        assert_eq!(close(writer), Ok(()));
+        assert_eq!(read(reader.as_fd(), &mut buf), Ok(0));
+        set_non_blocking(reader.as_fd(), true).expect("open");
+        assert_ne!(
+            flags_of(reader.as_fd(), "flags:") & libc::O_NONBLOCK as u32,
+            0
+        );
+    }
+
+    #[test]
+    fn copies_are_close_on_exec_and_high_enough() {
+        let file = memory_file(c"test", 0).expect("memfd");
+        let cloexec = libc::O_CLOEXEC as u32;
+        assert_eq!(flags_of(file.as_fd(), "flags:") & cloexec, 0);
+        let copy = duplicate_from(file.as_fd(), 100).expect("limit is above 100");
+        assert!(copy.as_raw_fd() >= 100);
+        assert_ne!(flags_of(copy.as_fd(), "flags:") & cloexec, 0);
+        set_close_on_exec(copy.as_fd(), false).expect("open");
+        assert_eq!(flags_of(copy.as_fd(), "flags:") & cloexec, 0);
+        assert!(replace_standard(copy.as_fd(), 7).is_err_and(|e| e.is(libc::EINVAL)));
+    }
+
+    #[test]
+    fn a_child_redirects_and_marks_without_closing() {
+        let file = memory_file(c"out", libc::MFD_CLOEXEC).expect("memfd");
+        let done = crate::testing::in_child(|| {
+            let step = || -> Result<()> {
+                replace_standard(file.as_fd(), 1)?;
+                close_on_exec_from(3)?;
+                write(file.as_fd(), b"x")?;
+                Ok(())
+            };
+            step().map_err(|e| e.errno())
+        });
+        assert_eq!(done, Ok(()));
+        assert_eq!(std::fs::File::from(file).metadata().expect("open").len(), 1);
+        assert!(eventfd(1).is_ok());
+    }
+}

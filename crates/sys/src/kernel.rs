@@ -1,0 +1,122 @@
+//! The one place that enters the kernel by number.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::c_long;
+
+use crate::error::{Result, SyscallError};
+
+/// A value as the kernel takes it in a register.
+pub(crate) trait Word {
+    fn word(self) -> usize;
+}
+
+impl Word for i32 {
+    fn word(self) -> usize {
+        // Sign extension, as a C compiler does for an int in a 64-bit register.
+        self as isize as usize
+    }
+}
+
+impl Word for u32 {
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+impl Word for u64 {
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+impl Word for usize {
+    fn word(self) -> usize {
+        self
+    }
+}
+
+impl<T> Word for *const T {
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+impl<T> Word for *mut T {
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+impl Word for BorrowedFd<'_> {
+    fn word(self) -> usize {
+        self.as_raw_fd().word()
+    }
+}
+
+impl Word for &CStr {
+    fn word(self) -> usize {
+        self.as_ptr().word()
+    }
+}
+
+impl Word for Option<BorrowedFd<'_>> {
+    fn word(self) -> usize {
+        self.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd()).word()
+    }
+}
+
+impl Word for Option<&CStr> {
+    fn word(self) -> usize {
+        self.map_or(std::ptr::null(), CStr::as_ptr).word()
+    }
+}
+
+pub(crate) fn words<const N: usize>(given: [usize; N]) -> [usize; 6] {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&given);
+    all
+}
+
+/// Makes a call and turns the error convention of the C library into a `Result`.
+///
+/// # Safety
+/// Every argument that the call takes for an address must be valid for what the call does with it,
+/// and the call must not break an invariant of this process (unmapping live memory, closing a
+/// descriptor that somebody owns).
+pub(crate) unsafe fn call(name: &'static str, nr: c_long, args: [usize; 6]) -> Result<usize> {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the caller vouches for the arguments; `syscall` itself passes six words on.
+    let result = unsafe { libc::syscall(nr, a, b, c, d, e, f) };
+    if result == -1 {
+        Err(SyscallError::last(name))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// `syscall!("name", NR, arg...)`: must stand alone in an unsafe block with its reasons.
+macro_rules! syscall {
+    ($name:literal, $nr:expr $(, $arg:expr)* $(,)?) => {
+        $crate::kernel::call(
+            $name,
+            $nr,
+            $crate::kernel::words([$($crate::kernel::Word::word($arg)),*]),
+        )
+    };
+}
+
+/// A descriptor or pid out of a result; the kernel never returns more than 31 bits for those.
+pub(crate) fn number(result: usize) -> i32 {
+    result as i32
+}
+
+/// Takes ownership of a descriptor that a call has just made.
+///
+/// # Safety
+/// `result` is the descriptor returned by a call that creates one, and nobody else has it.
+pub(crate) unsafe fn own(result: usize) -> OwnedFd {
+    // SAFETY: the caller vouches that this is a fresh descriptor.
+    unsafe { OwnedFd::from_raw_fd(number(result)) }
+}

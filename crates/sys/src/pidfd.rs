@@ -1,0 +1,111 @@
+//! Process descriptors.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::error::Result;
+use crate::kernel::own;
+
+/// `PIDFD_THREAD`, Linux 6.9.
+const THREAD: u32 = libc::O_EXCL as u32;
+
+/// A descriptor of a process.
+///
+/// # Kernel
+/// 5.3.
+///
+/// # Errors
+/// ESRCH when there is none, EINVAL when `pid` is a thread that does not lead its group.
+pub fn open(pid: i32) -> Result<OwnedFd> {
+    open_with("pidfd_open", pid, 0)
+}
+
+/// A descriptor of a single thread.
+///
+/// # Kernel
+/// 6.9.
+///
+/// # Errors
+/// EINVAL on an older kernel, ESRCH.
+pub fn open_thread(tid: i32) -> Result<OwnedFd> {
+    open_with("pidfd_open(PIDFD_THREAD)", tid, THREAD)
+}
+
+fn open_with(name: &'static str, pid: i32, flags: u32) -> Result<OwnedFd> {
+    let args = [crate::kernel::Word::word(pid), flags as usize, 0, 0, 0, 0];
+    // SAFETY: both arguments are numbers.
+    let fd = unsafe { crate::kernel::call(name, libc::SYS_pidfd_open, args) }?;
+    // SAFETY: pidfd_open returns a new descriptor.
+    Ok(unsafe { own(fd) })
+}
+
+/// A copy of descriptor `target` of that process; needs the right to trace it.
+///
+/// # Kernel
+/// 5.6.
+///
+/// # Errors
+/// EPERM, EBADF when the process has no such descriptor, ESRCH when it ended.
+pub fn take_fd(pidfd: BorrowedFd<'_>, target: i32) -> Result<OwnedFd> {
+    // SAFETY: all arguments are numbers.
+    let fd = unsafe { syscall!("pidfd_getfd", libc::SYS_pidfd_getfd, pidfd, target, 0_u32) }?;
+    // SAFETY: pidfd_getfd returns a new descriptor of this process.
+    Ok(unsafe { own(fd) })
+}
+
+/// Sends a signal; 0 only asks whether the process can be signalled.
+///
+/// # Errors
+/// ESRCH when the process was reaped, EPERM.
+pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<()> {
+    // SAFETY: the info pointer may be null, the rest are numbers.
+    unsafe {
+        syscall!(
+            "pidfd_send_signal",
+            libc::SYS_pidfd_send_signal,
+            pidfd,
+            signal,
+            0_usize,
+            0_u32
+        )
+    }?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_descriptor_of_a_child_can_be_taken() {
+        let (mut reader, writer) = std::io::pipe().expect("pipe");
+        let number = writer.as_raw_fd();
+        let child = testing::spawn(|| {
+            testing::sleep_for_ever();
+            Ok(())
+        });
+        drop(writer);
+        let pidfd = open(child).expect("child runs");
+        let copy = take_fd(pidfd.as_fd(), number).expect("we may trace our child");
+        std::fs::File::from(copy)
+            .write_all(b"x")
+            .expect("the pipe is open");
+        let mut byte = [0];
+        reader.read_exact(&mut byte).expect("one byte was written");
+        assert_eq!(&byte, b"x");
+        testing::kill_and_reap(child);
+    }
+
+    #[test]
+    fn threads_can_be_opened_and_missing_processes_not() {
+        let tid = crate::syscall::gettid();
+        match open_thread(tid) {
+            Ok(_) => {}
+            Err(error) => assert!(error.is(libc::EINVAL), "before 6.9: {error}"),
+        }
+        assert!(open(-5).is_err_and(|e| e.is(libc::EINVAL)));
+    }
+}

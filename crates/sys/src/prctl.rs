@@ -1,0 +1,149 @@
+//! Attributes of this process and thread.
+
+use std::ffi::CStr;
+
+use crate::error::Result;
+
+/// Orphaned descendants become children of this process instead of pid 1's.
+///
+/// # Errors
+/// None are known since Linux 3.4.
+pub fn set_child_subreaper(enabled: bool) -> Result<()> {
+    let value = usize::from(enabled);
+    scalar(
+        "prctl(SET_CHILD_SUBREAPER)",
+        libc::PR_SET_CHILD_SUBREAPER,
+        [value, 0, 0, 0],
+    )?;
+    Ok(())
+}
+
+/// Asks for a signal when the thread that made this process ends; 0 for none. Cleared by exec of
+/// a setuid program and by a change of identity.
+///
+/// # Errors
+/// EINVAL for a number that is no signal.
+pub fn set_parent_death_signal(signal: i32) -> Result<()> {
+    scalar(
+        "prctl(SET_PDEATHSIG)",
+        libc::PR_SET_PDEATHSIG,
+        [signal as usize, 0, 0, 0],
+    )?;
+    Ok(())
+}
+
+/// Whether others of the same user may read and trace this process.
+///
+/// # Errors
+/// None are known.
+pub fn set_dumpable(enabled: bool) -> Result<()> {
+    let value = usize::from(enabled);
+    scalar(
+        "prctl(SET_DUMPABLE)",
+        libc::PR_SET_DUMPABLE,
+        [value, 0, 0, 0],
+    )?;
+    Ok(())
+}
+
+/// Whether others of the same user may read and trace this process.
+///
+/// # Errors
+/// None are known.
+pub fn dumpable() -> Result<bool> {
+    // 2 means root only.
+    Ok(scalar("prctl(GET_DUMPABLE)", libc::PR_GET_DUMPABLE, [0; 4])? == 1)
+}
+
+/// Whether this thread gave up gaining privileges.
+///
+/// # Errors
+/// EINVAL before Linux 3.5.
+pub fn no_new_privs() -> Result<bool> {
+    Ok(scalar("prctl(GET_NO_NEW_PRIVS)", libc::PR_GET_NO_NEW_PRIVS, [0; 4])? == 1)
+}
+
+/// Names this thread; the kernel keeps 15 bytes.
+///
+/// # Errors
+/// None are known.
+pub fn set_name(name: &CStr) -> Result<()> {
+    // SAFETY: the kernel reads up to 16 bytes and stops at the NUL that a CStr has.
+    unsafe { syscall!("prctl(SET_NAME)", libc::SYS_prctl, libc::PR_SET_NAME, name) }?;
+    Ok(())
+}
+
+/// Lets any process of this user trace this one where Yama restricts tracing to ancestors.
+///
+/// # Errors
+/// EINVAL on a kernel without Yama.
+pub fn allow_any_tracer() -> Result<()> {
+    scalar("prctl(SET_PTRACER)", PR_SET_PTRACER, [usize::MAX, 0, 0, 0])?;
+    Ok(())
+}
+
+/// Removes a capability from the bounding set of this thread.
+///
+/// # Errors
+/// EPERM without CAP_SETPCAP, EINVAL for an unknown capability.
+pub fn drop_bounding_capability(capability: u8) -> Result<()> {
+    let value = usize::from(capability);
+    scalar(
+        "prctl(CAPBSET_DROP)",
+        libc::PR_CAPBSET_DROP,
+        [value, 0, 0, 0],
+    )?;
+    Ok(())
+}
+
+/// Whether a capability is in the bounding set of this thread.
+///
+/// # Errors
+/// EINVAL for an unknown capability.
+pub fn bounding_capability(capability: u8) -> Result<bool> {
+    let value = usize::from(capability);
+    Ok(scalar(
+        "prctl(CAPBSET_READ)",
+        libc::PR_CAPBSET_READ,
+        [value, 0, 0, 0],
+    )? == 1)
+}
+
+/// `YAMA` in letters.
+const PR_SET_PTRACER: i32 = 0x5961_6d61;
+
+/// An option whose arguments are all numbers.
+pub(crate) fn scalar(name: &'static str, option: i32, args: [usize; 4]) -> Result<usize> {
+    let [a, b, c, d] = args;
+    // SAFETY: every caller is in this crate and passes an option that takes no address.
+    unsafe { crate::kernel::call(name, libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn attributes_of_a_child_are_set_and_read() {
+        let done = testing::in_child(|| {
+            let check = || -> Result<bool> {
+                let before = (dumpable()?, no_new_privs()?);
+                set_dumpable(false)?;
+                crate::seccomp::set_no_new_privs()?;
+                set_child_subreaper(true)?;
+                set_parent_death_signal(libc::SIGKILL)?;
+                set_name(c"sys-prctl-test")?;
+                Ok(before == (true, false) && !dumpable()? && no_new_privs()?)
+            };
+            match check() {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(200),
+                Err(error) => Err(error.errno()),
+            }
+        });
+        assert_eq!(done, Ok(()));
+        assert!(set_parent_death_signal(9999).is_err_and(|e| e.is(libc::EINVAL)));
+        assert!(bounding_capability(200).is_err_and(|e| e.is(libc::EINVAL)));
+    }
+}

@@ -1,0 +1,276 @@
+//! Reading other processes' memory.
+//!
+//! A read can block for as long as the owner likes (userfaultfd, FUSE): never from a thread that
+//! answers notifications without a deadline.
+
+use std::os::unix::fs::FileExt;
+
+use crate::error::{Result, SyscallError};
+
+/// Whether everything that was asked for was read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Extent {
+    /// The end was found.
+    Complete,
+    /// The limit was reached first.
+    Truncated,
+}
+
+/// Bytes of an element of `argv`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PointerWidth {
+    /// i386 and x32.
+    Four,
+    /// The 64-bit architectures.
+    Eight,
+}
+
+/// Copies from `address` of process `pid`; fewer bytes than asked for when a page is missing.
+///
+/// # Errors
+/// EFAULT when nothing could be read, EPERM (see ptrace(2) on access), ESRCH, ENOSYS where a
+/// container's profile forbids it.
+pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
+    let local = libc::iovec {
+        iov_base: buf.as_mut_ptr().cast(),
+        iov_len: buf.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address as usize),
+        iov_len: buf.len(),
+    };
+    // SAFETY: `local` describes `buf`, which the kernel fills; `remote` is an address of the other
+    // process, which the kernel checks.
+    unsafe {
+        syscall!(
+            "process_vm_readv",
+            libc::SYS_process_vm_readv,
+            pid,
+            &raw const local,
+            1_usize,
+            &raw const remote,
+            1_usize,
+            0_usize
+        )
+    }
+}
+
+/// The smallest page of every architecture here; reads never cross two of these at once, so a
+/// string that ends before an unmapped page is read whole.
+const PAGE: u64 = 4096;
+
+/// Reads a string up to its NUL, which is not kept, or up to `max` bytes, replacing `out`.
+///
+/// # Errors
+/// As [`read`]; what was read before a missing page stays in `out`.
+pub fn read_c_string(pid: i32, address: u64, out: &mut Vec<u8>, max: usize) -> Result<Extent> {
+    read_string_with(address, out, max, |from, buf| read(pid, from, buf))
+}
+
+/// Reads pointers up to a null pointer, which is not kept, or up to `max` of them, replacing `out`.
+///
+/// # Errors
+/// As [`read`]; what was read before a missing page stays in `out`.
+pub fn read_pointers(
+    pid: i32,
+    address: u64,
+    width: PointerWidth,
+    max: usize,
+    out: &mut Vec<u64>,
+) -> Result<Extent> {
+    out.clear();
+    let bytes: usize = if width == PointerWidth::Eight { 8 } else { 4 };
+    let mut block = [0_u8; 512];
+    let mut at = address;
+    while out.len() < max {
+        let wanted = block.len().min((max - out.len()) * bytes);
+        // A short read ends at a page; whole pointers before it are taken, the rest asked again.
+        let got = read(pid, at, &mut block[..wanted])?;
+        let whole = got / bytes * bytes;
+        if whole == 0 {
+            return Err(SyscallError::new("process_vm_readv", libc::EFAULT));
+        }
+        for chunk in block[..whole].chunks_exact(bytes) {
+            let mut word = [0_u8; 8];
+            word[..bytes].copy_from_slice(chunk);
+            let pointer = u64::from_le_bytes(word);
+            if pointer == 0 {
+                return Ok(Extent::Complete);
+            }
+            out.push(pointer);
+        }
+        at = at.wrapping_add(whole as u64);
+    }
+    Ok(Extent::Truncated)
+}
+
+/// `/proc/PID/mem`, for where process_vm_readv is forbidden. Open it once per process.
+///
+/// It stays with the process it was opened for: a reused pid cannot be read by mistake.
+#[derive(Debug)]
+pub struct MemoryFile(std::fs::File);
+
+impl MemoryFile {
+    /// Opens the memory of a process.
+    ///
+    /// # Errors
+    /// EACCES, ENOENT when there is no such process.
+    pub fn open(pid: i32) -> Result<Self> {
+        let file = std::fs::File::open(format!("/proc/{pid}/mem"));
+        file.map(Self)
+            .map_err(|error| of_file("open(/proc/PID/mem)", &error))
+    }
+
+    /// As [`read`].
+    ///
+    /// # Errors
+    /// EIO for an address without memory; EINVAL above the largest file offset.
+    pub fn read(&self, address: u64, buf: &mut [u8]) -> Result<usize> {
+        let read = self.0.read_at(buf, address);
+        let got = read.map_err(|error| of_file("pread(/proc/PID/mem)", &error))?;
+        // The kernel answers 0 for a process that has no memory any more.
+        if got == 0 && !buf.is_empty() {
+            return Err(SyscallError::new("pread(/proc/PID/mem)", libc::ESRCH));
+        }
+        Ok(got)
+    }
+
+    /// As [`read_c_string`].
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_c_string(&self, address: u64, out: &mut Vec<u8>, max: usize) -> Result<Extent> {
+        read_string_with(address, out, max, |from, buf| self.read(from, buf))
+    }
+}
+
+fn of_file(call: &'static str, error: &std::io::Error) -> SyscallError {
+    SyscallError::new(call, error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn read_string_with(
+    address: u64,
+    out: &mut Vec<u8>,
+    max: usize,
+    read: impl Fn(u64, &mut [u8]) -> Result<usize>,
+) -> Result<Extent> {
+    out.clear();
+    let mut at = address;
+    while out.len() < max {
+        let to_page_end = (PAGE - at % PAGE) as usize;
+        // Most strings are short: ask for little first, then for what is left of the page.
+        let wanted = if out.is_empty() {
+            to_page_end.min(FIRST_READ)
+        } else {
+            to_page_end
+        };
+        let start = out.len();
+        out.resize(start + wanted.min(max - start), 0);
+        let got = match read(at, &mut out[start..]) {
+            Ok(got) => got,
+            Err(error) => {
+                out.truncate(start);
+                return Err(error);
+            }
+        };
+        out.truncate(start + got);
+        if let Some(end) = out[start..].iter().position(|byte| *byte == 0) {
+            out.truncate(start + end);
+            return Ok(Extent::Complete);
+        }
+        at = at.wrapping_add(got as u64);
+    }
+    Ok(Extent::Truncated)
+}
+
+const FIRST_READ: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> i32 {
+        crate::syscall::getpid()
+    }
+
+    /// A string that ends with the last mapped byte before a hole, and one without an end.
+    fn with_guard_page(test: impl FnOnce(u64, &mut [u8])) {
+        let pages = 2 * PAGE as usize;
+        // SAFETY: a new anonymous mapping replaces nothing.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                pages,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(base, libc::MAP_FAILED);
+        let second = base.wrapping_byte_add(PAGE as usize);
+        // SAFETY: the second page is part of the mapping above and nobody refers to it.
+        unsafe { libc::munmap(second, PAGE as usize) };
+        // SAFETY: the first page stays mapped until the end of this function.
+        let first = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), PAGE as usize) };
+        test(base as u64, first);
+        // SAFETY: `first` is not used any more.
+        unsafe { libc::munmap(base, PAGE as usize) };
+    }
+
+    #[test]
+    fn strings_up_to_an_unmapped_page_are_whole() {
+        let memory = MemoryFile::open(own()).expect("own memory");
+        with_guard_page(|base, page| {
+            page.fill(b'a');
+            page[4095] = 0;
+            let mut out = Vec::new();
+            for offset in [0_u64, 100, 3000, 4094, 4095] {
+                let done = read_c_string(own(), base + offset, &mut out, 8192);
+                assert_eq!(done, Ok(Extent::Complete));
+                assert_eq!(out.len() as u64, 4095 - offset);
+                let done = memory.read_c_string(base + offset, &mut out, 8192);
+                assert_eq!(done, Ok(Extent::Complete));
+                assert_eq!(out.len() as u64, 4095 - offset);
+            }
+            let limited = read_c_string(own(), base, &mut out, 300);
+            assert_eq!((limited, out.len()), (Ok(Extent::Truncated), 300));
+            page[4095] = b'a';
+            let broken = read_c_string(own(), base + 4000, &mut out, 8192);
+            assert!(broken.is_err_and(|e| e.is(libc::EFAULT)));
+            assert_eq!(out.len(), 96, "what was there is kept");
+        });
+    }
+
+    #[test]
+    fn partial_reads_stop_at_the_hole() {
+        with_guard_page(|base, _| {
+            let mut buf = [0; 100];
+            assert_eq!(read(own(), base + 4090, &mut buf), Ok(6));
+            assert!(read(own(), base + 4096, &mut buf).is_err_and(|e| e.is(libc::EFAULT)));
+            assert!(read(own(), u64::MAX, &mut buf).is_err());
+        });
+    }
+
+    #[test]
+    fn pointer_arrays_end_at_null() {
+        let mut out = Vec::new();
+        let wide: Vec<u64> = (1..=300).chain([0]).collect();
+        let at = wide.as_ptr() as u64;
+        let done = read_pointers(own(), at, PointerWidth::Eight, 1000, &mut out);
+        assert_eq!((done, out.len()), (Ok(Extent::Complete), 300));
+        assert_eq!(out[..300], wide[..300]);
+        let done = read_pointers(own(), at, PointerWidth::Eight, 70, &mut out);
+        assert_eq!((done, out.len()), (Ok(Extent::Truncated), 70));
+        let narrow: [u32; 4] = [7, 8, 9, 0];
+        let at = narrow.as_ptr() as u64;
+        let done = read_pointers(own(), at, PointerWidth::Four, 10, &mut out);
+        assert_eq!((done, out), (Ok(Extent::Complete), vec![7, 8, 9]));
+    }
+
+    #[test]
+    fn missing_processes_are_errors() {
+        assert!(MemoryFile::open(i32::MAX).is_err_and(|e| e.is(libc::ENOENT)));
+        assert!(read(i32::MAX, 4096, &mut [0]).is_err_and(|e| e.is(libc::ESRCH)));
+    }
+}

@@ -1,0 +1,208 @@
+//! Resource use and limits.
+
+use std::time::Duration;
+
+use crate::error::Result;
+
+/// Whose use is meant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Who {
+    /// Children that were waited for. Its peak memory is the largest of any child so far.
+    Children,
+    /// This process.
+    Process,
+    /// This thread.
+    Thread,
+}
+
+/// Resources used.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Usage {
+    /// CPU time outside the kernel.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Peak resident memory in KiB.
+    pub max_resident_kib: u64,
+    /// Page faults without input or output.
+    pub minor_faults: u64,
+    /// Page faults with it.
+    pub major_faults: u64,
+    /// Times it waited.
+    pub voluntary_switches: u64,
+    /// Times it was made to wait.
+    pub involuntary_switches: u64,
+}
+
+/// Resources used so far.
+///
+/// # Errors
+/// None are known.
+pub fn usage(who: Who) -> Result<Usage> {
+    let who = match who {
+        Who::Children => libc::RUSAGE_CHILDREN,
+        Who::Process => libc::RUSAGE_SELF,
+        Who::Thread => libc::RUSAGE_THREAD,
+    };
+    // SAFETY: `rusage` is plain data, for which zero bytes are a value.
+    let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one rusage to `raw`.
+    unsafe { syscall!("getrusage", libc::SYS_getrusage, who, &raw mut raw) }?;
+    Ok(Usage {
+        user: duration(raw.ru_utime),
+        system: duration(raw.ru_stime),
+        max_resident_kib: raw.ru_maxrss.cast_unsigned(),
+        minor_faults: raw.ru_minflt.cast_unsigned(),
+        major_faults: raw.ru_majflt.cast_unsigned(),
+        voluntary_switches: raw.ru_nvcsw.cast_unsigned(),
+        involuntary_switches: raw.ru_nivcsw.cast_unsigned(),
+    })
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = Duration::from_secs(time.tv_sec.cast_unsigned());
+    seconds + Duration::from_micros(time.tv_usec.cast_unsigned())
+}
+
+/// A soft and a hard limit; `u64::MAX` is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Limit {
+    /// What is enforced.
+    pub soft: u64,
+    /// What the soft limit may be raised to.
+    pub hard: u64,
+}
+
+/// Reads a limit (`libc::RLIMIT_*`) of a process; 0 for this one.
+///
+/// # Errors
+/// EINVAL, ESRCH, EPERM.
+pub fn limit(pid: i32, resource: u32) -> Result<Limit> {
+    let mut old = Limit::default();
+    // SAFETY: the new limit may be null; the kernel writes two 64-bit numbers to `old`.
+    unsafe {
+        syscall!(
+            "prlimit64",
+            libc::SYS_prlimit64,
+            pid,
+            resource,
+            0_usize,
+            &raw mut old
+        )
+    }?;
+    Ok(old)
+}
+
+/// Sets a limit (`libc::RLIMIT_*`) of a process; 0 for this one.
+///
+/// # Errors
+/// EINVAL when soft is above hard, EPERM to raise the hard limit, ESRCH.
+pub fn set_limit(pid: i32, resource: u32, limit: Limit) -> Result<()> {
+    // SAFETY: the kernel reads two 64-bit numbers from `limit`; the old limit may be null.
+    unsafe {
+        syscall!(
+            "prlimit64",
+            libc::SYS_prlimit64,
+            pid,
+            resource,
+            &raw const limit,
+            0_usize
+        )
+    }?;
+    Ok(())
+}
+
+/// CPUs that a mask of this module can name.
+const CPUS: usize = 8192;
+
+/// Lets a thread (0: the calling one) run on these CPUs only.
+///
+/// # Errors
+/// EINVAL when none of them exists or a number is above 8191, ESRCH, EPERM.
+pub fn set_affinity(tid: i32, cpus: &[usize]) -> Result<()> {
+    let mut mask = [0_u64; CPUS / 64];
+    for cpu in cpus {
+        let Some(word) = mask.get_mut(cpu / 64) else {
+            return Err(crate::SyscallError::new("sched_setaffinity", libc::EINVAL));
+        };
+        *word |= 1 << (cpu % 64);
+    }
+    // SAFETY: the kernel reads at most the given size, that of `mask`.
+    unsafe {
+        syscall!(
+            "sched_setaffinity",
+            libc::SYS_sched_setaffinity,
+            tid,
+            size_of_val(&mask),
+            mask.as_ptr()
+        )
+    }?;
+    Ok(())
+}
+
+/// The CPUs that a thread (0: the calling one) may run on.
+///
+/// # Errors
+/// EINVAL on a machine with more than 8192 CPUs, ESRCH.
+pub fn affinity(tid: i32) -> Result<Vec<usize>> {
+    let mut mask = [0_u64; CPUS / 64];
+    // SAFETY: the kernel writes at most the given size, that of `mask`.
+    unsafe {
+        syscall!(
+            "sched_getaffinity",
+            libc::SYS_sched_getaffinity,
+            tid,
+            size_of_val(&mask),
+            mask.as_mut_ptr()
+        )
+    }?;
+    Ok((0..CPUS)
+        .filter(|cpu| mask[cpu / 64] & (1 << (cpu % 64)) != 0)
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn use_grows_and_limits_are_kept() {
+        let before = usage(Who::Thread).expect("own use");
+        let mut sum = 0_u64;
+        while usage(Who::Thread).expect("own use").user
+            + usage(Who::Thread).expect("own use").system
+            <= before.user + before.system
+        {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(usage(Who::Process).expect("own use").max_resident_kib > 100);
+        let done = testing::in_child(|| {
+            let wanted = Limit { soft: 64, hard: 64 };
+            set_limit(0, libc::RLIMIT_NOFILE, wanted).map_err(|e| e.errno())?;
+            let now = limit(0, libc::RLIMIT_NOFILE).map_err(|e| e.errno())?;
+            let wrong = set_limit(0, libc::RLIMIT_NOFILE, Limit { soft: 65, hard: 64 });
+            let refused = wrong.is_err_and(|e| e.is(libc::EINVAL));
+            if now == wanted && refused {
+                Ok(())
+            } else {
+                Err(200)
+            }
+        });
+        assert_eq!(done, Ok(()));
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_one_cpu() {
+        let thread = std::thread::spawn(|| {
+            let all = affinity(0).expect("own mask");
+            let last = *all.last().expect("at least one CPU");
+            set_affinity(0, &[last]).expect("it was allowed before");
+            assert_eq!(affinity(0).expect("own mask"), [last]);
+            assert!(set_affinity(0, &[CPUS]).is_err_and(|e| e.is(libc::EINVAL)));
+            assert!(set_affinity(0, &[]).is_err_and(|e| e.is(libc::EINVAL)));
+        });
+        thread.join().expect("the checks above hold");
+    }
+}

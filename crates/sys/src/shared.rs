@@ -1,0 +1,166 @@
+//! A page that parent and child share.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use crate::error::{Result, SyscallError};
+
+/// What is in the page; 4096 bytes, the smallest page of every architecture here.
+#[repr(C)]
+struct Page {
+    words: [AtomicU64; WORDS],
+    ints: [AtomicI32; INTS],
+    futexes: [AtomicU32; INTS],
+}
+
+const WORDS: usize = 256;
+const INTS: usize = 256;
+
+/// Zeroed memory that stays shared with every child made after it, until exec.
+#[derive(Debug)]
+pub struct SharedPage(std::ptr::NonNull<Page>);
+
+// SAFETY: the page holds nothing but atomics, and the mapping lives as long as the owner.
+unsafe impl Send for SharedPage {}
+// SAFETY: as above: every access is through a shared reference to an atomic.
+unsafe impl Sync for SharedPage {}
+
+impl SharedPage {
+    /// Maps a page.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new() -> Result<Self> {
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Page>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(SyscallError::last("mmap"));
+        }
+        let page = std::ptr::NonNull::new(address.cast::<Page>());
+        page.map(Self)
+            .ok_or(SyscallError::new("mmap", libc::EFAULT))
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is of the size and alignment of a page, zero bytes are a value of
+        // every field, and it is unmapped only when `self` is dropped.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// 64-bit slot `index`, below 256.
+    ///
+    /// # Panics
+    /// For a larger index.
+    #[must_use]
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        &self.page().words[index]
+    }
+
+    /// Signed 32-bit slot `index`, below 256.
+    ///
+    /// # Panics
+    /// For a larger index.
+    #[must_use]
+    pub fn int(&self, index: usize) -> &AtomicI32 {
+        &self.page().ints[index]
+    }
+
+    /// Unsigned 32-bit slot `index`, below 256; [`Self::wait`] and [`Self::wake`] work on these.
+    ///
+    /// # Panics
+    /// For a larger index.
+    #[must_use]
+    pub fn futex(&self, index: usize) -> &AtomicU32 {
+        &self.page().futexes[index]
+    }
+
+    /// Sleeps while futex slot `index` is `expected`, or until woken, interrupted or out of time.
+    ///
+    /// Returns without saying which: look at the slot again.
+    ///
+    /// # Errors
+    /// Anything but those outcomes.
+    pub fn wait(&self, index: usize, expected: u32, timeout: Option<Duration>) -> Result<()> {
+        let limit = timeout.map(crate::time::timespec);
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the slot is a live 32-bit word; the timeout is null or lives to the end of this
+        // function.
+        let result = unsafe {
+            syscall!(
+                "futex(WAIT)",
+                libc::SYS_futex,
+                self.futex(index).as_ptr(),
+                libc::FUTEX_WAIT,
+                expected,
+                limit
+            )
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) if [libc::EAGAIN, libc::EINTR, libc::ETIMEDOUT].contains(&error.errno()) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Wakes everybody who waits on futex slot `index`, in any process.
+    ///
+    /// # Errors
+    /// None are known for a live slot.
+    pub fn wake(&self, index: usize) -> Result<()> {
+        // SAFETY: the slot is a live 32-bit word, whose address is all that the call uses.
+        unsafe {
+            syscall!(
+                "futex(WAKE)",
+                libc::SYS_futex,
+                self.futex(index).as_ptr(),
+                libc::FUTEX_WAKE,
+                i32::MAX
+            )
+        }?;
+        Ok(())
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this size, and no reference outlives `self`.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Page>()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn parent_and_child_wake_each_other() {
+        assert_eq!(size_of::<Page>(), 4096);
+        let page = SharedPage::new().expect("one page");
+        let child = crate::testing::spawn(|| {
+            while page.futex(0).load(Ordering::Acquire) == 0 {
+                page.wait(0, 0, None).map_err(|e| e.errno())?;
+            }
+            page.word(255).store(u64::MAX, Ordering::Release);
+            Ok(())
+        });
+        page.futex(0).store(1, Ordering::Release);
+        page.wake(0).expect("the slot is live");
+        assert_eq!(crate::testing::reap(child), Ok(()));
+        assert_eq!(page.word(255).load(Ordering::Acquire), u64::MAX);
+        page.wait(1, 0, Some(Duration::from_millis(1)))
+            .expect("a timeout is not an error");
+    }
+}

@@ -1,0 +1,103 @@
+//! Calls by number, and the cheap calls that workloads repeat.
+
+use crate::kernel::number;
+
+/// Makes call `nr` and returns the kernel's raw result: an error is its negative number.
+///
+/// # Safety
+/// As for every call: addresses must be valid for what the call does, and it must not pull away
+/// memory, descriptors or threads that this program uses.
+#[must_use]
+pub unsafe fn raw(nr: i64, args: [u64; 6]) -> i64 {
+    // SAFETY: passed on to the caller.
+    let result = unsafe { crate::kernel::call("syscall", nr, args.map(|arg| arg as usize)) };
+    match result {
+        Ok(value) => value.cast_signed() as i64,
+        Err(error) => -i64::from(error.errno()),
+    }
+}
+
+/// Calls without addresses and without an effect on anything this program relies on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Harmless {
+    /// Closes descriptor -1, which fails with EBADF after a full trip into the kernel.
+    CloseInvalid,
+    /// `getgid`.
+    Getgid,
+    /// `getpid`.
+    Getpid,
+    /// `getppid`.
+    Getppid,
+    /// `gettid`.
+    Gettid,
+    /// `getuid`.
+    Getuid,
+    /// `sched_yield`.
+    SchedYield,
+    /// `umask` with this mask (the low 9 bits); changes the mode of files that are made later.
+    Umask(u16),
+}
+
+/// Makes a harmless call and returns the kernel's raw result.
+#[inline]
+pub fn harmless(call: Harmless) -> i64 {
+    let (nr, arg) = match call {
+        Harmless::CloseInvalid => (libc::SYS_close, u64::MAX),
+        Harmless::Getgid => (libc::SYS_getgid, 0),
+        Harmless::Getpid => (libc::SYS_getpid, 0),
+        Harmless::Getppid => (libc::SYS_getppid, 0),
+        Harmless::Gettid => (libc::SYS_gettid, 0),
+        Harmless::Getuid => (libc::SYS_getuid, 0),
+        Harmless::SchedYield => (libc::SYS_sched_yield, 0),
+        Harmless::Umask(mask) => (libc::SYS_umask, u64::from(mask & 0o777)),
+    };
+    // SAFETY: none of these takes an address, and -1 is nobody's descriptor.
+    unsafe { raw(nr, [arg, 0, 0, 0, 0, 0]) }
+}
+
+/// This process.
+#[must_use]
+pub fn getpid() -> i32 {
+    number(harmless(Harmless::Getpid) as usize)
+}
+
+/// This thread.
+#[must_use]
+pub fn gettid() -> i32 {
+    number(harmless(Harmless::Gettid) as usize)
+}
+
+/// The parent process; 0 when it is outside this pid namespace.
+#[must_use]
+pub fn getppid() -> i32 {
+    number(getppid_raw() as usize)
+}
+
+/// `getppid` with the kernel's raw result, which a filter may have made an error.
+pub fn getppid_raw() -> i64 {
+    harmless(Harmless::Getppid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_the_kernels() {
+        assert_eq!(getpid().cast_unsigned(), std::process::id());
+        assert_eq!(getppid(), std::os::unix::process::parent_id().cast_signed());
+        assert_eq!(harmless(Harmless::CloseInvalid), -i64::from(libc::EBADF));
+        assert_eq!(harmless(Harmless::SchedYield), 0);
+        let done = crate::testing::in_child(|| {
+            harmless(Harmless::Umask(0o77));
+            if harmless(Harmless::Umask(0o22)) == 0o77 {
+                Ok(())
+            } else {
+                Err(200)
+            }
+        });
+        assert_eq!(done, Ok(()));
+        // SAFETY: no such call exists, so nothing happens.
+        assert_eq!(unsafe { raw(100_000, [0; 6]) }, -i64::from(libc::ENOSYS));
+    }
+}

@@ -1,0 +1,218 @@
+//! Waiting for children and tracees.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::error::{Result, SyscallError};
+
+/// Do not wait.
+pub const NO_HANG: i32 = libc::WNOHANG;
+/// Report stops of children that are not traced.
+pub const UNTRACED: i32 = libc::WUNTRACED;
+/// Report continued children.
+pub const CONTINUED: i32 = libc::WCONTINUED;
+/// Children of any kind, threads included.
+pub const ALL: i32 = libc::__WALL;
+/// Not the children and tracees of other threads of this process.
+pub const NO_THREAD: i32 = libc::__WNOTHREAD;
+
+/// Whom to wait for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Target {
+    /// Any child or tracee.
+    Any,
+    /// Any member of this process group.
+    Group(i32),
+    /// This child or tracee.
+    Pid(i32),
+}
+
+/// What became of a child or tracee.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Status {
+    /// It goes on after a stop.
+    Continued,
+    /// It ended by itself.
+    Exited(i32),
+    /// A tracee stopped for a `ptrace::EVENT_*`.
+    PtraceEvent {
+        /// The stop's signal: SIGTRAP, or the stopping signal of a group-stop.
+        signal: i32,
+        /// The event.
+        event: u32,
+    },
+    /// A signal ended it.
+    Signaled {
+        /// The signal.
+        signal: i32,
+        /// Whether a core was dumped.
+        core: bool,
+    },
+    /// It stopped by this signal, or is about to receive it when traced.
+    Stopped(i32),
+    /// A tracee entered or left a call; only with `ptrace::OPTION_TRACESYSGOOD`.
+    SyscallStop,
+}
+
+impl Status {
+    /// Reads a raw wait status.
+    #[must_use]
+    pub fn from_raw(raw: i32) -> Self {
+        if libc::WIFEXITED(raw) {
+            return Self::Exited(libc::WEXITSTATUS(raw));
+        }
+        if libc::WIFSIGNALED(raw) {
+            return Self::Signaled {
+                signal: libc::WTERMSIG(raw),
+                core: libc::WCOREDUMP(raw),
+            };
+        }
+        if libc::WIFCONTINUED(raw) {
+            return Self::Continued;
+        }
+        let signal = libc::WSTOPSIG(raw);
+        let event = raw.cast_unsigned() >> 16;
+        if event != 0 {
+            return Self::PtraceEvent { signal, event };
+        }
+        // TRACESYSGOOD sets bit 7 of the signal of a syscall-stop.
+        if signal == libc::SIGTRAP | 0x80 {
+            return Self::SyscallStop;
+        }
+        Self::Stopped(signal)
+    }
+
+    /// Whether the child is gone.
+    #[must_use]
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Exited(_) | Self::Signaled { .. })
+    }
+
+    /// The exit status a shell would give: 128 + n for signal n; `None` if it did not end.
+    #[must_use]
+    pub fn shell_code(self) -> Option<i32> {
+        match self {
+            Self::Exited(code) => Some(code),
+            Self::Signaled { signal, .. } => Some(128 + signal),
+            _ => None,
+        }
+    }
+}
+
+/// Waits for a change; `None` with [`NO_HANG`] when there is none.
+///
+/// # Errors
+/// ECHILD when there is nobody to wait for, EINTR.
+pub fn wait(target: Target, flags: i32) -> Result<Option<(i32, Status)>> {
+    let pid = match target {
+        Target::Any => -1,
+        Target::Group(group) => -group,
+        Target::Pid(pid) => pid,
+    };
+    let mut raw: i32 = 0;
+    // SAFETY: the kernel writes one int to `raw`; the rusage pointer may be null.
+    let found = unsafe { syscall!("wait4", libc::SYS_wait4, pid, &raw mut raw, flags, 0_usize) }?;
+    if found == 0 {
+        return Ok(None);
+    }
+    Ok(Some((crate::kernel::number(found), Status::from_raw(raw))))
+}
+
+/// Waits for the end of a child by its pidfd and reaps it; `None` with [`NO_HANG`] while it runs.
+///
+/// # Kernel
+/// 5.4.
+///
+/// # Errors
+/// ECHILD when the process is not our child, EINTR.
+pub fn wait_pidfd(pidfd: BorrowedFd<'_>, flags: i32) -> Result<Option<Status>> {
+    // SAFETY: `siginfo_t` is plain data, for which zero bytes are a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let id = pidfd.as_raw_fd().cast_unsigned();
+    // SAFETY: the kernel writes one siginfo_t to `info`; the rusage pointer may be null.
+    unsafe {
+        syscall!(
+            "waitid(P_PIDFD)",
+            libc::SYS_waitid,
+            libc::P_PIDFD,
+            id,
+            &raw mut info,
+            flags | libc::WEXITED,
+            0_usize
+        )
+    }?;
+    if info.si_signo == 0 {
+        return Ok(None);
+    }
+    // SAFETY: a result of waitid with si_signo set is of the SIGCHLD form, which has si_status.
+    let status = unsafe { info.si_status() };
+    match info.si_code {
+        libc::CLD_EXITED => Ok(Some(Status::Exited(status))),
+        libc::CLD_KILLED => Ok(Some(Status::Signaled {
+            signal: status,
+            core: false,
+        })),
+        libc::CLD_DUMPED => Ok(Some(Status::Signaled {
+            signal: status,
+            core: true,
+        })),
+        _ => Err(SyscallError::new("waitid(P_PIDFD)", libc::EPROTO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_statuses_are_told_apart() {
+        assert_eq!(Status::from_raw(3 << 8), Status::Exited(3));
+        assert_eq!(
+            Status::from_raw(9),
+            Status::Signaled {
+                signal: 9,
+                core: false
+            }
+        );
+        assert_eq!(
+            Status::from_raw(11 | 0x80),
+            Status::Signaled {
+                signal: 11,
+                core: true
+            }
+        );
+        assert_eq!(Status::from_raw(0xffff), Status::Continued);
+        assert_eq!(Status::from_raw(19 << 8 | 0x7f), Status::Stopped(19));
+        assert_eq!(Status::from_raw(0x85 << 8 | 0x7f), Status::SyscallStop);
+        let event = Status::PtraceEvent {
+            signal: 5,
+            event: 128,
+        };
+        assert_eq!(Status::from_raw(128 << 16 | 5 << 8 | 0x7f), event);
+        assert_eq!(Status::Exited(3).shell_code(), Some(3));
+        assert_eq!(Status::from_raw(9).shell_code(), Some(137));
+    }
+
+    #[test]
+    fn a_childs_end_is_reported_by_pid_and_by_pidfd() {
+        let pid = crate::testing::spawn(|| Err(7));
+        assert_eq!(
+            wait(Target::Pid(pid), ALL),
+            Ok(Some((pid, Status::Exited(7))))
+        );
+        let pid = crate::testing::spawn(|| {
+            crate::testing::sleep_for_ever();
+            Ok(())
+        });
+        let pidfd = crate::pidfd::open(pid).expect("the child is not reaped");
+        use std::os::fd::AsFd;
+        assert_eq!(wait_pidfd(pidfd.as_fd(), NO_HANG), Ok(None));
+        crate::pidfd::send_signal(pidfd.as_fd(), libc::SIGKILL).expect("it is our child");
+        let killed = Status::Signaled {
+            signal: 9,
+            core: false,
+        };
+        assert_eq!(wait_pidfd(pidfd.as_fd(), 0), Ok(Some(killed)));
+        let gone = wait(Target::Pid(pid), ALL);
+        assert!(gone.is_err_and(|e| e.is(libc::ECHILD)));
+    }
+}
