@@ -229,10 +229,10 @@ codes! {
         "The rule asks for this with skip-if-unknown-filter; without it this is an error."
     UnusedMacro Warning "LOAD_UNUSED_MACRO"
         "A macro is not used"
-        "No rule needs the macro, directly or through another macro."
+        "No rule and no other macro refers to it."
     UnusedList Warning "LOAD_UNUSED_LIST"
         "A list is not used"
-        "No rule or macro names the list, directly or through another list."
+        "No rule, macro or other list refers to it."
     UnknownItem Warning "LOAD_UNKNOWN_ITEM"
         "An item of unknown kind is ignored"
         "An item has to have one of the keys rule, macro, list, required_engine_version and \

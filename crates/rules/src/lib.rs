@@ -2,3 +2,9 @@
 
 pub mod condition;
 pub mod diagnostic;
+pub mod load;
+pub mod ruleset;
+
+pub use diagnostic::{Code, Diagnostic, Location, Severity};
+pub use load::Loader;
+pub use ruleset::{Priority, Rule, Ruleset};

@@ -162,7 +162,12 @@ impl<'a> Lexer<'a> {
         .word();
         if word.is_empty() {
             let next = self.rest().chars().next().unwrap_or(' ');
-            return format!("`{}`", next.escape_debug());
+            let shown = if next.is_control() {
+                next.escape_default().to_string()
+            } else {
+                next.into()
+            };
+            return format!("`{shown}`");
         }
         if word.chars().count() > EXCERPT_CHARS {
             let head: String = word.chars().take(EXCERPT_CHARS).collect();
@@ -225,6 +230,16 @@ pub(super) fn is_bare_argument(text: &str) -> bool {
     Lexer::new(text, SourceId(0))
         .bare_argument()
         .is_some_and(|token| token.len() == text.len())
+}
+
+/// Whether a condition can spell this text as the name of a macro.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    identifier_len(text).is_some_and(|len| len == text.len())
+}
+
+/// Whether a condition can spell this text as the name of a list.
+pub(crate) fn is_list_name(text: &str) -> bool {
+    is_bare_string(text)
 }
 
 fn is_blank(c: char) -> bool {

@@ -56,9 +56,9 @@ use super::ast::{
 use super::lexer::{Lexer, QuoteError, QuoteProblem};
 use crate::diagnostic::closest;
 
-/// How many parentheses and transformers may be open at once. Falco's limit is about the same; what
-/// matters is that hostile input ends in an error and not in an overflow of the stack.
-pub const MAX_DEPTH: usize = 200;
+/// How many parentheses and transformers may be open at once, so that hostile input ends in an error
+/// and not in an overflow of the stack. Public rules open 8 at most; Falco stops at about 200.
+pub const MAX_DEPTH: usize = 100;
 
 /// Longest condition, in bytes. The longest one in public rule sets has about 10 kB.
 pub const MAX_LENGTH: usize = 1 << 20;

@@ -1,0 +1,440 @@
+//! Applies items in the order of the files: definitions replace, appends and overrides change.
+
+use std::collections::{HashMap, HashSet};
+
+use super::item::{
+    Entry, ExceptionItem, Item, ItemKind, ListItem, MacroItem, RuleItem, RuleUpdate,
+};
+use super::version::Version;
+use super::{Config, ENGINE_VERSION};
+use crate::diagnostic::{Code, Diagnostic, Location, closest};
+use crate::ruleset::PluginRequirement;
+
+/// Items by name, in the order of first definition.
+pub(super) struct Named<T> {
+    items: Vec<T>,
+    index: HashMap<String, usize>,
+}
+
+impl<T> Named<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            items: Vec::new(),
+            index: HashMap::new(),
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&T> {
+        self.index.get(name).map(|&at| &self.items[at])
+    }
+
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.index.get(name).copied()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter()
+    }
+
+    pub(super) fn at(&self, position: usize) -> &T {
+        &self.items[position]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    fn get_mut(&mut self, name: &str) -> Option<&mut T> {
+        self.index.get(name).map(|&at| &mut self.items[at])
+    }
+
+    /// Replaces the item of this name where it stands, or adds one.
+    fn define(&mut self, name: &str, item: T) {
+        match self.get_mut(name) {
+            Some(old) => *old = item,
+            None => {
+                self.index.insert(name.to_owned(), self.items.len());
+                self.items.push(item);
+            }
+        }
+    }
+}
+
+/// A macro with its place in the order that decides which macros it may refer to: those whose
+/// `first` is below its `last`.
+pub(super) struct CollectedMacro {
+    pub(super) item: MacroItem,
+    /// When it was first defined.
+    pub(super) first: usize,
+    /// When it was last changed.
+    pub(super) last: usize,
+}
+
+pub(super) struct CollectedRule {
+    pub(super) item: RuleItem,
+    /// Nothing produces events of its source.
+    pub(super) unknown_source: bool,
+}
+
+pub(super) struct Collector {
+    pub(super) rules: Named<CollectedRule>,
+    pub(super) macros: Named<CollectedMacro>,
+    pub(super) lists: Named<ListItem>,
+    pub(super) engine_version: Option<Version>,
+    pub(super) plugins: Vec<PluginRequirement>,
+    /// Items whose definition has an error: whoever needs them is not to blame.
+    broken: HashSet<(ItemKind, String)>,
+    /// Counts items, for the order of macros.
+    clock: usize,
+}
+
+impl Collector {
+    pub(super) fn new() -> Self {
+        Self {
+            rules: Named::new(),
+            macros: Named::new(),
+            lists: Named::new(),
+            engine_version: None,
+            plugins: Vec::new(),
+            broken: HashSet::new(),
+            clock: 0,
+        }
+    }
+
+    pub(super) fn mark_broken(&mut self, kind: ItemKind, name: String) {
+        self.broken.insert((kind, name));
+    }
+
+    pub(super) fn is_broken(&self, kind: ItemKind, name: &str) -> bool {
+        self.broken.contains(&(kind, name.to_owned()))
+    }
+
+    /// Takes one item; gives what is wrong with it in its context.
+    pub(super) fn apply(&mut self, item: Item, config: &Config) -> Vec<Diagnostic> {
+        let mut problems = Vec::new();
+        self.clock += 1;
+        match item {
+            Item::EngineVersion(version, location) => {
+                problems.extend(self.require_engine(version, location));
+            }
+            Item::Plugins(requirements) => {
+                problems.extend(requirements.iter().filter_map(|r| check_plugin(r, config)));
+                self.plugins.extend(requirements);
+            }
+            Item::List {
+                item,
+                append: false,
+            } => {
+                let name = item.name.clone();
+                self.lists.define(&name, item);
+            }
+            Item::List { item, append: true } => problems.extend(self.append_list(item)),
+            Item::Macro {
+                item,
+                append: false,
+            } => self.define_macro(item),
+            Item::Macro { item, append: true } => problems.extend(self.append_macro(item)),
+            Item::Rule(item) => self.define_rule(*item, config, &mut problems),
+            Item::UpdateRule { append, replace } => {
+                if let Some(update) = append {
+                    self.update_rule(*update, true, &mut problems);
+                }
+                if let Some(update) = replace {
+                    self.update_rule(*update, false, &mut problems);
+                }
+            }
+            Item::EnableRule {
+                name,
+                enabled,
+                location,
+            } => match self.rules.get_mut(&name) {
+                Some(rule) => rule.item.enabled = enabled,
+                None => problems.extend(self.missing(ItemKind::Rule, &name, &location, "switch")),
+            },
+        }
+        problems
+    }
+
+    fn require_engine(&mut self, version: Version, location: Location) -> Option<Diagnostic> {
+        self.engine_version = self.engine_version.max(Some(version));
+        if ENGINE_VERSION.satisfies(version) {
+            return None;
+        }
+        let message = format!("the rules need engine version {version}, this is {ENGINE_VERSION}");
+        let help = "use rules of an older release, or a newer engine";
+        Some(Diagnostic::new(Code::Validate, location, message).with_help(help))
+    }
+
+    fn append_list(&mut self, item: ListItem) -> Option<Diagnostic> {
+        match self.lists.get_mut(&item.name) {
+            Some(list) => {
+                list.items.extend(item.items);
+                None
+            }
+            None => self.missing(ItemKind::List, &item.name, &item.location, "append to"),
+        }
+    }
+
+    fn define_macro(&mut self, item: MacroItem) {
+        let first = self
+            .macros
+            .get(&item.name)
+            .map_or(self.clock, |earlier| earlier.first);
+        let name = item.name.clone();
+        self.macros.define(
+            &name,
+            CollectedMacro {
+                item,
+                first,
+                last: self.clock,
+            },
+        );
+    }
+
+    fn append_macro(&mut self, item: MacroItem) -> Option<Diagnostic> {
+        let clock = self.clock;
+        match self.macros.get_mut(&item.name) {
+            Some(earlier) => {
+                earlier.item.condition.append(" ", &item.condition);
+                earlier.last = clock;
+                None
+            }
+            None => self.missing(ItemKind::Macro, &item.name, &item.location, "append to"),
+        }
+    }
+
+    fn define_rule(&mut self, item: RuleItem, config: &Config, problems: &mut Vec<Diagnostic>) {
+        let (name, location) = (item.name.clone(), item.location.clone());
+        let context = format!("rule {name}");
+        let known = config.sources.contains(&item.source);
+        if !known {
+            let near = closest(&item.source, config.sources.iter().map(String::as_str));
+            let message = format!(
+                "no events of source `{}` are produced, the rule is left out",
+                item.source
+            );
+            let mut warning = Diagnostic::new(Code::UnknownSource, location.clone(), message);
+            warning.help = near.map(|near| format!("did you mean `{near}`?"));
+            problems.push(warning.in_item(&context));
+        }
+        if let Some(problem) = self.source_conflict(&name, &item.source, &location) {
+            self.mark_broken(ItemKind::Rule, name);
+            problems.push(problem);
+            return;
+        }
+        let wrong = item.exceptions.iter().filter_map(check_exception);
+        let wrong: Vec<_> = wrong.map(|problem| problem.in_item(&context)).collect();
+        if wrong.is_empty() {
+            self.rules.define(
+                &name,
+                CollectedRule {
+                    item,
+                    unknown_source: !known,
+                },
+            );
+        } else {
+            self.mark_broken(ItemKind::Rule, name);
+            problems.extend(wrong);
+        }
+    }
+
+    fn update_rule(&mut self, update: RuleUpdate, append: bool, problems: &mut Vec<Diagnostic>) {
+        let context = format!("rule {}", update.name);
+        let source = update.source.as_deref().unwrap_or("");
+        if let Some(problem) = self.source_conflict(&update.name, source, &update.location) {
+            problems.push(problem);
+            return;
+        }
+        let Some(rule) = self.rules.get_mut(&update.name) else {
+            let what = if append { "append to" } else { "override" };
+            problems.extend(self.missing(ItemKind::Rule, &update.name, &update.location, what));
+            return;
+        };
+        let wrong = if append {
+            append_to_rule(&mut rule.item, update)
+        } else {
+            replace_in_rule(&mut rule.item, update)
+        };
+        problems.extend(wrong.into_iter().map(|problem| problem.in_item(&context)));
+    }
+
+    fn source_conflict(&self, name: &str, source: &str, at: &Location) -> Option<Diagnostic> {
+        let earlier = &self.rules.get(name)?.item;
+        if source.is_empty() || earlier.source == source {
+            return None;
+        }
+        let message = format!(
+            "the rule has source `{source}` here and `{}` in its definition at {}",
+            earlier.source, earlier.location
+        );
+        Some(Diagnostic::new(Code::Validate, at.clone(), message).in_item(format!("rule {name}")))
+    }
+
+    fn missing(&self, kind: ItemKind, name: &str, at: &Location, verb: &str) -> Option<Diagnostic> {
+        if self.is_broken(kind, name) {
+            return None;
+        }
+        let word = kind.word();
+        let near = match kind {
+            ItemKind::Rule => closest(name, self.rules.names()),
+            ItemKind::Macro => closest(name, self.macros.names()),
+            ItemKind::List => closest(name, self.lists.names()),
+        };
+        let help = near.map_or_else(
+            || format!("define the {word} before, or load the file that does so first"),
+            |near| format!("did you mean `{near}`?"),
+        );
+        let message = format!("there is no {word} `{name}` to {verb} yet");
+        let problem = Diagnostic::new(Code::Validate, at.clone(), message);
+        Some(problem.with_help(help).in_item(format!("{word} {name}")))
+    }
+}
+
+fn append_to_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
+    if let Some(condition) = update.condition {
+        rule.condition.append(" ", &condition);
+    }
+    if let Some(output) = update.output {
+        rule.output.append(" ", &output);
+    }
+    if let Some(desc) = update.desc {
+        rule.desc.push(' ');
+        rule.desc.push_str(&desc);
+    }
+    rule.tags.extend(update.tags.into_iter().flatten());
+    let exceptions = update.exceptions.into_iter().flatten();
+    exceptions
+        .filter_map(|exception| append_exception(rule, exception))
+        .collect()
+}
+
+fn append_exception(rule: &mut RuleItem, exception: ExceptionItem) -> Option<Diagnostic> {
+    let problem = |message: String| {
+        Some(Diagnostic::new(
+            Code::Validate,
+            exception.location.clone(),
+            message,
+        ))
+    };
+    let name = &exception.name;
+    if let Some(earlier) = rule
+        .exceptions
+        .iter_mut()
+        .find(|earlier| earlier.name == *name)
+    {
+        if exception.fields.is_some() || exception.comps.is_some() {
+            return problem(format!(
+                "exception `{name}` exists already: only values can be appended to it"
+            ));
+        }
+        earlier.values.extend(exception.values);
+        return None;
+    }
+    if exception.fields.is_none() {
+        return problem(format!("exception `{name}` is new and needs fields"));
+    }
+    if exception.values.is_empty() {
+        return problem(format!("exception `{name}` is new and needs values"));
+    }
+    if let Some(problem) = check_exception(&exception) {
+        return Some(problem);
+    }
+    rule.exceptions.push(exception);
+    None
+}
+
+fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
+    /// Sets what the update gives.
+    fn set<T>(old: &mut T, new: Option<T>) {
+        if let Some(new) = new {
+            *old = new;
+        }
+    }
+    let wrong: Vec<_> = update
+        .exceptions
+        .iter()
+        .flatten()
+        .filter_map(check_exception)
+        .collect();
+    if !wrong.is_empty() {
+        return wrong;
+    }
+    set(&mut rule.condition, update.condition);
+    set(&mut rule.output, update.output);
+    set(&mut rule.desc, update.desc);
+    set(&mut rule.priority, update.priority);
+    set(&mut rule.tags, update.tags);
+    set(&mut rule.enabled, update.enabled);
+    set(&mut rule.capture, update.capture);
+    set(&mut rule.capture_duration_ms, update.capture_duration_ms);
+    set(&mut rule.warn_evttypes, update.warn_evttypes);
+    set(
+        &mut rule.skip_if_unknown_filter,
+        update.skip_if_unknown_filter,
+    );
+    set(&mut rule.exceptions, update.exceptions);
+    wrong
+}
+
+/// Whether fields and comps fit together; values are looked at when the condition is built.
+fn check_exception(exception: &ExceptionItem) -> Option<Diagnostic> {
+    let problem =
+        |at: &Location, message: String| Some(Diagnostic::new(Code::Validate, at.clone(), message));
+    let name = &exception.name;
+    match (exception.fields.as_ref()?, &exception.comps) {
+        (Entry::Many(fields, _), Some(Entry::Many(comps, at))) if fields.len() != comps.len() => {
+            problem(
+                at,
+                format!(
+                    "exception `{name}` has {} fields and {} comps",
+                    fields.len(),
+                    comps.len()
+                ),
+            )
+        }
+        (Entry::Many(..), Some(Entry::One(comp))) => problem(
+            comp.start(),
+            format!("exception `{name}` has a list of fields: comps has to be a list too"),
+        ),
+        (Entry::One(_), Some(Entry::Many(_, at))) => problem(
+            at,
+            format!("exception `{name}` has a single field: comps has to be a single one too"),
+        ),
+        _ => None,
+    }
+}
+
+fn check_plugin(requirement: &PluginRequirement, config: &Config) -> Option<Diagnostic> {
+    let loaded = |(name, required): &(String, Version)| {
+        config
+            .plugins
+            .get(name)
+            .is_some_and(|have| have.satisfies(*required))
+    };
+    if requirement.alternatives.iter().any(loaded) {
+        return None;
+    }
+    let wanted: Vec<String> = requirement
+        .alternatives
+        .iter()
+        .map(|(name, version)| match config.plugins.get(name) {
+            Some(have) => format!("{name} >= {version} (this is {have})"),
+            None => format!("{name} >= {version}"),
+        })
+        .collect();
+    let message = format!(
+        "a plugin that the rules need is not there: {}",
+        wanted.join(" or ")
+    );
+    let have: Vec<String> = config
+        .plugins
+        .iter()
+        .map(|(n, v)| format!("{n} {v}"))
+        .collect();
+    let help = format!("leave these rules out; there is {}", have.join(", "));
+    Some(Diagnostic::new(Code::Validate, requirement.location.clone(), message).with_help(help))
+}

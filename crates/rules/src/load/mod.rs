@@ -1,0 +1,173 @@
+//! Rule files to a resolved rule set.
+//!
+//! `yaml` reads a file into nodes with positions, `read` a node into an item, `collect` applies the
+//! items in order, and `resolve` builds the conditions once all files are known. Each step reports
+//! whatever is wrong and goes on with the rest.
+
+mod collect;
+mod exception;
+mod item;
+mod read;
+mod resolve;
+mod source;
+#[cfg(test)]
+mod tests;
+mod version;
+mod yaml;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use self::collect::Collector;
+use self::source::File;
+use self::yaml::Kind;
+use crate::diagnostic::{Code, Diagnostic, Location};
+use crate::ruleset::Ruleset;
+
+pub use self::resolve::{MAX_CONDITION_DEPTH, MAX_CONDITION_NODES, MAX_LIST_ITEMS};
+pub use self::source::{SourceText, Sources};
+pub use self::version::Version;
+pub use self::yaml::{MAX_FILE_BYTES, MAX_NESTING, MAX_NODES};
+
+/// The version of Falco's rule engine whose language this is. Rules that ask for a newer one are
+/// refused. The newest addition is that of 0.62: `oneof`, `anyof`, `allof`.
+pub const ENGINE_VERSION: Version = Version::new(0, 63, 0);
+
+/// Plugins whose fields are built in, with the version that the fields are of.
+pub const BUILTIN_PLUGINS: [(&str, Version); 1] = [("container", Version::new(0, 7, 0))];
+
+/// The source of a rule that names none.
+pub const SYSCALL_SOURCE: &str = "syscall";
+
+/// What the rules can count on besides the files themselves.
+struct Config {
+    sources: BTreeSet<String>,
+    plugins: BTreeMap<String, Version>,
+}
+
+/// Loads rule files, in order.
+///
+/// ```
+/// let text = "- macro: shell\n  condition: proc.name in (sh, bash)\n";
+/// let (ruleset, diagnostics) = rules::load::Loader::new().add("my.yaml", text).finish();
+/// assert_eq!(ruleset.macros.len(), 1);
+/// assert_eq!(diagnostics[0].to_string(),
+///     "my.yaml:1:3: warning[LOAD_UNUSED_MACRO]: macro shell: no rule and no other macro refers to it");
+/// ```
+pub struct Loader {
+    config: Config,
+    collector: Collector,
+    diagnostics: Vec<Diagnostic>,
+    files: HashMap<Arc<str>, usize>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Loader {
+    /// A loader that knows the source `syscall` and the built-in plugins.
+    #[must_use]
+    pub fn new() -> Self {
+        let plugins = BUILTIN_PLUGINS.map(|(name, version)| (name.to_owned(), version));
+        let config = Config {
+            sources: BTreeSet::from([SYSCALL_SOURCE.to_owned()]),
+            plugins: BTreeMap::from(plugins),
+        };
+        Self {
+            config,
+            collector: Collector::new(),
+            diagnostics: Vec::new(),
+            files: HashMap::new(),
+        }
+    }
+
+    /// Makes another event source known, so that its rules are not left out.
+    #[must_use]
+    pub fn with_source(mut self, name: &str) -> Self {
+        self.config.sources.insert(name.to_owned());
+        self
+    }
+
+    /// Makes another plugin known to `required_plugin_versions`.
+    #[must_use]
+    pub fn with_plugin(mut self, name: &str, version: Version) -> Self {
+        self.config.plugins.insert(name.to_owned(), version);
+        self
+    }
+
+    /// Reads one file, of which `text` is the content. Later files change what earlier ones define.
+    #[must_use]
+    pub fn add(mut self, file_name: &str, text: &str) -> Self {
+        let name: Arc<str> = file_name.into();
+        let order = self.files.len();
+        self.files.entry(Arc::clone(&name)).or_insert(order);
+        let file = File::new(name, text);
+        let (documents, error) = yaml::read(&file, text);
+        for document in documents {
+            match &document.kind {
+                Kind::Null => {}
+                Kind::Sequence(nodes) => {
+                    nodes
+                        .iter()
+                        .filter(|node| !node.is_null())
+                        .for_each(|node| self.add_item(node));
+                }
+                _ => {
+                    let message =
+                        format!("expected a list of items, found {}", document.describe());
+                    let problem = Diagnostic::new(Code::YamlValidate, document.location, message);
+                    self.diagnostics
+                        .push(problem.with_help("begin each item with `- `"));
+                }
+            }
+        }
+        self.diagnostics.extend(error);
+        self
+    }
+
+    /// Reports a file that the caller could not read.
+    #[must_use]
+    pub fn add_unreadable(mut self, file_name: &str, cause: &str) -> Self {
+        let location = Location {
+            file: file_name.into(),
+            line: 0,
+            column: 0,
+        };
+        let order = self.files.len();
+        self.files
+            .entry(Arc::clone(&location.file))
+            .or_insert(order);
+        let message = format!("cannot read the file: {cause}");
+        self.diagnostics
+            .push(Diagnostic::new(Code::FileRead, location, message));
+        self
+    }
+
+    fn add_item(&mut self, node: &yaml::Node) {
+        let reading = read::read_item(node);
+        self.diagnostics.extend(reading.diagnostics);
+        if let Some(item) = reading.item {
+            self.diagnostics
+                .extend(self.collector.apply(item, &self.config));
+        }
+        if let Some((kind, name)) = reading.broken {
+            self.collector.mark_broken(kind, name);
+        }
+    }
+
+    /// Builds the rules. With errors among the diagnostics the rule set lacks the items concerned.
+    #[must_use]
+    pub fn finish(self) -> (Ruleset, Vec<Diagnostic>) {
+        let mut diagnostics = self.diagnostics;
+        let ruleset = resolve::resolve(&self.collector, &mut diagnostics);
+        let order = |file: &Arc<str>| self.files.get(file).copied().unwrap_or(usize::MAX);
+        diagnostics.sort_by_key(|diagnostic| {
+            let at = &diagnostic.location;
+            (order(&at.file), at.line, at.column)
+        });
+        (ruleset, diagnostics)
+    }
+}

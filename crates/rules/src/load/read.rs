@@ -1,0 +1,758 @@
+//! One YAML node to one item: keys, types, and which of them `override` names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::SYSCALL_SOURCE;
+use super::item::{
+    ENGINE_KEYS, EXCEPTION_KEYS, Entry, ExceptionItem, Item, ItemKind, Key, LIST_KEYS, ListItem,
+    MACRO_KEYS, MacroItem, PLUGIN_KEYS, RULE_KEYS, RuleItem, RuleUpdate,
+};
+use super::source::SourceText;
+use super::version::{Version, number};
+use super::yaml::{Kind, Node};
+use crate::condition::{is_identifier, is_list_name};
+use crate::diagnostic::{Code, Diagnostic, Location, closest};
+use crate::ruleset::{PluginRequirement, Priority};
+
+/// What became of a node.
+pub(super) struct Reading {
+    pub(super) item: Option<Item>,
+    /// The item that could not be read, so that nobody complains that it is missing.
+    pub(super) broken: Option<(ItemKind, String)>,
+    pub(super) diagnostics: Vec<Diagnostic>,
+}
+
+pub(super) fn read_item(node: &Node) -> Reading {
+    let mut reader = Reader {
+        pairs: &[],
+        location: node.location.clone(),
+        context: String::new(),
+        diagnostics: Vec::new(),
+        failed: false,
+    };
+    let Kind::Mapping(pairs) = &node.kind else {
+        let message = format!(
+            "expected an item, a mapping with keys, found {}",
+            node.describe()
+        );
+        reader.fail(&node.location, message);
+        return reader.finish(None, None);
+    };
+    reader.pairs = pairs;
+    // The order decides what an item with two of these keys is.
+    if let Some(value) = reader.get("required_engine_version") {
+        let item = reader.engine_version(value);
+        reader.check_keys(ENGINE_KEYS);
+        return reader.finish(item, None);
+    }
+    if let Some(value) = reader.get("required_plugin_versions") {
+        let item = reader.plugins(value);
+        reader.check_keys(PLUGIN_KEYS);
+        return reader.finish(item, None);
+    }
+    for (kind, keys) in [
+        (ItemKind::List, LIST_KEYS),
+        (ItemKind::Macro, MACRO_KEYS),
+        (ItemKind::Rule, RULE_KEYS),
+    ] {
+        if reader.get(kind.word()).is_some() {
+            let name = reader.required_string(kind.word());
+            reader.context = name
+                .as_ref()
+                .map_or_else(String::new, |n| format!("{} {n}", kind.word()));
+            let item = name.clone().and_then(|name| match kind {
+                ItemKind::List => reader.list(name),
+                ItemKind::Macro => reader.macro_item(name),
+                ItemKind::Rule => reader.rule(name),
+            });
+            reader.check_keys(keys);
+            return reader.finish(item, name.map(|name| (kind, name)));
+        }
+    }
+    reader.unknown_item();
+    reader.finish(None, None)
+}
+
+struct Reader<'n> {
+    pairs: &'n [(Node, Node)],
+    location: Location,
+    context: String,
+    diagnostics: Vec<Diagnostic>,
+    failed: bool,
+}
+
+/// Which keys `override` names.
+#[derive(Default)]
+struct Overrides {
+    append: BTreeSet<&'static str>,
+    replace: BTreeSet<&'static str>,
+}
+
+impl Overrides {
+    fn is_empty(&self) -> bool {
+        self.append.is_empty() && self.replace.is_empty()
+    }
+}
+
+impl<'n> Reader<'n> {
+    fn finish(self, item: Option<Item>, name: Option<(ItemKind, String)>) -> Reading {
+        let item = item.filter(|_| !self.failed);
+        let broken = if item.is_none() { name } else { None };
+        Reading {
+            item,
+            broken,
+            diagnostics: self.diagnostics,
+        }
+    }
+
+    // Items.
+
+    fn engine_version(&mut self, value: &Node) -> Option<Item> {
+        let text = self.scalar("required_engine_version", value)?;
+        // A bare number is from before versions had three parts: 26 is 0.26.0.
+        let version = match number(text.text()) {
+            Some(minor) => Some(Version::new(0, minor, 0)),
+            None => Version::parse(text.text()),
+        };
+        if version.is_none() {
+            let message = format!("`{}` is not a version such as 0.57.0", text.text());
+            self.fail(&value.location, message);
+        }
+        Some(Item::EngineVersion(version?, value.location.clone()))
+    }
+
+    fn plugins(&mut self, value: &'n Node) -> Option<Item> {
+        let entries = self.sequence("required_plugin_versions", value)?;
+        let requirements = entries
+            .iter()
+            .filter_map(|entry| self.plugin(entry))
+            .collect();
+        Some(Item::Plugins(requirements))
+    }
+
+    fn plugin(&mut self, node: &'n Node) -> Option<PluginRequirement> {
+        let mut entries = vec![node];
+        if let Some(alternatives) = self.mapping("a plugin", node)?.get("alternatives") {
+            entries.extend(self.sequence("alternatives", alternatives)?);
+        }
+        let mut alternatives: Vec<(String, Version)> = Vec::new();
+        for entry in entries {
+            let keys = self.mapping("a plugin", entry)?;
+            let mut part = |key| match keys.get(key) {
+                Some(value) => self.scalar(key, value).map(|text| text.text().to_owned()),
+                None => {
+                    self.fail(&entry.location, format!("a plugin needs the key `{key}`"));
+                    None
+                }
+            };
+            let (name, text) = (part("name")?, part("version")?);
+            let Some(version) = Version::parse(&text) else {
+                let message =
+                    format!("`{text}`, asked of plugin `{name}`, is not a version such as 0.2.0");
+                self.fail_with(Code::Validate, &entry.location, message);
+                return None;
+            };
+            if alternatives.iter().any(|(other, _)| *other == name) {
+                let message = format!("plugin `{name}` is given twice as an alternative");
+                self.fail_with(Code::Validate, &entry.location, message);
+                return None;
+            }
+            alternatives.push((name, version));
+        }
+        Some(PluginRequirement {
+            alternatives,
+            location: node.location.clone(),
+        })
+    }
+
+    fn list(&mut self, name: String) -> Option<Item> {
+        if !is_list_name(&name) {
+            self.warn(
+                Code::InvalidListName,
+                format!("no condition can spell the name `{name}`"),
+            )
+            .help = Some("leave out blanks, quotes, parentheses, commas and `=`".to_owned());
+        }
+        let items = self
+            .required("items")
+            .and_then(|node| self.texts("items", node));
+        let append = self.appends(LIST_KEYS, "items");
+        let item = ListItem {
+            name,
+            items: items?,
+            location: self.location.clone(),
+        };
+        Some(Item::List { item, append })
+    }
+
+    fn macro_item(&mut self, name: String) -> Option<Item> {
+        if !is_identifier(&name) {
+            self.warn(
+                Code::InvalidMacroName,
+                format!("no condition can spell the name `{name}`"),
+            )
+            .help = Some("begin with a letter; use letters, digits and `_` only".to_owned());
+        }
+        let condition = self.required_text("condition");
+        let append = self.appends(MACRO_KEYS, "condition");
+        let item = MacroItem {
+            name,
+            condition: condition?,
+            location: self.location.clone(),
+        };
+        Some(Item::Macro { item, append })
+    }
+
+    /// Whether a macro or list adds to an earlier one, by `append` or by `override`.
+    fn appends(&mut self, keys: &'static [Key], key: &str) -> bool {
+        let flag = self.append_flag();
+        let overrides = self.overrides(keys);
+        self.check_both(flag, &overrides);
+        flag || overrides.append.contains(key)
+    }
+
+    fn rule(&mut self, name: String) -> Option<Item> {
+        let append = self.append_flag();
+        let overrides = self.overrides(RULE_KEYS);
+        self.check_both(append, &overrides);
+        if !overrides.is_empty() {
+            return Some(self.override_rule(&name, &overrides));
+        }
+        if append {
+            return Some(self.append_rule(name));
+        }
+        let defines = ["condition", "output", "desc", "priority"];
+        if defines.iter().all(|key| self.get(key).is_none()) {
+            return self.enable_rule(name);
+        }
+        self.define_rule(name)
+    }
+
+    fn override_rule(&mut self, name: &str, overrides: &Overrides) -> Item {
+        for key in RULE_KEYS
+            .iter()
+            .filter(|key| key.append || key.replace)
+            .map(|key| key.name)
+        {
+            let named = overrides.append.contains(key) || overrides.replace.contains(key);
+            match self.get_pair(key) {
+                Some((node, _)) if !named => {
+                    let help = format!("add `{key}: replace` under `override`, or drop `{key}`");
+                    let message = format!("`{key}` is given but not named under `override`");
+                    self.fail(&node.location, message).help = Some(help);
+                }
+                None if named => {
+                    let message = format!("`override` names `{key}`, which is not given");
+                    self.fail_at_item(message);
+                }
+                _ => {}
+            }
+        }
+        let append = (!overrides.append.is_empty())
+            .then(|| Box::new(self.rule_update(name.to_owned(), &overrides.append, true)));
+        let replace = (!overrides.replace.is_empty())
+            .then(|| Box::new(self.rule_update(name.to_owned(), &overrides.replace, false)));
+        Item::UpdateRule { append, replace }
+    }
+
+    /// Legacy `append: true`, which looks at the condition and the exceptions only.
+    fn append_rule(&mut self, name: String) -> Item {
+        let keys = ["condition", "exceptions"]
+            .into_iter()
+            .filter(|key| self.get(key).is_some());
+        let keys: BTreeSet<_> = keys.collect();
+        if keys.is_empty() {
+            let message = "an appended rule needs a condition or exceptions".to_owned();
+            self.fail_with(Code::Validate, &self.location.clone(), message);
+        }
+        let mut update = self.rule_update(name, &keys, true);
+        update.source = self.optional_source();
+        Item::UpdateRule {
+            append: Some(Box::new(update)),
+            replace: None,
+        }
+    }
+
+    fn rule_update(&mut self, name: String, keys: &BTreeSet<&str>, append: bool) -> RuleUpdate {
+        let mut update = RuleUpdate::new(name, self.location.clone());
+        for &key in keys {
+            let Some(node) = self.get(key) else { continue };
+            match key {
+                "condition" => {
+                    update.source = self.optional_source();
+                    update.condition = self.scalar(key, node);
+                }
+                "output" => update.output = self.scalar(key, node).map(SourceText::trimmed),
+                "desc" => update.desc = self.scalar(key, node).map(|t| t.text().to_owned()),
+                "priority" => update.priority = self.priority(node),
+                "tags" => update.tags = self.tags(node),
+                "enabled" => update.enabled = self.boolean(key, node),
+                "capture" => update.capture = self.boolean(key, node),
+                "capture_duration" => update.capture_duration_ms = self.milliseconds(key, node),
+                "warn_evttypes" => update.warn_evttypes = self.boolean(key, node),
+                "skip-if-unknown-filter" => {
+                    update.skip_if_unknown_filter = self.boolean(key, node);
+                }
+                "exceptions" => update.exceptions = self.exceptions(node, append),
+                other => unreachable!("`{other}` is in the table of keys but nothing reads it"),
+            }
+        }
+        update
+    }
+
+    fn enable_rule(&mut self, name: String) -> Option<Item> {
+        let Some(node) = self.get("enabled") else {
+            let message = "a rule needs condition, output, desc and priority, or `override`, or \
+                           `enabled` to switch an earlier rule";
+            self.fail_at_item(message.to_owned());
+            return None;
+        };
+        let enabled = self.boolean("enabled", node)?;
+        self.warn(
+            Code::DeprecatedItem,
+            "`enabled` alone is an old notation".to_owned(),
+        )
+        .help = Some("add `override: {enabled: replace}`".to_owned());
+        Some(Item::EnableRule {
+            name,
+            enabled,
+            location: self.location.clone(),
+        })
+    }
+
+    fn define_rule(&mut self, name: String) -> Option<Item> {
+        // All of them are read before any is missed, so that one run shows every problem.
+        let condition = self.required_text("condition");
+        let output = self.required_text("output").map(SourceText::trimmed);
+        let desc = self.required_string("desc");
+        let priority = self
+            .required("priority")
+            .and_then(|node| self.priority(node));
+        let source = match self.get("source") {
+            Some(_) => self.optional_source(),
+            None => Some(SYSCALL_SOURCE.to_owned()),
+        };
+        let mut flag = |key, default| match self.get(key) {
+            Some(node) => self.boolean(key, node),
+            None => Some(default),
+        };
+        let enabled = flag("enabled", true);
+        let capture = flag("capture", false);
+        let warn_evttypes = flag("warn_evttypes", true);
+        let skip_if_unknown_filter = flag("skip-if-unknown-filter", false);
+        let capture_duration = match self.get("capture_duration") {
+            Some(node) => self.milliseconds("capture_duration", node),
+            None => Some(0),
+        };
+        let tags = self
+            .get("tags")
+            .map_or(Some(BTreeSet::new()), |node| self.tags(node));
+        let exceptions = match self.get("exceptions") {
+            Some(node) => self.exceptions(node, false),
+            None => Some(Vec::new()),
+        };
+        Some(Item::Rule(Box::new(RuleItem {
+            name,
+            condition: condition?,
+            output: output?,
+            desc: desc?,
+            priority: priority?,
+            source: source.unwrap_or_else(|| SYSCALL_SOURCE.to_owned()),
+            tags: tags?,
+            enabled: enabled?,
+            capture: capture?,
+            capture_duration_ms: capture_duration?,
+            warn_evttypes: warn_evttypes?,
+            skip_if_unknown_filter: skip_if_unknown_filter?,
+            exceptions: exceptions?,
+            location: self.location.clone(),
+        })))
+    }
+
+    fn unknown_item(&mut self) {
+        let kinds = [
+            "rule",
+            "macro",
+            "list",
+            "required_engine_version",
+            "required_plugin_versions",
+        ];
+        let keys: Vec<&str> = self
+            .pairs
+            .iter()
+            .filter_map(|(key, _)| key.scalar())
+            .map(SourceText::text)
+            .collect();
+        let near = keys
+            .iter()
+            .find_map(|key| closest(key, kinds).map(|kind| (*key, kind)));
+        let first = keys
+            .first()
+            .map_or_else(String::new, |key| format!(" (first key `{key}`)"));
+        let help = match near {
+            Some((key, kind)) => format!("did you mean `{kind}` instead of `{key}`?"),
+            None => format!("an item has one of the keys {}", kinds.join(", ")),
+        };
+        self.warn(
+            Code::UnknownItem,
+            format!("item of unknown kind{first} is ignored"),
+        )
+        .help = Some(help);
+    }
+
+    // Exceptions.
+
+    /// With `append`, fields and comps may be left out: they are those of the earlier exception.
+    fn exceptions(&mut self, node: &'n Node, append: bool) -> Option<Vec<ExceptionItem>> {
+        if node.is_null() {
+            return Some(Vec::new());
+        }
+        let mut exceptions: Vec<ExceptionItem> = Vec::new();
+        for entry in self.sequence("exceptions", node)? {
+            let Some(exception) = self.exception(entry, append) else {
+                continue;
+            };
+            if exceptions.iter().any(|other| other.name == exception.name) {
+                let message = format!("exception `{}` is defined twice", exception.name);
+                self.warn_at(Code::ExceptionNameNotUnique, &exception.location, message);
+            }
+            exceptions.push(exception);
+        }
+        Some(exceptions)
+    }
+
+    fn exception(&mut self, node: &'n Node, append: bool) -> Option<ExceptionItem> {
+        let keys = self.mapping("an exception", node)?;
+        self.check_keys_of(&keys, EXCEPTION_KEYS);
+        let Some(name) = keys.get("name") else {
+            self.fail(&node.location, "an exception needs a name".to_owned());
+            return None;
+        };
+        let name = self.scalar("name", name)?.text().to_owned();
+        let fields = match keys.get("fields") {
+            Some(fields) => Some(self.entry("fields", fields)?),
+            None if append => None,
+            None => {
+                self.fail(&node.location, format!("exception `{name}` needs fields"));
+                return None;
+            }
+        };
+        let comps = match keys.get("comps") {
+            Some(comps) => Some(self.entry("comps", comps)?),
+            None => None,
+        };
+        let mut values = Vec::new();
+        match keys.get("values") {
+            Some(node) => {
+                for value in self.sequence("values", node)? {
+                    values.extend(self.entry("values", value));
+                }
+            }
+            None if append => {
+                let message = format!("exception `{name}` is appended to without values");
+                self.warn_at(Code::AppendNoValues, &node.location, message);
+            }
+            None => {}
+        }
+        Some(ExceptionItem {
+            name,
+            fields,
+            comps,
+            values,
+            location: node.location.clone(),
+        })
+    }
+
+    fn entry(&mut self, key: &str, node: &'n Node) -> Option<Entry> {
+        match &node.kind {
+            Kind::Sequence(items) => {
+                let entries: Vec<Entry> = items
+                    .iter()
+                    .filter_map(|item| self.entry(key, item))
+                    .collect();
+                (entries.len() == items.len()).then(|| Entry::Many(entries, node.location.clone()))
+            }
+            _ => self.scalar(key, node).map(Entry::One),
+        }
+    }
+
+    // Overrides.
+
+    fn append_flag(&mut self) -> bool {
+        let Some(node) = self.get("append") else {
+            return false;
+        };
+        let append = self.boolean("append", node) == Some(true);
+        if append {
+            self.warn(
+                Code::DeprecatedItem,
+                "`append: true` is an old notation".to_owned(),
+            )
+            .help = Some("write `override: {condition: append}` (or `items: append`)".to_owned());
+        }
+        append
+    }
+
+    fn check_both(&mut self, append: bool, overrides: &Overrides) {
+        if append && !overrides.is_empty() {
+            let message = "`override` and `append: true` cannot be used together".to_owned();
+            self.fail_at_item(message).help =
+                Some("leave out `append` and name the key under `override`".to_owned());
+        }
+    }
+
+    fn overrides(&mut self, keys: &'static [Key]) -> Overrides {
+        let mut overrides = Overrides::default();
+        let Some(node) = self.get("override") else {
+            return overrides;
+        };
+        let Some(entries) = self.mapping("override", node) else {
+            return overrides;
+        };
+        for (name, value) in entries {
+            let Some(key) = keys
+                .iter()
+                .find(|key| key.name == name && (key.append || key.replace))
+            else {
+                let names = keys.iter().filter(|key| key.replace).map(|key| key.name);
+                let help = closest(name, names.clone()).map_or_else(
+                    || format!("keys that can be: {}", names.collect::<Vec<_>>().join(", ")),
+                    |near| format!("did you mean `{near}`?"),
+                );
+                let message = format!("`{name}` cannot be overridden");
+                self.fail(&value.location, message).help = Some(help);
+                continue;
+            };
+            match value.scalar().map(SourceText::text) {
+                Some("append") if key.append => {
+                    overrides.append.insert(key.name);
+                }
+                Some("replace") => {
+                    overrides.replace.insert(key.name);
+                }
+                Some("append") => {
+                    self.fail(&value.location, format!("`{name}` cannot be appended to"))
+                        .help = Some(format!("use `{name}: replace`"));
+                }
+                _ => {
+                    let allowed = if key.append {
+                        "`append` or `replace`"
+                    } else {
+                        "`replace`"
+                    };
+                    let message = format!("the override of `{name}` has to be {allowed}");
+                    self.fail(&value.location, message);
+                }
+            }
+        }
+        overrides
+    }
+
+    // Values.
+
+    fn get(&self, key: &str) -> Option<&'n Node> {
+        self.get_pair(key).map(|(_, value)| value)
+    }
+
+    fn get_pair(&self, key: &str) -> Option<&'n (Node, Node)> {
+        self.pairs
+            .iter()
+            .find(|(k, _)| k.scalar().is_some_and(|text| text.text() == key))
+    }
+
+    fn required(&mut self, key: &str) -> Option<&'n Node> {
+        let node = self.get(key);
+        if node.is_none() {
+            self.fail_at_item(format!("the key `{key}` is missing"));
+        }
+        node
+    }
+
+    fn required_text(&mut self, key: &str) -> Option<SourceText> {
+        self.required(key).and_then(|node| self.scalar(key, node))
+    }
+
+    fn required_string(&mut self, key: &str) -> Option<String> {
+        self.required_text(key).map(|text| text.text().to_owned())
+    }
+
+    fn optional_source(&mut self) -> Option<String> {
+        let node = self.get("source").filter(|node| !node.is_null())?;
+        self.scalar("source", node)
+            .map(|text| text.text().to_owned())
+    }
+
+    fn scalar(&mut self, key: &str, node: &Node) -> Option<SourceText> {
+        let message = match &node.kind {
+            Kind::Scalar(text) if !text.text().is_empty() => return Some(text.clone()),
+            Kind::Scalar(_) | Kind::Null => format!("`{key}` is empty"),
+            _ => format!("`{key}` has to be a scalar, found {}", node.describe()),
+        };
+        self.fail(&node.location, message);
+        None
+    }
+
+    fn boolean(&mut self, key: &str, node: &Node) -> Option<bool> {
+        let text = self.scalar(key, node)?;
+        match text.text().to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "y" => return Some(true),
+            "false" | "no" | "off" | "n" => return Some(false),
+            _ => {}
+        }
+        self.fail(
+            &node.location,
+            format!("`{key}` has to be true or false, found `{}`", text.text()),
+        );
+        None
+    }
+
+    fn milliseconds(&mut self, key: &str, node: &Node) -> Option<u32> {
+        let text = self.scalar(key, node)?;
+        let value = number(text.text());
+        if value.is_none() {
+            let found = text.text();
+            self.fail(
+                &node.location,
+                format!("`{key}` has to be milliseconds, found `{found}`"),
+            );
+        }
+        value
+    }
+
+    fn priority(&mut self, node: &Node) -> Option<Priority> {
+        let text = self.scalar("priority", node)?;
+        let priority = Priority::parse(text.text());
+        if priority.is_none() {
+            let names = Priority::ALL.map(|p| p.name().to_ascii_lowercase());
+            let help = match closest(
+                &text.text().to_ascii_lowercase(),
+                names.iter().map(String::as_str),
+            ) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("priorities are {}", names.join(", ")),
+            };
+            let message = format!("unknown priority `{}`", text.text());
+            self.fail(&node.location, message).help = Some(help);
+        }
+        priority
+    }
+
+    fn tags(&mut self, node: &'n Node) -> Option<BTreeSet<String>> {
+        let tags = self.texts("tags", node)?;
+        Some(tags.into_iter().map(|tag| tag.text().to_owned()).collect())
+    }
+
+    fn texts(&mut self, key: &str, node: &'n Node) -> Option<Vec<SourceText>> {
+        let items = self.sequence(key, node)?;
+        let mut texts = Vec::with_capacity(items.len());
+        for item in items {
+            match &item.kind {
+                Kind::Scalar(text) => texts.push(text.clone()),
+                Kind::Null => {
+                    self.fail(&item.location, format!("an entry of `{key}` is empty"))
+                        .help = Some("put the word null in quotes if it is meant".to_owned());
+                }
+                _ => {
+                    let message = format!(
+                        "an entry of `{key}` has to be a scalar, found {}",
+                        item.describe()
+                    );
+                    self.fail(&item.location, message);
+                }
+            }
+        }
+        (texts.len() == items.len()).then_some(texts)
+    }
+
+    fn sequence(&mut self, key: &str, node: &'n Node) -> Option<&'n [Node]> {
+        if let Kind::Sequence(items) = &node.kind {
+            return Some(items);
+        }
+        let help = (!node.is_null()).then(|| format!("write `{key}: [ .. ]`"));
+        self.fail(
+            &node.location,
+            format!("`{key}` has to be a list, found {}", node.describe()),
+        )
+        .help = help;
+        None
+    }
+
+    /// The keys of a mapping. Of a key that is given twice the first counts, as in Falco.
+    fn mapping(&mut self, what: &str, node: &'n Node) -> Option<BTreeMap<&'n str, &'n Node>> {
+        let Kind::Mapping(pairs) = &node.kind else {
+            let message = format!("{what} has to be a mapping, found {}", node.describe());
+            self.fail(&node.location, message);
+            return None;
+        };
+        let mut keys = BTreeMap::new();
+        for (key, value) in pairs {
+            if let Some(text) = key.scalar() {
+                keys.entry(text.text()).or_insert(value);
+            }
+        }
+        Some(keys)
+    }
+
+    fn check_keys(&mut self, known: &[Key]) {
+        let mut seen = BTreeSet::new();
+        for (key, _) in self.pairs {
+            let Some(name) = key.scalar().map(SourceText::text) else {
+                let message = format!("a key has to be a scalar, found {}", key.describe());
+                self.warn_at(Code::UnknownKey, &key.location, message);
+                continue;
+            };
+            self.check_key(name, &key.location, known);
+            if !seen.insert(name) {
+                let message = format!("the key `{name}` is given twice, the first counts");
+                self.warn_at(Code::UnknownKey, &key.location, message);
+            }
+        }
+    }
+
+    fn check_keys_of(&mut self, keys: &BTreeMap<&str, &Node>, known: &[Key]) {
+        for (name, value) in keys {
+            self.check_key(name, &value.location, known);
+        }
+    }
+
+    fn check_key(&mut self, name: &str, location: &Location, known: &[Key]) {
+        if known.iter().any(|key| key.name == name) {
+            return;
+        }
+        let near = closest(name, known.iter().map(|key| key.name));
+        let message = format!("unknown key `{name}` is ignored");
+        self.warn_at(Code::UnknownKey, location, message).help =
+            near.map(|near| format!("did you mean `{near}`?"));
+    }
+
+    // Problems.
+
+    fn fail(&mut self, location: &Location, message: String) -> &mut Diagnostic {
+        self.fail_with(Code::YamlValidate, location, message)
+    }
+
+    fn fail_at_item(&mut self, message: String) -> &mut Diagnostic {
+        let location = self.location.clone();
+        self.fail(&location, message)
+    }
+
+    fn fail_with(&mut self, code: Code, location: &Location, message: String) -> &mut Diagnostic {
+        self.failed = true;
+        self.push(Diagnostic::new(code, location.clone(), message))
+    }
+
+    fn warn(&mut self, code: Code, message: String) -> &mut Diagnostic {
+        let location = self.location.clone();
+        self.warn_at(code, &location, message)
+    }
+
+    fn warn_at(&mut self, code: Code, location: &Location, message: String) -> &mut Diagnostic {
+        self.push(Diagnostic::new(code, location.clone(), message))
+    }
+
+    fn push(&mut self, diagnostic: Diagnostic) -> &mut Diagnostic {
+        self.diagnostics
+            .push(diagnostic.in_item(self.context.clone()));
+        self.diagnostics.last_mut().expect("it was pushed just now")
+    }
+}

@@ -1,0 +1,332 @@
+//! Where the characters of a condition stand in the rule file.
+//!
+//! A condition is usually a folded YAML block, and appending makes it of several blocks from several
+//! files. Positions in the text that the parser sees are led back through anchors: each says that
+//! from this offset on, until the next anchor, text and file run in parallel.
+
+use std::sync::Arc;
+
+use crate::condition::ast::{SourceId, Span};
+use crate::diagnostic::Location;
+
+/// A piece of text together with where it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceText {
+    text: String,
+    /// By ascending offset; the first is at 0.
+    anchors: Vec<Anchor>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Anchor {
+    offset: usize,
+    location: Location,
+}
+
+impl SourceText {
+    /// Text that is written at `location` as it is.
+    #[must_use]
+    pub fn new(text: String, location: Location) -> Self {
+        Self {
+            text,
+            anchors: vec![Anchor {
+                offset: 0,
+                location,
+            }],
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn start(&self) -> &Location {
+        &self.anchors[0].location
+    }
+
+    /// Where the character at `offset` is written.
+    #[must_use]
+    pub fn locate(&self, offset: usize) -> Location {
+        let after = self
+            .anchors
+            .partition_point(|anchor| anchor.offset <= offset);
+        let anchor = &self.anchors[after.saturating_sub(1)];
+        let between = self.text.get(anchor.offset..offset).unwrap_or("");
+        let columns = u32::try_from(between.chars().count()).unwrap_or(u32::MAX);
+        let column = anchor.location.column.saturating_add(columns);
+        Location {
+            column,
+            ..anchor.location.clone()
+        }
+    }
+
+    /// Adds `glue` and another text.
+    pub(super) fn append(&mut self, glue: &str, other: &SourceText) {
+        self.text.push_str(glue);
+        let base = self.text.len();
+        self.text.push_str(&other.text);
+        self.anchors
+            .extend(other.anchors.iter().map(|anchor| Anchor {
+                offset: base + anchor.offset,
+                ..anchor.clone()
+            }));
+    }
+
+    /// The same text between `open` and `close`.
+    pub(super) fn wrapped(&self, open: &str, close: &str) -> Self {
+        let mut wrapped = Self::new(open.to_owned(), self.start().clone());
+        wrapped.append("", self);
+        wrapped.text.push_str(close);
+        wrapped
+    }
+
+    /// The text without blanks around it.
+    pub(super) fn trimmed(mut self) -> Self {
+        let skip = self.text.len() - self.text.trim_start().len();
+        let start = self.locate(skip);
+        self.text = self.text.trim().to_owned();
+        self.anchors.retain(|anchor| anchor.offset > skip);
+        for anchor in &mut self.anchors {
+            anchor.offset -= skip;
+        }
+        self.anchors.insert(
+            0,
+            Anchor {
+                offset: 0,
+                location: start,
+            },
+        );
+        self
+    }
+}
+
+/// The condition and output texts of a rule set, for turning a [`Span`] into a [`Location`].
+#[derive(Debug, Clone, Default)]
+pub struct Sources(Vec<SourceText>);
+
+impl Sources {
+    /// Where a span starts. For a span of another rule set the answer is meaningless.
+    #[must_use]
+    pub fn locate(&self, span: Span) -> Location {
+        let offset = usize::try_from(span.start).unwrap_or(usize::MAX);
+        self.text(span.source).map_or_else(
+            || Location {
+                file: "".into(),
+                line: 0,
+                column: 0,
+            },
+            |text| text.locate(offset),
+        )
+    }
+
+    /// The text with this name.
+    #[must_use]
+    pub fn text(&self, id: SourceId) -> Option<&SourceText> {
+        self.0.get(usize::try_from(id.0).ok()?)
+    }
+
+    /// Keeps a text and names it.
+    pub fn add(&mut self, text: SourceText) -> SourceId {
+        let id =
+            u32::try_from(self.0.len()).expect("the limits on file sizes keep this below 2^32");
+        self.0.push(text);
+        SourceId(id)
+    }
+}
+
+/// How YAML wrote a scalar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    SingleQuoted,
+    DoubleQuoted,
+    /// `|` or `>`.
+    Block,
+}
+
+/// A rule file, cut into lines.
+pub(super) struct File<'a> {
+    pub(super) name: Arc<str>,
+    lines: Vec<&'a str>,
+}
+
+impl<'a> File<'a> {
+    pub(super) fn new(name: Arc<str>, text: &'a str) -> Self {
+        Self {
+            name,
+            lines: split_lines(text),
+        }
+    }
+
+    /// A place by line from 1 and column from 0.
+    pub(super) fn location(&self, line: usize, column: usize) -> Location {
+        Location {
+            file: Arc::clone(&self.name),
+            line: u32::try_from(line).unwrap_or(u32::MAX),
+            column: u32::try_from(column + 1).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Finds the characters of a scalar's `value` in the file. `line` and `column` are where YAML
+    /// says that the scalar starts: an anchor, a quote, or the first line inside a block.
+    pub(super) fn align(
+        &self,
+        value: &str,
+        style: Style,
+        line: usize,
+        column: usize,
+    ) -> SourceText {
+        let mut walk = Walk::new(self, style, line, column);
+        let mut anchors: Vec<Anchor> = Vec::new();
+        // Line and column that the next character has if it runs on in parallel.
+        let mut parallel = (0, 0);
+        for (offset, c) in value.char_indices() {
+            let Some((line, column, exact)) = walk.find(c) else {
+                break;
+            };
+            if exact && parallel != (line, column) {
+                anchors.push(Anchor {
+                    offset,
+                    location: self.location(line, column),
+                });
+                parallel = (line, column);
+            }
+            parallel.1 += 1;
+        }
+        if anchors.first().is_none_or(|anchor| anchor.offset > 0) {
+            let location = anchors.first().map_or_else(
+                || self.location(line, column),
+                |anchor| anchor.location.clone(),
+            );
+            anchors.insert(
+                0,
+                Anchor {
+                    offset: 0,
+                    location,
+                },
+            );
+        }
+        SourceText {
+            text: value.to_owned(),
+            anchors,
+        }
+    }
+}
+
+fn split_lines(text: &str) -> Vec<&str> {
+    let mut lines = Vec::new();
+    for line in text.split('\n') {
+        // A lone carriage return ends a line too (YAML 1.2, section 5.4).
+        lines.extend(line.strip_suffix('\r').unwrap_or(line).split('\r'));
+    }
+    lines
+}
+
+/// A cursor in the file that follows the characters of a scalar.
+struct Walk<'f, 'a> {
+    file: &'f File<'a>,
+    style: Style,
+    line: usize,
+    column: usize,
+    rest: &'a str,
+}
+
+impl<'f, 'a> Walk<'f, 'a> {
+    fn new(file: &'f File<'a>, style: Style, line: usize, column: usize) -> Self {
+        let mut walk = Self {
+            file,
+            style,
+            line,
+            column: 0,
+            rest: "",
+        };
+        walk.enter(line);
+        walk.skip(column);
+        match style {
+            Style::Block => {}
+            Style::Plain => {
+                while walk.rest.starts_with(['&', '!']) {
+                    walk.skip_until(|c| c.is_whitespace());
+                    walk.skip_blank();
+                }
+            }
+            Style::SingleQuoted | Style::DoubleQuoted => {
+                walk.skip_until(|c| matches!(c, '"' | '\''));
+                walk.skip(1);
+            }
+        }
+        walk
+    }
+
+    /// Moves past the character `c` of the value. Tells where it stands, and whether that is certain:
+    /// a blank that folding made stands nowhere.
+    fn find(&mut self, c: char) -> Option<(usize, usize, bool)> {
+        let blank = c.is_whitespace();
+        if !blank {
+            self.skip_blank();
+        }
+        let (line, column) = (self.line, self.column);
+        let next = self.rest.chars().next();
+        if next == Some('\\') && self.style == Style::DoubleQuoted {
+            let escape = self.rest[1..].chars().next();
+            if escape.is_none() {
+                // An escaped line break is no character of the value.
+                self.enter(self.line + 1);
+                return self.find(c);
+            }
+            self.skip(match escape {
+                Some('x') => 4,
+                Some('u') => 6,
+                Some('U') => 10,
+                _ => 2,
+            });
+            return Some((line, column, true));
+        }
+        if next == Some(c) {
+            let doubled = c == '\'' && self.style == Style::SingleQuoted;
+            self.skip(if doubled { 2 } else { 1 });
+            return Some((line, column, true));
+        }
+        blank.then_some((line, column, false))
+    }
+
+    fn enter(&mut self, line: usize) {
+        self.line = line;
+        self.column = 0;
+        self.rest = line
+            .checked_sub(1)
+            .and_then(|i| self.file.lines.get(i))
+            .copied()
+            .unwrap_or("");
+    }
+
+    /// Moves to the next character that is not blank, on a later line if need be.
+    fn skip_blank(&mut self) {
+        loop {
+            self.skip_until(|c| !c.is_whitespace());
+            if !self.rest.is_empty() || self.line >= self.file.lines.len() {
+                return;
+            }
+            self.enter(self.line + 1);
+        }
+    }
+
+    fn skip_until(&mut self, stop: impl Fn(char) -> bool) {
+        let count = self.rest.chars().take_while(|&c| !stop(c)).count();
+        self.skip(count);
+    }
+
+    fn skip(&mut self, chars: usize) {
+        let bytes = self
+            .rest
+            .char_indices()
+            .nth(chars)
+            .map_or(self.rest.len(), |(at, _)| at);
+        self.column += self.rest[..bytes].chars().count();
+        self.rest = &self.rest[bytes..];
+    }
+}

@@ -1,0 +1,268 @@
+//! YAML as a tree with positions.
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::source::{File, SourceText, Style};
+use crate::diagnostic::{Code, Diagnostic, Location};
+
+/// Largest rule file, in bytes. Public rule sets stay below 1 MB.
+pub const MAX_FILE_BYTES: usize = 16 << 20;
+
+/// Most nodes a file may have after aliases are followed: an alias of aliases of aliases could
+/// otherwise fill the memory from a few lines.
+pub const MAX_NODES: usize = 500_000;
+
+/// A copied text of this length counts as one more node.
+const BYTES_PER_NODE: usize = 64;
+
+/// Deepest nesting of sequences and mappings. Rules need 6: file, item, exceptions, exception, values,
+/// tuple, list.
+pub const MAX_NESTING: usize = 64;
+
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) location: Location,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Kind {
+    Null,
+    Scalar(SourceText),
+    Sequence(Vec<Node>),
+    Mapping(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// The text of a scalar.
+    pub(super) fn scalar(&self) -> Option<&SourceText> {
+        match &self.kind {
+            Kind::Scalar(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        matches!(self.kind, Kind::Null)
+    }
+
+    /// What it is, for messages.
+    pub(super) fn describe(&self) -> &'static str {
+        match self.kind {
+            Kind::Null => "nothing",
+            Kind::Scalar(_) => "a scalar",
+            Kind::Sequence(_) => "a list",
+            Kind::Mapping(_) => "a mapping",
+        }
+    }
+
+    /// What a copy costs, in nodes.
+    fn count(&self) -> usize {
+        1 + match &self.kind {
+            Kind::Null => 0,
+            Kind::Scalar(text) => text.text().len() / BYTES_PER_NODE,
+            Kind::Sequence(items) => items.iter().map(Node::count).sum(),
+            Kind::Mapping(pairs) => pairs.iter().map(|(k, v)| k.count() + v.count()).sum(),
+        }
+    }
+
+    fn depth(&self) -> usize {
+        1 + match &self.kind {
+            Kind::Null | Kind::Scalar(_) => 0,
+            Kind::Sequence(items) => items.iter().map(Node::depth).max().unwrap_or(0),
+            Kind::Mapping(pairs) => pairs
+                .iter()
+                .map(|(k, v)| k.depth().max(v.depth()))
+                .max()
+                .unwrap_or(0),
+        }
+    }
+}
+
+/// Reads all documents of a file. After a syntax error come the documents before it.
+pub(super) fn read(file: &File<'_>, text: &str) -> (Vec<Node>, Option<Diagnostic>) {
+    if text.len() > MAX_FILE_BYTES {
+        let message = format!(
+            "the file has {} bytes, the limit is {MAX_FILE_BYTES}",
+            text.len()
+        );
+        return (Vec::new(), Some(problem(file.location(1, 0), message)));
+    }
+    let mut builder = Builder::new(file);
+    for event in Parser::new_from_str(text) {
+        let outcome = match event {
+            Ok((event, span)) => builder.event(event, span),
+            Err(error) => {
+                let mark = error.marker();
+                let message = error.info().to_lowercase();
+                Err(problem(file.location(mark.line(), mark.col()), message))
+            }
+        };
+        if let Err(diagnostic) = outcome {
+            return (builder.documents, Some(diagnostic));
+        }
+    }
+    (builder.documents, None)
+}
+
+fn problem(location: Location, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::YamlParse, location, message)
+}
+
+/// Puts the events of the parser together, without recursion.
+struct Builder<'f, 'a> {
+    file: &'f File<'a>,
+    documents: Vec<Node>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+}
+
+/// A sequence or mapping whose end has not come yet.
+struct Open {
+    /// What is complete; for a mapping, keys and values in turn.
+    children: Vec<Node>,
+    mapping: bool,
+    location: Location,
+    anchor: usize,
+}
+
+impl<'f, 'a> Builder<'f, 'a> {
+    fn new(file: &'f File<'a>) -> Self {
+        Self {
+            file,
+            documents: Vec::new(),
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            nodes: 0,
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Diagnostic> {
+        let location = self.file.location(span.start.line(), span.start.col());
+        match event {
+            Event::Scalar(value, style, anchor, tag) => {
+                let tagged = tag.is_some();
+                let kind = self.scalar_kind(&value, style, tagged, span);
+                self.complete(Node { kind, location }, anchor)
+            }
+            Event::SequenceStart(anchor, _) => self.start(false, anchor, location),
+            Event::MappingStart(anchor, _) => self.start(true, anchor, location),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.alias(anchor, location),
+            Event::DocumentStart(_) => {
+                self.anchors.clear();
+                Ok(())
+            }
+            Event::DocumentEnd | Event::StreamStart | Event::StreamEnd | Event::Nothing => Ok(()),
+        }
+    }
+
+    fn scalar_kind(&self, value: &str, style: ScalarStyle, tagged: bool, span: Span) -> Kind {
+        let style = match style {
+            ScalarStyle::Plain => Style::Plain,
+            ScalarStyle::SingleQuoted => Style::SingleQuoted,
+            ScalarStyle::DoubleQuoted => Style::DoubleQuoted,
+            ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+        };
+        let null = matches!(value, "" | "~" | "null" | "Null" | "NULL");
+        if style == Style::Plain && !tagged && null {
+            return Kind::Null;
+        }
+        Kind::Scalar(
+            self.file
+                .align(value, style, span.start.line(), span.start.col()),
+        )
+    }
+
+    fn start(
+        &mut self,
+        mapping: bool,
+        anchor: usize,
+        location: Location,
+    ) -> Result<(), Diagnostic> {
+        if self.open.len() >= MAX_NESTING {
+            return Err(problem(
+                location,
+                format!("nested deeper than {MAX_NESTING} levels"),
+            ));
+        }
+        self.open.push(Open {
+            children: Vec::new(),
+            mapping,
+            location,
+            anchor,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Diagnostic> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let kind = if open.mapping {
+            let mut pairs = Vec::with_capacity(open.children.len() / 2);
+            let mut children = open.children.into_iter();
+            while let (Some(key), Some(value)) = (children.next(), children.next()) {
+                pairs.push((key, value));
+            }
+            Kind::Mapping(pairs)
+        } else {
+            Kind::Sequence(open.children)
+        };
+        self.complete(
+            Node {
+                kind,
+                location: open.location,
+            },
+            open.anchor,
+        )
+    }
+
+    fn alias(&mut self, anchor: usize, location: Location) -> Result<(), Diagnostic> {
+        let Some(node) = self.anchors.get(&anchor) else {
+            return Err(problem(location, "an alias inside the node that it names"));
+        };
+        if self.open.len() + node.depth() > MAX_NESTING {
+            return Err(problem(
+                location,
+                format!("nested deeper than {MAX_NESTING} levels"),
+            ));
+        }
+        self.nodes = self.nodes.saturating_add(node.count());
+        self.check_nodes(&location)?;
+        let node = node.clone();
+        self.place(node);
+        Ok(())
+    }
+
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Diagnostic> {
+        self.nodes += 1;
+        self.check_nodes(&node.location)?;
+        if anchor > 0 {
+            // The copy counts too: nested anchors multiply what is kept.
+            self.nodes = self.nodes.saturating_add(node.count());
+            self.check_nodes(&node.location)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        self.place(node);
+        Ok(())
+    }
+
+    fn place(&mut self, node: Node) {
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.documents.push(node),
+        }
+    }
+
+    fn check_nodes(&self, location: &Location) -> Result<(), Diagnostic> {
+        if self.nodes <= MAX_NODES {
+            return Ok(());
+        }
+        let message = format!("more than {MAX_NODES} values after following aliases");
+        Err(problem(location.clone(), message))
+    }
+}
