@@ -1,6 +1,12 @@
 //! Where events come from: capture engines, kernel filters and their drop counters.
 
+pub mod container;
 pub mod deadline;
 pub mod filter;
+pub mod probe;
 pub mod procfs;
 pub mod sockets;
+pub mod users;
+
+mod memory;
+pub mod notify;

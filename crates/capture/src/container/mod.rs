@@ -1,0 +1,188 @@
+//! Which container a process is in.
+//!
+//! The answer has three values. `Host` is given only when it is proven: the agent and the process
+//! are both in the initial pid and cgroup namespaces and no part of the process's cgroup looks like
+//! a container's. A private cgroup namespace shows `/` to whoever is inside, so without the
+//! namespaces that path proves nothing. `Known` needs an id from the cgroup, from the container's
+//! mounts, or, for processes that share the agent's namespaces, from what the agent was told about
+//! itself. Everything else is `Unknown`.
+
+mod cgroup;
+mod inside;
+mod state;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use event::{Container, Containment};
+
+use crate::procfs::{Proc, ProcError};
+
+pub use cgroup::{Identity, identify};
+
+/// Inodes of the initial namespaces (include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+const INITIAL_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
+
+/// How many containers are remembered.
+const CACHE_LIMIT: usize = 1024;
+
+/// What the user says about containers.
+#[derive(Clone, Debug, Default)]
+pub struct ContainerOptions {
+    /// Id of the container that the agent runs in (`--container-id`).
+    pub own_id: Option<String>,
+    /// Where the runtimes' state is looked for; `/` unless a test says otherwise.
+    pub state_root: Option<PathBuf>,
+}
+
+/// Tells containers apart and remembers them.
+#[derive(Debug)]
+pub struct Containers {
+    own: Place,
+    own_container: Arc<Container>,
+    agent_on_host: bool,
+    state_root: PathBuf,
+    known: Mutex<HashMap<Place, Arc<Container>>>,
+}
+
+/// Everything that a process's container is decided by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    pid_namespace: u64,
+    cgroup_namespace: u64,
+    mount_namespace: u64,
+    cgroup: Vec<u8>,
+}
+
+impl Place {
+    fn of(proc: &Proc, pid: i32) -> Result<Self, ProcError> {
+        Ok(Self {
+            pid_namespace: proc.namespace(pid, "ns/pid")?,
+            cgroup_namespace: proc.namespace(pid, "ns/cgroup")?,
+            mount_namespace: proc.namespace(pid, "ns/mnt")?,
+            cgroup: proc.cgroup(pid)?,
+        })
+    }
+
+    fn is_initial(&self) -> bool {
+        self.pid_namespace == INITIAL_PID_NAMESPACE
+            && self.cgroup_namespace == INITIAL_CGROUP_NAMESPACE
+    }
+}
+
+impl Containers {
+    /// Finds out where the agent itself runs.
+    pub fn new(proc: &Proc, options: ContainerOptions) -> Result<Self, ProcError> {
+        let agent = std::process::id().cast_signed();
+        let own = Place::of(proc, agent)?;
+        let state_root = options.state_root.unwrap_or_else(|| PathBuf::from("/"));
+        let in_cgroup = identify(&own.cgroup);
+        let agent_on_host = own.is_initial() && in_cgroup.is_none() && options.own_id.is_none();
+        let own_container = if agent_on_host {
+            Container::host()
+        } else {
+            let told = options.own_id.map(Identity::named);
+            let identity = told
+                .or(in_cgroup)
+                .or_else(|| inside::by_mounts(&proc.mountinfo(agent).ok()?))
+                .or_else(inside::by_own_surroundings);
+            let mut container = identity.map_or_else(Container::unknown, Identity::into_container);
+            container.privileged = privileged(proc, agent, &container);
+            container
+        };
+        Ok(Self {
+            own,
+            own_container: Arc::new(own_container),
+            agent_on_host,
+            state_root,
+            known: Mutex::default(),
+        })
+    }
+
+    /// The agent's own container.
+    pub fn own(&self) -> &Arc<Container> {
+        &self.own_container
+    }
+
+    /// The container of a process. Reads kernel memory only, and the runtimes' state once for each
+    /// container.
+    pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
+        let place = Place::of(proc, pid)?;
+        if place == self.own {
+            return Ok(Arc::clone(&self.own_container));
+        }
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(container) = known.get(&place) {
+            return Ok(Arc::clone(container));
+        }
+        drop(known);
+        let container = Arc::new(self.find(proc, pid, &place));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= CACHE_LIMIT {
+            // Rare enough that order of use is not worth keeping.
+            known.clear();
+        }
+        known.insert(place, Arc::clone(&container));
+        Ok(container)
+    }
+
+    fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {
+        if let Some(identity) = identify(&place.cgroup) {
+            return self.described(proc, pid, identity);
+        }
+        if place.mount_namespace != self.own.mount_namespace
+            && let Ok(mounts) = proc.mountinfo(pid)
+            && let Some(identity) = inside::by_mounts(&mounts)
+        {
+            return self.described(proc, pid, identity);
+        }
+        if self.agent_on_host {
+            return if place.is_initial() {
+                Container::host()
+            } else {
+                Container::unknown()
+            };
+        }
+        // Below the agent's own cgroup, in whatever namespaces: still inside the same container.
+        if place.cgroup_namespace == self.own.cgroup_namespace
+            && self.own_container.containment == Containment::Known
+        {
+            return (*self.own_container).clone();
+        }
+        Container::unknown()
+    }
+
+    fn described(&self, proc: &Proc, pid: i32, identity: Identity) -> Container {
+        let mut container = identity.into_container();
+        // Inside a container these directories would be the workload's own.
+        if self.agent_on_host {
+            state::describe(&mut container, &self.state_root);
+        }
+        if container.privileged.is_none() {
+            container.privileged = privileged(proc, pid, &container);
+        }
+        container
+    }
+}
+
+/// Capabilities that together only `--privileged` gives: raw I/O, ptrace, admin, boot, modules, net.
+const TELLING: u64 = 1 << 12 | 1 << 16 | 1 << 17 | 1 << 19 | SYS_ADMIN | 1 << 22;
+const SYS_ADMIN: u64 = 1 << 21;
+
+/// Guesses by the bounding set, which only shrinks.
+fn privileged(proc: &Proc, pid: i32, container: &Container) -> Option<bool> {
+    if container.containment != Containment::Known {
+        return None;
+    }
+    let bounding = proc.status(pid).ok()?.status.cap_bounding;
+    if bounding & TELLING == TELLING {
+        Some(true)
+    } else {
+        (bounding & SYS_ADMIN == 0).then_some(false)
+    }
+}
+
+#[cfg(test)]
+mod tests;

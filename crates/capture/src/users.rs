@@ -1,0 +1,301 @@
+//! Users and groups as a watched process sees them.
+//!
+//! A container has its own `/etc/passwd`. The files are parsed here: libc's lookup would answer for
+//! the agent's root, and a static binary has no NSS.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use event::{Group, Lookup, User};
+
+use crate::deadline::Deadline;
+
+/// How much of a file is read; a line is about 60 bytes.
+const FILE_LIMIT: u64 = 4 * 1024 * 1024;
+/// How many users or groups one root may have.
+const ENTRY_LIMIT: usize = 65_536;
+/// How many roots are remembered.
+const ROOT_LIMIT: usize = 64;
+/// How long a remembered file counts without a look at its change time.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Identifies a root directory: device, inode, mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RootId {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Mount id: the same directory may show other files through another mount.
+    pub mount: u64,
+}
+
+/// The users and groups of one root.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct UserDatabase {
+    users: HashMap<u32, Arc<User>>,
+    groups: HashMap<u32, Arc<Group>>,
+}
+
+impl UserDatabase {
+    /// From the contents of `passwd` and `group`. Lines that are not in passwd(5)'s form are left
+    /// out; of two lines with one id the first counts, as in libc.
+    pub fn parse(passwd: &[u8], group: &[u8]) -> Self {
+        let mut users = HashMap::new();
+        for (id, user) in lines(passwd).filter_map(parse_user).take(ENTRY_LIMIT) {
+            users.entry(id).or_insert_with(|| Arc::new(user));
+        }
+        let mut groups = HashMap::new();
+        for (id, group) in lines(group).filter_map(parse_group).take(ENTRY_LIMIT) {
+            groups.entry(id).or_insert_with(|| Arc::new(group));
+        }
+        Self { users, groups }
+    }
+
+    /// The user of this id. Uid 0 is root even where no file says so, as in Falco.
+    pub fn user(&self, uid: u32) -> Option<Arc<User>> {
+        let root = || {
+            Arc::new(User {
+                name: "root".to_owned(),
+                home: "/root".to_owned(),
+                shell: String::new(),
+            })
+        };
+        self.users
+            .get(&uid)
+            .cloned()
+            .or_else(|| (uid == 0).then(root))
+    }
+
+    /// The group of this id. Gid 0 is root even where no file says so.
+    pub fn group(&self, gid: u32) -> Option<Arc<Group>> {
+        let root = || {
+            Arc::new(Group {
+                name: "root".to_owned(),
+            })
+        };
+        self.groups
+            .get(&gid)
+            .cloned()
+            .or_else(|| (gid == 0).then(root))
+    }
+}
+
+fn lines(text: &[u8]) -> impl Iterator<Item = Vec<String>> + '_ {
+    text.split(|byte| *byte == b'\n')
+        .filter(|line| !line.starts_with(b"#"))
+        .map(|line| {
+            line.split(|byte| *byte == b':')
+                .map(|field| String::from_utf8_lossy(field).into_owned())
+                .collect()
+        })
+}
+
+fn parse_user(fields: Vec<String>) -> Option<(u32, User)> {
+    let [name, _password, uid, _gid, _comment, home, shell] =
+        <[String; 7]>::try_from(fields).ok()?;
+    let user = User { name, home, shell };
+    Some((uid.parse().ok()?, user)).filter(|(_, user)| !user.name.is_empty())
+}
+
+fn parse_group(fields: Vec<String>) -> Option<(u32, Group)> {
+    let mut fields = fields.into_iter();
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    let gid = fields.nth(1)?.parse().ok()?;
+    Some((gid, Group { name }))
+}
+
+/// What tells one version of a file from the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Version {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+#[derive(Clone, Debug)]
+struct Remembered {
+    checked: Instant,
+    versions: [Version; 2],
+    database: Arc<UserDatabase>,
+}
+
+/// The databases of the roots that were asked for.
+#[derive(Debug, Default)]
+pub struct UserDatabases {
+    roots: Mutex<HashMap<RootId, Remembered>>,
+}
+
+impl UserDatabases {
+    /// The database of a root whose files are found below `path`. The files belong to whoever owns
+    /// the root, so they are read with a deadline; if it passes, an older version is better than
+    /// nothing.
+    pub fn of(
+        &self,
+        root: RootId,
+        path: &Path,
+        deadline: &Deadline,
+        time: Duration,
+    ) -> Lookup<Arc<UserDatabase>> {
+        let known = self.remembered(root);
+        if let Some(known) = &known
+            && known.checked.elapsed() < FRESH
+        {
+            return Lookup::Found(Arc::clone(&known.database));
+        }
+        let before = known.clone();
+        let files = [path.join("etc/passwd"), path.join("etc/group")];
+        match deadline.run(time, move || refresh(&files, before)) {
+            Ok(Some(new)) => {
+                let database = Arc::clone(&new.database);
+                self.remember(root, new);
+                Lookup::Found(database)
+            }
+            _ => known.map_or(Lookup::Unknown, |known| Lookup::Found(known.database)),
+        }
+    }
+
+    fn remembered(&self, root: RootId) -> Option<Remembered> {
+        self.roots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&root)
+            .cloned()
+    }
+
+    fn remember(&self, root: RootId, new: Remembered) {
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        if roots.len() >= ROOT_LIMIT && !roots.contains_key(&root) {
+            let oldest = roots
+                .iter()
+                .min_by_key(|(_, entry)| entry.checked)
+                .map(|(id, _)| *id);
+            oldest.map(|oldest| roots.remove(&oldest));
+        }
+        roots.insert(root, new);
+    }
+}
+
+/// Reads the files again if they changed. `None` if that is refused.
+fn refresh(files: &[PathBuf; 2], before: Option<Remembered>) -> Option<Remembered> {
+    let checked = Instant::now();
+    let versions = [version(&files[0])?, version(&files[1])?];
+    if let Some(before) = before
+        && before.versions == versions
+    {
+        return Some(Remembered { checked, ..before });
+    }
+    let database = UserDatabase::parse(&contents(&files[0])?, &contents(&files[1])?);
+    Some(Remembered {
+        checked,
+        versions,
+        database: Arc::new(database),
+    })
+}
+
+/// A file that does not exist has a version, too.
+fn version(file: &Path) -> Option<Version> {
+    match std::fs::metadata(file) {
+        Ok(metadata) => Some(Version {
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }),
+        Err(error) if is_absent(&error) => Some(Version::default()),
+        Err(_) => None,
+    }
+}
+
+fn contents(file: &Path) -> Option<Vec<u8>> {
+    // A FIFO or device in its place would never end: regular files only. Opening a FIFO for reading
+    // without a writer would already wait, hence the check comes first; the race is the deadline's.
+    match std::fs::metadata(file) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Some(Vec::new()),
+        Err(error) if is_absent(&error) => return Some(Vec::new()),
+        Err(_) => return None,
+    }
+    let mut bytes = Vec::new();
+    File::open(file)
+        .ok()?
+        .take(FILE_LIMIT)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(bytes)
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\n\
+        # a comment\nbroken line\nweb:x:33:33:www:/var/www:/usr/sbin/nologin\n\
+        second:x:33:1::/:\nbad:x:abc:0::/:\n:x:5:5::/:\nodd:x:7:7:\xff:/h:/s";
+    const GROUP: &[u8] = b"wheel:x:0:\nusers:x:100:a,b\nshort\n";
+
+    #[test]
+    fn well_formed_lines_are_taken_and_the_first_of_an_id_counts() {
+        let database = UserDatabase::parse(PASSWD, GROUP);
+        assert_eq!(database.user(0).unwrap().shell, "/bin/bash");
+        assert_eq!(database.user(33).unwrap().name, "web");
+        assert_eq!(database.user(33).unwrap().home, "/var/www");
+        assert_eq!(database.user(7).unwrap().name, "odd");
+        assert_eq!(database.user(5), None);
+        assert_eq!(database.group(0).unwrap().name, "wheel");
+        assert_eq!(database.group(100).unwrap().name, "users");
+        assert_eq!(database.group(7), None);
+    }
+
+    #[test]
+    fn root_is_root_without_files() {
+        let database = UserDatabase::parse(b"", b"");
+        assert_eq!(database.user(0).unwrap().name, "root");
+        assert_eq!(database.group(0).unwrap().name, "root");
+        assert_eq!(database.user(1), None);
+    }
+
+    #[test]
+    fn changed_files_are_read_again_and_hanging_ones_are_not_waited_for() {
+        let root = std::env::temp_dir().join(format!("users-test-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("etc")).unwrap();
+        std::fs::write(root.join("etc/passwd"), "a:x:5:5::/:/bin/sh\n").unwrap();
+        let databases = UserDatabases::default();
+        let deadline = Deadline::new(2);
+        let id = RootId {
+            device: 1,
+            inode: 2,
+            mount: 3,
+        };
+        let ask = |time| match databases.of(id, &root, &deadline, time) {
+            Lookup::Found(database) => database.user(5).map(|user| user.name.clone()),
+            other => panic!("{other:?}"),
+        };
+        let long = Duration::from_secs(10);
+        assert_eq!(ask(long).as_deref(), Some("a"));
+        std::fs::write(root.join("etc/passwd"), "bcd:x:5:5::/:/bin/sh\n").unwrap();
+        std::thread::sleep(FRESH);
+        assert_eq!(ask(long).as_deref(), Some("bcd"));
+        std::fs::remove_file(root.join("etc/passwd")).unwrap();
+        std::thread::sleep(FRESH);
+        assert_eq!(
+            ask(Duration::ZERO).as_deref(),
+            Some("bcd"),
+            "the old version stands in"
+        );
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
