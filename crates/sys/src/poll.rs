@@ -206,6 +206,9 @@ mod tests {
             (42, libc::EPOLLIN as u32)
         );
         drop(writer);
+        // Children of tests that run beside this one may hold copies for a moment: wait for HUP.
+        let mut hang_up = [PollFd::new(reader.as_fd(), 0)];
+        assert_eq!(poll(&mut hang_up, Some(Duration::from_secs(20))), Ok(1));
         assert_eq!(poll(&mut fds, None), Ok(1));
         assert_eq!(fds[0].found(), IN | HUP);
         epoll.remove(reader.as_fd()).expect("it is in the set");

@@ -209,13 +209,15 @@ mod tests {
         };
         assert_ne!(base, libc::MAP_FAILED);
         let second = base.wrapping_byte_add(PAGE as usize);
+        // Unreadable instead of unmapped: a thread of another test cannot map into the hole.
         // SAFETY: the second page is part of the mapping above and nobody refers to it.
-        unsafe { libc::munmap(second, PAGE as usize) };
+        let done = unsafe { libc::mprotect(second, PAGE as usize, libc::PROT_NONE) };
+        assert_eq!(done, 0);
         // SAFETY: the first page stays mapped until the end of this function.
         let first = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), PAGE as usize) };
         test(base as u64, first);
         // SAFETY: `first` is not used any more.
-        unsafe { libc::munmap(base, PAGE as usize) };
+        unsafe { libc::munmap(base, pages) };
     }
 
     #[test]
