@@ -22,7 +22,7 @@ mod registry;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 
 pub use error::Error;
 pub use measure::Measured;
@@ -56,9 +56,23 @@ pub struct Args {
     /// Time between two SIGALRM, for loads that arm a timer; 0 for none
     #[arg(long, default_value_t = 1000)]
     pub alarm_us: u64,
+    /// How the processes of such a load handle SIGALRM
+    #[arg(long, value_enum, default_value_t = Handler::Both)]
+    pub handler: Handler,
     /// For the processes that a load starts: what they are
     #[arg(long, hide = true)]
     pub role: Option<String>,
+}
+
+/// How a process handles a signal that arrives during a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Handler {
+    /// Half of the processes in one way, half in the other
+    Both,
+    /// Without SA_RESTART: the call may end with EINTR
+    Interrupt,
+    /// With SA_RESTART: the kernel makes the call again
+    Restart,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -146,7 +146,7 @@ fn the_oracle_of_the_storm_is_what_strace_sees() {
         .as_str()
         .unwrap()
         .to_owned();
-    // (call, path, result) as strace prints them; relative paths belong to no process in a trace
+    // (call, path, result) as strace prints them, which gives every error as -1; relative paths belong to no process in a trace
     // file of a thread, so the count is over both processes.
     let mut expected: BTreeMap<(String, String, i64), u64> = BTreeMap::new();
     for line in lines {

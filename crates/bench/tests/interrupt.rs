@@ -1,0 +1,72 @@
+//! Ctrl-C in the middle of a run, on the real program.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+/// The example that cargo builds beside this test.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let target = test.parent().and_then(|deps| deps.parent()).unwrap();
+    target.join("examples/lab")
+}
+
+#[test]
+fn an_interrupted_run_reports_what_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, results) = (
+        folder.path().join("plan.toml"),
+        folder.path().join("results"),
+    );
+    // The third command of the run would last longer than any test may.
+    let text = format!(
+        "name = 'long'\nrounds = 2\n[[workload]]\nname = 'w'\nfigure = 'wall'\n\
+         command = '''sh -c 'echo >> {0}/n; [ $(wc -l < {0}/n) -lt 3 ] || sleep 600' '''\n",
+        folder.path().display()
+    );
+    std::fs::write(&plan, text).unwrap();
+    let mut lab = Command::new(program());
+    lab.args(["bench", "compare", "--plan"])
+        .arg(&plan)
+        .arg("--out")
+        .arg(&results);
+    let lab = lab
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let begun = || std::fs::read_to_string(folder.path().join("n")).unwrap_or_default();
+    while begun().lines().count() < 3 {
+        assert!(Instant::now() < deadline, "the third command has not begun");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = Pid::from_raw(i32::try_from(lab.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+
+    let output = lab.wait_with_output().unwrap();
+    let (report, notes) = (
+        String::from_utf8(output.stdout),
+        String::from_utf8(output.stderr),
+    );
+    assert_eq!(output.status.code(), Some(130));
+    assert!(report.unwrap().contains("left out: 1 of "));
+    assert!(notes.unwrap().contains("ended early: interrupted"));
+    let samples = std::fs::read_to_string(results.join("samples.jsonl")).unwrap();
+    assert_eq!(samples.lines().count(), 3);
+    assert!(
+        samples
+            .lines()
+            .last()
+            .unwrap()
+            .contains(r#""invalid":"interrupted""#)
+    );
+    assert!(results.join("summary.json").exists());
+}
