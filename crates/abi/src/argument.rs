@@ -191,9 +191,26 @@ mod tests {
         assert!(!Syscall::MMAP.args()[2].is_low32());
     }
 
+    /// The kernel takes every descriptor as an int, whatever the prototype says.
+    #[test]
+    fn descriptors_are_low32_everywhere() {
+        for call in Syscall::all() {
+            for arg in call.args() {
+                if matches!(arg.kind, ArgKind::Fd | ArgKind::DirFd) {
+                    assert!(arg.is_low32(), "{call} {}", arg.name);
+                }
+                let is_descriptor = matches!(arg.name, "fd" | "dirfd" | "oldfd" | "pidfd");
+                let kind_fits = matches!(arg.kind, ArgKind::Fd | ArgKind::DirFd);
+                assert!(!is_descriptor || kind_fits, "{call} {}", arg.name);
+                assert!(!(arg.is_pointer() && arg.is_low32()), "{call} {}", arg.name);
+            }
+        }
+    }
+
     #[test]
     fn kinds_are_shown_in_their_own_words() {
         assert_eq!(shown(Syscall::OPENAT, 2, 0x241), "O_WRONLY|O_CREAT|O_TRUNC");
+        assert_eq!(shown(Syscall::DUP3, 2, 0x80000), "O_CLOEXEC");
         assert_eq!(shown(Syscall::KILL, 1, 9), "SIGKILL");
         assert_eq!(shown(Syscall::SETRESUID, 0, u64::from(u32::MAX)), "-1");
         assert_eq!(shown(Syscall::EXECVE, 1, 0), "NULL");

@@ -311,6 +311,47 @@ mod tests {
         }
     }
 
+    /// The 64-bit names of the generic table, which arm64 uses as it is.
+    #[test]
+    fn arm_numbers_agree_with_the_generic_header_of_this_machine() {
+        let Ok(text) = std::fs::read_to_string("/usr/include/asm-generic/unistd.h") else {
+            std::eprintln!("skipped: no generic header on this machine");
+            return;
+        };
+        let mut seen = 0;
+        for line in text.lines() {
+            let Some((name, value)) = line.strip_prefix("#define __NR").and_then(|l| {
+                let (name, value) = l.split_once(' ')?;
+                Some((
+                    name.strip_prefix('_').or(name.strip_prefix("3264_"))?,
+                    value.trim(),
+                ))
+            }) else {
+                continue;
+            };
+            let name = match name {
+                "fstatat" => "newfstatat",
+                other => other,
+            };
+            // 244 and 295 begin ranges for other architectures; time64 calls are 32-bit only.
+            let Ok(number) = value.parse::<u32>() else {
+                continue;
+            };
+            if name == "arch_specific_syscall" || name == "syscalls" || name.contains("time64") {
+                continue;
+            }
+            let only_32_bit = (403..424).contains(&number);
+            if only_32_bit || name == "sync_file_range2" {
+                continue;
+            }
+            let call = Syscall::from_name(name);
+            let call = call.unwrap_or_else(|| panic!("{name} is not in calls.txt"));
+            assert_eq!(call.number(Arch::Aarch64), Some(number), "{name}");
+            seen += 1;
+        }
+        assert!(seen > 300, "the header has the expected form");
+    }
+
     fn header_line(line: &str) -> Option<(String, u32)> {
         let (name, value) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
         let value = value
