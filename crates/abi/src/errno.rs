@@ -42,9 +42,15 @@ impl Errno {
         i32::try_from(-result).ok().map(Self)
     }
 
-    /// The number of a name such as `ENOENT`. `EWOULDBLOCK` and `EDEADLOCK` are known too.
+    /// The number of a name such as `ENOENT`, second names such as `EWOULDBLOCK` included.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
+        let name = match name {
+            "EDEADLOCK" => "EDEADLK",
+            "ENOTSUP" => "EOPNOTSUPP",
+            "EWOULDBLOCK" => "EAGAIN",
+            other => other,
+        };
         let value = flags::ERRNO.value_of(Arch::X86_64, name)?;
         i32::try_from(value).ok().map(Self)
     }
@@ -76,6 +82,10 @@ mod tests {
     fn names_and_numbers_agree() {
         assert_eq!(Errno::from_name("ENOENT"), Some(Errno::ENOENT));
         assert_eq!(Errno::from_name("EAGAIN"), Some(Errno(11)));
+        assert_eq!(Errno::from_name("EWOULDBLOCK"), Some(Errno::EAGAIN));
+        assert_eq!(Errno::from_name("EDEADLOCK"), Some(Errno(35)));
+        assert_eq!(Errno::from_name("ENOTSUP"), Some(Errno(95)));
+        assert_eq!(Errno::from_name("ENONSENSE"), None);
         assert_eq!(Errno(111).name(), Some("ECONNREFUSED"));
         assert_eq!(Errno(11).name(), Some("EAGAIN"));
         assert_eq!(Errno(133).name(), Some("EHWPOISON"));
