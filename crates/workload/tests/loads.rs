@@ -97,6 +97,9 @@ fn bad_input_is_refused_with_the_next_step() {
     }
 }
 
+/// What identifies an open: process, call, path as given, flags, result.
+type Open = (u64, String, String, u64, i64);
+
 /// The account must be what an independent tracer sees, open by open.
 #[test]
 fn the_oracle_of_the_storm_is_what_strace_sees() {
@@ -106,18 +109,18 @@ fn the_oracle_of_the_storm_is_what_strace_sees() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (oracle, trace) = (folder.path().join("oracle"), folder.path().join("trace"));
-    let status = Command::new("strace")
+    let output = Command::new("strace")
         .args([
             "-ff",
             "-qq",
+            "-X",
+            "raw",
             "-e",
             "trace=open,openat",
             "-e",
             "signal=none",
-            "-s",
-            "4096",
-            "-o",
         ])
+        .args(["-s", "4096", "-o"])
         .arg(&trace)
         .arg(program())
         .args([
@@ -133,12 +136,30 @@ fn the_oracle_of_the_storm_is_what_strace_sees() {
         .output()
         .unwrap();
     assert!(
-        status.status.success(),
+        output.status.success(),
         "{}",
-        String::from_utf8_lossy(&status.stderr)
+        String::from_utf8_lossy(&output.stderr)
     );
 
-    let oracle = std::fs::read_to_string(oracle).unwrap();
+    let (scratch, expected) = account(&std::fs::read_to_string(oracle).unwrap());
+    assert_eq!(expected.values().sum::<u64>(), 800);
+    let mut seen = BTreeMap::new();
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("trace.")
+        {
+            add_trace(&mut seen, &std::fs::read_to_string(path).unwrap(), &scratch);
+        }
+    }
+    assert_eq!(seen, expected);
+}
+
+/// The scratch folder and the opens that an oracle file states.
+fn account(oracle: &str) -> (String, BTreeMap<Open, u64>) {
     let mut lines = oracle
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -146,51 +167,73 @@ fn the_oracle_of_the_storm_is_what_strace_sees() {
         .as_str()
         .unwrap()
         .to_owned();
-    // (call, path, result) as strace prints them, which gives every error as -1; relative paths belong to no process in a trace
-    // file of a thread, so the count is over both processes.
-    let mut expected: BTreeMap<(String, String, i64), u64> = BTreeMap::new();
+    let mut opens = BTreeMap::new();
     for line in lines {
         let text = |key: &str| line[key].as_str().unwrap().to_owned();
-        let result = line["result"].as_i64().unwrap().max(-1);
-        *expected
-            .entry((text("call"), text("path"), result))
-            .or_default() += line["count"].as_u64().unwrap();
+        let number = |key: &str| line[key].as_u64().unwrap();
+        let result = line["result"].as_i64().unwrap();
+        let open = (
+            number("pid"),
+            text("call"),
+            text("path"),
+            number("flags"),
+            result,
+        );
+        *opens.entry(open).or_default() += number("count");
     }
-    assert_eq!(expected.values().sum::<u64>(), 800);
-
-    let names: Vec<String> = expected.keys().map(|key| key.1.clone()).collect();
-    let mut seen: BTreeMap<(String, String, i64), u64> = BTreeMap::new();
-    for entry in std::fs::read_dir(folder.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if !path
-            .file_name()
-            .unwrap()
-            .to_string_lossy()
-            .starts_with("trace.")
-        {
-            continue;
-        }
-        for line in std::fs::read_to_string(path).unwrap().lines() {
-            let Some((call, path, result)) = parse(line) else {
-                continue;
-            };
-            let ours = path.starts_with(&scratch) || !path.starts_with('/');
-            // Making the folder opens its files for writing with O_CREAT|O_TRUNC|O_CLOEXEC.
-            let furnishing = line.contains("O_CREAT|O_TRUNC|O_CLOEXEC");
-            if ours && !furnishing && names.contains(&path) {
-                *seen.entry((call, path, result)).or_default() += 1;
-            }
-        }
-    }
-    assert_eq!(seen, expected);
+    (scratch, opens)
 }
 
-/// `openat(3, "file", O_RDONLY) = 4` as call, path and result.
-fn parse(line: &str) -> Option<(String, String, i64)> {
+/// Counts the opens in one thread's trace. The storm's opens alone have O_LARGEFILE; the process is
+/// in the absolute paths among them.
+fn add_trace(seen: &mut BTreeMap<Open, u64>, trace: &str, scratch: &str) {
+    let large_file = u64::from(rustix::fs::OFlags::LARGEFILE.bits());
+    let opens: Vec<_> = trace.lines().filter_map(parse).collect();
+    let opens = opens
+        .into_iter()
+        .filter(|(_, _, flags, _)| flags & large_file != 0);
+    let opens: Vec<_> = opens
+        .filter(|(_, path, ..)| !path.starts_with("/proc"))
+        .collect();
+    let pid = opens.iter().find_map(|(_, path, ..)| {
+        let (pid, _) = path
+            .strip_prefix(scratch)?
+            .strip_prefix('/')?
+            .split_once('/')?;
+        pid.parse().ok()
+    });
+    let Some(pid) = pid else { return };
+    for (call, path, flags, result) in opens {
+        *seen.entry((pid, call, path, flags, result)).or_default() += 1;
+    }
+}
+
+/// `openat(3, "file", 0x8000) = 4` as call, path, flags and result.
+fn parse(line: &str) -> Option<(String, String, u64, i64)> {
     let (call, rest) = line.split_once('(')?;
     let (_, rest) = rest.split_once('"')?;
-    let (path, rest) = rest.split_once('"')?;
-    let (_, result) = rest.rsplit_once(" = ")?;
-    let result = result.split(' ').next()?.parse().ok()?;
-    Some((call.to_owned(), path.to_owned(), result))
+    let (path, rest) = rest.split_once("\", 0x")?;
+    let (arguments, result) = rest.rsplit_once(" = ")?;
+    let flags = arguments.split([',', ')']).next()?;
+    let mut words = result.split(' ');
+    let result = match (words.next()?, words.next()) {
+        ("-1", Some(name)) => -error_number(name)?,
+        (descriptor, _) => descriptor.parse().ok()?,
+    };
+    let flags = u64::from_str_radix(flags, 16).ok()?;
+    Some((call.to_owned(), path.to_owned(), flags, result))
+}
+
+/// Of the errors that the storm provokes.
+fn error_number(name: &str) -> Option<i64> {
+    let known = [
+        ("ENOENT", 2),
+        ("EEXIST", 17),
+        ("ENOTDIR", 20),
+        ("EISDIR", 21),
+        ("ELOOP", 40),
+    ];
+    known
+        .into_iter()
+        .find_map(|(known, number)| (known == name).then_some(number))
 }
