@@ -329,7 +329,9 @@ impl<'n> Reader<'n> {
             .required("priority")
             .and_then(|node| self.priority(node));
         let source = match self.get("source") {
-            Some(_) => self.optional_source(),
+            Some(node) => self
+                .scalar("source", node)
+                .map(|text| text.text().to_owned()),
             None => Some(SYSCALL_SOURCE.to_owned()),
         };
         let mut flag = |key, default| match self.get(key) {
@@ -357,7 +359,7 @@ impl<'n> Reader<'n> {
             output: output?,
             desc: desc?,
             priority: priority?,
-            source: source.unwrap_or_else(|| SYSCALL_SOURCE.to_owned()),
+            source: source?,
             tags: tags?,
             enabled: enabled?,
             capture: capture?,
@@ -576,8 +578,13 @@ impl<'n> Reader<'n> {
         self.required_text(key).map(|text| text.text().to_owned())
     }
 
+    /// The source of an update, which may be empty: then it is that of the rule.
     fn optional_source(&mut self) -> Option<String> {
-        let node = self.get("source").filter(|node| !node.is_null())?;
+        let empty = |node: &&Node| {
+            node.scalar()
+                .map_or(node.is_null(), |text| text.text().is_empty())
+        };
+        let node = self.get("source").filter(|node| !empty(node))?;
         self.scalar("source", node)
             .map(|text| text.text().to_owned())
     }

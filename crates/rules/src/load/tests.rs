@@ -1038,6 +1038,28 @@ fn several_documents_and_comments_are_one_file() {
     assert_eq!((ruleset.rules.len(), diagnostics.len()), (1, 1));
 }
 
+/// Public rule files close a list at the indentation of its key, which strict parsers refuse.
+#[test]
+fn a_bracket_may_close_at_the_indentation_of_the_key() {
+    let text = "- list: l\n  items: [\n    \"x\",\n    \"y\"\n  ]\n\n";
+    assert_eq!(
+        condition(&clean(&[text, &rule("R", "a.b in l", "")]), "R"),
+        "a.b in (x, y)"
+    );
+}
+
+#[test]
+fn an_update_may_leave_its_source_empty() {
+    let base = rule("R", "a.b = 1", "");
+    let update = "- rule: R\n  append: true\n  source: ''\n  condition: or a.b = 2\n";
+    let (ruleset, diagnostics) = load(&[&base, update]);
+    assert!(
+        !diagnostics.iter().any(Diagnostic::is_error),
+        "{diagnostics:?}"
+    );
+    assert_eq!(condition(&ruleset, "R"), "a.b = 1 or a.b = 2");
+}
+
 #[test]
 fn anchors_and_aliases_are_followed() {
     let text = "- list: l\n  items: &i [x, y]\n- list: k\n  items: *i\n";

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::source::{File, SourceText, Style};
 use crate::diagnostic::{Code, Diagnostic, Location};
@@ -148,15 +148,16 @@ impl<'f, 'a> Builder<'f, 'a> {
                 let kind = self.scalar_kind(&value, style, tagged, span);
                 self.complete(Node { kind, location }, anchor)
             }
-            Event::SequenceStart(anchor, _) => self.start(false, anchor, location),
-            Event::MappingStart(anchor, _) => self.start(true, anchor, location),
+            Event::SequenceStart(_, anchor, _) => self.start(false, anchor, location),
+            Event::MappingStart(_, anchor, _) => self.start(true, anchor, location),
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.alias(anchor, location),
-            Event::DocumentStart(_) => {
+            Event::DocumentStart(..) => {
                 self.anchors.clear();
                 Ok(())
             }
-            Event::DocumentEnd | Event::StreamStart | Event::StreamEnd | Event::Nothing => Ok(()),
+            // Comments and the frames of stream and documents.
+            _ => Ok(()),
         }
     }
 
