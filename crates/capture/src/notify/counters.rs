@@ -1,0 +1,65 @@
+//! What happened to every call that reached the listener, by cause.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// Running totals, written by the receivers and read by anyone.
+        #[derive(Debug, Default)]
+        pub struct Counters { $($(#[$doc])* pub(crate) $name: AtomicU64,)+ }
+
+        /// The totals at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct CounterSnapshot { $($(#[$doc])* pub $name: u64,)+ }
+
+        impl Counters {
+            /// The totals now.
+            pub fn snapshot(&self) -> CounterSnapshot {
+                CounterSnapshot { $($name: self.$name.load(Ordering::Relaxed),)+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Calls that reached the listener.
+    trapped,
+    /// Of these: wanted only for state keeping or the floor, by no rule.
+    unjudged,
+    /// Let go because no rule can match what the registers and strings say.
+    rejected_at_strings,
+    /// Let go because no rule can match the caller.
+    rejected_at_entry,
+    /// Concluded without waiting for the result.
+    concluded_at_entry,
+    /// Results learnt by stopping the caller once.
+    escalated,
+    /// Results that could not be learnt: the caller is traced by someone else or may not be traced.
+    escalation_refused,
+    /// Results learnt by following a call that blocks.
+    followed,
+    /// Strings or structures in the caller's memory that could not be read.
+    unreadable,
+    /// Reads of the caller's memory that missed the deadline.
+    read_timeouts,
+    /// Rules that stayed undecided because something could not be learnt.
+    undecided,
+    /// Callers that were gone before their call was looked at (killed while parked).
+    gone,
+    /// Numbers that are no known call of their architecture.
+    unknown_calls,
+    /// Processes whose parent could not be told for certain.
+    guessed_parents,
+    /// Processes watched closely because one of descriptors 0..2 was closed.
+    stdio_watches,
+    /// Threads of such processes that could not be watched.
+    stdio_watches_refused,
+    /// Failed answers to the kernel that were not explained by the caller's end.
+    answer_errors,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,488 @@
+//! From registers and memory to an event's parameters and descriptor, by the event table alone.
+
+use bumpalo::Bump;
+use event::{
+    Descriptor, DescriptorKind, DescriptorSource, Known, Name, Outcome, Param, ParamSource, Role,
+    Socket, Transport,
+};
+
+use rustix::net::AddressFamily;
+
+use super::call::Call;
+use super::census::Census;
+use crate::memory::{Memory, Unreadable};
+use crate::sockets::{self, ResolvedDescriptor, SocketAddress};
+
+/// Longest socket address: `struct sockaddr_storage`.
+const ADDRESS_LIMIT: u64 = 128;
+/// Bytes of a data buffer that rules can see (`evt.buffer`); Falco's default snap length.
+const BUFFER_LIMIT: u64 = 80;
+/// `AT_FDCWD`.
+const AT_FDCWD: i32 = -100;
+/// The bits of `socket`'s type argument that are not flags.
+const SOCK_TYPE_MASK: u64 = 0xf;
+
+/// A call's parameters and descriptor as far as they are known before it returns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decoded<'a> {
+    pub(crate) params: &'a [Param<'a>],
+    pub(crate) descriptor: Option<Descriptor<'a>>,
+    /// Something that should have been there could not be read.
+    pub(crate) unreadable: bool,
+    /// The caller ended while its memory was read.
+    pub(crate) gone: bool,
+}
+
+/// Reads everything that a call's arguments say.
+pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> {
+    let mut reader = Reader { call, memory, arena, unreadable: false, gone: false };
+    let specs = call.kind.spec().params;
+    let params = arena.alloc_slice_fill_iter(specs.iter().map(|spec| reader.param(spec.source)));
+    let descriptor = reader.descriptor(params);
+    Decoded { params, descriptor, unreadable: reader.unreadable, gone: reader.gone }
+}
+
+impl<'a> Decoded<'a> {
+    /// The same with the result filled in.
+    pub(crate) fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {
+        let Outcome::Returned(result) = outcome else { return *self };
+        let faulted = result == -14;
+        let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source) {
+            (_, ParamSource::Result) => Param::Int(result),
+            // The kernel could not read it either.
+            (Param::Unreadable, _) if faulted => Param::Absent,
+            (param, _) => param,
+        };
+        let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+        let params = arena.alloc_slice_fill_iter(self.params.iter().zip(sources).map(fill));
+        let descriptor = self.descriptor.map(|known| known_at_exit(known, call, result));
+        Self { params, descriptor, ..*self }
+    }
+}
+
+/// What the result says of the descriptor.
+fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -> Descriptor<'a> {
+    if descriptor.number == Known::NotYet {
+        descriptor.number = Known::Yes(result.max(-1));
+    }
+    if descriptor.kind == Known::NotYet {
+        descriptor.kind = Known::Never;
+    }
+    if result == -14 && descriptor.name == Name::Unreadable {
+        descriptor.name = Name::None;
+    }
+    if let Some(socket) = &mut descriptor.socket {
+        const EINPROGRESS: i64 = -115;
+        let established = result >= 0 || result == EINPROGRESS;
+        let named = matches!(call.kind.spec().descriptor, DescriptorSource::Addressed { .. });
+        if socket.connected == Known::NotYet {
+            socket.connected = Known::Yes(established && named);
+        }
+        if socket.name_changed == Known::NotYet {
+            socket.name_changed = Known::Yes(established && named);
+        }
+        if socket.local == Known::NotYet {
+            socket.local = Known::Never;
+        }
+        if socket.remote == Known::NotYet {
+            socket.remote = Known::Never;
+        }
+        if socket.transport == Known::NotYet {
+            socket.transport = Known::Never;
+        }
+    }
+    descriptor
+}
+
+struct Reader<'r, 'a> {
+    call: &'r Call,
+    memory: &'r Memory,
+    arena: &'a Bump,
+    unreadable: bool,
+    gone: bool,
+}
+
+impl<'a> Reader<'_, 'a> {
+    fn param(&mut self, source: ParamSource) -> Param<'a> {
+        let call = self.call;
+        match source {
+            ParamSource::Result => Param::Pending,
+            ParamSource::Register(position) => self.register(position),
+            ParamSource::Path { path, .. } => self.text(call.raw(path)),
+            ParamSource::Text(position) => self.text(call.raw(position)),
+            ParamSource::Texts(position) => {
+                let width = if call.is_32_bit() { 4 } else { 8 };
+                let texts = self.memory.texts(call.tid, call.raw(position), width, self.arena);
+                self.readable(texts).map_or(Param::Unreadable, Param::Texts)
+            }
+            ParamSource::Field { arg, offset, size } => {
+                let mut bytes = [0_u8; 8];
+                let field = &mut bytes[..usize::from(size.min(8))];
+                let address = call.raw(arg).wrapping_add(u64::from(offset));
+                if self.memory.read_exact(call.tid, address, field).is_none() {
+                    self.unreadable = true;
+                    return Param::Unreadable;
+                }
+                Param::Uint(u64::from_le_bytes(bytes))
+            }
+            ParamSource::Buffer { arg, len } => {
+                let len = usize::try_from(call.raw(len).min(BUFFER_LIMIT)).expect("bounded");
+                let bytes = self.memory.bytes(call.tid, call.raw(arg), len, self.arena);
+                self.readable(bytes).map_or(Param::Unreadable, Param::Text)
+            }
+            ParamSource::Constant(value) => Param::Uint(value),
+            ParamSource::Tuple => Param::Tuple,
+            ParamSource::Process | ParamSource::Nowhere => Param::Absent,
+        }
+    }
+
+    fn register(&self, position: u8) -> Param<'a> {
+        use abi::ArgKind;
+        let kind = self.call.syscall.args().get(usize::from(position)).map(|spec| spec.kind);
+        match kind {
+            Some(ArgKind::Fd | ArgKind::DirFd | ArgKind::Int32 | ArgKind::Pid) => {
+                Param::Int(i64::from(self.call.int(position)))
+            }
+            Some(ArgKind::Int64) => Param::Int(self.call.raw(position).cast_signed()),
+            _ => Param::Uint(self.call.raw(position)),
+        }
+    }
+
+    fn text(&mut self, address: u64) -> Param<'a> {
+        if address == 0 {
+            return Param::Absent;
+        }
+        let text = self.memory.text(self.call.tid, address, self.arena);
+        self.readable(text).map_or(Param::Unreadable, Param::Text)
+    }
+
+    fn readable<T>(&mut self, result: Result<T, Unreadable>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(why) => {
+                self.unreadable = true;
+                self.gone |= why == Unreadable::Gone;
+                None
+            }
+        }
+    }
+
+    fn descriptor(&mut self, params: &[Param<'a>]) -> Option<Descriptor<'a>> {
+        let call = self.call;
+        match call.kind.spec().descriptor {
+            DescriptorSource::None => None,
+            DescriptorSource::Opened { name, flags } => Some(self.opened(params, name, flags)),
+            DescriptorSource::Argument(fd) => Some(unresolved(Known::Yes(call.int(fd).into()))),
+            DescriptorSource::Duplicated(_) => Some(unresolved(Known::NotYet)),
+            DescriptorSource::Accepted(_) => Some(unresolved(Known::NotYet)),
+            DescriptorSource::CreatedSocket => Some(self.created_socket()),
+            DescriptorSource::Created(kind) => {
+                Some(Descriptor { kind: Known::Yes(kind), ..unresolved(Known::NotYet) })
+            }
+            DescriptorSource::Addressed { fd, address, len, remote } => {
+                let length = u64::from(self.call.int(len).unsigned_abs());
+                Some(self.addressed(call.int(fd), call.raw(address), length, remote))
+            }
+            DescriptorSource::Message { fd, message } => Some(self.message(call.int(fd), message)),
+        }
+    }
+
+    fn opened(&self, params: &[Param<'a>], name: u8, flags: u8) -> Descriptor<'a> {
+        let name = match params.get(usize::from(name)) {
+            Some(Param::Text(raw)) => Name::Passed { raw, base: self.base(name) },
+            Some(Param::Unreadable) => Name::Unreadable,
+            _ => Name::None,
+        };
+        let kind = match params.get(usize::from(flags)) {
+            Some(Param::Uint(flags)) if is_directory(*flags) => Known::Yes(DescriptorKind::Directory),
+            Some(Param::Unreadable) => Known::NotYet,
+            _ => Known::Yes(DescriptorKind::File),
+        };
+        Descriptor { name, kind, ..unresolved(Known::NotYet) }
+    }
+
+    /// The directory descriptor that the path parameter at this index starts at.
+    fn base(&self, param: u8) -> Option<i32> {
+        let source = self.call.kind.spec().params.get(usize::from(param))?.source;
+        let ParamSource::Path { base: Some(position), .. } = source else { return None };
+        let descriptor = self.call.int(position);
+        (descriptor != AT_FDCWD).then_some(descriptor)
+    }
+
+    fn created_socket(&self) -> Descriptor<'a> {
+        let domain = self.call.raw(0);
+        let kind = kind_of_family(u16::try_from(domain).unwrap_or(u16::MAX));
+        let transport = transport(self.call.raw(1) & SOCK_TYPE_MASK, self.call.raw(2));
+        let socket = Socket {
+            transport: Known::Yes(transport),
+            local: Known::Never,
+            remote: Known::Never,
+            role: Role::Unknown,
+            unix_path: None,
+            connected: Known::Yes(false),
+            name_changed: Known::Yes(false),
+        };
+        Descriptor { kind: Known::Yes(kind), socket: Some(socket), ..unresolved(Known::NotYet) }
+    }
+
+    fn addressed(&mut self, fd: i32, address: u64, len: u64, remote: bool) -> Descriptor<'a> {
+        let number = Known::Yes(i64::from(fd));
+        if address == 0 || len == 0 {
+            // No address given: the socket's own facts, learnt at the entry stage.
+            return unresolved(number);
+        }
+        let len = usize::try_from(len.min(ADDRESS_LIMIT)).expect("bounded");
+        let bytes = self.memory.bytes(self.call.tid, address, len, self.arena);
+        let Some(bytes) = self.readable(bytes) else { return unresolved(number) };
+        // Too short for its family: the kernel refuses it.
+        let Some(address) = sockets::parse_address(bytes) else { return unresolved(number) };
+        let endpoint = address.endpoint().map_or(Known::Never, Known::Yes);
+        let socket = Socket {
+            transport: Known::NotYet,
+            local: if remote { Known::NotYet } else { endpoint },
+            remote: if remote { endpoint } else { Known::NotYet },
+            role: if remote { Role::Client } else { Role::Server },
+            unix_path: address.unix_path().map(|path| &*self.arena.alloc_slice_copy(&path)),
+            connected: Known::NotYet,
+            name_changed: Known::NotYet,
+        };
+        let kind = Known::Yes(kind_of_address(&address));
+        Descriptor { kind, socket: Some(socket), ..unresolved(number) }
+    }
+
+    /// `struct msghdr` starts with the pointer to the address and its length.
+    fn message(&mut self, fd: i32, message: u8) -> Descriptor<'a> {
+        let (width, pointer) = if self.call.is_32_bit() { (4, 4) } else { (8, 8) };
+        let mut header = [0_u8; 12];
+        let header = &mut header[..width + 4];
+        if self.memory.read_exact(self.call.tid, self.call.raw(message), header).is_none() {
+            self.unreadable = true;
+            return unresolved(Known::Yes(i64::from(fd)));
+        }
+        let mut address = [0_u8; 8];
+        address[..pointer].copy_from_slice(&header[..pointer]);
+        let mut len = [0_u8; 4];
+        len.copy_from_slice(&header[width..]);
+        let len = u64::from(u32::from_le_bytes(len));
+        self.addressed(fd, u64::from_le_bytes(address), len, true)
+    }
+}
+
+/// A descriptor of which only the number may be known.
+fn unresolved<'a>(number: Known<i64>) -> Descriptor<'a> {
+    Descriptor {
+        number,
+        kind: Known::NotYet,
+        name: Name::None,
+        socket: None,
+        device: Known::NotYet,
+        inode: Known::NotYet,
+    }
+}
+
+/// Completes a descriptor by looking at the caller's open files.
+pub(crate) fn resolve<'a>(
+    census: &Census,
+    call: &Call,
+    descriptor: Descriptor<'a>,
+    result: Option<i64>,
+    pid: event::Pid,
+    arena: &'a Bump,
+) -> Descriptor<'a> {
+    let number = match call.kind.spec().descriptor {
+        DescriptorSource::Duplicated(fd) => Some(call.int(fd)),
+        DescriptorSource::Accepted(_) => {
+            result.and_then(|result| i32::try_from(result).ok()).filter(|fd| *fd >= 0)
+        }
+        DescriptorSource::Argument(fd)
+        | DescriptorSource::Addressed { fd, .. }
+        | DescriptorSource::Message { fd, .. } => Some(call.int(fd)),
+        _ => None,
+    };
+    let Some(number) = number else { return descriptor };
+    let Some(found) = census.descriptor(pid, call.tid, number) else { return descriptor };
+    let connecting = result.is_none()
+        && matches!(call.kind.spec().descriptor, DescriptorSource::Addressed { remote: true, .. });
+    merge(descriptor, &found, connecting, arena)
+}
+
+/// What the call says comes first (a connect's target); the kernel's view fills the rest.
+fn merge<'a>(
+    mut descriptor: Descriptor<'a>,
+    found: &ResolvedDescriptor,
+    connecting: bool,
+    arena: &'a Bump,
+) -> Descriptor<'a> {
+    let kernel = found.as_descriptor(0);
+    if !matches!(descriptor.kind, Known::Yes(_)) {
+        descriptor.kind = kernel.kind;
+    }
+    if let (Name::None, Name::Resolved(path)) = (descriptor.name, kernel.name) {
+        descriptor.name = Name::Resolved(arena.alloc_slice_copy(path));
+    }
+    descriptor.device = kernel.device;
+    descriptor.inode = kernel.inode;
+    let Some(kernel) = kernel.socket else { return descriptor };
+    let path = |path: Option<&[u8]>| path.map(|path| &*arena.alloc_slice_copy(path));
+    let Some(mut socket) = descriptor.socket else {
+        let own = Socket {
+            transport: kernel.transport,
+            local: kernel.local,
+            remote: kernel.remote,
+            role: kernel.role,
+            unix_path: path(kernel.unix_path),
+            connected: kernel.connected,
+            name_changed: Known::Yes(false),
+        };
+        descriptor.socket = Some(own);
+        return descriptor;
+    };
+    socket.transport = kernel.transport;
+    // A socket that is about to be connected gets its own address by that.
+    let is_bound = matches!(kernel.local, Known::Yes(local) if local.port != 0);
+    if socket.local == Known::NotYet && (is_bound || !connecting) {
+        socket.local = kernel.local;
+    }
+    if socket.remote == Known::NotYet {
+        socket.remote = kernel.remote;
+    }
+    socket.unix_path = socket.unix_path.or_else(|| path(kernel.unix_path));
+    descriptor.socket = Some(socket);
+    descriptor
+}
+
+fn kind_of_address(address: &SocketAddress<'_>) -> DescriptorKind {
+    match address {
+        SocketAddress::Inet(endpoint) if endpoint.ip.is_ipv4() => DescriptorKind::Ipv4,
+        SocketAddress::Inet(_) => DescriptorKind::Ipv6,
+        SocketAddress::Unix(_) => DescriptorKind::Unix,
+        SocketAddress::Netlink { .. } => DescriptorKind::Netlink,
+        _ => DescriptorKind::OtherSocket,
+    }
+}
+
+fn kind_of_family(family: u16) -> DescriptorKind {
+    match AddressFamily::from_raw(family) {
+        AddressFamily::INET => DescriptorKind::Ipv4,
+        AddressFamily::INET6 => DescriptorKind::Ipv6,
+        AddressFamily::UNIX => DescriptorKind::Unix,
+        AddressFamily::NETLINK => DescriptorKind::Netlink,
+        _ => DescriptorKind::OtherSocket,
+    }
+}
+
+/// The protocol that `socket` chooses; 0 stands for the usual one of the type.
+fn transport(socket_type: u64, protocol: u64) -> Transport {
+    match (socket_type, protocol) {
+        (_, 1 | 58) => Transport::Icmp,
+        (3, _) => Transport::Raw,
+        (1, 0 | 6) => Transport::Tcp,
+        (2, 0 | 17) => Transport::Udp,
+        _ => Transport::Unknown,
+    }
+}
+
+fn is_directory(flags: u64) -> bool {
+    flags & u64::from(rustix::fs::OFlags::DIRECTORY.bits()) != 0
+}
+
+/// A decoded call that outlives the receiver's arena: kept while the call blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedDecoded {
+    params: Vec<OwnedParam>,
+    descriptor: Option<(Descriptor<'static>, OwnedName, Option<Vec<u8>>)>,
+    unreadable: bool,
+}
+
+#[derive(Clone, Debug)]
+enum OwnedParam {
+    Plain(Param<'static>),
+    Text(Vec<u8>),
+    Texts(Vec<Vec<u8>>),
+}
+
+#[derive(Clone, Debug)]
+enum OwnedName {
+    None,
+    Unreadable,
+    Passed { raw: Vec<u8>, base: Option<i32> },
+    Resolved(Vec<u8>),
+}
+
+impl Decoded<'_> {
+    /// Copies everything out of the arena.
+    pub(crate) fn detach(&self) -> OwnedDecoded {
+        let params = self.params.iter().map(owned_param).collect();
+        let descriptor = self.descriptor.map(|descriptor| {
+            let unix_path = descriptor.socket.and_then(|socket| socket.unix_path.map(<[u8]>::to_vec));
+            let socket = descriptor.socket.map(|socket| Socket {
+                transport: socket.transport,
+                local: socket.local,
+                remote: socket.remote,
+                role: socket.role,
+                unix_path: None,
+                connected: socket.connected,
+                name_changed: socket.name_changed,
+            });
+            let plain = Descriptor {
+                number: descriptor.number,
+                kind: descriptor.kind,
+                name: Name::None,
+                socket,
+                device: descriptor.device,
+                inode: descriptor.inode,
+            };
+            (plain, owned_name(descriptor.name), unix_path)
+        });
+        OwnedDecoded { params, descriptor, unreadable: self.unreadable }
+    }
+}
+
+impl OwnedDecoded {
+    /// Copies it into an arena.
+    pub(crate) fn borrow<'a>(&self, arena: &'a Bump) -> Decoded<'a> {
+        let copy = |text: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(text) };
+        let params = arena.alloc_slice_fill_iter(self.params.iter().map(|param| match param {
+            OwnedParam::Plain(param) => *param,
+            OwnedParam::Text(text) => Param::Text(copy(text)),
+            OwnedParam::Texts(texts) => {
+                Param::Texts(arena.alloc_slice_fill_iter(texts.iter().map(copy)))
+            }
+        }));
+        let descriptor = self.descriptor.as_ref().map(|(plain, name, unix_path)| {
+            let name = match name {
+                OwnedName::None => Name::None,
+                OwnedName::Unreadable => Name::Unreadable,
+                OwnedName::Passed { raw, base } => Name::Passed { raw: copy(raw), base: *base },
+                OwnedName::Resolved(path) => Name::Resolved(copy(path)),
+            };
+            let socket = plain
+                .socket
+                .map(|socket| Socket { unix_path: unix_path.as_ref().map(copy), ..socket });
+            Descriptor { name, socket, ..*plain }
+        });
+        Decoded { params, descriptor, unreadable: self.unreadable, gone: false }
+    }
+}
+
+fn owned_param(param: &Param<'_>) -> OwnedParam {
+    match *param {
+        Param::Text(text) => OwnedParam::Text(text.to_vec()),
+        Param::Texts(texts) => OwnedParam::Texts(texts.iter().map(|text| text.to_vec()).collect()),
+        Param::Pending => OwnedParam::Plain(Param::Pending),
+        Param::Unreadable => OwnedParam::Plain(Param::Unreadable),
+        Param::Absent => OwnedParam::Plain(Param::Absent),
+        Param::Int(value) => OwnedParam::Plain(Param::Int(value)),
+        Param::Uint(value) => OwnedParam::Plain(Param::Uint(value)),
+        Param::Tuple => OwnedParam::Plain(Param::Tuple),
+    }
+}
+
+fn owned_name(name: Name<'_>) -> OwnedName {
+    match name {
+        Name::None => OwnedName::None,
+        Name::Unreadable => OwnedName::Unreadable,
+        Name::Passed { raw, base } => OwnedName::Passed { raw: raw.to_vec(), base },
+        Name::Resolved(path) => OwnedName::Resolved(path.to_vec()),
+    }
+}

@@ -1,0 +1,349 @@
+//! Capture engine `notify`: seccomp user notification.
+//!
+//! The workload runs under one seccomp filter, compiled from the interest plan, that parks a
+//! thread in each planned call and tells the supervisor. A *receiver* looks at the call in stages
+//! ([`event::Stage`]) and lets it go as soon as no rule can match any more. Where the result is
+//! needed it stops the caller once after the call ([`escalation`]). Calls that sleep, and
+//! processes with a standard descriptor closed, are followed by the *tracer* ([`tracer`]). The
+//! *watchdog* replaces a receiver that a hostile page holds up.
+//!
+//! Nothing can be dropped: a caller waits until its call was looked at.
+
+mod call;
+mod census;
+mod counters;
+mod decode;
+mod escalation;
+mod receiver;
+mod stdio;
+mod tracer;
+mod tree;
+mod wake_up;
+mod watchdog;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use abi::Syscall;
+use event::{Event, Judge, Pid, Plan, Process, Reason, World};
+use sys::notify::{Listener, Notification};
+use sys::signal::{SignalSet, SignalStream};
+
+use call::Call;
+pub use counters::{CounterSnapshot, Counters};
+use receiver::Receiver;
+use tracer::{Tracer, TracerHandle};
+use tree::Tree;
+use wake_up::Mode;
+
+use crate::memory::Gauge;
+
+/// Is told what the engine has to say about itself.
+pub trait Notices: Send + Sync {
+    /// So many rules could not be decided because something could not be learnt.
+    fn undecided(&self, event: &Event<'_>, rules: u32);
+    /// A read of the caller's memory missed its deadline; the call was looked at without it.
+    fn read_timed_out(&self, pid: Pid);
+}
+
+/// The processes that the engine has seen; shared with the world so that it can name them.
+#[derive(Clone)]
+pub struct Processes(Arc<Tree>);
+
+impl Processes {
+    /// An empty tree. `transparent`: processes of the agent between the workload and whoever
+    /// started it; rules do not see them as ancestors.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be opened.
+    pub fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+        Ok(Self(Arc::new(Tree::new(transparent)?)))
+    }
+
+    /// A process that has been seen.
+    pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
+        self.0.find(pid)
+    }
+}
+
+/// What a supervisor is made of.
+pub struct Parts<J: Judge> {
+    /// Listener of the filter that was compiled from `plan`.
+    pub listener: Listener,
+    /// What the filter traps.
+    pub plan: Plan,
+    /// Evaluates events.
+    pub judge: Arc<J>,
+    /// Answers what events do not carry.
+    pub world: Arc<dyn World + Send + Sync>,
+    /// The processes; the same that the world knows.
+    pub processes: Processes,
+    /// Is told about the engine's own troubles.
+    pub notices: Arc<dyn Notices>,
+}
+
+/// A running engine.
+pub struct Supervisor<J: Judge> {
+    shared: Arc<Shared<J>>,
+    watchdog: JoinHandle<()>,
+}
+
+impl<J: Judge + 'static> Supervisor<J> {
+    /// Starts receivers, tracer and watchdog.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started.
+    pub fn start(parts: Parts<J>) -> std::io::Result<Self> {
+        watchdog::prepare_signals()?;
+        let shared = Arc::new(Shared::new(parts)?);
+        shared.set_mode_now(Mode::Single);
+        let watchdog = watchdog::start(Arc::clone(&shared))?;
+        Ok(Self { shared, watchdog })
+    }
+
+    /// The totals so far.
+    pub fn counters(&self) -> CounterSnapshot {
+        self.shared.counters.snapshot()
+    }
+
+    /// A handle on the totals that outlives the supervisor.
+    pub fn counter_source(&self) -> Arc<dyn Fn() -> CounterSnapshot + Send + Sync> {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || shared.counters.snapshot())
+    }
+
+    /// Whether the last watched process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended()
+    }
+
+    /// Waits until the last watched process has ended and every call has been concluded.
+    pub fn join(self) -> CounterSnapshot {
+        // The watchdog outlives the receivers and reports panics of theirs itself.
+        let _ = self.watchdog.join();
+        self.shared.counters.snapshot()
+    }
+}
+
+/// What all threads of a supervisor share.
+pub(crate) struct Shared<J: Judge> {
+    pub(crate) listener: Listener,
+    pub(crate) judge: Arc<J>,
+    pub(crate) world: Arc<dyn World + Send + Sync>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) counters: Counters,
+    pub(crate) notices: Arc<dyn Notices>,
+    pub(crate) tracer: TracerHandle,
+    pub(crate) events: AtomicU64,
+    /// Whether descriptors 0..2 have to be kept track of.
+    pub(crate) watch_stdio: bool,
+    interest: Vec<Interest>,
+    mode: Mutex<Mode>,
+    mode_changed: Condvar,
+    ended: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Interest {
+    trapped: bool,
+    judged: bool,
+}
+
+impl<J: Judge> Shared<J> {
+    fn new(parts: Parts<J>) -> std::io::Result<Self> {
+        let mut interest = vec![Interest::default(); Syscall::all().len()];
+        for (syscall, call) in &parts.plan.calls {
+            let judged = call.reasons.iter().any(|reason| matches!(reason, Reason::Rule(_)));
+            for variant in Syscall::all().filter(|variant| variant.base() == syscall.base()) {
+                interest[variant.index()] = Interest { trapped: true, judged };
+            }
+        }
+        Ok(Self {
+            listener: parts.listener,
+            judge: parts.judge,
+            world: parts.world,
+            tree: parts.processes.0,
+            counters: Counters::default(),
+            notices: parts.notices,
+            tracer: TracerHandle::new()?,
+            events: AtomicU64::new(0),
+            watch_stdio: parts.plan.watch_stdio,
+            interest,
+            mode: Mutex::new(Mode::Single),
+            mode_changed: Condvar::new(),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// Lets a parked call go on.
+    pub(crate) fn answer(&self, id: u64) {
+        // A caller that is gone was killed, or the call was withdrawn by a freeze and comes again.
+        if self.listener.respond_continue(id).is_err() {
+            Counters::add(&self.counters.answer_errors);
+        }
+    }
+
+    /// Whether a rule asks for the call; the floor and state keeping do not count.
+    pub(crate) fn is_judged(&self, call: &Call) -> bool {
+        self.interest[call.syscall.index()].judged
+    }
+
+    /// Whether the filter traps the call under some arguments.
+    pub(crate) fn is_trapped(&self, syscall: Syscall) -> bool {
+        self.interest[syscall.index()].trapped
+    }
+
+    pub(crate) fn concerns_stdio(&self, call: &Call) -> bool {
+        self.watch_stdio && stdio::concerns(call.syscall)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// No watched process is left.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        let _mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        self.mode_changed.notify_all();
+    }
+
+    /// Adapts to how calls come in.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        let current = *self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        if current != mode {
+            self.set_mode_now(mode);
+        }
+    }
+
+    fn set_mode_now(&self, mode: Mode) {
+        // Below 6.6 the flag does not exist and wake-ups are always free.
+        let _ = self.listener.set_sync_wake_up(mode == Mode::Single);
+        *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
+        self.mode_changed.notify_all();
+    }
+
+    /// Holds the second receiver back while callers come one at a time. False: the end.
+    pub(crate) fn wait_until_parallel(&self) -> bool {
+        let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        while *mode == Mode::Single && !self.has_ended() {
+            mode = self.mode_changed.wait(mode).unwrap_or_else(PoisonError::into_inner);
+        }
+        !self.has_ended()
+    }
+}
+
+/// A receiver's place: what the watchdog sees of it.
+pub(crate) struct Seat {
+    /// Inside a read of the caller's memory.
+    pub(crate) reading: Arc<Gauge>,
+    /// Inside a wait for a caller to stop.
+    pub(crate) waiting: Gauge,
+    order: Order,
+    state: AtomicU32,
+    current: Mutex<Notification>,
+    thread: AtomicI32,
+}
+
+/// Which receiver it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Always receives.
+    First,
+    /// Receives while callers come in parallel.
+    Second,
+}
+
+const IDLE: u32 = 0;
+const READING: u32 = 1;
+const WORKING: u32 = 2;
+const RETIRED: u32 = 3;
+const ENDED: u32 = 4;
+
+impl Seat {
+    pub(crate) fn new(order: Order) -> Self {
+        Self {
+            reading: Arc::new(Gauge::default()),
+            waiting: Gauge::default(),
+            order,
+            state: AtomicU32::new(IDLE),
+            current: Mutex::new(Notification::default()),
+            thread: AtomicI32::new(0),
+        }
+    }
+
+    pub(crate) fn is_second(&self) -> bool {
+        self.order == Order::Second
+    }
+
+    /// A call was received; until [`Seat::proceed`] the watchdog may take it away.
+    pub(crate) fn begin(&self, notification: &Notification) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = *notification;
+        self.state.store(READING, Ordering::Release);
+    }
+
+    /// The caller's memory has been read. False: the call was taken away.
+    pub(crate) fn proceed(&self) -> bool {
+        let exchange =
+            self.state.compare_exchange(READING, WORKING, Ordering::AcqRel, Ordering::Acquire);
+        exchange.is_ok() || self.state.load(Ordering::Acquire) == IDLE
+    }
+
+    /// Takes the call away from a receiver that is stuck reading.
+    pub(crate) fn retire(&self) -> Option<Notification> {
+        self.state
+            .compare_exchange(READING, RETIRED, Ordering::AcqRel, Ordering::Acquire)
+            .ok()
+            .map(|_| *self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RETIRED
+    }
+
+    /// The receiver has left.
+    pub(crate) fn end(&self) {
+        self.state.store(ENDED, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ENDED
+    }
+
+    pub(crate) fn set_thread(&self, tid: i32) {
+        self.thread.store(tid, Ordering::Release);
+    }
+
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread.load(Ordering::Acquire)
+    }
+}
+
+/// Starts a receiver in a thread of its own.
+pub(crate) fn spawn_receiver<J: Judge + 'static>(
+    shared: &Arc<Shared<J>>,
+    seat: &Arc<Seat>,
+    unfinished: Option<Notification>,
+) -> std::io::Result<()> {
+    let (shared, seat) = (Arc::clone(shared), Arc::clone(seat));
+    std::thread::Builder::new().name("receiver".to_owned()).spawn(move || {
+        seat.set_thread(rustix::thread::gettid().as_raw_nonzero().get());
+        Receiver::new(shared, seat).run(unfinished);
+    })?;
+    Ok(())
+}
+
+/// Starts the tracer in a thread of its own.
+pub(crate) fn spawn_tracer<J: Judge + 'static>(
+    shared: &Arc<Shared<J>>,
+) -> std::io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    let child_signals = SignalStream::new(SignalSet::of(&[watchdog::SIGCHLD]))?;
+    std::thread::Builder::new()
+        .name("tracer".to_owned())
+        .spawn(move || Tracer::new(shared).run(&child_signals))
+}

@@ -1,0 +1,351 @@
+//! The hot loop: receive, look, let go.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bumpalo::Bump;
+use event::{Judge, Live, Outcome, Process, Stage, Weight};
+
+use sys::notify::Received;
+use sys::poll::{self, PollFd};
+use sys::time::{Clock, now_ns};
+
+use super::call::Call;
+use super::counters::Counters;
+use super::decode;
+use super::escalation::{self, Stop};
+use super::stdio::{self, Effect};
+use super::tracer::{Claim, Followed, Request};
+use super::wake_up::Arrivals;
+use super::worker::{Role, View, Worker};
+use super::{Seat, Shared};
+use crate::memory::Memory;
+
+/// Memory kept by the arena between calls; a call that needs more gives it back.
+const ARENA_KEEP: usize = 256 * 1024;
+/// How long a receiver waits for calls while it has callers that did not stop in time.
+const ABANDONED_POLL: Duration = Duration::from_millis(10);
+/// A call that came within this time of the last answer was waiting already.
+const WAITING_NS: u64 = 900;
+
+/// One receiver thread.
+pub(crate) struct Receiver<J: Judge> {
+    worker: Worker<J>,
+    seat: Arc<Seat>,
+    memory: Memory,
+    arena: Bump,
+    arrivals: Arrivals,
+    last_answer_ns: u64,
+    last_tid: i32,
+    /// Seized callers that did not stop in time; they are looked after between calls.
+    abandoned: usize,
+}
+
+impl<J: Judge> Receiver<J> {
+    pub(crate) fn new(shared: Arc<Shared<J>>, seat: Arc<Seat>) -> Self {
+        let memory = Memory::new(Arc::clone(&seat.reading));
+        Self {
+            worker: Worker::new(shared),
+            seat,
+            memory,
+            arena: Bump::with_capacity(16 * 1024),
+            arrivals: Arrivals::default(),
+            last_answer_ns: 0,
+            last_tid: 0,
+            abandoned: 0,
+        }
+    }
+
+    /// Serves calls until the last watched process has ended or this receiver was replaced.
+    /// `unfinished`: the call that the predecessor got stuck with.
+    pub(crate) fn run(mut self, unfinished: Option<sys::notify::Notification>) {
+        if let Some(notification) = unfinished {
+            self.memory.refuse(true);
+            self.handle(&notification);
+            self.memory.refuse(false);
+        }
+        let mut notification = sys::notify::Notification::default();
+        while !self.seat.is_retired() && self.may_receive() {
+            match self.worker.shared.listener.receive(&mut notification) {
+                Ok(Received::Notification) => {
+                    self.note_arrival(&notification);
+                    self.seat.begin(&notification);
+                    self.handle(&notification);
+                    self.last_answer_ns = now_ns(Clock::Monotonic);
+                }
+                // A signal from the watchdog, or the caller was killed before it was received.
+                Ok(Received::Interrupted | Received::CallerGone | Received::WouldBlock) => {}
+                Err(_) => break,
+            }
+        }
+        self.seat.end();
+    }
+
+    /// Waits until there may be something to receive; false when nothing can come any more.
+    fn may_receive(&mut self) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        if shared.has_ended() || (self.seat.is_second() && !shared.wait_until_parallel()) {
+            return false;
+        }
+        while self.abandoned > 0 && !shared.has_ended() {
+            self.release_abandoned();
+            if is_readable_within(&shared.listener, ABANDONED_POLL) {
+                break;
+            }
+        }
+        true
+    }
+
+    fn note_arrival(&mut self, notification: &sys::notify::Notification) {
+        let now = now_ns(Clock::Monotonic);
+        let other = notification.tid != self.last_tid;
+        self.last_tid = notification.tid;
+        let waited = now.saturating_sub(self.last_answer_ns);
+        if let Some(mode) = self.arrivals.record(other && waited < WAITING_NS) {
+            self.worker.shared.set_mode(mode);
+        }
+    }
+
+    fn handle(&mut self, notification: &sys::notify::Notification) {
+        let shared = Arc::clone(&self.worker.shared);
+        let counters = &shared.counters;
+        Counters::add(&counters.trapped);
+        let Some(call) = Call::decode(notification, &self.memory) else {
+            Counters::add(&counters.unknown_calls);
+            shared.answer(notification.id);
+            return;
+        };
+        if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
+            return;
+        }
+        let role = Role::of(call.syscall);
+        if role == Role::Plain && !shared.is_judged(&call) && !shared.concerns_stdio(&call) {
+            Counters::add(&counters.unjudged);
+            shared.answer(call.id);
+            return;
+        }
+        let arena = std::mem::take(&mut self.arena);
+        self.look(&call, role, &arena);
+        self.arena = recycled(arena);
+    }
+
+    fn look(&mut self, call: &Call, role: Role, arena: &Bump) {
+        let shared = Arc::clone(&self.worker.shared);
+        let counters = &shared.counters;
+        let time_ns = now_ns(Clock::Real);
+        let decoded = decode::decode(call, &self.memory, arena);
+        if !self.seat.proceed() {
+            // A read missed its deadline and the watchdog has given this call to a successor.
+            return;
+        }
+        counters.note_unreadable(&decoded);
+        if decoded.gone && !shared.listener.is_valid(call.id).unwrap_or(false) {
+            Counters::add(&counters.gone);
+            return;
+        }
+        let live = Live::default();
+        let mut view =
+            View { call, time_ns, decoded, outcome: Outcome::Pending, live: &live, arena };
+        let for_rules_only = role == Role::Plain && !shared.concerns_stdio(call);
+        if for_rules_only && self.worker.weigh_strings(&view) == Weight::Reject {
+            Counters::add(&counters.rejected_at_strings);
+            shared.answer(call.id);
+            return;
+        }
+        let Some(process) = shared.tree.of_thread(call.tid, counters) else {
+            Counters::add(&counters.gone);
+            shared.answer(call.id);
+            return;
+        };
+        self.keep_state(role, &process);
+        if role == Role::Exec {
+            self.exec(&view, &process);
+            return;
+        }
+        if self.keep_stdio(call, &process) {
+            return;
+        }
+        if !shared.is_judged(call) {
+            Counters::add(&counters.unjudged);
+            shared.answer(call.id);
+            return;
+        }
+        if let Some(descriptor) = view.decoded.descriptor {
+            let resolved = decode::resolve(&shared.tree.census, call, descriptor, None, process.pid, arena);
+            view.decoded.descriptor = Some(resolved);
+        }
+        match self.worker.weigh_entry(&view, &process) {
+            Weight::Reject => {
+                Counters::add(&counters.rejected_at_entry);
+                shared.answer(call.id);
+            }
+            Weight::Settled => self.settle(&view, &process),
+            Weight::Undecided if role == Role::Exit => self.settle(&view, &process),
+            Weight::Undecided if makes_waiting_parent(call) => self.settle(&view, &process),
+            Weight::Undecided => self.escalate(&view, &process),
+        }
+    }
+
+    /// Before the call goes on: what only this moment can tell.
+    fn keep_state(&self, role: Role, process: &Arc<Process>) {
+        let tree = &self.worker.shared.tree;
+        match role {
+            Role::Exec | Role::Exit => tree.claim_children(process),
+            Role::Fork => tree.forked(process),
+            Role::Plain => {}
+        }
+    }
+
+    /// Concludes while the caller is parked, then lets it go.
+    fn settle(&mut self, view: &View<'_>, process: &Process) {
+        let shared = Arc::clone(&self.worker.shared);
+        if !shared.listener.is_valid(view.call.id).unwrap_or(false) {
+            // What was read may belong to another process by now.
+            Counters::add(&shared.counters.gone);
+            return;
+        }
+        self.worker.conclude(view, Stage::Entry, process);
+        Counters::add(&shared.counters.concluded_at_entry);
+        shared.answer(view.call.id);
+    }
+
+    fn escalate(&mut self, view: &View<'_>, process: &Arc<Process>) {
+        let shared = Arc::clone(&self.worker.shared);
+        let counters = &shared.counters;
+        let call = view.call;
+        if !shared.listener.is_valid(call.id).unwrap_or(false) {
+            Counters::add(&counters.gone);
+            return;
+        }
+        match escalation::stop_after(call, &shared.listener, &self.seat.waiting) {
+            Stop::Returned { result, tid, signal } => {
+                Counters::add(&counters.escalated);
+                self.finish(view, Outcome::Returned(result), process);
+                escalation::release(tid, signal);
+            }
+            Stop::Sleeps => {
+                let followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                shared.tracer.expect_again(followed);
+            }
+            Stop::Refused => {
+                let followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                if !shared.tracer.await_result(followed) {
+                    Counters::add(&counters.escalation_refused);
+                    self.finish(view, Outcome::Unlearnt, process);
+                }
+                shared.answer(call.id);
+            }
+            Stop::Gone => Counters::add(&counters.gone),
+            Stop::Stuck => {
+                self.abandoned += 1;
+                Counters::add(&counters.escalation_refused);
+                self.finish(view, Outcome::Unlearnt, process);
+            }
+        }
+    }
+
+    fn finish(&mut self, view: &View<'_>, outcome: Outcome, process: &Arc<Process>) {
+        self.worker.finish(view.call, view.time_ns, &view.decoded, outcome, process, view.arena);
+    }
+
+    /// The result of an exec is always learnt. A program that may start with one of descriptors
+    /// 0..2 closed is left to the tracer, which can stay with it.
+    fn exec(&mut self, view: &View<'_>, process: &Arc<Process>) {
+        let shared = Arc::clone(&self.worker.shared);
+        if shared.watch_stdio && shared.tree.stdio_is_suspect(process) {
+            let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
+            shared.tracer.request(Request::Exec(followed));
+            return;
+        }
+        self.escalate(view, process);
+    }
+
+    /// Closing one of descriptors 0..2 starts a close watch of the process, marking one
+    /// close-on-exec makes the next exec suspect. True: the tracer answers the call.
+    fn keep_stdio(&self, call: &Call, process: &Arc<Process>) -> bool {
+        let shared = &self.worker.shared;
+        if !shared.watch_stdio {
+            return false;
+        }
+        match stdio::effect(call) {
+            Effect::None => false,
+            Effect::ClosesOnExec => {
+                shared.tree.suspect_stdio(process);
+                false
+            }
+            Effect::Closes => {
+                Counters::add(&shared.counters.stdio_watches);
+                shared.tree.suspect_stdio(process);
+                shared.tracer.request(Request::Watch { call: *call, pid: process.pid });
+                true
+            }
+        }
+    }
+
+    /// Calls that the tracer waits for are its to answer.
+    fn belongs_to_tracer(&mut self, call: &Call) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        match shared.tracer.claim(call) {
+            Claim::Nothing => false,
+            Claim::Again(followed) => {
+                shared.tracer.request(Request::Follow { followed, id: call.id });
+                true
+            }
+            Claim::Restarted => {
+                shared.answer(call.id);
+                true
+            }
+            Claim::Interrupted(followed) => {
+                // The thread is making another call, so the one before was ended by a signal.
+                let outcome = Outcome::Returned(-i64::from(EINTR));
+                let arena = std::mem::take(&mut self.arena);
+                followed.finish(&mut self.worker, outcome, &arena);
+                self.arena = recycled(arena);
+                false
+            }
+        }
+    }
+
+    fn release_abandoned(&mut self) {
+        let options = sys::wait::ALL | sys::wait::NO_THREAD | sys::wait::NO_HANG;
+        while let Ok(Some((tid, status))) = sys::wait::wait(sys::wait::Target::Any, options) {
+            let signal = match status {
+                sys::wait::Status::Stopped(signal) => signal,
+                _ => 0,
+            };
+            if !matches!(
+                status,
+                sys::wait::Status::Exited(_) | sys::wait::Status::Signaled { .. }
+            ) {
+                escalation::release(tid, signal);
+            }
+            self.abandoned = self.abandoned.saturating_sub(1);
+        }
+    }
+}
+
+/// A vfork parent sleeps until its child is done with its memory: it cannot be stopped for the
+/// result, and the child's first call finds the parent alive anyway.
+fn makes_waiting_parent(call: &Call) -> bool {
+    const CLONE_VFORK: u64 = 0x4000;
+    call.syscall == abi::Syscall::VFORK
+        || (call.syscall == abi::Syscall::CLONE && call.raw(0) & CLONE_VFORK != 0)
+}
+
+/// An arena for the next call.
+fn recycled(mut arena: Bump) -> Bump {
+    if arena.allocated_bytes() > ARENA_KEEP {
+        return Bump::with_capacity(16 * 1024);
+    }
+    arena.reset();
+    arena
+}
+
+/// Whether a call is waiting, or none can come any more.
+fn is_readable_within(listener: &sys::notify::Listener, limit: Duration) -> bool {
+    let mut polled = [PollFd::new(listener.as_fd(), poll::IN)];
+    poll::poll(&mut polled, Some(limit)).unwrap_or(0) > 0
+}
+
+const EINTR: i32 = 4;

@@ -1,0 +1,292 @@
+//! The watched processes: who they are, whose children they are, what they run.
+//!
+//! A process is keyed by pid while its pidfd says that it lives, and by pid and start time for
+//! ever. It is entered when its first call is trapped, or earlier: while its parent is parked in
+//! a call that could lose it (exec, exit), the parent's unseen children are entered first, so
+//! parentage does not depend on who reaps an orphan.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event::{Image, Pid, Process, Tid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::census::{Census, Identity, start_ns};
+use super::counters::Counters;
+
+/// How many dead processes that forked shortly before are remembered, to recognise children that
+/// had not made a call yet when their parent was killed.
+const RECENT_DEATHS: usize = 256;
+/// Ancestors above the workload that are looked up; more than any real chain.
+const ANCESTOR_LIMIT: usize = 64;
+/// Threads whose process is remembered; past it the cache starts anew.
+const THREAD_CACHE: usize = 8192;
+/// Entries added between two sweeps for ended processes, at least.
+const SWEEP_AFTER: usize = 64;
+
+/// The tree. All methods may be called from any receiver.
+pub(crate) struct Tree {
+    inner: Mutex<Inner>,
+    pub(crate) census: Census,
+    /// The agent and its front process: the workload's parent is whoever started *them*.
+    transparent: Vec<Pid>,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: HashMap<Pid, Node>,
+    threads: HashMap<Tid, Pid>,
+    /// Processes that ended with children that had not been seen.
+    recent_deaths: VecDeque<Arc<Process>>,
+    added_since_sweep: usize,
+}
+
+struct Node {
+    process: Arc<Process>,
+    /// Readable when the process has ended; `None` if it could not be opened.
+    pidfd: Option<OwnedFd>,
+    /// Forks that were let go and whose child has not been seen.
+    forks_pending: u32,
+    /// Whether it is a process of the workload, not an ancestor of it.
+    origin: Origin,
+    /// One of descriptors 0..2 may be closed, or may close at the next exec. Inherited by fork.
+    stdio_suspect: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Under the filter.
+    Watched,
+    /// An ancestor of the workload.
+    Outside,
+}
+
+impl Node {
+    fn is_alive(&self, census: &Census) -> bool {
+        match &self.pidfd {
+            Some(pidfd) => !has_ended(pidfd),
+            // No descriptor to spare: the pid may have been reused, so the start time decides.
+            None => census.identity(self.process.pid).map(|who| who.start) == Some(self.process.start),
+        }
+    }
+}
+
+impl Tree {
+    pub(crate) fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+        Ok(Self { inner: Mutex::new(Inner::default()), census: Census::new()?, transparent })
+    }
+
+    /// The process that thread `tid` belongs to; `None` if it is gone.
+    pub(crate) fn of_thread(&self, tid: Tid, counters: &Counters) -> Option<Arc<Process>> {
+        if let Some(process) = self.known(tid) {
+            return Some(process);
+        }
+        let pid = self.census.thread_group(tid)?;
+        if pid.0 != tid.0 {
+            let mut inner = self.inner();
+            if inner.threads.len() >= THREAD_CACHE {
+                inner.threads.clear();
+            }
+            inner.threads.insert(tid, pid);
+        }
+        self.enter(pid, counters)
+    }
+
+    /// A process that is already in the tree.
+    pub(crate) fn find(&self, pid: Pid) -> Option<Arc<Process>> {
+        self.inner().nodes.get(&pid).map(|node| Arc::clone(&node.process))
+    }
+
+    /// A fork was let go: its child will show up.
+    pub(crate) fn forked(&self, process: &Process) {
+        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
+            node.forks_pending += 1;
+        }
+    }
+
+    /// Enters the unseen children of a process that is about to change or end.
+    ///
+    /// Preconditions: the process is parked, so that it has neither ended nor changed.
+    pub(crate) fn claim_children(&self, process: &Arc<Process>) {
+        let pending = self.inner().nodes.get(&process.pid).map_or(0, |node| node.forks_pending);
+        if pending == 0 {
+            return;
+        }
+        for child in self.census.children(process.pid) {
+            if self.find(child).is_none()
+                && let Some(stat) = self.census.identity(child)
+            {
+                self.insert(child, &stat, Some(Arc::clone(process)), Origin::Watched);
+            }
+        }
+        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
+            node.forks_pending = 0;
+        }
+    }
+
+    /// Whether the process may start its next program with one of descriptors 0..2 closed.
+    pub(crate) fn stdio_is_suspect(&self, process: &Process) -> bool {
+        self.inner().nodes.get(&process.pid).is_some_and(|node| node.stdio_suspect)
+    }
+
+    /// Marks the process as such.
+    pub(crate) fn suspect_stdio(&self, process: &Process) {
+        self.set_stdio_suspect(process.pid, true);
+    }
+
+    /// Its descriptors 0..2 were seen open, with none of them close-on-exec.
+    pub(crate) fn clear_stdio(&self, pid: Pid) {
+        self.set_stdio_suspect(pid, false);
+    }
+
+    fn set_stdio_suspect(&self, pid: Pid, suspect: bool) {
+        if let Some(node) = self.inner().nodes.get_mut(&pid) {
+            node.stdio_suspect = suspect;
+        }
+    }
+
+    fn known(&self, tid: Tid) -> Option<Arc<Process>> {
+        let census = &self.census;
+        let inner = self.inner();
+        if let Some(node) = inner.nodes.get(&Pid(tid.0)) {
+            return node.is_alive(census).then(|| Arc::clone(&node.process));
+        }
+        let pid = *inner.threads.get(&tid)?;
+        let node = inner.nodes.get(&pid)?;
+        let belongs = node.is_alive(census) && self.census.has_thread(pid, tid);
+        belongs.then(|| Arc::clone(&node.process))
+    }
+
+    fn enter(&self, pid: Pid, counters: &Counters) -> Option<Arc<Process>> {
+        let identity = self.census.identity(pid)?;
+        if let Some(process) = self.find(pid)
+            && process.start == identity.start
+        {
+            return Some(process);
+        }
+        let parent = self.parent_of(&identity, counters);
+        Some(self.insert(pid, &identity, parent, Origin::Watched))
+    }
+
+    /// The true parent of a process that is seen for the first time.
+    fn parent_of(&self, identity: &Identity, counters: &Counters) -> Option<Arc<Process>> {
+        if let Some(parent) = self.find(identity.ppid) {
+            return Some(parent);
+        }
+        if let Some(parent) = self.recently_dead_parent(identity) {
+            Counters::add(&counters.guessed_parents);
+            return Some(parent);
+        }
+        self.outside(identity.ppid, 0)
+    }
+
+    /// A process that died between a fork and the child's first call, by what a child inherits.
+    fn recently_dead_parent(&self, child: &Identity) -> Option<Arc<Process>> {
+        let inner = self.inner();
+        let fits = |dead: &&Arc<Process>| dead.start <= child.start;
+        inner
+            .recent_deaths
+            .iter()
+            .rev()
+            .filter(fits)
+            .find(|dead| dead.last_comm() == child.comm)
+            .or_else(|| inner.recent_deaths.iter().rev().find(fits))
+            .cloned()
+    }
+
+    /// A process that is not watched: an ancestor of the workload.
+    fn outside(&self, pid: Pid, depth: usize) -> Option<Arc<Process>> {
+        if pid.0 <= 0 || depth > ANCESTOR_LIMIT {
+            return None;
+        }
+        let identity = self.census.identity(pid)?;
+        if self.transparent.contains(&pid) {
+            return self.outside(identity.ppid, depth + 1);
+        }
+        if let Some(known) = self.find(pid) {
+            return Some(known);
+        }
+        let parent = self.outside(identity.ppid, depth + 1);
+        Some(self.insert(pid, &identity, parent, Origin::Outside))
+    }
+
+    fn insert(
+        &self,
+        pid: Pid,
+        identity: &Identity,
+        parent: Option<Arc<Process>>,
+        origin: Origin,
+    ) -> Arc<Process> {
+        // Opened before the lock is taken: a system call must not make the other receiver wait.
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        let image = self.inherited_image(parent.as_ref());
+        let start_ns = start_ns(identity.start);
+        let process =
+            Arc::new(Process::new(pid, identity.start, start_ns, parent.clone(), image, identity.comm));
+        let mut inner = self.inner();
+        if let Some(node) = inner.nodes.get(&pid)
+            && node.process.start == identity.start
+        {
+            return Arc::clone(&node.process);
+        }
+        let mut stdio_suspect = false;
+        if let Some(parent) = parent.and_then(|parent| inner.nodes.get_mut(&parent.pid)) {
+            parent.forks_pending = parent.forks_pending.saturating_sub(1);
+            stdio_suspect = parent.stdio_suspect;
+        }
+        let node =
+            Node { process: Arc::clone(&process), pidfd, forks_pending: 0, origin, stdio_suspect };
+        inner.nodes.insert(pid, node);
+        inner.added_since_sweep += 1;
+        if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
+            inner.sweep(&self.census);
+        }
+        process
+    }
+
+    /// What a forked child runs: the image of its parent, if that is watched; the workload's first
+    /// process runs the agent's own code until its first exec, and nobody asks about that.
+    fn inherited_image(&self, parent: Option<&Arc<Process>>) -> Arc<Image> {
+        let inner = self.inner();
+        let watched = |parent: &&Arc<Process>| {
+            inner.nodes.get(&parent.pid).is_some_and(|node| node.origin == Origin::Watched)
+                || parent.has_exited()
+        };
+        parent.filter(watched).map_or_else(Arc::default, |parent| parent.image())
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Drops ended processes. Amortised: a sweep looks at no more entries than were added since
+    /// the one before, times a small constant. Children keep their ancestors alive by reference.
+    fn sweep(&mut self, census: &Census) {
+        self.added_since_sweep = 0;
+        let ended: Vec<Pid> =
+            self.nodes.iter().filter(|(_, node)| !node.is_alive(census)).map(|(pid, _)| *pid).collect();
+        for pid in ended {
+            let Some(node) = self.nodes.remove(&pid) else { continue };
+            node.process.set_exited();
+            if node.forks_pending > 0 {
+                self.recent_deaths.push_back(node.process);
+            }
+        }
+        while self.recent_deaths.len() > RECENT_DEATHS {
+            self.recent_deaths.pop_front();
+        }
+        let nodes = &self.nodes;
+        self.threads.retain(|_, pid| nodes.contains_key(pid));
+    }
+}
+
+/// Whether the process of a pidfd has ended: its descriptor is readable then, not before the last
+/// thread is gone.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
+}

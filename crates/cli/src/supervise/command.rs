@@ -1,0 +1,84 @@
+//! The command: from the filter to exec.
+
+use std::ffi::CString;
+use std::sync::atomic::Ordering;
+
+use capture::filter::FilterProgram;
+use sys::exec::StringArray;
+use sys::seccomp::FilterFlags;
+use sys::shared::SharedPage;
+
+use super::signals;
+
+/// What to execute; looked up already.
+#[derive(Debug)]
+pub struct Command {
+    /// The file.
+    pub path: CString,
+    /// Arguments, the name first.
+    pub argv: StringArray,
+    /// Environment, `NAME=value`.
+    pub environment: StringArray,
+}
+
+/// Slots of the page that the command shares with the agent: a child that has installed its filter
+/// can make no call that the filter might trap before the agent listens, so it writes memory.
+pub(super) mod slot {
+    /// Descriptor number of the listener plus one; 0: not installed yet.
+    pub(in crate::supervise) const LISTENER: usize = 0;
+    /// Error number of the filter's installation.
+    pub(in crate::supervise) const FILTER_ERROR: usize = 1;
+    /// Error number of exec.
+    pub(in crate::supervise) const EXEC_ERROR: usize = 2;
+}
+
+/// Exit status of a child that could not execute the command; the page says why.
+const NOT_EXECUTED: i32 = 127;
+const EACCES: i32 = 13;
+const EINVAL: i32 = 22;
+
+/// Becomes the command.
+///
+/// Runs in a child that shares its descriptor table: it makes only system calls, allocates
+/// nothing, and after the filter is installed its only call is exec.
+pub(super) fn become_command(
+    command: &Command,
+    program: &FilterProgram,
+    page: &SharedPage,
+) -> i32 {
+    // The Rust runtime ignores SIGPIPE; commands expect the default.
+    if signals::reset_for_command().is_err() {
+        return NOT_EXECUTED;
+    }
+    match install(program) {
+        Ok(listener) => page.int(slot::LISTENER).store(listener + 1, Ordering::Release),
+        Err(errno) => {
+            page.int(slot::FILTER_ERROR).store(errno, Ordering::Release);
+            return NOT_EXECUTED;
+        }
+    }
+    let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
+    page.int(slot::EXEC_ERROR).store(error.errno(), Ordering::Release);
+    NOT_EXECUTED
+}
+
+/// Installs the filter. Without CAP_SYS_ADMIN that needs no_new_privs, which is set only then: it
+/// takes the effect from set-user-ID programs.
+fn install(program: &FilterProgram) -> Result<i32, i32> {
+    let killable = FilterFlags::NEW_LISTENER.union(FilterFlags::WAIT_KILLABLE_RECV);
+    let mut flags = killable;
+    loop {
+        match sys::seccomp::install_filter(program.instructions(), flags) {
+            Ok(Some(listener)) => return Ok(std::os::fd::IntoRawFd::into_raw_fd(listener)),
+            Ok(None) => return Err(EINVAL),
+            // Below 5.19 the kernel does not know the second flag.
+            Err(error) if error.errno() == EINVAL && flags == killable => {
+                flags = FilterFlags::NEW_LISTENER;
+            }
+            Err(error) if error.errno() == EACCES && !sys::prctl::no_new_privs().unwrap_or(true) => {
+                sys::seccomp::set_no_new_privs().map_err(|error| error.errno())?;
+            }
+            Err(error) => return Err(error.errno()),
+        }
+    }
+}

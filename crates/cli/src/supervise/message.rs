@@ -1,0 +1,119 @@
+//! What the processes tell each other: fixed-size messages over a pipe, so that each arrives whole.
+
+use std::io::{Read, Write};
+
+/// News about the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// It runs, or has been continued.
+    Running,
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// It has ended; exit status as a shell says it.
+    Ended(i32),
+    /// Its exec failed with this error number.
+    ExecFailed(i32),
+    /// The filter could not be installed, with this error number.
+    FilterFailed(i32),
+    /// The services did not start.
+    ServicesFailed,
+    /// The command's pid.
+    Started(i32),
+}
+
+const SIZE: usize = 8;
+
+impl Message {
+    fn encode(self) -> [u8; SIZE] {
+        let (kind, value): (i32, i32) = match self {
+            Self::Running => (0, 0),
+            Self::Stopped(signal) => (1, signal),
+            Self::Ended(status) => (2, status),
+            Self::ExecFailed(errno) => (3, errno),
+            Self::FilterFailed(errno) => (4, errno),
+            Self::ServicesFailed => (5, 0),
+            Self::Started(pid) => (6, pid),
+        };
+        let mut bytes = [0; SIZE];
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..].copy_from_slice(&value.to_ne_bytes());
+        bytes
+    }
+
+    fn decode(bytes: [u8; SIZE]) -> Option<Self> {
+        let (kind, value) = bytes.split_at(4);
+        let value = i32::from_ne_bytes(value.try_into().ok()?);
+        Some(match i32::from_ne_bytes(kind.try_into().ok()?) {
+            0 => Self::Running,
+            1 => Self::Stopped(value),
+            2 => Self::Ended(value),
+            3 => Self::ExecFailed(value),
+            4 => Self::FilterFailed(value),
+            5 => Self::ServicesFailed,
+            6 => Self::Started(value),
+            _ => return None,
+        })
+    }
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub(super) struct Sender(std::fs::File);
+
+/// The reading end.
+#[derive(Debug)]
+pub(super) struct Receiver(std::fs::File);
+
+/// A pipe for messages.
+pub(super) fn channel() -> std::io::Result<(Sender, Receiver)> {
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    Ok((Sender(writer.into()), Receiver(reader.into())))
+}
+
+impl Sender {
+    /// Fails when the other side is gone.
+    pub(super) fn send(&self, message: Message) -> std::io::Result<()> {
+        (&self.0).write_all(&message.encode())
+    }
+}
+
+impl Receiver {
+    /// `None` when every writer is gone.
+    pub(super) fn receive(&self) -> std::io::Result<Option<Message>> {
+        let mut bytes = [0; SIZE];
+        match (&self.0).read_exact(&mut bytes) {
+            Ok(()) => Ok(Message::decode(bytes)),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn file(&self) -> &std::fs::File {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_arrives_as_it_was_sent() {
+        let (sender, receiver) = channel().expect("pipe");
+        let all = [
+            Message::Running,
+            Message::Stopped(19),
+            Message::Ended(137),
+            Message::ExecFailed(2),
+            Message::FilterFailed(13),
+            Message::ServicesFailed,
+            Message::Started(4242),
+        ];
+        for message in all {
+            sender.send(message).expect("reader is open");
+            assert_eq!(receiver.receive().expect("writer is open"), Some(message));
+        }
+        drop(sender);
+        assert_eq!(receiver.receive().expect("end is no error"), None);
+    }
+}
