@@ -38,7 +38,11 @@ pub struct Container {
 impl Container {
     /// The host.
     pub fn host() -> Self {
-        Self { containment: Containment::Host, id: "host".to_owned(), ..Self::unknown() }
+        Self {
+            containment: Containment::Host,
+            id: "host".to_owned(),
+            ..Self::unknown()
+        }
     }
 
     /// Neither proven host nor a known container.

@@ -115,11 +115,15 @@ impl<'a> Event<'a> {
 
     /// Credentials of the calling thread.
     pub fn status(&self) -> &'a Lookup<Status> {
-        self.live.status.get_or_init(|| self.world.status(self.process, self.tid))
+        self.live
+            .status
+            .get_or_init(|| self.world.status(self.process, self.tid))
     }
 
     /// Container of the caller.
     pub fn container(&self) -> &'a Container {
-        self.live.container.get_or_init(|| self.world.container(self.process))
+        self.live
+            .container
+            .get_or_init(|| self.world.container(self.process))
     }
 }

@@ -1,6 +1,23 @@
 //! Kinds of events and their parameters.
 
+mod changes;
+mod file;
+mod generic;
+mod io;
+mod memory;
+mod network;
+mod process;
+mod row;
+mod system;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use abi::{FlagSet, Syscall};
+
+pub use changes::Changes;
+
+use crate::suggest;
 
 /// Falco's event category (`evt.category`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +40,16 @@ pub enum Category {
     Memory,
     /// `wait`
     Wait,
+    /// `sleep`
+    Sleep,
+    /// `time`
+    Time,
+    /// Reads from a descriptor: `file`, `net` or `ipc` by what the descriptor is.
+    IoRead,
+    /// Writes to a descriptor: `file`, `net` or `ipc` by what the descriptor is.
+    IoWrite,
+    /// Other work on a descriptor: `file`, `net` or `ipc` by what the descriptor is.
+    IoOther,
     /// `internal`
     Internal,
     /// `other`
@@ -188,7 +215,141 @@ pub struct EventKind(u16);
 
 impl EventKind {
     /// The kind of events that a call makes.
-    pub fn of_syscall(_syscall: Syscall) -> Self {
-        unimplemented!("table is filled by the field registry work")
+    pub fn of_syscall(syscall: Syscall) -> Self {
+        TABLE.of_syscall[syscall.index()]
+    }
+
+    /// The kind of this name, as `evt.type` gives it.
+    ///
+    /// # Errors
+    ///
+    /// If there is none; the error carries the nearest name.
+    pub fn from_name(name: &str) -> Result<Self, UnknownEvent> {
+        TABLE
+            .by_name
+            .get(name)
+            .copied()
+            .ok_or_else(|| UnknownEvent {
+                name: name.to_owned(),
+                suggestion: suggest::nearest(name, TABLE.by_name.keys().copied())
+                    .map(str::to_owned),
+            })
+    }
+
+    /// All kinds, those with a row first.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> + Clone {
+        (0..u16::try_from(TABLE.specs.len()).expect("fewer kinds than 65536")).map(Self)
+    }
+
+    /// Position among [`EventKind::all`], for tables by kind.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// `evt.type`.
+    pub fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// Everything the table says of this kind.
+    pub fn spec(self) -> &'static EventSpec {
+        &TABLE.specs[self.index()]
+    }
+
+    /// Position of the parameter of this name.
+    pub fn param_index(self, name: &str) -> Option<usize> {
+        self.spec()
+            .params
+            .iter()
+            .position(|param| param.name == name)
+    }
+
+    /// Whether the kind is described by the system-call table alone, as Falco's generic events.
+    pub fn is_generic(self) -> bool {
+        self.index() >= TABLE.rows
+    }
+
+    /// Whether events of this kind are system calls.
+    pub fn is_syscall(self) -> bool {
+        TABLE.is_syscall[self.index()]
+    }
+
+    /// Whether events of this kind have a result.
+    pub fn has_result(self) -> bool {
+        self.spec().has_result()
+    }
+
+    /// What a call of this kind changes about its caller when it succeeds.
+    pub fn changes(self) -> Changes {
+        TABLE.changes[self.index()]
     }
 }
+
+impl EventSpec {
+    /// Whether events have a result: one of the parameters is it.
+    pub fn has_result(&self) -> bool {
+        self.params
+            .iter()
+            .any(|param| param.source == ParamSource::Result)
+    }
+}
+
+/// No event has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot find an event named `{name}`{}", suggest::hint(.suggestion.as_deref()))]
+pub struct UnknownEvent {
+    /// The name.
+    pub name: String,
+    /// The nearest name that exists.
+    pub suggestion: Option<String>,
+}
+
+struct Table {
+    specs: Vec<EventSpec>,
+    /// How many of `specs` have a row of their own.
+    rows: usize,
+    by_name: HashMap<&'static str, EventKind>,
+    of_syscall: Vec<EventKind>,
+    is_syscall: Vec<bool>,
+    changes: Vec<Changes>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let mut specs: Vec<EventSpec> = [
+        file::ROWS,
+        io::ROWS,
+        memory::ROWS,
+        network::ROWS,
+        process::ROWS,
+        system::ROWS,
+    ]
+    .concat();
+    let rows = specs.len();
+    let position = |index: usize| EventKind(u16::try_from(index).expect("fewer than 65536 kinds"));
+    let mut by_name: HashMap<&'static str, EventKind> = specs
+        .iter()
+        .enumerate()
+        .map(|(index, spec)| (spec.name, position(index)))
+        .collect();
+    let mut of_syscall = Vec::with_capacity(Syscall::COUNT);
+    for syscall in Syscall::all() {
+        let kind = *by_name.entry(syscall.event_name()).or_insert_with(|| {
+            specs.push(generic::spec(syscall));
+            position(specs.len() - 1)
+        });
+        of_syscall.push(kind);
+    }
+    let changes = specs.iter().map(|spec| Changes::of(spec.name)).collect();
+    let mut is_syscall = vec![false; specs.len()];
+    of_syscall
+        .iter()
+        .for_each(|kind| is_syscall[kind.index()] = true);
+    Table {
+        specs,
+        rows,
+        by_name,
+        of_syscall,
+        is_syscall,
+        changes,
+    }
+});

@@ -17,6 +17,7 @@ mod judge;
 mod kind;
 mod plan;
 mod process;
+mod suggest;
 mod value;
 mod world;
 
@@ -25,7 +26,8 @@ pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, So
 pub use event::{Event, Live, Outcome, Param, Stage};
 pub use judge::{Judge, Weight};
 pub use kind::{
-    Category, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
+    Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
+    UnknownEvent,
 };
 pub use plan::{CallPlan, Need, Plan, Reason};
 pub use process::{
@@ -33,4 +35,4 @@ pub use process::{
     Tid,
 };
 pub use value::{Value, ValueType};
-pub use world::{Lookup, NoWorld, User, Group, World};
+pub use world::{Group, Lookup, NoWorld, User, World};

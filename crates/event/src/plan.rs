@@ -45,4 +45,8 @@ pub struct CallPlan {
 pub struct Plan {
     /// By call.
     pub calls: BTreeMap<Syscall, CallPlan>,
+    /// Some rule asks whether `dup` makes descriptor 0, 1 or 2. It can do so only while one of
+    /// them is closed, so `dup` itself is not planned: the calls that close one of them are, and
+    /// from then on the engine has to watch every `dup` of that process until all three are open.
+    pub watch_stdio: bool,
 }

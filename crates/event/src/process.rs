@@ -32,7 +32,10 @@ impl Comm {
         let len = name.len().min(15);
         let mut bytes = [0; 15];
         bytes[..len].copy_from_slice(&name[..len]);
-        Self { bytes, len: u8::try_from(len).expect("at most 15") }
+        Self {
+            bytes,
+            len: u8::try_from(len).expect("at most 15"),
+        }
     }
 
     /// The name.
@@ -177,8 +180,18 @@ impl Process {
         image: Arc<Image>,
         comm: Comm,
     ) -> Self {
-        let state = Mutex::new(State { parent, image, comm, exited: false });
-        Self { pid, start, start_ns, state }
+        let state = Mutex::new(State {
+            parent,
+            image,
+            comm,
+            exited: false,
+        });
+        Self {
+            pid,
+            start,
+            start_ns,
+            state,
+        }
     }
 
     /// The parent, by true parentage: a re-parented orphan keeps the process that made it.

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use bumpalo::Bump;
 
-use crate::{
-    Comm, CommandLine, Container, Executable, Image, Pid, Process, Stat, Status, Tid,
-};
+use crate::{Comm, CommandLine, Container, Executable, Image, Pid, Process, Stat, Status, Tid};
 
 /// Whether something can be told at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +58,8 @@ pub trait World: Sync {
     fn login_uid(&self, process: &Process) -> Lookup<u32>;
     /// Directory that relative paths of the thread start at: the working directory, or that of an
     /// open descriptor.
-    fn directory<'a>(&self, tid: Tid, descriptor: Option<i32>, arena: &'a Bump) -> Lookup<&'a [u8]>;
+    fn directory<'a>(&self, tid: Tid, descriptor: Option<i32>, arena: &'a Bump)
+    -> Lookup<&'a [u8]>;
     /// Container of the process.
     fn container(&self, process: &Process) -> Arc<Container>;
     /// User by id, as the process sees it.
@@ -73,6 +72,19 @@ pub trait World: Sync {
     fn addresses(&self, host_name: &str) -> Lookup<Arc<[IpAddr]>>;
     /// What descriptor `number` of the thread is, as Falco's `fd.type` word (`fd.types`).
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<crate::DescriptorKind>;
+    /// Numbers of the thread's open descriptors (`fd.types`, `proc.fdopencount`).
+    fn open_descriptors<'a>(&self, _tid: Tid, _arena: &'a Bump) -> Lookup<&'a [i32]> {
+        Lookup::Unknown
+    }
+    /// What descriptor `number` of the thread is called (`proc.stdin.name`): the path of a file,
+    /// the ends of a connection.
+    fn descriptor_name<'a>(&self, _tid: Tid, _number: i32, _arena: &'a Bump) -> Lookup<&'a [u8]> {
+        Lookup::Unknown
+    }
+    /// Seconds that local time is east of Greenwich (`evt.time`).
+    fn utc_offset(&self) -> i32 {
+        0
+    }
     /// Host name of this machine (`evt.hostname`).
     fn host_name(&self) -> &str;
 }

@@ -1,0 +1,345 @@
+//! The field registry: every field that a rule may name, what it is made of and how it is answered.
+//!
+//! A rule file says `proc.aname[2]`; [`Field::parse`] finds the [`FieldSpec`] and checks the
+//! argument; [`Field::extract`] answers for one event. An answer never changes once it is known:
+//! before the stage that [`Field::dependency`] names the value is [`Value::Unknown`], and from then
+//! on it is what it will be at [`Stage::Exit`]. That is what makes rejecting a call early sound.
+
+mod ancestry;
+mod argument;
+mod container;
+mod dependency;
+mod evt;
+mod fd;
+mod fs_path;
+mod group;
+mod k8s;
+mod param;
+mod path;
+mod proc;
+mod syscall;
+mod text;
+mod thread;
+mod time;
+mod user;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+pub use argument::{Argument, ArgumentKind, FieldError};
+pub use dependency::{DescriptorFact, ProcessFact, Source};
+pub use path::normalize;
+
+use crate::{Event, EventKind, ParamType, Stage, Value, ValueType};
+
+/// A class of fields, as users know it from the first part of the name.
+#[derive(Clone, Copy, Debug)]
+pub struct Class {
+    /// Name: `evt`, `proc`, `fd`, ...
+    pub name: &'static str,
+    /// What its fields have in common.
+    pub description: &'static str,
+}
+
+/// Whether this program can answer a field at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supplied {
+    /// Yes, as far as the engine can learn it.
+    Yes,
+    /// Never: the field is known by name so that rules which use it load, and is always
+    /// [`Value::Absent`]. Holds the reason.
+    No(&'static str),
+}
+
+/// How dear a field is, for ordering tests. A hint: only the order counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cost {
+    /// A load or a comparison.
+    Free,
+    /// Text is built from what is at hand.
+    Text,
+    /// The world may be asked about the calling process.
+    Process,
+    /// The world may be asked about other processes, users or the container.
+    Far,
+}
+
+/// Answers a field for an event whose stage is high enough.
+pub type Extract = for<'e, 'a> fn(&'e Event<'a>, &Argument) -> Value<'a>;
+
+/// One row of the registry.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldSpec {
+    /// Full name without argument.
+    pub name: &'static str,
+    /// Type of its values. That of `evt.rawarg` depends on the parameter: see [`Field::ty`].
+    pub ty: ValueType,
+    /// What may or must follow the name.
+    pub argument: ArgumentKind,
+    /// Whether an answer may be [`Value::List`]. Without an index, if the argument is one.
+    pub multi: bool,
+    /// What it is made of.
+    pub source: Source,
+    /// How dear it is.
+    pub cost: Cost,
+    /// Whether it can be answered at all.
+    pub supplied: Supplied,
+    /// The answer is an address, but rules compare it with host names: the evaluator must look
+    /// the name up with [`crate::World::addresses`].
+    pub host_name: bool,
+    /// What it tells.
+    pub description: &'static str,
+    /// Answers it. Use [`Field::extract`], which checks the stage first.
+    pub extract: Extract,
+}
+
+impl FieldSpec {
+    /// A field that takes no argument and is answered from what is at hand.
+    const fn new(
+        name: &'static str,
+        ty: ValueType,
+        source: Source,
+        extract: Extract,
+        description: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            ty,
+            argument: ArgumentKind::None,
+            multi: false,
+            source,
+            cost: source.cost(),
+            supplied: Supplied::Yes,
+            host_name: false,
+            description,
+            extract,
+        }
+    }
+
+    /// A field that this program knows by name only.
+    const fn absent(
+        name: &'static str,
+        ty: ValueType,
+        reason: &'static str,
+        description: &'static str,
+    ) -> Self {
+        let mut spec = Self::new(name, ty, Source::Nowhere, |_, _| Value::Absent, description);
+        spec.supplied = Supplied::No(reason);
+        spec
+    }
+
+    /// The same with an argument.
+    const fn with(mut self, argument: ArgumentKind) -> Self {
+        self.argument = argument;
+        self
+    }
+
+    /// The same with several values.
+    const fn many(mut self) -> Self {
+        self.multi = true;
+        self
+    }
+
+    /// The same, compared with host names.
+    const fn named_host(mut self) -> Self {
+        self.host_name = true;
+        self
+    }
+
+    /// The class this field is listed under.
+    pub fn class(&self) -> &'static Class {
+        CLASSES
+            .iter()
+            .find(|(_, fields)| fields.iter().any(|field| field.name == self.name))
+            .map(|(class, _)| class)
+            .expect("every field stands in the table of a class")
+    }
+}
+
+/// The classes in the order they are documented, each with its fields.
+static CLASSES: &[(Class, &[FieldSpec])] = &[
+    (evt::CLASS, evt::FIELDS),
+    (syscall::CLASS, syscall::FIELDS),
+    (proc::CLASS, proc::FIELDS),
+    (thread::CLASS, thread::FIELDS),
+    (user::CLASS, user::FIELDS),
+    (group::CLASS, group::FIELDS),
+    (fd::CLASS, fd::FIELDS),
+    (fd::LIST_CLASS, fd::LIST_FIELDS),
+    (fs_path::CLASS, fs_path::FIELDS),
+    (container::CLASS, container::FIELDS),
+    (k8s::CLASS, k8s::FIELDS),
+];
+
+static BY_NAME: LazyLock<HashMap<&'static str, &'static FieldSpec>> = LazyLock::new(|| {
+    docs()
+        .flat_map(|(_, fields)| fields)
+        .map(|f| (f.name, f))
+        .collect()
+});
+
+/// All classes with their fields, for documentation.
+pub fn docs() -> impl Iterator<Item = (&'static Class, &'static [FieldSpec])> {
+    CLASSES.iter().map(|(class, fields)| (class, *fields))
+}
+
+/// The field of this name (without argument).
+///
+/// # Errors
+///
+/// If there is none; the error carries the nearest name.
+pub fn lookup(name: &str) -> Result<&'static FieldSpec, FieldError> {
+    BY_NAME
+        .get(name)
+        .copied()
+        .ok_or_else(|| FieldError::Unknown {
+            name: name.to_owned(),
+            suggestion: crate::suggest::nearest(name, BY_NAME.keys().copied()).map(str::to_owned),
+        })
+}
+
+/// A field with its argument, as a rule names it.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// The row of the registry.
+    pub spec: &'static FieldSpec,
+    /// The checked argument.
+    pub argument: Argument,
+}
+
+impl PartialEq for Field {
+    fn eq(&self, other: &Self) -> bool {
+        self.spec.name == other.spec.name && self.argument == other.argument
+    }
+}
+
+impl Eq for Field {}
+
+impl std::hash::Hash for Field {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.spec.name.hash(state);
+        self.argument.hash(state);
+    }
+}
+
+impl std::fmt::Display for Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.spec.name)?;
+        match (&self.argument, self.spec.argument) {
+            (Argument::None, _) => Ok(()),
+            (Argument::Name(name), ArgumentKind::Suffix { .. }) => write!(f, ".{name}"),
+            (Argument::Param(param), _) => write!(f, ".{}", param.name()),
+            (Argument::Index(index), _) => write!(f, "[{index}]"),
+            (Argument::Name(name), _) => write!(f, "[{name}]"),
+        }
+    }
+}
+
+impl Field {
+    /// Reads a field as rules and output formats write it: `proc.aname[2]`, `evt.arg.flags`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field or the argument does not fit it.
+    pub fn parse(text: &str) -> Result<Self, FieldError> {
+        let (name, bracket) = match text.split_once('[') {
+            None => (text, None),
+            Some((name, rest)) => match rest.strip_suffix(']') {
+                Some(argument) => (name, Some(argument)),
+                None => {
+                    return Err(FieldError::Unclosed {
+                        field: text.to_owned(),
+                    });
+                }
+            },
+        };
+        Self::new(name, bracket)
+    }
+
+    /// The same from a name and what stood in brackets after it, if anything did.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field or the argument does not fit it.
+    pub fn new(name: &str, bracket: Option<&str>) -> Result<Self, FieldError> {
+        let (spec, suffix) = split_suffix(name)?;
+        let argument = argument::resolve(spec, suffix, bracket)?;
+        Ok(Self { spec, argument })
+    }
+
+    /// Type of its values.
+    pub fn ty(&self) -> ValueType {
+        match (&self.argument, self.spec.source) {
+            (Argument::Param(param), Source::RawParam) => raw_type(param.ty()),
+            _ => self.spec.ty,
+        }
+    }
+
+    /// Whether an answer may be [`Value::List`].
+    pub fn multi(&self) -> bool {
+        self.spec.multi && !matches!(self.argument, Argument::Index(_))
+    }
+
+    /// What it is made of.
+    pub fn depends_on(&self) -> Source {
+        self.spec.source
+    }
+
+    /// The earliest stage at which the value for this kind of event can be known. Below it
+    /// [`Field::extract`] answers [`Value::Unknown`].
+    pub fn dependency(&self, kind: EventKind) -> Stage {
+        dependency::stage(self.spec.source, &self.argument, kind)
+    }
+
+    /// Index of the parameter that alone decides the value for this kind of event (`evt.arg.NAME`,
+    /// `evt.rawarg.NAME`).
+    pub fn param_index(&self, kind: EventKind) -> Option<usize> {
+        match self.spec.source {
+            Source::Param | Source::RawParam => self.argument.param_index(kind),
+            _ => None,
+        }
+    }
+
+    /// The value for an event, or [`Value::Unknown`] if its stage is too low.
+    pub fn extract<'a>(&self, event: &Event<'a>) -> Value<'a> {
+        if event.stage < self.dependency(event.kind) {
+            return Value::Unknown;
+        }
+        (self.spec.extract)(event, &self.argument)
+    }
+}
+
+/// Separates `evt.arg.flags` into the field `evt.arg` and the suffix `flags`.
+fn split_suffix(name: &str) -> Result<(&'static FieldSpec, Option<&str>), FieldError> {
+    if let Some(spec) = BY_NAME.get(name) {
+        return Ok((spec, None));
+    }
+    for (dot, _) in name.rmatch_indices('.') {
+        let Some(spec) = BY_NAME.get(&name[..dot]) else {
+            continue;
+        };
+        if matches!(
+            spec.argument,
+            ArgumentKind::Suffix { .. } | ArgumentKind::Label | ArgumentKind::Param
+        ) {
+            return Ok((spec, Some(&name[dot + 1..])));
+        }
+    }
+    lookup(name).map(|spec| (spec, None))
+}
+
+fn raw_type(ty: ParamType) -> ValueType {
+    match ty {
+        ParamType::Errno | ParamType::Fd | ParamType::Int | ParamType::Pid => ValueType::Int,
+        ParamType::Uint
+        | ParamType::Hex
+        | ParamType::Mode
+        | ParamType::Flags(_)
+        | ParamType::Enum(_)
+        | ParamType::Uid
+        | ParamType::Gid
+        | ParamType::Signal => ValueType::Uint,
+        ParamType::Path => ValueType::Path,
+        ParamType::Text | ParamType::Texts | ParamType::Tuple | ParamType::Bytes => ValueType::Text,
+    }
+}

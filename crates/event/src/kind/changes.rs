@@ -1,0 +1,81 @@
+//! What a successful call changes about its caller.
+//!
+//! Fields about the caller are answered as Falco answers them: with the state after the call. So
+//! what a call can change about its caller is known at its exit only.
+
+/// Which facts about the caller a call changes when it succeeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Program, arguments, environment.
+    pub image: bool,
+    /// Command name.
+    pub comm: bool,
+    /// Thread id: an exec by another thread than the first takes over the first one's id.
+    pub thread: bool,
+    /// User, groups and capabilities.
+    pub credentials: bool,
+    /// Process group, session, terminal.
+    pub session: bool,
+    /// Ids inside namespaces, and with them the container.
+    pub namespaces: bool,
+    /// Working directory.
+    pub directory: bool,
+}
+
+impl Changes {
+    const NONE: Self = Self {
+        image: false,
+        comm: false,
+        thread: false,
+        credentials: false,
+        session: false,
+        namespaces: false,
+        directory: false,
+    };
+
+    /// What the call of this event name changes.
+    pub(super) fn of(event: &str) -> Self {
+        match event {
+            "execve" | "execveat" => Self {
+                image: true,
+                comm: true,
+                thread: true,
+                credentials: true,
+                ..Self::NONE
+            },
+            "setuid" | "setgid" | "setreuid" | "setregid" | "setresuid" | "setresgid"
+            | "setfsuid" | "setfsgid" | "setgroups" | "capset" => Self {
+                credentials: true,
+                ..Self::NONE
+            },
+            // PR_SET_NAME; PR_CAP_AMBIENT and PR_CAPBSET_DROP change capability sets.
+            "prctl" => Self {
+                comm: true,
+                credentials: true,
+                ..Self::NONE
+            },
+            "setsid" | "setpgid" => Self {
+                session: true,
+                ..Self::NONE
+            },
+            // TIOCSCTTY and TIOCNOTTY change the controlling terminal.
+            "ioctl" => Self {
+                session: true,
+                ..Self::NONE
+            },
+            // A user namespace gives its first process all capabilities; a mount namespace moves
+            // the working directory.
+            "setns" | "unshare" => Self {
+                credentials: true,
+                namespaces: true,
+                directory: true,
+                ..Self::NONE
+            },
+            "chdir" | "fchdir" | "chroot" | "pivot_root" => Self {
+                directory: true,
+                ..Self::NONE
+            },
+            _ => Self::NONE,
+        }
+    }
+}
