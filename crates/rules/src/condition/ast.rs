@@ -336,13 +336,13 @@ impl Op {
 }
 
 words! {
-    /// How many values of a list a comparison must hold for.
+    /// How many values of a list a comparison must hold for. None does with an empty list.
     Quantifier {
-        /// See the table of modifiers in `parser.rs`.
+        /// Exactly one.
         OneOf = "oneof",
-        /// See the table of modifiers in `parser.rs`.
+        /// At least one.
         AnyOf = "anyof",
-        /// See the table of modifiers in `parser.rs`.
+        /// Every one.
         AllOf = "allof",
     }
 }

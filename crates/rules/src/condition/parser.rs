@@ -38,6 +38,9 @@
 //! or `(`. No blank may stand before the `(` of a transformer or the `[` of an argument.
 //! A word of `quantifier` that no list follows is an ordinary string.
 //!
+//! Falco reads the same, except that it ends an `or` chain after `or(..)`, takes `and`, `or` and
+//! `not` for macros where they cannot be keywords, and reads `inlist` as `in list`.
+//!
 //! What a comparison with a quantifier means, for a field with one value and a list (false for an
 //! empty list, whatever the quantifier):
 //!

@@ -8,6 +8,7 @@ mod collect;
 mod exception;
 mod item;
 mod read;
+mod reader;
 mod resolve;
 mod source;
 #[cfg(test)]
