@@ -353,6 +353,7 @@ impl Registers {
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
 const GETREGSET: u32 = 0x4204;
 const SETREGSET: u32 = 0x4205;
 const NT_PRSTATUS: usize = 1;
@@ -360,8 +361,32 @@ const NT_PRSTATUS: usize = 1;
 /// Reads the general registers of a stopped thread.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped; ENOTSUP for a 32-bit thread of a 64-bit tracer, whose
-/// register set has another form: use [`syscall_info`] for those.
+/// ESRCH when the thread is not stopped. On other architectures than x86-64 ENOTSUP for a 32-bit
+/// thread of a 64-bit tracer, whose register set has another form.
+#[cfg(target_arch = "x86_64")]
+pub fn registers(tid: i32) -> Result<Registers> {
+    // SAFETY: `user_regs_struct` is plain data, for which zero bytes are a value.
+    let mut registers = Registers(unsafe { std::mem::zeroed() });
+    // Unlike GETREGSET this request has the caller's form of the registers for 32-bit threads too.
+    // SAFETY: the kernel fills one `user_regs_struct`, which is what `registers` is.
+    unsafe {
+        syscall!(
+            "ptrace(GETREGS)",
+            libc::SYS_ptrace,
+            libc::PTRACE_GETREGS,
+            tid,
+            0_usize,
+            &raw mut registers.0
+        )
+    }?;
+    Ok(registers)
+}
+
+/// As on x86-64.
+///
+/// # Errors
+/// ESRCH when the thread is not stopped; ENOTSUP for a 32-bit thread of a 64-bit tracer.
+#[cfg(not(target_arch = "x86_64"))]
 pub fn registers(tid: i32) -> Result<Registers> {
     // SAFETY: `user_regs_struct` is plain data, for which zero bytes are a value.
     let mut registers = Registers(unsafe { std::mem::zeroed() });

@@ -82,6 +82,7 @@ fn stopped_at(tid: i32, status: Status) -> Stop {
         release(tid, signal);
         return Stop::Gone;
     };
+    // A 32-bit call's result is 32 bits wide in whatever form the kernel left it.
     let result = registers.result();
     if RESTART_CODES.contains(&result) {
         release(tid, signal);
