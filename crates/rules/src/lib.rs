@@ -1,10 +1,17 @@
 //! Falco's rule language: load, check, compile, evaluate; rules to interest plan.
 
+pub mod alert;
+mod compile;
 pub mod condition;
 pub mod diagnostic;
+pub mod engine;
 pub mod load;
+mod output;
+pub mod plan;
 pub mod ruleset;
 
+pub use alert::{Alert, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};
+pub use engine::{AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, RuleMatching, Scratch};
 pub use load::Loader;
 pub use ruleset::{Priority, Rule, Ruleset};

@@ -1,0 +1,413 @@
+//! Checks conditions against the field registry and brings them into the form that is compiled.
+//!
+//! All problems of a condition are reported, not the first one only: what is wrong becomes
+//! "never", and checking goes on behind it.
+
+use event::field::{Field, FieldError, Supplied};
+use event::{EventKind, ValueType};
+
+use super::atom::{AtomKey, Atoms, Right};
+use super::operand::{OperandId, Operands, Spread};
+use super::tree::Tree;
+use crate::condition::ast::{
+    Arg, Call, Compare, Expr, ExprKind, Field as FieldName, Literal, Op, Operand, Span,
+    Transformer, Value,
+};
+use crate::diagnostic::Code;
+
+/// Something wrong with a condition or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Kind.
+    pub(crate) code: Code,
+    /// Where.
+    pub(crate) span: Span,
+    /// What is wrong.
+    pub(crate) message: String,
+    /// What to do.
+    pub(crate) help: Option<String>,
+    /// It names a field or an event that does not exist: what `skip-if-unknown-filter` forgives.
+    pub(crate) unknown: bool,
+}
+
+impl Problem {
+    /// A problem of a condition, without help.
+    fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            span,
+            message: message.into(),
+            help: None,
+            unknown: false,
+        }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// Checks conditions; its tables collect what all of them name.
+#[derive(Debug, Default)]
+pub(crate) struct Checker {
+    /// Operands of all conditions.
+    pub(crate) operands: Operands,
+    /// Atoms of all conditions.
+    pub(crate) atoms: Atoms,
+    /// Problems since they were last taken.
+    problems: Vec<Problem>,
+}
+
+impl Checker {
+    /// Checks one resolved condition.
+    pub(crate) fn condition(&mut self, expr: &Expr) -> (Tree, Vec<Problem>) {
+        let tree = self.expr(expr, false);
+        (tree, std::mem::take(&mut self.problems))
+    }
+
+    /// Checks the field or transformer of an output.
+    pub(crate) fn output_operand(&mut self, operand: &Operand) -> Result<OperandId, Vec<Problem>> {
+        let id = self.operand(operand);
+        let mut problems = std::mem::take(&mut self.problems);
+        for problem in &mut problems {
+            problem.code = Code::CompileOutput;
+        }
+        id.ok_or(problems)
+    }
+
+    fn expr(&mut self, expr: &Expr, negated: bool) -> Tree {
+        match &expr.kind {
+            ExprKind::And(children) | ExprKind::Or(children) => {
+                let trees = children
+                    .iter()
+                    .map(|child| self.expr(child, negated))
+                    .collect();
+                let conjunction = matches!(expr.kind, ExprKind::And(_)) != negated;
+                if conjunction {
+                    Tree::all(trees)
+                } else {
+                    Tree::any(trees)
+                }
+            }
+            ExprKind::Not(child) => self.expr(child, !negated),
+            ExprKind::Expanded { body, .. } => self.expr(body, negated),
+            ExprKind::Exists(operand) => {
+                let Some(operand) = self.operand(operand) else {
+                    return Tree::Const(false);
+                };
+                let right = Right::Constants(Vec::new());
+                let key = AtomKey {
+                    operand,
+                    op: None,
+                    quantifier: None,
+                    right,
+                };
+                self.literal(key, negated, expr.span)
+            }
+            ExprKind::Compare(compare) => self.compare(compare, negated),
+            ExprKind::Macro(name) => {
+                self.report(
+                    Problem::new(
+                        Code::CompileCondition,
+                        expr.span,
+                        format!("`{name}` is neither a macro nor a comparison"),
+                    )
+                    .help("define the macro, or compare a field with something"),
+                );
+                Tree::Const(false)
+            }
+        }
+    }
+
+    fn compare(&mut self, compare: &Compare, negated: bool) -> Tree {
+        let left = self.operand(&compare.left);
+        let right = match &compare.right {
+            Value::Operand(operand) => self.operand(operand).map(Right::Operand),
+            Value::Literal(literal) => Some(Right::Constants(vec![literal.text.clone()])),
+            Value::List(literals, _) => Some(Right::Constants(
+                literals.iter().map(|l| l.text.clone()).collect(),
+            )),
+            Value::ListName(name, span) => {
+                let message = format!("there is no list `{name}`");
+                self.report(Problem::new(Code::CompileCondition, *span, message));
+                None
+            }
+        };
+        let (Some(operand), Some(right)) = (left, right) else {
+            return Tree::Const(false);
+        };
+        let key = AtomKey {
+            operand,
+            op: Some(compare.op),
+            quantifier: compare.quantifier,
+            right,
+        };
+        if let Some(problem) = self.mismatch(compare, &key) {
+            self.report(problem);
+            return Tree::Const(false);
+        }
+        self.doubts(compare, operand);
+        if let Some(names) = self.event_names(operand, compare)
+            && !self.check_event_names(&names)
+        {
+            return Tree::Const(false);
+        }
+        let empty = matches!(&key.right, Right::Constants(constants) if constants.is_empty());
+        if empty && self.operands.get(operand).spread != Spread::List {
+            // Nothing is in an empty list, whatever the field is.
+            return Tree::Const(negated);
+        }
+        self.literal(key, negated, compare.right.span())
+    }
+
+    fn literal(&mut self, key: AtomKey, negated: bool, span: Span) -> Tree {
+        match self.atoms.intern(key, &self.operands) {
+            Ok(atom) => Tree::Literal { atom, negated },
+            Err(message) => {
+                self.report(Problem::new(Code::CompileCondition, span, message));
+                Tree::Const(false)
+            }
+        }
+    }
+
+    /// Why the two sides and the operator do not go together.
+    fn mismatch(&self, compare: &Compare, key: &AtomKey) -> Option<Problem> {
+        let operand = self.operands.get(key.operand);
+        let error =
+            |span, message: String| Some(Problem::new(Code::CompileCondition, span, message));
+        let host_name = self
+            .operands
+            .as_field(key.operand)
+            .is_some_and(|field| field.spec.host_name);
+        let op = compare.op;
+        if !fits(operand.ty, operand.spread, host_name, op) {
+            let kind = match (operand.spread, host_name) {
+                (Spread::List, _) => "a list",
+                (_, true) => "a host name",
+                _ => type_name(operand.ty),
+            };
+            let allowed = Op::ALL
+                .iter()
+                .filter(|op| fits(operand.ty, operand.spread, host_name, **op))
+                .map(|op| op.word());
+            let allowed: Vec<&str> = allowed.chain(["exists"]).collect();
+            let message = format!(
+                "`{}` does not apply to `{operand}`, which is {kind}",
+                op.word()
+            );
+            return error(compare.op_span, message)
+                .map(|problem| problem.help(format!("use one of: {}", allowed.join(" "))));
+        }
+        let Right::Operand(right) = key.right else {
+            return None;
+        };
+        let right = self.operands.get(right);
+        let span = compare.right.span();
+        if matches!(op, Op::PMatch | Op::Regex) {
+            let message = format!("`{}` compares with constants only", op.word());
+            return error(span, message);
+        }
+        let spread_out = |spread| matches!(spread, Spread::Some | Spread::Ends);
+        if operand.ty == ValueType::Net || spread_out(operand.spread) || host_name {
+            return error(span, format!("`{operand}` compares with constants only"));
+        }
+        if spread_out(right.spread) {
+            return error(
+                span,
+                format!("`{right}` has several values and cannot stand here"),
+            );
+        }
+        if !same_type(operand.ty, right.ty) || operand.spread != right.spread {
+            let message = format!(
+                "`{operand}` is {} and `{right}` is {}",
+                type_name(operand.ty),
+                type_name(right.ty)
+            );
+            return error(span, message);
+        }
+        None
+    }
+
+    /// What is allowed but likely a mistake.
+    fn doubts(&mut self, compare: &Compare, operand: OperandId) {
+        let operand = self.operands.get(operand).text.clone();
+        for literal in constants(&compare.right) {
+            let Some(text) = literal.text.as_str() else {
+                continue;
+            };
+            if text == "<NA>" {
+                let message = format!("`{operand}` is never the text `<NA>`");
+                self.report(
+                    Problem::new(Code::UnsafeNaCheck, literal.span, message).help(format!(
+                        "write `{operand} exists` or `not {operand} exists`"
+                    )),
+                );
+            }
+            let name = text.split_ascii_whitespace().collect::<String>();
+            if name.contains('.') && Field::parse(&name).is_ok() {
+                let message = format!("`{text}` is compared as text but is the name of a field");
+                self.report(
+                    Problem::new(Code::ConditionWarning, literal.span, message)
+                        .help(format!("to compare with the field write `val({name})`")),
+                );
+            }
+            let is_call = |word: &str| {
+                name.strip_prefix(word)
+                    .is_some_and(|rest| rest.starts_with('(') && rest.ends_with(')'))
+            };
+            if Transformer::ALL.iter().any(|it| is_call(it.word())) || is_call("val") {
+                let message = format!("`{text}` is compared as text but looks like a transformer");
+                self.report(
+                    Problem::new(Code::ConditionWarning, literal.span, message)
+                        .help("leave out the quotes"),
+                );
+            }
+        }
+    }
+
+    /// The names in a comparison of the event type.
+    fn event_names<'a>(
+        &self,
+        operand: OperandId,
+        compare: &'a Compare,
+    ) -> Option<Vec<&'a Literal>> {
+        let field = self.operands.as_field(operand)?;
+        let by_name = matches!(field.spec.name, "evt.type" | "syscall.type")
+            && matches!(compare.op, Op::Eq | Op::Ne | Op::In | Op::Intersects);
+        by_name.then(|| constants(&compare.right).collect())
+    }
+
+    fn check_event_names(&mut self, names: &[&Literal]) -> bool {
+        let mut all_known = true;
+        for literal in names {
+            let Err(error) = EventKind::from_name(&literal.text.to_lossy()) else {
+                continue;
+            };
+            all_known = false;
+            let message = format!("there is no event type `{}`", error.name);
+            let mut problem = Problem::new(Code::CompileCondition, literal.span, message);
+            problem.unknown = true;
+            problem.help = error
+                .suggestion
+                .map(|name| format!("did you mean `{name}`?"));
+            self.report(problem);
+        }
+        all_known
+    }
+
+    fn operand(&mut self, operand: &Operand) -> Option<OperandId> {
+        match operand {
+            Operand::Field(name) => self.field(name),
+            Operand::Call(call) => self.call(call),
+        }
+    }
+
+    fn field(&mut self, name: &FieldName) -> Option<OperandId> {
+        let bracket = name.arg.as_ref().map(|arg| arg.text.to_lossy());
+        match Field::new(&name.name, bracket.as_deref()) {
+            Ok(field) => {
+                if let Supplied::No(reason) = field.spec.supplied {
+                    let message = format!("`{field}` never has a value here: {reason}");
+                    self.report(Problem::new(Code::ConditionWarning, name.span, message));
+                }
+                Some(self.operands.field(field))
+            }
+            Err(error) => {
+                self.report(field_problem(&error, name));
+                None
+            }
+        }
+    }
+
+    fn call(&mut self, call: &Call) -> Option<OperandId> {
+        let args: Option<Vec<OperandId>> = call.args.iter().map(|arg| self.arg(arg)).collect();
+        let selector = call.arg.as_ref().map(|arg| arg.text.as_bytes());
+        match self.operands.transform(call.transformer, args?, selector) {
+            Ok(id) => Some(id),
+            Err(message) => {
+                self.report(Problem::new(Code::CompileCondition, call.span, message));
+                None
+            }
+        }
+    }
+
+    fn arg(&mut self, arg: &Arg) -> Option<OperandId> {
+        match arg {
+            Arg::Operand(operand) => self.operand(operand),
+            Arg::Literal(literal) => Some(self.operands.constant(literal.text.as_bytes())),
+            Arg::List(args, _) => {
+                let items: Option<Vec<OperandId>> = args.iter().map(|arg| self.arg(arg)).collect();
+                Some(self.operands.list(items?))
+            }
+        }
+    }
+
+    fn report(&mut self, problem: Problem) {
+        // A macro that is used several times in a rule would say the same several times.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+}
+
+fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
+    match value {
+        Value::Literal(literal) => std::slice::from_ref(literal),
+        Value::List(literals, _) => literals,
+        Value::ListName(..) | Value::Operand(_) => &[],
+    }
+    .iter()
+}
+
+fn field_problem(error: &FieldError, name: &FieldName) -> Problem {
+    let mut problem = Problem::new(Code::CompileCondition, name.span, error.to_string());
+    if let FieldError::Unknown { suggestion, .. } = error {
+        problem.unknown = true;
+        problem.help = suggestion
+            .as_ref()
+            .map(|field| format!("did you mean `{field}`?"));
+    }
+    problem
+}
+
+/// Whether an operator applies to values of a type.
+fn fits(ty: ValueType, spread: Spread, host_name: bool, op: Op) -> bool {
+    if spread == Spread::List {
+        return matches!(op, Op::In | Op::Intersects);
+    }
+    let equality = matches!(op, Op::Eq | Op::Ne | Op::In | Op::Intersects);
+    if host_name {
+        return equality;
+    }
+    match ty {
+        ValueType::Bool | ValueType::Ip | ValueType::Net => equality,
+        ValueType::Int
+        | ValueType::Uint
+        | ValueType::AbsTime
+        | ValueType::RelTime
+        | ValueType::Port => equality || matches!(op, Op::Lt | Op::Le | Op::Gt | Op::Ge),
+        ValueType::Text | ValueType::Path => true,
+    }
+}
+
+fn same_type(a: ValueType, b: ValueType) -> bool {
+    let is_text = |ty| matches!(ty, ValueType::Text | ValueType::Path);
+    let is_number = |ty| matches!(ty, ValueType::Int | ValueType::Uint | ValueType::Port);
+    a == b || (is_text(a) && is_text(b)) || (is_number(a) && is_number(b))
+}
+
+/// A type as the predicate of a sentence.
+fn type_name(ty: ValueType) -> &'static str {
+    match ty {
+        ValueType::Bool => "true or false",
+        ValueType::Int | ValueType::Uint => "a number",
+        ValueType::Text => "a text",
+        ValueType::Path => "a path",
+        ValueType::Ip => "an address",
+        ValueType::Net => "an address compared with networks",
+        ValueType::AbsTime => "a time",
+        ValueType::RelTime => "a duration",
+        ValueType::Port => "a port",
+    }
+}

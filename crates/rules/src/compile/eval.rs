@@ -1,0 +1,199 @@
+//! Evaluates compiled conditions on one event.
+
+use bumpalo::collections::Vec as ArenaVec;
+use event::{Event, Value};
+
+use super::atom::{AtomId, Check};
+use super::operand::{OperandId, OperandSource, Operands, apply};
+use super::program::{Children, Node, NodeId, Program};
+use super::test::Context;
+use super::truth::Truth;
+
+/// What is remembered while one event is looked at. Entries carry the number of the evaluation
+/// they belong to, so nothing has to be cleared between events.
+#[derive(Debug)]
+pub(crate) struct Memo {
+    generation: u32,
+    /// Atoms, then nodes: generation and truth in one word.
+    truths: Vec<u32>,
+    /// Operands: generation, and position in the values of the evaluation.
+    slots: Vec<(u32, u32)>,
+    atoms: usize,
+}
+
+/// The two low bits of a remembered truth hold the truth, the others the generation.
+const LAST_GENERATION: u32 = u32::MAX >> 2;
+
+impl Memo {
+    /// A memo for a program.
+    pub(crate) fn new(program: &Program) -> Self {
+        let atoms = program.atoms.len();
+        Self {
+            generation: 0,
+            truths: vec![0; atoms + program.node_count()],
+            slots: vec![(0, 0); program.operands.len()],
+            atoms,
+        }
+    }
+
+    fn next_generation(&mut self) {
+        if self.generation == LAST_GENERATION {
+            self.generation = 0;
+            self.truths.fill(0);
+            self.slots.fill((0, 0));
+        }
+        self.generation += 1;
+    }
+
+    fn known(&self, index: usize) -> Option<Truth> {
+        let word = self.truths[index];
+        if word >> 2 != self.generation {
+            return None;
+        }
+        Some(match word & 3 {
+            0 => Truth::False,
+            1 => Truth::Unknown,
+            _ => Truth::True,
+        })
+    }
+
+    fn remember(&mut self, index: usize, truth: Truth) {
+        let bits = match truth {
+            Truth::False => 0,
+            Truth::Unknown => 1,
+            Truth::True => 2,
+        };
+        self.truths[index] = self.generation << 2 | bits;
+    }
+}
+
+/// One look at one event.
+pub(crate) struct Evaluation<'p, 'e, 'a> {
+    program: &'p Program,
+    memo: &'p mut Memo,
+    event: &'e Event<'a>,
+    values: ArenaVec<'a, Value<'a>>,
+}
+
+impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
+    /// Starts with nothing remembered.
+    pub(crate) fn new(program: &'p Program, memo: &'p mut Memo, event: &'e Event<'a>) -> Self {
+        memo.next_generation();
+        let capacity = program.kind(event.kind).operands;
+        let values = ArenaVec::with_capacity_in(capacity, event.arena);
+        Self {
+            program,
+            memo,
+            event,
+            values,
+        }
+    }
+
+    /// Whether the condition at a root holds.
+    pub(crate) fn root(&mut self, root: Option<NodeId>) -> Truth {
+        root.map_or(Truth::True, |id| self.node(id))
+    }
+
+    fn node(&mut self, id: NodeId) -> Truth {
+        match self.program.node(id) {
+            Node::Literal { atom, negated } => {
+                let truth = self.atom(atom);
+                if negated { !truth } else { truth }
+            }
+            Node::All { children, shared } => self.inner(id, children, shared, Truth::False),
+            Node::Any { children, shared } => self.inner(id, children, shared, Truth::True),
+        }
+    }
+
+    /// Evaluates children until one has the value that decides.
+    fn inner(&mut self, id: NodeId, children: Children, shared: bool, decisive: Truth) -> Truth {
+        let index = self.memo.atoms + id.index();
+        if shared && let Some(truth) = self.memo.known(index) {
+            return truth;
+        }
+        let mut result = !decisive;
+        let program = self.program;
+        for child in program.children(children) {
+            match self.node(*child) {
+                Truth::Unknown => result = Truth::Unknown,
+                truth if truth == decisive => {
+                    result = decisive;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        if shared {
+            self.memo.remember(index, result);
+        }
+        result
+    }
+
+    fn atom(&mut self, id: AtomId) -> Truth {
+        if let Some(truth) = self.memo.known(id.index()) {
+            return truth;
+        }
+        let program = self.program;
+        let atom = program.atoms.get(id);
+        let left = self.value(atom.key.operand);
+        let right = match &atom.check {
+            // An absent left side decides without the right one.
+            Check::Operand(_, right) if left != Value::Absent => self.value(*right),
+            _ => Value::Bool(true),
+        };
+        let context = Context {
+            world: self.event.world,
+            arena: self.event.arena,
+        };
+        let truth = atom.decide(&left, &right, context);
+        self.memo.remember(id.index(), truth);
+        truth
+    }
+
+    /// The event that is looked at.
+    pub(crate) fn event(&self) -> &'e Event<'a> {
+        self.event
+    }
+
+    /// The operands of the program.
+    pub(crate) fn operands(&self) -> &'p Operands {
+        &self.program.operands
+    }
+
+    /// The value of an operand.
+    pub(crate) fn value(&mut self, id: OperandId) -> Value<'a> {
+        let (generation, position) = self.memo.slots[id.index()];
+        if generation == self.memo.generation {
+            return self.values[position as usize];
+        }
+        let value = self.extract(id);
+        let position = u32::try_from(self.values.len()).expect("fewer values than operands");
+        self.values.push(value);
+        self.memo.slots[id.index()] = (self.memo.generation, position);
+        value
+    }
+
+    fn extract(&mut self, id: OperandId) -> Value<'a> {
+        let program = self.program;
+        let arena = self.event.arena;
+        match &program.operands.get(id).source {
+            OperandSource::Field(field) => field.extract(self.event),
+            OperandSource::Constant(text) => Value::Text(arena.alloc_slice_copy(text)),
+            OperandSource::List(items) => Value::List(self.all(items)),
+            OperandSource::Transform {
+                transformer,
+                args,
+                selector,
+            } => apply(*transformer, self.all(args), *selector, arena),
+        }
+    }
+
+    fn all(&mut self, ids: &[OperandId]) -> &'a [Value<'a>] {
+        let mut values = ArenaVec::with_capacity_in(ids.len(), self.event.arena);
+        for id in ids {
+            let value = self.value(*id);
+            values.push(value);
+        }
+        values.into_bump_slice()
+    }
+}

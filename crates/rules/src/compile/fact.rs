@@ -1,0 +1,126 @@
+//! What the kind of an event decides before any event of it is seen.
+
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::field::{Field, Source};
+use event::{
+    Comm, DescriptorSource, Event, EventKind, Image, Live, NoWorld, Outcome, Pid, Process, Stage,
+    StartTime, Tid, Value,
+};
+
+use super::atom::{Atom, AtomId, Atoms, Check};
+use super::operand::Operands;
+use super::test::{Context, Order, Test};
+use super::truth::Truth;
+
+/// Decides atoms for one kind.
+pub(crate) struct Facts<'a> {
+    kind: EventKind,
+    operands: &'a Operands,
+    atoms: &'a Atoms,
+    /// By atom: whether it was looked at, and the decision.
+    decided: Vec<Option<Option<bool>>>,
+}
+
+impl<'a> Facts<'a> {
+    /// Knows nothing yet.
+    pub(crate) fn new(kind: EventKind, operands: &'a Operands, atoms: &'a Atoms) -> Self {
+        Self {
+            kind,
+            operands,
+            atoms,
+            decided: vec![None; atoms.len()],
+        }
+    }
+
+    /// Whether an atom holds for all events of the kind, or for none.
+    pub(crate) fn decide(&mut self, id: AtomId) -> Option<bool> {
+        if let Some(known) = self.decided[id.index()] {
+            return known;
+        }
+        let decision = self.look(self.atoms.get(id));
+        self.decided[id.index()] = Some(decision);
+        decision
+    }
+
+    fn look(&self, atom: &Atom) -> Option<bool> {
+        if let Check::Operand(..) = atom.check {
+            return None;
+        }
+        let field = self.operands.as_field(atom.key.operand)?;
+        // Events are numbered from 1: `evt.num = 0` is how rule files write "never".
+        if field.spec.name == "evt.num" {
+            let never = matches!(atom.check, Check::Test(Test::Number(Order::Equal, 0)));
+            return never.then_some(atom.inverted);
+        }
+        if !is_fixed(field, self.kind) {
+            return None;
+        }
+        let arena = Bump::new();
+        let (process, live) = (blank_process(), Live::default());
+        let event = blank_event(self.kind, &process, &live, &arena);
+        let value = field.extract(&event);
+        let context = Context {
+            world: &NoWorld,
+            arena: &arena,
+        };
+        match atom.decide(&value, &Value::Absent, context) {
+            Truth::False => Some(false),
+            Truth::True => Some(true),
+            Truth::Unknown => None,
+        }
+    }
+}
+
+/// Whether all events of a kind have the same value of a field.
+fn is_fixed(field: &Field, kind: EventKind) -> bool {
+    let spec = kind.spec();
+    match field.depends_on() {
+        Source::Kind | Source::Nowhere => true,
+        Source::Param | Source::RawParam => field.param_index(kind).is_none(),
+        Source::Result => !kind.has_result(),
+        Source::OpenFlags | Source::OpenMode | Source::OpenResult => {
+            !matches!(spec.descriptor, DescriptorSource::Opened { .. })
+        }
+        Source::Descriptor(_) => spec.descriptor == DescriptorSource::None,
+        _ => false,
+    }
+}
+
+/// A process of which nothing is asked.
+pub(crate) fn blank_process() -> Process {
+    Process::new(
+        Pid(1),
+        StartTime(0),
+        0,
+        None,
+        Arc::new(Image::default()),
+        Comm::new(b""),
+    )
+}
+
+/// An event of a kind without anything that tells it from others of its kind.
+pub(crate) fn blank_event<'a>(
+    kind: EventKind,
+    process: &'a Process,
+    live: &'a Live,
+    arena: &'a Bump,
+) -> Event<'a> {
+    Event {
+        number: 1,
+        time_ns: 0,
+        kind,
+        stage: Stage::Registers,
+        cpu: None,
+        tid: Tid(1),
+        process,
+        image: process.image(),
+        params: &[],
+        descriptor: None,
+        outcome: Outcome::None,
+        world: &NoWorld,
+        live,
+        arena,
+    }
+}

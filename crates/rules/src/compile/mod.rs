@@ -1,0 +1,22 @@
+//! Conditions, checked and compiled.
+//!
+//! [`check`] turns a parsed condition into a [`tree`] over shared [`atom`]s and [`operand`]s and
+//! reports what is wrong; [`program`] specialises the trees of all rules for every kind of events;
+//! [`eval`] evaluates them on one event in three-valued logic ([`truth`]): what is not known yet
+//! neither matches nor rules out.
+
+pub(crate) mod atom;
+pub(crate) mod check;
+pub(crate) mod eval;
+pub(crate) mod fact;
+mod glob;
+mod literal;
+pub(crate) mod operand;
+mod path_prefix;
+pub(crate) mod program;
+pub(crate) mod test;
+mod text_set;
+pub(crate) mod tree;
+mod truth;
+
+pub(crate) use truth::Truth;

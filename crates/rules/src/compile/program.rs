@@ -1,0 +1,380 @@
+//! The compiled form of all conditions, one root per rule and kind of event.
+//!
+//! Every condition is specialised for every kind: what the kind alone decides (its name, its
+//! category, parameters it does not have) is folded away, and rules that cannot match a kind are
+//! not in its table. Equal sub-expressions of all rules and kinds are one node. Within a node the
+//! children that decide soonest for the least work come first.
+
+use std::collections::HashMap;
+
+use event::{EventKind, Stage};
+
+use super::atom::{AtomId, Atoms, Check, operand_cost};
+use super::fact::Facts;
+use super::operand::{OperandId, Operands};
+use super::tree::Tree;
+
+/// Position of a node in [`Program::node`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct NodeId(u32);
+
+impl NodeId {
+    /// Position in tables that run along with the table of nodes.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Node {
+    /// An atom or its opposite.
+    Literal { atom: AtomId, negated: bool },
+    /// All of these children; `shared` if several parents ask for it.
+    All { children: Children, shared: bool },
+    /// Any of these children.
+    Any { children: Children, shared: bool },
+}
+
+/// A range of the table of children.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Children {
+    start: u32,
+    end: u32,
+}
+
+/// A rule that can match a kind of events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// Position of the rule.
+    pub(crate) rule: usize,
+    /// What has to hold; `None` if the kind alone decides that it matches.
+    pub(crate) root: Option<NodeId>,
+    /// The stage from which all that the rule prints is known.
+    pub(crate) output_stage: Stage,
+}
+
+/// The rules that can match one kind of events.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KindProgram {
+    /// In load order.
+    pub(crate) entries: Box<[Entry]>,
+    /// How many operands they name together.
+    pub(crate) operands: usize,
+}
+
+/// All conditions, compiled.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) operands: Operands,
+    pub(crate) atoms: Atoms,
+    nodes: Vec<Node>,
+    children: Vec<NodeId>,
+    kinds: Vec<KindProgram>,
+}
+
+/// A checked rule, as the compiler needs it.
+pub(crate) struct Source<'a> {
+    /// The condition.
+    pub(crate) tree: &'a Tree,
+    /// What the output names.
+    pub(crate) outputs: &'a [OperandId],
+}
+
+impl Program {
+    /// Compiles rules for every kind of events.
+    pub(crate) fn new(operands: Operands, atoms: Atoms, sources: &[Source<'_>]) -> Self {
+        let mut builder = Builder {
+            operands: &operands,
+            atoms: &atoms,
+            nodes: Vec::new(),
+            children: Vec::new(),
+            by_shape: HashMap::new(),
+        };
+        let kinds = EventKind::all()
+            .map(|kind| builder.kind(kind, sources))
+            .collect();
+        let Builder {
+            nodes, children, ..
+        } = builder;
+        Self {
+            operands,
+            atoms,
+            nodes: nodes.into_iter().map(|built| built.node).collect(),
+            children,
+            kinds,
+        }
+    }
+
+    /// The rules that can match a kind.
+    pub(crate) fn kind(&self, kind: EventKind) -> &KindProgram {
+        &self.kinds[kind.index()]
+    }
+
+    /// The node at this position.
+    pub(crate) fn node(&self, id: NodeId) -> Node {
+        self.nodes[id.index()]
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The nodes in a range.
+    pub(crate) fn children(&self, children: Children) -> &[NodeId] {
+        &self.children[children.start as usize..children.end as usize]
+    }
+
+    /// Calls `visit` for each atom below a node.
+    pub(crate) fn each_atom(&self, id: NodeId, visit: &mut dyn FnMut(AtomId)) {
+        match self.node(id) {
+            Node::Literal { atom, .. } => visit(atom),
+            Node::All { children, .. } | Node::Any { children, .. } => {
+                self.children(children)
+                    .iter()
+                    .for_each(|child| self.each_atom(*child, visit));
+            }
+        }
+    }
+
+    /// The stage from which an atom can be decided for a kind.
+    pub(crate) fn atom_stage(&self, id: AtomId, kind: EventKind) -> Stage {
+        let atom = self.atoms.get(id);
+        let left = self.operands.stage(atom.key.operand, kind);
+        match &atom.check {
+            Check::Operand(_, right) => left.max(self.operands.stage(*right, kind)),
+            Check::Test(_) => left,
+        }
+    }
+}
+
+/// A condition for one kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Folded {
+    Decided(bool),
+    Node(NodeId),
+}
+
+struct Built {
+    node: Node,
+    /// Guess in nanoseconds.
+    cost: f32,
+    /// Guess how likely it holds.
+    likelihood: f32,
+    parents: u32,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum Shape {
+    Literal(AtomId, bool),
+    Inner(bool, Box<[NodeId]>),
+}
+
+struct Builder<'a> {
+    operands: &'a Operands,
+    atoms: &'a Atoms,
+    nodes: Vec<Built>,
+    children: Vec<NodeId>,
+    by_shape: HashMap<Shape, NodeId>,
+}
+
+impl Builder<'_> {
+    fn kind(&mut self, kind: EventKind, sources: &[Source<'_>]) -> KindProgram {
+        let mut facts = Facts::new(kind, self.operands, self.atoms);
+        let mut entries = Vec::new();
+        for (rule, source) in sources.iter().enumerate() {
+            let root = match self.fold(source.tree, &mut facts) {
+                Folded::Decided(false) => continue,
+                Folded::Decided(true) => None,
+                Folded::Node(id) => Some(id),
+            };
+            let stages = source
+                .outputs
+                .iter()
+                .map(|id| self.operands.stage(*id, kind));
+            let output_stage = stages.max().unwrap_or(Stage::Registers);
+            entries.push(Entry {
+                rule,
+                root,
+                output_stage,
+            });
+        }
+        let operands = self.count_operands(&entries);
+        KindProgram {
+            entries: entries.into(),
+            operands,
+        }
+    }
+
+    fn fold(&mut self, tree: &Tree, facts: &mut Facts<'_>) -> Folded {
+        match tree {
+            Tree::Const(value) => Folded::Decided(*value),
+            Tree::Literal { atom, negated } => match facts.decide(*atom) {
+                Some(value) => Folded::Decided(value != *negated),
+                None => Folded::Node(self.literal(*atom, *negated)),
+            },
+            Tree::All(children) => self.join(children, true, facts),
+            Tree::Any(children) => self.join(children, false, facts),
+        }
+    }
+
+    /// Folds a conjunction (`neutral` is true) or disjunction. Literals go first: that is where
+    /// the kind decides most, and then nothing of the rest is looked at.
+    fn join(&mut self, children: &[Tree], neutral: bool, facts: &mut Facts<'_>) -> Folded {
+        let is_literal = |tree: &&Tree| matches!(tree, Tree::Literal { .. });
+        for child in children.iter().filter(is_literal) {
+            if let Tree::Literal { atom, negated } = child
+                && facts
+                    .decide(*atom)
+                    .is_some_and(|value| (value != *negated) != neutral)
+            {
+                return Folded::Decided(!neutral);
+            }
+        }
+        let mut nodes = Vec::with_capacity(children.len());
+        for child in children {
+            match self.fold(child, facts) {
+                Folded::Decided(value) if value == neutral => {}
+                Folded::Decided(value) => return Folded::Decided(value),
+                Folded::Node(id) => self.add(&mut nodes, id, neutral),
+            }
+        }
+        match &*nodes {
+            [] => Folded::Decided(neutral),
+            [one] => Folded::Node(*one),
+            _ => Folded::Node(self.inner(nodes, neutral)),
+        }
+    }
+
+    /// Adds a child, or its children if it is of the same sort as its parent has become.
+    fn add(&self, nodes: &mut Vec<NodeId>, id: NodeId, all: bool) {
+        let inner = match self.nodes[id.index()].node {
+            Node::All { children, .. } if all => children,
+            Node::Any { children, .. } if !all => children,
+            _ => {
+                if !nodes.contains(&id) {
+                    nodes.push(id);
+                }
+                return;
+            }
+        };
+        for child in &self.children[inner.start as usize..inner.end as usize] {
+            if !nodes.contains(child) {
+                nodes.push(*child);
+            }
+        }
+    }
+
+    fn literal(&mut self, atom: AtomId, negated: bool) -> NodeId {
+        let item = self.atoms.get(atom);
+        let right = match &item.check {
+            Check::Operand(_, right) => operand_cost(self.operands.cost(*right)),
+            Check::Test(_) => 0.0,
+        };
+        let cost = item.cost + operand_cost(self.operands.cost(item.key.operand)) + right;
+        let likelihood = if negated {
+            1.0 - item.likelihood
+        } else {
+            item.likelihood
+        };
+        let node = Node::Literal { atom, negated };
+        self.intern(Shape::Literal(atom, negated), |_| Built {
+            node,
+            cost,
+            likelihood,
+            parents: 0,
+        })
+    }
+
+    fn inner(&mut self, mut nodes: Vec<NodeId>, all: bool) -> NodeId {
+        // A child is worth its cost over the chance that it decides its parent: the order that
+        // makes the expected cost least.
+        let price = |id: &NodeId| {
+            let built = &self.nodes[id.index()];
+            let decides = if all {
+                1.0 - built.likelihood
+            } else {
+                built.likelihood
+            };
+            built.cost / decides.max(0.001)
+        };
+        nodes.sort_by(|a, b| price(a).total_cmp(&price(b)));
+        let (mut cost, mut reached) = (0.0, 1.0);
+        for id in &nodes {
+            let built = &self.nodes[id.index()];
+            cost += reached * built.cost;
+            reached *= if all {
+                built.likelihood
+            } else {
+                1.0 - built.likelihood
+            };
+        }
+        let likelihood = if all { reached } else { 1.0 - reached };
+        let shape = Shape::Inner(all, nodes.clone().into());
+        self.intern(shape, |builder| {
+            for id in &nodes {
+                let child = &mut builder.nodes[id.index()];
+                child.parents += 1;
+                if let Node::All { shared, .. } | Node::Any { shared, .. } = &mut child.node {
+                    *shared = child.parents > 1;
+                }
+            }
+            let position = |len: usize| u32::try_from(len).expect("fewer children than bytes");
+            let start = position(builder.children.len());
+            builder.children.extend(&nodes);
+            let children = Children {
+                start,
+                end: position(builder.children.len()),
+            };
+            let shared = false;
+            let node = if all {
+                Node::All { children, shared }
+            } else {
+                Node::Any { children, shared }
+            };
+            Built {
+                node,
+                cost,
+                likelihood,
+                parents: 0,
+            }
+        })
+    }
+
+    fn intern(&mut self, shape: Shape, build: impl FnOnce(&mut Self) -> Built) -> NodeId {
+        if let Some(id) = self.by_shape.get(&shape) {
+            return *id;
+        }
+        let built = build(self);
+        let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer nodes than bytes"));
+        self.nodes.push(built);
+        self.by_shape.insert(shape, id);
+        id
+    }
+
+    fn count_operands(&self, entries: &[Entry]) -> usize {
+        let mut seen = vec![false; self.operands.len()];
+        let mut pending: Vec<NodeId> = entries.iter().filter_map(|entry| entry.root).collect();
+        let mut visited = vec![false; self.nodes.len()];
+        while let Some(id) = pending.pop() {
+            if std::mem::replace(&mut visited[id.index()], true) {
+                continue;
+            }
+            match self.nodes[id.index()].node {
+                Node::Literal { atom, .. } => {
+                    let atom = self.atoms.get(atom);
+                    seen[atom.key.operand.index()] = true;
+                    if let Check::Operand(_, right) = &atom.check {
+                        seen[right.index()] = true;
+                    }
+                }
+                Node::All { children, .. } | Node::Any { children, .. } => {
+                    let range = children.start as usize..children.end as usize;
+                    pending.extend(&self.children[range]);
+                }
+            }
+        }
+        seen.into_iter().filter(|seen| *seen).count()
+    }
+}

@@ -1,0 +1,83 @@
+//! A set of texts that is asked far more often than it answers yes.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Texts to compare with.
+#[derive(Debug, Default)]
+pub(crate) struct TextSet {
+    items: HashSet<Box<[u8]>, BuildHasherDefault<ByteHasher>>,
+    /// Bit n: some item has n bytes; the last bit stands for all longer ones. Most lookups end
+    /// here, before anything is hashed.
+    lengths: u64,
+}
+
+impl TextSet {
+    /// Collects texts.
+    pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut set = Self::default();
+        for text in texts {
+            set.lengths |= 1 << text.len().min(63);
+            set.items.insert(text.into());
+        }
+        set
+    }
+
+    /// Whether `text` is one of them.
+    pub(crate) fn contains(&self, text: &[u8]) -> bool {
+        self.lengths >> text.len().min(63) & 1 == 1 && self.items.contains(text)
+    }
+}
+
+/// A fast hash of short texts. It need not resist chosen keys: the set's keys come from rules, and
+/// what the workload chooses is only looked up.
+#[derive(Debug, Default)]
+pub(crate) struct ByteHasher(u64);
+
+/// 2^64 divided by the golden ratio: spreads the bits of a product.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl ByteHasher {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(SPREAD);
+    }
+}
+
+impl Hasher for ByteHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.add(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.add(u64::from_le_bytes(last));
+    }
+
+    fn write_usize(&mut self, length: usize) {
+        self.add(length as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table takes its index from the low bits and its tag from the high ones.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TextSet;
+
+    #[test]
+    fn contains_what_it_was_made_of_and_nothing_else() {
+        let long = [b'x'; 80];
+        let texts: [&[u8]; 5] = [b"", b"sh", b"bash", b"exactly8", &long];
+        let set = TextSet::new(texts);
+        assert!(texts.iter().all(|text| set.contains(text)));
+        for other in ["s", "ash", "exactly9", "exactly88"] {
+            assert!(!set.contains(other.as_bytes()), "{other}");
+        }
+        assert!(!set.contains(&[b'x'; 81]));
+        assert!(!TextSet::new([]).contains(b""));
+    }
+}

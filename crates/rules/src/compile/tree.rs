@@ -1,0 +1,133 @@
+//! A condition in negation normal form: negation stands only at atoms.
+
+use super::atom::{AtomId, AtomKey, Atoms, Right};
+use super::operand::{Operands, Spread};
+use crate::condition::ast::Op;
+
+/// A checked condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tree {
+    /// Always or never.
+    Const(bool),
+    /// An atom or its opposite.
+    Literal { atom: AtomId, negated: bool },
+    /// All of two or more.
+    All(Vec<Tree>),
+    /// Any of two or more.
+    Any(Vec<Tree>),
+}
+
+impl Tree {
+    /// All of these, simplified.
+    pub(crate) fn all(children: Vec<Tree>) -> Self {
+        match join(children, true) {
+            Joined::Decided(value) => Self::Const(value),
+            Joined::One(tree) => tree,
+            Joined::Many(children) => Self::All(children),
+        }
+    }
+
+    /// Any of these, simplified.
+    pub(crate) fn any(children: Vec<Tree>) -> Self {
+        match join(children, false) {
+            Joined::Decided(value) => Self::Const(value),
+            Joined::One(tree) => tree,
+            Joined::Many(children) => Self::Any(children),
+        }
+    }
+
+    /// Makes one atom of several that ask the same of the same operand: `a = x or a in (y, z)`
+    /// becomes one lookup in a set, `a startswith x or a startswith y` one list of prefixes, `not
+    /// a contains x and not a contains y` one automaton.
+    pub(crate) fn merge(self, atoms: &mut Atoms, operands: &Operands) -> Self {
+        let (children, negated) = match self {
+            Self::All(children) => (children, true),
+            Self::Any(children) => (children, false),
+            other => return other,
+        };
+        let mut merged: Vec<Tree> = Vec::with_capacity(children.len());
+        let mut keys: Vec<(usize, AtomKey)> = Vec::new();
+        for child in children {
+            let child = child.merge(atoms, operands);
+            let key = match &child {
+                Self::Literal { atom, negated: own } if *own == negated => &atoms.get(*atom).key,
+                _ => {
+                    merged.push(child);
+                    continue;
+                }
+            };
+            if !key.is_union() || is_for_all(key, operands) {
+                merged.push(child);
+                continue;
+            }
+            match keys.iter_mut().find(|(_, known)| same_question(known, key)) {
+                Some((_, known)) => unite(known, key),
+                None => {
+                    keys.push((merged.len(), key.clone()));
+                    merged.push(child);
+                }
+            }
+        }
+        for (position, key) in keys {
+            let atom = atoms
+                .intern(key, operands)
+                .expect("its parts were atoms already");
+            merged[position] = Self::Literal { atom, negated };
+        }
+        if negated {
+            Self::all(merged)
+        } else {
+            Self::any(merged)
+        }
+    }
+}
+
+/// `in` on a true list holds for all values together, so two such atoms cannot be one.
+fn is_for_all(key: &AtomKey, operands: &Operands) -> bool {
+    key.op == Some(Op::In) && operands.get(key.operand).spread == Spread::List
+}
+
+fn same_question(a: &AtomKey, b: &AtomKey) -> bool {
+    let both_constants = matches!(
+        (&a.right, &b.right),
+        (Right::Constants(_), Right::Constants(_))
+    );
+    both_constants && a.operand == b.operand && a.op == b.op && a.quantifier == b.quantifier
+}
+
+fn unite(into: &mut AtomKey, from: &AtomKey) {
+    if let (Right::Constants(into), Right::Constants(from)) = (&mut into.right, &from.right) {
+        into.extend(from.iter().cloned());
+    }
+}
+
+enum Joined {
+    Decided(bool),
+    One(Tree),
+    Many(Vec<Tree>),
+}
+
+/// Flattens and folds the children of a conjunction (`neutral` is true) or disjunction.
+fn join(children: Vec<Tree>, neutral: bool) -> Joined {
+    let mut flat: Vec<Tree> = Vec::with_capacity(children.len());
+    for child in children {
+        match child {
+            Tree::Const(value) if value == neutral => {}
+            Tree::Const(value) => return Joined::Decided(value),
+            Tree::All(inner) if neutral => inner.into_iter().for_each(|tree| add(&mut flat, tree)),
+            Tree::Any(inner) if !neutral => inner.into_iter().for_each(|tree| add(&mut flat, tree)),
+            tree => add(&mut flat, tree),
+        }
+    }
+    match flat.len() {
+        0 => Joined::Decided(neutral),
+        1 => Joined::One(flat.remove(0)),
+        _ => Joined::Many(flat),
+    }
+}
+
+fn add(flat: &mut Vec<Tree>, tree: Tree) {
+    if !flat.contains(&tree) {
+        flat.push(tree);
+    }
+}

@@ -1,0 +1,469 @@
+//! The rule engine: a rule set compiled, judging events.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use event::{Event, Judge, Weight};
+
+use crate::alert::Alert;
+use crate::compile::Truth;
+use crate::compile::check::{Checker, Problem};
+use crate::compile::eval::{Evaluation, Memo};
+use crate::compile::program::{Program, Source};
+use crate::compile::tree::Tree;
+use crate::diagnostic::{Code, Diagnostic, Location, Severity};
+use crate::output::Template;
+use crate::ruleset::{Priority, Rule, Ruleset};
+
+/// Which of several matching rules alert. The first one is Falco's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RuleMatching {
+    /// All of them.
+    All,
+    /// The one that was loaded first.
+    #[default]
+    First,
+}
+
+/// How a rule set is compiled.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The least urgent priority that counts.
+    pub priority: Priority,
+    /// Which of several matching rules alert.
+    pub rule_matching: RuleMatching,
+    /// What is added to outputs.
+    pub append_output: Vec<AppendOutput>,
+    /// Nanoseconds since the epoch, for [`Alert::made_ns`].
+    pub clock: fn() -> u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            priority: Priority::Debug,
+            rule_matching: RuleMatching::default(),
+            append_output: Vec::new(),
+            clock: system_time,
+        }
+    }
+}
+
+fn system_time() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// One entry of Falco's `append_output`: what is added, and to which rules. A rule has to satisfy
+/// all conditions that are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppendOutput {
+    /// Only this rule.
+    pub rule: Option<String>,
+    /// Only rules of this source.
+    pub source: Option<String>,
+    /// Only rules that have all these tags.
+    pub tags: BTreeSet<String>,
+    /// Text that follows the output after a blank.
+    pub extra_output: Option<String>,
+    /// Fields that are reported but not printed.
+    pub extra_fields: Vec<ExtraField>,
+}
+
+/// A field that is added to what an alert reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExtraField {
+    /// A field under its own name.
+    Field(String),
+    /// A text under a name of the user's choice.
+    Formatted {
+        /// The name.
+        name: String,
+        /// The text, with `%field` in it.
+        format: String,
+    },
+}
+
+impl AppendOutput {
+    fn applies_to(&self, rule: &Rule) -> bool {
+        self.rule.as_deref().is_none_or(|name| name == &*rule.name)
+            && self
+                .source
+                .as_deref()
+                .is_none_or(|source| source == rule.source)
+            && self.tags.is_subset(&rule.tags)
+    }
+}
+
+/// Takes alerts. Called by the threads that judge events, so it must not wait.
+pub trait AlertSink: Send + Sync {
+    /// Takes one alert.
+    fn emit(&self, alert: Alert);
+}
+
+/// A compiled rule set.
+pub struct Engine {
+    pub(crate) program: Program,
+    pub(crate) rules: Vec<CompiledRule>,
+    rule_matching: RuleMatching,
+    clock: fn() -> u64,
+    sink: Box<dyn AlertSink>,
+    concluded: AtomicU64,
+}
+
+/// A rule that is evaluated.
+pub(crate) struct CompiledRule {
+    pub(crate) name: Arc<str>,
+    pub(crate) location: Location,
+    warn_evttypes: bool,
+    priority: Priority,
+    source: Arc<str>,
+    tags: Arc<[String]>,
+    pub(crate) tree: Tree,
+    template: Template,
+    /// Fields that are texts of their own.
+    formatted: Vec<(Arc<str>, Template)>,
+    matches: AtomicU64,
+}
+
+/// Working memory of one thread.
+#[derive(Debug)]
+pub struct Scratch {
+    memo: Memo,
+    evaluated: u64,
+}
+
+impl Scratch {
+    /// How often an event was weighed or concluded with this memory.
+    #[must_use]
+    pub fn evaluated(&self) -> u64 {
+        self.evaluated
+    }
+}
+
+impl Engine {
+    /// Compiles the enabled rules. Rules with errors are left out and reported.
+    pub fn new(
+        ruleset: &Ruleset,
+        options: &EngineOptions,
+        sink: Box<dyn AlertSink>,
+    ) -> (Self, Vec<Diagnostic>) {
+        let mut compiler = Compiler {
+            ruleset,
+            options,
+            checker: Checker::default(),
+            diagnostics: Vec::new(),
+        };
+        let wanted = |rule: &&Rule| rule.enabled && rule.priority <= options.priority;
+        let rules: Vec<CompiledRule> = ruleset
+            .rules
+            .iter()
+            .filter(wanted)
+            .filter_map(|rule| compiler.rule(rule))
+            .collect();
+        let Compiler {
+            checker,
+            mut diagnostics,
+            ..
+        } = compiler;
+        let outputs: Vec<Vec<_>> = rules.iter().map(|rule| rule.operands().collect()).collect();
+        let sources: Vec<Source<'_>> = rules
+            .iter()
+            .zip(&outputs)
+            .map(|(rule, outputs)| Source {
+                tree: &rule.tree,
+                outputs,
+            })
+            .collect();
+        let program = Program::new(checker.operands, checker.atoms, &sources);
+        let engine = Self {
+            program,
+            rules,
+            rule_matching: options.rule_matching,
+            clock: options.clock,
+            sink,
+            concluded: AtomicU64::new(0),
+        };
+        diagnostics.extend(engine.unrestricted());
+        (engine, diagnostics)
+    }
+
+    /// Rules that look at nearly every event.
+    fn unrestricted(&self) -> Vec<Diagnostic> {
+        let mut kinds = vec![0_usize; self.rules.len()];
+        for kind in event::EventKind::all() {
+            for entry in &self.program.kind(kind).entries {
+                kinds[entry.rule] += 1;
+            }
+        }
+        let too_many =
+            |(rule, kinds): &(&CompiledRule, usize)| rule.warn_evttypes && *kinds > MAX_KINDS;
+        let warn = |(rule, kinds): (&CompiledRule, usize)| {
+            let message = format!("the condition can match {kinds} types of events");
+            Diagnostic::new(Code::NoEvtType, rule.location.clone(), message)
+                .in_item(format!("rule {}", rule.name))
+                .with_help("restrict it with `evt.type = ..` or `evt.type in (..)`")
+        };
+        self.rules
+            .iter()
+            .zip(kinds)
+            .filter(too_many)
+            .map(warn)
+            .collect()
+    }
+
+    /// How many events were concluded.
+    #[must_use]
+    pub fn concluded(&self) -> u64 {
+        self.concluded.load(Ordering::Relaxed)
+    }
+
+    /// Names of the rules that are evaluated and how often each has matched, in load order.
+    pub fn matches(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.rules
+            .iter()
+            .map(|rule| (&*rule.name, rule.matches.load(Ordering::Relaxed)))
+    }
+
+    fn alert(&self, rule: &CompiledRule, evaluation: &mut Evaluation<'_, '_, '_>) -> Alert {
+        let event = evaluation.event();
+        let mut fields = rule.template.values(evaluation);
+        for (name, template) in &rule.formatted {
+            let text = template.message(evaluation);
+            fields.push((Arc::clone(name), crate::alert::AlertValue::Text(text)));
+        }
+        Alert {
+            time_ns: event.time_ns,
+            made_ns: (self.clock)(),
+            rule: Arc::clone(&rule.name),
+            priority: rule.priority,
+            source: Arc::clone(&rule.source),
+            tags: Arc::clone(&rule.tags),
+            hostname: event.world.host_name().into(),
+            message: rule.template.message(evaluation),
+            fields,
+        }
+    }
+}
+
+/// A rule that can match more kinds of events than this does not restrict them (Falco's limit).
+const MAX_KINDS: usize = 100;
+
+impl Judge for Engine {
+    type Scratch = Scratch;
+
+    fn scratch(&self) -> Scratch {
+        Scratch {
+            memo: Memo::new(&self.program),
+            evaluated: 0,
+        }
+    }
+
+    fn weigh(&self, scratch: &mut Scratch, event: &Event<'_>) -> Weight {
+        scratch.evaluated += 1;
+        let entries = &self.program.kind(event.kind).entries;
+        if entries.is_empty() {
+            return Weight::Reject;
+        }
+        let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
+        let mut weight = Weight::Reject;
+        for entry in entries {
+            match evaluation.root(entry.root) {
+                Truth::False => {}
+                Truth::Unknown => return Weight::Undecided,
+                Truth::True if entry.output_stage > event.stage => return Weight::Undecided,
+                Truth::True => {
+                    weight = Weight::Settled;
+                    if self.rule_matching == RuleMatching::First {
+                        break;
+                    }
+                }
+            }
+        }
+        weight
+    }
+
+    fn conclude(&self, scratch: &mut Scratch, event: &Event<'_>) -> u32 {
+        scratch.evaluated += 1;
+        self.concluded.fetch_add(1, Ordering::Relaxed);
+        let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
+        let mut undecided = 0;
+        for entry in &self.program.kind(event.kind).entries {
+            match evaluation.root(entry.root) {
+                Truth::False => {}
+                Truth::Unknown => undecided += 1,
+                Truth::True => {
+                    let rule = &self.rules[entry.rule];
+                    rule.matches.fetch_add(1, Ordering::Relaxed);
+                    self.sink.emit(self.alert(rule, &mut evaluation));
+                    if self.rule_matching == RuleMatching::First {
+                        break;
+                    }
+                }
+            }
+        }
+        undecided
+    }
+}
+
+impl CompiledRule {
+    fn operands(&self) -> impl Iterator<Item = crate::compile::operand::OperandId> {
+        let formatted = self
+            .formatted
+            .iter()
+            .flat_map(|(_, template)| template.operands());
+        self.template.operands().chain(formatted)
+    }
+}
+
+struct Compiler<'a> {
+    ruleset: &'a Ruleset,
+    options: &'a EngineOptions,
+    checker: Checker,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Compiler<'_> {
+    fn rule(&mut self, rule: &Rule) -> Option<CompiledRule> {
+        let (tree, mut problems) = self.checker.condition(&rule.condition);
+        let template = self.output(rule, &mut problems);
+        let formatted = self.formatted(rule, &mut problems);
+        let is_error = |problem: &Problem| problem.code.severity() == Severity::Error;
+        let broken = problems.iter().any(is_error);
+        let forgiven = rule.skip_if_unknown_filter
+            && problems
+                .iter()
+                .filter(|problem| is_error(problem))
+                .all(|problem| problem.unknown);
+        for mut problem in problems {
+            if forgiven && is_error(&problem) {
+                problem.code = Code::UnknownFilter;
+                problem.message += "; the rule is left out";
+            }
+            self.report(rule, problem);
+        }
+        if broken {
+            return None;
+        }
+        let tree = tree.merge(&mut self.checker.atoms, &self.checker.operands);
+        Some(CompiledRule {
+            name: Arc::clone(&rule.name),
+            location: rule.location.clone(),
+            warn_evttypes: rule.warn_evttypes,
+            priority: rule.priority,
+            source: rule.source.as_str().into(),
+            tags: rule.tags.iter().cloned().collect(),
+            tree,
+            template: template?,
+            formatted: formatted?,
+            matches: AtomicU64::new(0),
+        })
+    }
+
+    fn output(&mut self, rule: &Rule, problems: &mut Vec<Problem>) -> Option<Template> {
+        let mut text = rule.output.text.clone();
+        for append in self
+            .options
+            .append_output
+            .iter()
+            .filter(|append| append.applies_to(rule))
+        {
+            if let Some(extra) = &append.extra_output {
+                text.push(' ');
+                text.push_str(extra);
+            }
+        }
+        if text.contains(CONTAINER_INFO) {
+            let message = format!("`{CONTAINER_INFO}` is an old notation");
+            let diagnostic = Diagnostic::new(Code::DeprecatedItem, rule.location.clone(), message)
+                .in_item(format!("rule {}", rule.name))
+                .with_help(format!("write `{CONTAINER_INFO_FIELDS}`"));
+            self.diagnostics.push(diagnostic);
+            text = text.replace(CONTAINER_INFO, CONTAINER_INFO_FIELDS);
+        }
+        let mut template = match Template::new(&text, rule.output.source, &mut self.checker) {
+            Ok(template) => Some(template),
+            Err(found) => {
+                problems.extend(found);
+                None
+            }
+        };
+        for append in self
+            .options
+            .append_output
+            .iter()
+            .filter(|append| append.applies_to(rule))
+        {
+            for field in &append.extra_fields {
+                let ExtraField::Field(name) = field else {
+                    continue;
+                };
+                match Template::new(&format!("%{name}"), rule.output.source, &mut self.checker) {
+                    Ok(extra) => {
+                        if let Some(template) = &mut template {
+                            template.report_also(&extra);
+                        }
+                    }
+                    Err(found) => problems.extend(found),
+                }
+            }
+        }
+        template
+    }
+
+    fn formatted(
+        &mut self,
+        rule: &Rule,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Vec<(Arc<str>, Template)>> {
+        let mut templates = Some(Vec::new());
+        for append in self
+            .options
+            .append_output
+            .iter()
+            .filter(|append| append.applies_to(rule))
+        {
+            for field in &append.extra_fields {
+                let ExtraField::Formatted { name, format } = field else {
+                    continue;
+                };
+                match Template::new(format, rule.output.source, &mut self.checker) {
+                    Ok(template) => {
+                        if let Some(templates) = &mut templates {
+                            templates.push((name.as_str().into(), template));
+                        }
+                    }
+                    Err(found) => {
+                        problems.extend(found);
+                        templates = None;
+                    }
+                }
+            }
+        }
+        templates
+    }
+
+    fn report(&mut self, rule: &Rule, problem: Problem) {
+        let location = self.ruleset.locate(problem.span);
+        let mut diagnostic = Diagnostic::new(problem.code, location, problem.message)
+            .in_item(format!("rule {}", rule.name));
+        diagnostic.help = problem.help;
+        // A macro that several rules use is wrong once, not once per rule.
+        let known = |other: &Diagnostic| {
+            other.code == diagnostic.code
+                && other.location == diagnostic.location
+                && other.message == diagnostic.message
+        };
+        if !self.diagnostics.iter().any(known) {
+            self.diagnostics.push(diagnostic);
+        }
+    }
+}
+
+/// Falco's old way to ask for the two fields below.
+const CONTAINER_INFO: &str = "%container.info";
+const CONTAINER_INFO_FIELDS: &str = "container_id=%container.id container_name=%container.name";

@@ -1,0 +1,281 @@
+//! From rules to the interest plan: which calls matter, and under which register arguments.
+//!
+//! For each call, the conditions that can match its kind of events are projected to what registers
+//! can tell; whatever they cannot tell counts as true. The plan may so let too much through, never
+//! too little. To it come the floor of rare security calls and the calls that engines keep state
+//! by.
+
+mod explain;
+mod groups;
+mod register;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abi::{RegisterTest, Syscall, TestOp};
+use event::{CallPlan, DescriptorSource, EventKind, Need, Plan, Reason, Stage};
+
+use self::register::Groups;
+use crate::compile::program::{Entry, Node, NodeId, Program};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::engine::Engine;
+
+pub use self::explain::{CallExplanation, Explanation, RuleExplanation};
+pub use self::groups::MAX_GROUPS;
+
+/// What one more stop of a call costs with seccomp's user notification, in nanoseconds (measured:
+/// round trip without a change of CPU).
+pub const NOTIFY_COST_NS: u64 = 2_500;
+
+/// Calls that ordinary programs make so often that stopping each is felt.
+pub const HOT_CALLS: &[Syscall] = &[
+    Syscall::BRK,
+    Syscall::CLOCK_GETTIME,
+    Syscall::CLOSE,
+    Syscall::DUP,
+    Syscall::EPOLL_CTL,
+    Syscall::EPOLL_PWAIT,
+    Syscall::EPOLL_WAIT,
+    Syscall::FCNTL,
+    Syscall::FSTAT,
+    Syscall::FUTEX,
+    Syscall::GETDENTS64,
+    Syscall::GETPID,
+    Syscall::GETTIMEOFDAY,
+    Syscall::IOCTL,
+    Syscall::LSEEK,
+    Syscall::LSTAT,
+    Syscall::MADVISE,
+    Syscall::MMAP,
+    Syscall::MPROTECT,
+    Syscall::MUNMAP,
+    Syscall::NEWFSTATAT,
+    Syscall::POLL,
+    Syscall::PREAD64,
+    Syscall::PWRITE64,
+    Syscall::READ,
+    Syscall::READLINK,
+    Syscall::READV,
+    Syscall::RECVFROM,
+    Syscall::RECVMSG,
+    Syscall::RT_SIGACTION,
+    Syscall::RT_SIGPROCMASK,
+    Syscall::SENDMSG,
+    Syscall::SENDTO,
+    Syscall::STAT,
+    Syscall::STATX,
+    Syscall::WRITE,
+    Syscall::WRITEV,
+];
+
+impl Engine {
+    /// The plan for the rules, with warnings about rules that make it expensive.
+    #[must_use]
+    pub fn plan(&self) -> (Plan, Vec<Diagnostic>) {
+        let mut planner = Planner {
+            engine: self,
+            plan: Plan::default(),
+            hot: BTreeMap::new(),
+        };
+        for call in Syscall::all() {
+            planner.rules_of(call);
+        }
+        planner.watch_stdio();
+        planner.traps(abi::FLOOR, Reason::Floor);
+        planner.traps(abi::STATE, Reason::State);
+        for planned in planner.plan.calls.values_mut() {
+            planned.any_of = groups::simplify(std::mem::take(&mut planned.any_of));
+            planned.reasons.sort();
+            planned.reasons.dedup();
+        }
+        let warnings = planner.warnings();
+        (planner.plan, warnings)
+    }
+}
+
+struct Planner<'a> {
+    engine: &'a Engine,
+    plan: Plan,
+    /// By rule: the hot calls that it wants each of.
+    hot: BTreeMap<usize, BTreeSet<Syscall>>,
+}
+
+impl Planner<'_> {
+    /// Plans a call for the rules that can match it.
+    fn rules_of(&mut self, call: Syscall) {
+        let kind = EventKind::of_syscall(call);
+        let program = &self.engine.program;
+        let entries = &program.kind(kind).entries;
+        for entry in entries {
+            let any_of = match entry.root {
+                Some(root) => project(program, root, kind, call),
+                None => register::always(),
+            };
+            // The registers rule the condition out.
+            if any_of.is_empty() {
+                continue;
+            }
+            if call == Syscall::DUP && makes_stdio(program, entry, kind) {
+                self.plan.watch_stdio = true;
+                continue;
+            }
+            if any_of.iter().any(Vec::is_empty) && HOT_CALLS.contains(&call) {
+                self.hot.entry(entry.rule).or_default().insert(call);
+            }
+            let stages = stages(program, entry, kind);
+            let planned = self.call(call);
+            planned.any_of.extend(any_of);
+            planned.strings |= stages.strings;
+            planned.result = planned.result.max(stages.result);
+            let name = self.engine.rules[entry.rule].name.to_string();
+            self.call(call).reasons.push(Reason::Rule(name));
+        }
+    }
+
+    /// Plans the calls that close a standard descriptor: only then can `dup` make one.
+    fn watch_stdio(&mut self) {
+        if !self.plan.watch_stdio {
+            return;
+        }
+        let standard = RegisterTest::low(0, TestOp::Le, 2);
+        let closing: [(Syscall, &[RegisterTest]); 3] = [
+            (Syscall::CLOSE, &[standard]),
+            (Syscall::CLOSE_RANGE, &[standard]),
+            (
+                Syscall::FCNTL,
+                &[standard, RegisterTest::low(1, TestOp::Eq, F_SETFD)],
+            ),
+        ];
+        for (call, tests) in closing {
+            let planned = self.call(call);
+            planned.any_of.push(tests.to_vec());
+            planned.reasons.push(Reason::State(
+                "a standard descriptor may become free for dup",
+            ));
+        }
+    }
+
+    fn traps(&mut self, traps: &[abi::Trap], reason: fn(&'static str) -> Reason) {
+        for trap in traps {
+            let changes_image = EventKind::of_syscall(trap.call).changes().image;
+            let planned = self.call(trap.call);
+            if trap.any_of.is_empty() {
+                planned.any_of.push(Vec::new());
+            }
+            planned
+                .any_of
+                .extend(trap.any_of.iter().map(|group| group.to_vec()));
+            planned.reasons.push(reason(trap.reason));
+            if changes_image {
+                planned.result = Need::Always;
+            }
+        }
+    }
+
+    fn call(&mut self, call: Syscall) -> &mut CallPlan {
+        self.plan.calls.entry(call).or_insert_with(|| CallPlan {
+            any_of: Vec::new(),
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        })
+    }
+
+    fn warnings(&self) -> Vec<Diagnostic> {
+        let warn = |(rule, calls): (&usize, &BTreeSet<Syscall>)| {
+            let rule = &self.engine.rules[*rule];
+            let names: Vec<&str> = calls.iter().map(|call| call.name()).collect();
+            let cost = NOTIFY_COST_NS / 1000;
+            let tenths = NOTIFY_COST_NS % 1000 / 100;
+            let message = format!(
+                "expensive: every {} has to be looked at, {cost}.{tenths} microseconds each when \
+                 watched without privileges",
+                names.join(", ")
+            );
+            Diagnostic::new(Code::ConditionWarning, rule.location.clone(), message)
+                .in_item(format!("rule {}", rule.name))
+                .with_help("restrict the rule to rarer calls or to arguments passed in registers")
+        };
+        self.hot.iter().map(warn).collect()
+    }
+}
+
+/// `F_SETFD`: can set the flag that closes a descriptor at exec (fcntl(2)).
+const F_SETFD: u64 = 2;
+
+/// What the registers of a call say about a condition.
+fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> Groups {
+    match program.node(root) {
+        Node::Literal { atom, negated } => {
+            let atom = program.atoms.get(atom);
+            let field = program.operands.as_field(atom.key.operand);
+            groups::bounded(register::project(atom, field, negated, kind, call))
+        }
+        Node::All { children, .. } => {
+            let children = program.children(children).iter();
+            children.fold(register::always(), |all, child| {
+                // Nothing can take away what is never.
+                if all.is_empty() {
+                    all
+                } else {
+                    groups::and(all, project(program, *child, kind, call))
+                }
+            })
+        }
+        Node::Any { children, .. } => {
+            let children = program.children(children).iter();
+            children.fold(Groups::new(), |any, child| {
+                // Nothing can be added to what is always.
+                if any.iter().any(Vec::is_empty) {
+                    return any;
+                }
+                groups::or(any, project(program, *child, kind, call))
+            })
+        }
+    }
+}
+
+/// Whether a rule on `dup` can match only if the new descriptor is 0, 1 or 2.
+fn makes_stdio(program: &Program, entry: &Entry, kind: EventKind) -> bool {
+    fn implied(program: &Program, id: NodeId, kind: EventKind) -> bool {
+        match program.node(id) {
+            Node::Literal { atom, negated } => {
+                let atom = program.atoms.get(atom);
+                let field = program.operands.as_field(atom.key.operand);
+                register::is_stdio(atom, field, negated, kind)
+            }
+            Node::All { children, .. } => program
+                .children(children)
+                .iter()
+                .any(|child| implied(program, *child, kind)),
+            Node::Any { children, .. } => program
+                .children(children)
+                .iter()
+                .all(|child| implied(program, *child, kind)),
+        }
+    }
+    let duplicates = matches!(kind.spec().descriptor, DescriptorSource::Duplicated(_));
+    duplicates && entry.root.is_some_and(|root| implied(program, root, kind))
+}
+
+struct Stages {
+    strings: bool,
+    result: Need,
+}
+
+/// How much of an event a rule may need.
+fn stages(program: &Program, entry: &Entry, kind: EventKind) -> Stages {
+    let (mut strings, mut exit) = (false, entry.output_stage == Stage::Exit);
+    if let Some(root) = entry.root {
+        program.each_atom(root, &mut |atom| {
+            let stage = program.atom_stage(atom, kind);
+            strings |= stage == Stage::Strings;
+            exit |= stage == Stage::Exit;
+        });
+    }
+    let result = match (kind.changes().image, exit) {
+        (true, _) => Need::Always,
+        (false, true) => Need::IfUndecided,
+        (false, false) => Need::Never,
+    };
+    Stages { strings, result }
+}

@@ -1,0 +1,148 @@
+//! Why the plan is as it is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use abi::{RegisterTest, Syscall, TestOp};
+use event::{CallPlan, EventKind, Need, Plan, Reason, Stage};
+
+use crate::engine::Engine;
+
+/// Why the plan is as it is, by call and by rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The planned calls.
+    pub calls: Vec<CallExplanation>,
+    /// The rules in load order.
+    pub rules: Vec<RuleExplanation>,
+    /// See [`Plan::watch_stdio`].
+    pub watch_stdio: bool,
+}
+
+/// One planned call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallExplanation {
+    /// The call.
+    pub call: Syscall,
+    /// The tests on its registers: one of these has to hold. Empty: it always matters.
+    pub predicate: Vec<String>,
+    /// Whether a string argument can decide a rule.
+    pub strings: bool,
+    /// Whether the result is needed.
+    pub result: Need,
+    /// The rules that want it.
+    pub rules: Vec<String>,
+    /// Why it is planned apart from rules.
+    pub other_reasons: Vec<&'static str>,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuleExplanation {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The types of events that it can match.
+    pub kinds: Vec<&'static str>,
+    /// Its comparisons, each with the stage from which it can be decided for all of these types.
+    pub atoms: Vec<(Stage, String)>,
+}
+
+impl Engine {
+    /// Explains a plan of this engine.
+    #[must_use]
+    pub fn explain(&self, plan: &Plan) -> Explanation {
+        Explanation {
+            calls: plan
+                .calls
+                .iter()
+                .map(|(call, planned)| explain_call(*call, planned))
+                .collect(),
+            rules: (0..self.rules.len())
+                .map(|rule| self.explain_rule(rule))
+                .collect(),
+            watch_stdio: plan.watch_stdio,
+        }
+    }
+
+    fn explain_rule(&self, rule: usize) -> RuleExplanation {
+        let program = &self.program;
+        let mut kinds = Vec::new();
+        let mut atoms = BTreeSet::new();
+        for kind in EventKind::all() {
+            let entries = &program.kind(kind).entries;
+            let Some(entry) = entries.iter().find(|entry| entry.rule == rule) else {
+                continue;
+            };
+            kinds.push(kind);
+            if let Some(root) = entry.root {
+                program.each_atom(root, &mut |atom| {
+                    atoms.insert(atom);
+                });
+            }
+        }
+        let latest = |atom| {
+            kinds
+                .iter()
+                .map(|kind| program.atom_stage(atom, *kind))
+                .max()
+        };
+        let mut atoms: Vec<(Stage, String)> = atoms
+            .into_iter()
+            .map(|atom| {
+                let stage = latest(atom).unwrap_or(Stage::Registers);
+                (
+                    stage,
+                    program.atoms.show(atom, &program.operands).to_string(),
+                )
+            })
+            .collect();
+        atoms.sort();
+        RuleExplanation {
+            name: Arc::clone(&self.rules[rule].name),
+            kinds: kinds.into_iter().map(EventKind::name).collect(),
+            atoms,
+        }
+    }
+}
+
+fn explain_call(call: Syscall, planned: &CallPlan) -> CallExplanation {
+    let mut rules = Vec::new();
+    let mut other_reasons = Vec::new();
+    for reason in &planned.reasons {
+        match reason {
+            Reason::Rule(name) => rules.push(name.clone()),
+            Reason::Floor(why) | Reason::State(why) => other_reasons.push(*why),
+        }
+    }
+    let always = planned.any_of.iter().any(Vec::is_empty);
+    let groups = planned.any_of.iter().filter(|_| !always);
+    CallExplanation {
+        call,
+        predicate: groups.map(|group| show_group(call, group)).collect(),
+        strings: planned.strings,
+        result: planned.result,
+        rules,
+        other_reasons,
+    }
+}
+
+fn show_group(call: Syscall, group: &[RegisterTest]) -> String {
+    let tests: Vec<String> = group.iter().map(|test| show_test(call, test)).collect();
+    tests.join(" and ")
+}
+
+fn show_test(call: Syscall, test: &RegisterTest) -> String {
+    let arg = call.args().get(usize::from(test.arg));
+    let name = arg.map_or_else(|| format!("arg{}", test.arg), |arg| arg.name.to_owned());
+    let value = test.value;
+    match test.op {
+        TestOp::AllBits => format!("{name} has all of {value:#x}"),
+        TestOp::AnyBit => format!("{name} has any of {value:#x}"),
+        TestOp::Eq => format!("{name} = {value}"),
+        TestOp::Ge => format!("{name} >= {value}"),
+        TestOp::Le => format!("{name} <= {value}"),
+        TestOp::MaskedEq { mask } => format!("{name} & {mask:#x} = {value:#x}"),
+        TestOp::Ne => format!("{name} != {value}"),
+        TestOp::NoBit => format!("{name} has none of {value:#x}"),
+    }
+}

@@ -1,0 +1,134 @@
+//! Alternatives of register tests, kept few and short.
+
+use abi::{RegisterTest, TestOp};
+
+use super::register::{Groups, always};
+
+/// How many alternatives a call may have. A filter runs through them for each call, about 2 ns
+/// each; beyond this the call counts as always wanted by the rule.
+pub const MAX_GROUPS: usize = 16;
+
+/// Gives up on alternatives that are too many.
+pub(super) fn bounded(groups: Groups) -> Groups {
+    let groups = simplify(groups);
+    if groups.len() > MAX_GROUPS {
+        always()
+    } else {
+        groups
+    }
+}
+
+/// Either.
+pub(super) fn or(mut a: Groups, b: Groups) -> Groups {
+    a.extend(b);
+    bounded(a)
+}
+
+/// Both. If that makes too many alternatives, one side alone, which holds whenever both do.
+pub(super) fn and(a: Groups, b: Groups) -> Groups {
+    let mut both = Groups::with_capacity(a.len() * b.len());
+    for left in &a {
+        for right in &b {
+            let mut group = left.clone();
+            group.extend(right.iter().filter(|test| !left.contains(test)));
+            both.push(group);
+        }
+    }
+    let both = simplify(both);
+    if both.len() <= MAX_GROUPS {
+        return both;
+    }
+    let is_always = |groups: &Groups| groups.iter().any(Vec::is_empty);
+    if is_always(&a) || (!is_always(&b) && b.len() < a.len()) {
+        b
+    } else {
+        a
+    }
+}
+
+/// Drops alternatives that cannot hold or that another one covers.
+pub(super) fn simplify(groups: Groups) -> Groups {
+    let mut kept = Groups::new();
+    for mut group in groups {
+        group.sort_by_key(|test| (test.arg, order(test.op), test.value));
+        group.dedup();
+        if contradicts(&group) || kept.iter().any(|other| covers(other, &group)) {
+            continue;
+        }
+        kept.retain(|other| !covers(&group, other));
+        kept.push(group);
+    }
+    kept
+}
+
+fn order(op: TestOp) -> (u8, u64) {
+    match op {
+        TestOp::Eq => (0, 0),
+        TestOp::MaskedEq { mask } => (1, mask),
+        TestOp::AllBits => (2, 0),
+        TestOp::AnyBit => (3, 0),
+        TestOp::NoBit => (4, 0),
+        TestOp::Ge => (5, 0),
+        TestOp::Le => (6, 0),
+        TestOp::Ne => (7, 0),
+    }
+}
+
+/// Whether `wide` holds whenever `narrow` does: it asks for nothing that `narrow` does not.
+fn covers(wide: &[RegisterTest], narrow: &[RegisterTest]) -> bool {
+    wide.iter().all(|test| narrow.contains(test))
+}
+
+/// Whether two tests of a group exclude each other.
+fn contradicts(group: &[RegisterTest]) -> bool {
+    let exclude = |a: &RegisterTest, b: &RegisterTest| match (a.op, b.op) {
+        (TestOp::Eq, TestOp::Eq) => a.value != b.value,
+        (TestOp::MaskedEq { mask: one }, TestOp::MaskedEq { mask: other }) => {
+            one == other && a.value != b.value
+        }
+        (TestOp::Eq, TestOp::Ge) => a.value < b.value,
+        (TestOp::Eq, TestOp::Le) => a.value > b.value,
+        (TestOp::Ge, TestOp::Le) => a.value > b.value,
+        (TestOp::Eq, TestOp::Ne) => a.value == b.value,
+        _ => false,
+    };
+    group.iter().enumerate().any(|(index, a)| {
+        let same = |b: &&RegisterTest| a.arg == b.arg && a.width == b.width;
+        group[index + 1..]
+            .iter()
+            .filter(same)
+            .any(|b| exclude(a, b))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eq(arg: u8, value: u64) -> RegisterTest {
+        RegisterTest::low(arg, TestOp::Eq, value)
+    }
+
+    #[test]
+    fn what_always_holds_swallows_its_alternatives() {
+        assert_eq!(or(vec![vec![eq(0, 1)]], always()), always());
+        assert_eq!(and(always(), vec![vec![eq(0, 1)]]), [[eq(0, 1)]]);
+        assert!(and(Groups::new(), always()).is_empty());
+    }
+
+    #[test]
+    fn contradictions_vanish() {
+        assert!(and(vec![vec![eq(0, 1)]], vec![vec![eq(0, 2)]]).is_empty());
+        assert_eq!(
+            and(vec![vec![eq(0, 1)]], vec![vec![eq(1, 2)]]),
+            [[eq(0, 1), eq(1, 2)]]
+        );
+    }
+
+    #[test]
+    fn too_many_alternatives_fall_back_to_one_side_or_to_always() {
+        let many = |arg: u8| -> Groups { (0..10).map(|value| vec![eq(arg, value)]).collect() };
+        assert_eq!(and(many(0), many(1)), many(0));
+        assert_eq!(or(many(0), many(1)), always());
+    }
+}

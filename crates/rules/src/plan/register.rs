@@ -1,0 +1,409 @@
+//! What register arguments alone say about an atom.
+//!
+//! Every answer is an over-approximation: a disjunction of conjunctions of register tests that
+//! holds whenever the atom can. One empty conjunction holds always; no conjunction never.
+
+use abi::{Arch, FlagSet, RegisterTest, Syscall, TestOp, TestWidth, flags::Style};
+use bumpalo::Bump;
+use event::field::{Field, Source};
+use event::{DescriptorSource, EventKind, NoWorld, ParamSource, ParamType, Value};
+
+use crate::compile::Truth;
+use crate::compile::atom::{Atom, Check, Right};
+use crate::compile::test::{Context, Order, Test};
+use crate::condition::ast::Op;
+
+/// Alternatives of register tests.
+pub(super) type Groups = Vec<Vec<RegisterTest>>;
+
+/// Alternatives that always hold.
+pub(super) fn always() -> Groups {
+    vec![Vec::new()]
+}
+
+/// Bits of `open` flags that hold the access mode.
+const ACCESS_MODE: u64 = 3;
+
+/// Where a number stands in the registers of a call.
+#[derive(Clone, Copy)]
+struct Register {
+    arg: u8,
+    width: TestWidth,
+    signed: bool,
+}
+
+impl Register {
+    fn of(call: Syscall, arg: u8, signed: bool) -> Option<Self> {
+        let spec = call.args().get(usize::from(arg))?;
+        let width = if spec.is_low32() {
+            TestWidth::Low32
+        } else {
+            TestWidth::Full64
+        };
+        Some(Self { arg, width, signed })
+    }
+
+    fn test(self, op: TestOp, value: u64) -> RegisterTest {
+        RegisterTest {
+            arg: self.arg,
+            width: self.width,
+            op,
+            value,
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self.width {
+            TestWidth::Full64 => 64,
+            TestWidth::Low32 => 32,
+        }
+    }
+
+    /// The least and the greatest number that fit.
+    fn domain(self) -> (i128, i128) {
+        if self.signed {
+            let half = 1_i128 << (self.bits() - 1);
+            return (-half, half - 1);
+        }
+        (0, (1_i128 << self.bits()) - 1)
+    }
+
+    /// Tests for the numbers in ranges.
+    fn groups(self, ranges: &[(i128, i128)]) -> Groups {
+        let domain = self.domain();
+        let mut groups = Groups::new();
+        for (low, high) in ranges {
+            if (*low, *high) == domain {
+                return always();
+            }
+            // As unsigned numbers, the negative ones are above all others.
+            if *low < 0 && *high >= 0 {
+                groups.push(self.range(*low, -1));
+                groups.push(self.range(0, *high));
+            } else {
+                groups.push(self.range(*low, *high));
+            }
+        }
+        groups
+    }
+
+    fn range(self, low: i128, high: i128) -> Vec<RegisterTest> {
+        let greatest = (1_i128 << self.bits()) - 1;
+        let raw =
+            |number: i128| u64::try_from(number & greatest).expect("masked to at most 64 bits");
+        let (low, high) = (raw(low), raw(high));
+        if low == high {
+            return vec![self.test(TestOp::Eq, low)];
+        }
+        let mut tests = Vec::new();
+        if low > 0 {
+            tests.push(self.test(TestOp::Ge, low));
+        }
+        if i128::from(high) < greatest {
+            tests.push(self.test(TestOp::Le, high));
+        }
+        tests
+    }
+}
+
+/// What the registers of `call` say about an atom (`negated`: about its opposite).
+pub(super) fn project(
+    atom: &Atom,
+    field: Option<&Field>,
+    negated: bool,
+    kind: EventKind,
+    call: Syscall,
+) -> Groups {
+    let (Some(field), Check::Test(test)) = (field, &atom.check) else {
+        return always();
+    };
+    // Of a present value.
+    let wanted = atom.inverted == negated;
+    let projected = match field.depends_on() {
+        Source::RawParam | Source::Param => field
+            .param_index(kind)
+            .and_then(|at| param(field, at, atom, test, wanted, kind, call)),
+        Source::OpenFlags => open_access(field, test, wanted, kind, call),
+        _ if field.spec.name == "fd.num" && !negated => descriptor_number(test, wanted, kind, call),
+        _ if is_result(field, kind) && !negated => duplicate(test, wanted, call),
+        _ => None,
+    };
+    projected.unwrap_or_else(always)
+}
+
+/// Whether a field is the number that the call returns.
+pub(super) fn is_result(field: &Field, kind: EventKind) -> bool {
+    if let Some(at) = field.param_index(kind) {
+        return field.depends_on() == Source::RawParam
+            && kind.spec().params[at].source == ParamSource::Result;
+    }
+    match field.spec.name {
+        "evt.rawres" => true,
+        "fd.num" => matches!(kind.spec().descriptor, DescriptorSource::Duplicated(_)),
+        _ => false,
+    }
+}
+
+fn param(
+    field: &Field,
+    at: usize,
+    atom: &Atom,
+    test: &Test,
+    wanted: bool,
+    kind: EventKind,
+    call: Syscall,
+) -> Option<Groups> {
+    let spec = &kind.spec().params[at];
+    if spec.source == ParamSource::Result && is_result(field, kind) && wanted {
+        return duplicate(test, wanted, call);
+    }
+    let ParamSource::Register(arg) = spec.source else {
+        return None;
+    };
+    match (field.depends_on(), spec.ty) {
+        (Source::RawParam, ParamType::Fd | ParamType::Int | ParamType::Pid) => {
+            numbers(test, wanted, Register::of(call, arg, true)?)
+        }
+        (
+            Source::RawParam,
+            ParamType::Uint
+            | ParamType::Hex
+            | ParamType::Uid
+            | ParamType::Gid
+            | ParamType::Signal
+            | ParamType::Flags(_)
+            | ParamType::Enum(_),
+        ) => numbers(test, wanted, Register::of(call, arg, false)?),
+        (Source::Param, ParamType::Flags(set) | ParamType::Enum(set)) => {
+            let register = Register::of(call, arg, false)?;
+            match set.style() {
+                Style::Enum => names(atom, test, wanted, set, register),
+                Style::Bits if wanted => flag_names(atom, set, register),
+                Style::Bits => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Numbers that a test accepts (`wanted`) or refuses.
+fn numbers(test: &Test, wanted: bool, register: Register) -> Option<Groups> {
+    let accepted = ranges(test, register.domain())?;
+    let ranges = if wanted {
+        accepted
+    } else {
+        complement(&accepted, register.domain())
+    };
+    Some(register.groups(&ranges))
+}
+
+/// The numbers of a domain that a test accepts, as ascending ranges without touch.
+fn ranges(test: &Test, (least, greatest): (i128, i128)) -> Option<Vec<(i128, i128)>> {
+    let ranges = match test {
+        Test::Exists => vec![(least, greatest)],
+        Test::Numbers(numbers) => numbers.iter().map(|number| (*number, *number)).collect(),
+        Test::Number(order, number) => vec![match order {
+            Order::Equal => (*number, *number),
+            Order::Less => (least, number - 1),
+            Order::LessEqual => (least, *number),
+            Order::Greater => (number + 1, greatest),
+            Order::GreaterEqual => (*number, greatest),
+        }],
+        Test::Not(test) => complement(&ranges(test, (least, greatest))?, (least, greatest)),
+        _ => return None,
+    };
+    let cut = ranges
+        .into_iter()
+        .map(|(low, high)| (low.max(least), high.min(greatest)));
+    Some(cut.filter(|(low, high)| low <= high).collect())
+}
+
+/// What is left of a domain without ascending ranges.
+fn complement(ranges: &[(i128, i128)], (least, greatest): (i128, i128)) -> Vec<(i128, i128)> {
+    let mut rest = Vec::new();
+    let mut next = least;
+    for (low, high) in ranges {
+        if next < *low {
+            rest.push((next, low - 1));
+        }
+        next = high + 1;
+    }
+    if next <= greatest {
+        rest.push((next, greatest));
+    }
+    rest
+}
+
+/// A register that holds one of several named values and is compared as text.
+fn names(
+    atom: &Atom,
+    test: &Test,
+    wanted: bool,
+    set: &FlagSet,
+    register: Register,
+) -> Option<Groups> {
+    // A value without a name prints as a decimal number.
+    if !is_about_names(atom) {
+        return None;
+    }
+    let arch = Arch::native()?;
+    let arena = Bump::new();
+    let context = Context {
+        world: &NoWorld,
+        arena: &arena,
+    };
+    let accepts = |name: &str| test.holds(&Value::text(name), context) == Truth::True;
+    let named = set
+        .entries()
+        .iter()
+        .map(|entry| (entry.value(arch), entry.name()));
+    let first = named.filter(|(value, name)| set.name_of(arch, *value) == Some(name));
+    let accepted = first
+        .filter(|(_, name)| accepts(name))
+        .map(|(value, _)| value);
+    if wanted {
+        return Some(
+            accepted
+                .map(|value| vec![register.test(TestOp::Eq, value)])
+                .collect(),
+        );
+    }
+    Some(vec![
+        accepted
+            .map(|value| register.test(TestOp::Ne, value))
+            .collect(),
+    ])
+}
+
+/// A register of flags that is compared as text: `O_WRONLY|O_CREAT`.
+fn flag_names(atom: &Atom, set: &FlagSet, register: Register) -> Option<Groups> {
+    if !is_about_names(atom) {
+        return None;
+    }
+    let arch = Arch::native()?;
+    let Right::Constants(constants) = &atom.key.right else {
+        return None;
+    };
+    let mut groups = Groups::new();
+    for constant in constants {
+        let text = constant.as_str()?;
+        match atom.key.op? {
+            Op::Contains | Op::IContains if !text.contains('|') => {
+                let fold = atom.key.op == Some(Op::IContains);
+                let has = |name: &str| match fold {
+                    true => name
+                        .to_ascii_lowercase()
+                        .contains(&text.to_ascii_lowercase()),
+                    false => name.contains(text),
+                };
+                let named = set.entries().iter().filter(|entry| has(entry.name()));
+                groups.extend(named.map(|entry| all_bits(register, entry.value(arch))));
+            }
+            Op::In => {
+                let mut values = text.split('|').map(|name| set.value_of(arch, name));
+                // A text with a word that is no name is never printed.
+                if let Some(bits) = values.try_fold(0, |bits, value| Some(bits | value?)) {
+                    groups.push(all_bits(register, bits));
+                }
+            }
+            _ => return None,
+        }
+    }
+    Some(groups)
+}
+
+/// A name is printed only if all its bits are set; of the value 0 (`O_RDONLY`) that says nothing.
+fn all_bits(register: Register, bits: u64) -> Vec<RegisterTest> {
+    if bits == 0 {
+        Vec::new()
+    } else {
+        vec![register.test(TestOp::AllBits, bits)]
+    }
+}
+
+/// Whether no decimal number satisfies a comparison with texts.
+fn is_about_names(atom: &Atom) -> bool {
+    let Right::Constants(constants) = &atom.key.right else {
+        return false;
+    };
+    let simple = matches!(
+        atom.key.op,
+        Some(Op::In | Op::Ne | Op::Contains | Op::IContains | Op::StartsWith | Op::EndsWith)
+    );
+    let names = |text: &[u8]| text.iter().any(|byte| !byte.is_ascii_digit());
+    simple && constants.iter().all(|constant| names(constant.as_bytes()))
+}
+
+/// `evt.is_open_read` and `evt.is_open_write`.
+fn open_access(
+    field: &Field,
+    test: &Test,
+    wanted: bool,
+    kind: EventKind,
+    call: Syscall,
+) -> Option<Groups> {
+    let DescriptorSource::Opened { flags, .. } = kind.spec().descriptor else {
+        return None;
+    };
+    let ParamSource::Register(arg) = kind.spec().params[usize::from(flags)].source else {
+        return None;
+    };
+    let modes: &[u64] = match field.spec.name {
+        "evt.is_open_read" => &[0, 2],
+        "evt.is_open_write" => &[1, 2],
+        _ => return None,
+    };
+    let Test::Bool(expected) = test else {
+        return None;
+    };
+    let register = Register::of(call, arg, false)?;
+    let holds = |mode: &u64| modes.contains(mode) == (*expected == wanted);
+    let one = |mode| vec![register.test(TestOp::MaskedEq { mask: ACCESS_MODE }, mode)];
+    Some((0..=ACCESS_MODE).filter(holds).map(one).collect())
+}
+
+/// `fd.num` of calls that are about an open descriptor. A descriptor that is not open has no
+/// number, so nothing follows for the opposite.
+fn descriptor_number(test: &Test, wanted: bool, kind: EventKind, call: Syscall) -> Option<Groups> {
+    match kind.spec().descriptor {
+        DescriptorSource::Argument(arg)
+        | DescriptorSource::Addressed { fd: arg, .. }
+        | DescriptorSource::Message { fd: arg, .. } => {
+            numbers(test, wanted, Register::of(call, arg, true)?)
+        }
+        DescriptorSource::Duplicated(_) => duplicate(test, wanted, call),
+        _ => None,
+    }
+}
+
+/// The result of dup2 and dup3: the descriptor that was asked for, or an error.
+fn duplicate(test: &Test, wanted: bool, call: Syscall) -> Option<Groups> {
+    let (Syscall::DUP2 | Syscall::DUP3) = call else {
+        return None;
+    };
+    let register = Register::of(call, 1, true)?;
+    let accepted = ranges(test, register.domain())?;
+    let accepted = if wanted {
+        accepted
+    } else {
+        complement(&accepted, register.domain())
+    };
+    // Errors are negative, and nothing in the registers tells them.
+    if accepted.iter().any(|(low, _)| *low < 0) {
+        return None;
+    }
+    Some(register.groups(&accepted))
+}
+
+/// Whether a comparison of the result holds for the standard descriptors 0, 1 and 2 at most.
+pub(super) fn is_stdio(atom: &Atom, field: Option<&Field>, negated: bool, kind: EventKind) -> bool {
+    let (Some(field), Check::Test(test)) = (field, &atom.check) else {
+        return false;
+    };
+    if !is_result(field, kind) || negated || atom.inverted {
+        return false;
+    }
+    let whole = (i128::from(i64::MIN), i128::from(i64::MAX));
+    ranges(test, whole)
+        .is_some_and(|ranges| ranges.iter().all(|(low, high)| *low >= 0 && *high <= 2))
+}
