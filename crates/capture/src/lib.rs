@@ -7,6 +7,7 @@ pub mod probe;
 pub mod procfs;
 pub mod sockets;
 pub mod users;
+pub mod world;
 
 mod memory;
 pub mod notify;

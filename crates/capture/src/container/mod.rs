@@ -106,10 +106,18 @@ impl Containers {
         &self.own_container
     }
 
+    /// Whether the agent is proven to be on the host, so that paths mean what they say.
+    pub fn agent_on_host(&self) -> bool {
+        self.agent_on_host
+    }
+
     /// The container of a process. Reads kernel memory only, and the runtimes' state once for each
     /// container.
     pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
-        let place = Place::of(proc, pid)?;
+        let place = match Place::of(proc, pid) {
+            Err(ProcError::Denied { .. }) => return Ok(self.by_cgroup_alone(&proc.cgroup(pid)?)),
+            place => place?,
+        };
         if place == self.own {
             return Ok(Arc::clone(&self.own_container));
         }
@@ -126,6 +134,18 @@ impl Containers {
         }
         known.insert(place, Arc::clone(&container));
         Ok(container)
+    }
+
+    /// Namespaces of another user's or an undumpable process cannot be looked at; its cgroup can.
+    fn by_cgroup_alone(&self, cgroup: &[u8]) -> Arc<Container> {
+        if let Some(identity) = identify(cgroup) {
+            return Arc::new(identity.into_container());
+        }
+        let inside = self.own_container.containment == Containment::Known;
+        if inside && cgroup == self.own.cgroup {
+            return Arc::clone(&self.own_container);
+        }
+        Arc::new(Container::unknown())
     }
 
     fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {

@@ -127,7 +127,7 @@ impl Assembler {
     }
 
     fn within_reach(&mut self, target: Label) -> Label {
-        if self.distance(target) + 1 <= REACH {
+        if self.distance(target) < REACH {
             return target;
         }
         match self.is_return.get(&target.0) {

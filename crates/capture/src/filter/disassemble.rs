@@ -101,7 +101,11 @@ fn word(offset: u32) -> String {
         OFFSET_ARCH => "arch".to_owned(),
         _ => {
             let position = offset.saturating_sub(OFFSET_ARGS) / 8;
-            let half = if offset % 8 == 0 { "low" } else { "high" };
+            let half = if offset.is_multiple_of(8) {
+                "low"
+            } else {
+                "high"
+            };
             format!("arg{position}.{half}")
         }
     }

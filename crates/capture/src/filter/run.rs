@@ -22,7 +22,7 @@ impl SeccompData {
             16..64 => {
                 assert_eq!(offset % 4, 0, "seccomp loads aligned words only");
                 let index = usize::try_from((offset - 16) / 8).unwrap();
-                shift(self.args[index], offset % 8 != 0)
+                shift(self.args[index], !offset.is_multiple_of(8))
             }
             _ => panic!("load at {offset}"),
         }

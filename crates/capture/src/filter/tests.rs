@@ -111,7 +111,7 @@ impl Random {
         ];
         let op = self.pick(&ops);
         let arg = self.pick(&[0, 1, 2, 3, 4, 5]);
-        if self.next() % 2 == 0 {
+        if self.next().is_multiple_of(2) {
             RegisterTest::low(arg, op, value)
         } else {
             RegisterTest::full(arg, op, value)
@@ -153,7 +153,7 @@ impl Random {
                 test.value | 1 << 40,
                 test.value ^ 1 << 31,
             ];
-            if self.next() % 3 > 0 {
+            if !self.next().is_multiple_of(3) {
                 args[usize::from(test.arg)] = self.pick(&near);
             }
         }

@@ -254,6 +254,15 @@ impl Proc {
         }
     }
 
+    /// The file behind a link below `/proc/PID`, opened as a place only (`O_PATH`): its file system
+    /// takes no notice.
+    pub fn open_path(&self, pid: i32, file: &'static str) -> Result<OwnedFd, ProcError> {
+        let path = ShortPath::new(pid, file, None);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.directory, path.as_bytes(), flags, Mode::empty())
+            .map_err(|errno| ProcError::new(pid, file, errno))
+    }
+
     /// Opens a file below `/proc/PID` for reading.
     pub fn open_file(&self, pid: i32, file: &'static str) -> Result<OwnedFd, ProcError> {
         let path = ShortPath::new(pid, file, None);

@@ -84,24 +84,29 @@ pub fn resolve(
     })
 }
 
-/// What kind of descriptor it is, without addresses.
+/// What kind of descriptor of a thread it is, without addresses.
 pub fn kind(
     proc: &Proc,
-    pid: i32,
     tid: i32,
     number: i32,
     deadline: &Deadline,
 ) -> Result<DescriptorKind, ProcError> {
     let mut buffer = [0; LINK_LIMIT];
     let link = proc.descriptor_link(tid, number, &mut buffer)?;
-    if link.starts_with(b"/") {
-        let metadata = proc.stat_descriptor(tid, number).ok();
-        return Ok(file_kind(link, metadata.as_ref()));
+    if let Some(inode) = socket_inode(link) {
+        let pid = proc.status(tid)?.tgid;
+        return Ok(socket_kind(&resolve_socket(
+            proc,
+            (pid, tid),
+            number,
+            inode,
+            deadline,
+        )));
     }
-    if socket_inode(link).is_some() {
-        return resolve(proc, pid, tid, number, deadline).map(|resolved| resolved.kind);
-    }
-    Ok(file_kind(link, None))
+    let metadata = link
+        .starts_with(b"/")
+        .then(|| proc.stat_descriptor(tid, number).ok());
+    Ok(file_kind(link, metadata.flatten().as_ref()))
 }
 
 impl ResolvedDescriptor {
