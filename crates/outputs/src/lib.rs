@@ -1,1 +1,40 @@
-//! Where alerts go: text and JSON channels, throttling, bounded queues, the stats file.
+//! Where alerts go: text and JSON as Falco writes them, channels with a queue and a thread each,
+//! throttling, and the stats file.
+//!
+//! A [`Dispatcher`] takes alerts from any number of capture threads and never makes them wait: each
+//! channel has a bounded queue and its own thread, and what a slow or dead channel cannot take is
+//! counted as lost by that channel, announced on the others and, when it recovers, on itself.
+//!
+//! Preparing and starting are separate, because a process that still has to fork must not have
+//! threads: [`Dispatcher::prepare`] opens everything that can fail, [`Prepared::start`] makes the
+//! threads.
+//!
+//! A new kind of channel is one file with one implementation of [`Channel`].
+
+mod channel;
+mod dispatcher;
+mod file;
+mod format;
+mod internal;
+pub mod json;
+mod queue;
+mod stats;
+mod stdout;
+mod stream;
+mod throttle;
+mod time;
+mod worker;
+
+pub use channel::{Channel, Delivery, DeliveryError};
+pub use dispatcher::{
+    ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, Settings, StartError,
+};
+pub use file::{FileChannel, OpenError};
+pub use format::{Format, JsonParts, TimeFormat};
+pub use internal::{Internal, internal_alert};
+pub use queue::{QUEUE_CAPACITY, QueueCapacity};
+pub use stats::{
+    FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
+};
+pub use stdout::StdoutChannel;
+pub use throttle::{Throttle, ThrottleRate};

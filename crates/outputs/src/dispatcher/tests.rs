@@ -1,0 +1,343 @@
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use rules::{AlertValue, Priority};
+
+use super::*;
+use crate::channel::DeliveryError;
+
+/// What a test channel does with the next delivery.
+enum Step {
+    Take,
+    Fail { dead: bool },
+}
+
+/// Delivers only when the test lets it.
+struct Gated {
+    name: &'static str,
+    steps: Receiver<Step>,
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Channel for Gated {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        match self.steps.recv() {
+            Ok(Step::Fail { dead }) => Err(DeliveryError {
+                delivered: 0,
+                dead,
+                source: io::ErrorKind::BrokenPipe.into(),
+            }),
+            // A test that has dropped its end wants the channel to run free.
+            Ok(Step::Take) | Err(_) => {
+                let mut taken = self.taken.lock().unwrap();
+                taken.extend(
+                    alerts
+                        .iter()
+                        .map(|alert| alert.line().trim_end().to_owned()),
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+struct Gate {
+    steps: Option<Sender<Step>>,
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Gate {
+    fn open(&mut self) {
+        self.steps = None;
+    }
+
+    fn step(&self, step: Step) {
+        self.steps.as_ref().unwrap().send(step).unwrap();
+    }
+
+    fn taken(&self) -> Vec<String> {
+        self.taken.lock().unwrap().clone()
+    }
+}
+
+fn gated(name: &'static str) -> (Box<dyn Channel>, Gate) {
+    let (sender, steps) = channel();
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let gate = Gate {
+        steps: Some(sender),
+        taken: Arc::clone(&taken),
+    };
+    (Box::new(Gated { name, steps, taken }), gate)
+}
+
+fn settings() -> Settings {
+    Settings::new("box".into(), Arc::new(|_| ()))
+}
+
+fn alert(message: &str) -> Alert {
+    Alert {
+        time_ns: 1,
+        made_ns: 2,
+        rule: "r".into(),
+        priority: Priority::Notice,
+        source: "syscall".into(),
+        tags: Arc::new([]),
+        hostname: "box".into(),
+        message: message.to_owned(),
+        fields: vec![("proc.name".into(), AlertValue::Text("cat".into()))],
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+fn emit_many(dispatcher: &Dispatcher, count: usize) {
+    for n in 0..count {
+        dispatcher.emit(alert(&format!("n={n}")));
+    }
+}
+
+#[test]
+fn alerts_reach_every_channel_in_order() {
+    let (a, mut gate_a) = gated("a");
+    let (b, mut gate_b) = gated("b");
+    let dispatcher = Dispatcher::prepare(settings(), vec![a, b]).start().unwrap();
+    gate_a.open();
+    gate_b.open();
+    emit_many(&dispatcher, 1000);
+    assert_eq!(dispatcher.flush(soon()), []);
+    for gate in [gate_a, gate_b] {
+        let taken = gate.taken();
+        assert_eq!(taken.len(), 1000);
+        assert!(
+            taken
+                .iter()
+                .enumerate()
+                .all(|(n, line)| line.ends_with(&format!(": Notice n={n}")))
+        );
+    }
+}
+
+#[test]
+fn a_stuck_channel_loses_by_count_and_neither_blocks_nor_harms_the_others() {
+    let (stuck, mut stuck_gate) = gated("stuck");
+    let (free, mut free_gate) = gated("free");
+    free_gate.open();
+    let capacity = QueueCapacity {
+        alerts: 10,
+        bytes: 1 << 20,
+    };
+    let settings = Settings {
+        capacity,
+        ..settings()
+    };
+    let dispatcher = Dispatcher::prepare(settings, vec![stuck, free])
+        .start()
+        .unwrap();
+
+    for n in 0..100 {
+        dispatcher.emit(alert(&format!("n={n}")));
+        // The free channel's queue is as short; give it time.
+        while dispatcher.counters().channels[1].pending > 5 {
+            std::thread::yield_now();
+        }
+    }
+    let counters = dispatcher.counters();
+    assert_eq!(counters.emitted, 100);
+    assert_eq!(counters.channels[0].queued, 10);
+    assert_eq!(counters.channels[0].lost_queue_full, 90);
+    assert_eq!(counters.channels[1].lost_queue_full, 0);
+    let left = dispatcher.flush(Instant::now() + Duration::from_millis(20));
+    assert_eq!(
+        left,
+        [Pending {
+            channel: "stuck".into(),
+            alerts: 10
+        }]
+    );
+    let notices: Vec<_> = free_gate
+        .taken()
+        .into_iter()
+        .filter(|line| line.contains("alerts lost"))
+        .collect();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(
+        notices[0].contains("Error alerts lost (channel=stuck lost=1 "),
+        "{notices:?}"
+    );
+
+    stuck_gate.open();
+    assert_eq!(dispatcher.flush(soon()), []);
+    let taken = stuck_gate.taken();
+    assert_eq!(
+        taken
+            .iter()
+            .filter(|line| line.contains(": Notice n="))
+            .count(),
+        10
+    );
+    assert_eq!(
+        taken
+            .iter()
+            .filter(|line| line.contains("(channel=stuck lost=90 lost_total=90)"))
+            .count(),
+        1,
+        "{taken:?}"
+    );
+}
+
+#[test]
+fn the_queue_is_bounded_in_bytes_too() {
+    let (stuck, _gate) = gated("stuck");
+    let capacity = QueueCapacity {
+        alerts: 1000,
+        bytes: 100_000,
+    };
+    let settings = Settings {
+        capacity,
+        ..settings()
+    };
+    let dispatcher = Dispatcher::prepare(settings, vec![stuck]).start().unwrap();
+    for _ in 0..10 {
+        dispatcher.emit(alert(&"x".repeat(20_000)));
+    }
+    let counters = &dispatcher.counters().channels[0];
+    // A message counts thrice: itself, and in a JSON line as output and as message.
+    assert_eq!((counters.queued, counters.lost_queue_full), (1, 9));
+}
+
+#[test]
+fn a_failed_write_is_a_counted_loss_and_the_next_succeeds() {
+    let (channel, mut gate) = gated("file");
+    let problems = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&problems);
+    let on_problem: OnProblem =
+        Arc::new(move |problem: &str| seen.lock().unwrap().push(problem.to_owned()));
+    let settings = Settings {
+        on_problem,
+        ..settings()
+    };
+    let dispatcher = Dispatcher::prepare(settings, vec![channel])
+        .start()
+        .unwrap();
+    gate.step(Step::Fail { dead: false });
+    gate.step(Step::Fail { dead: false });
+    emit_many(&dispatcher, 3);
+    gate.open();
+    assert_eq!(dispatcher.flush(soon()), []);
+    let counters = &dispatcher.counters().channels[0];
+    assert_eq!(counters.delivered + counters.lost_write_failed, 3);
+    assert!(counters.lost_write_failed >= 1);
+    assert_eq!(problems.lock().unwrap().len(), 1);
+    assert_eq!(
+        problems.lock().unwrap()[0],
+        "cannot write alerts to file: broken pipe"
+    );
+}
+
+#[test]
+fn a_dead_channel_counts_everything_after_as_lost_and_flush_does_not_wait_for_it() {
+    let (channel, gate) = gated("stdout");
+    let dispatcher = Dispatcher::prepare(settings(), vec![channel])
+        .start()
+        .unwrap();
+    gate.step(Step::Fail { dead: true });
+    emit_many(&dispatcher, 5);
+    assert_eq!(dispatcher.flush(soon()), []);
+    emit_many(&dispatcher, 5);
+    let counters = dispatcher.counters().channels.remove(0);
+    assert_eq!(
+        (
+            counters.delivered,
+            counters.lost_write_failed,
+            counters.pending
+        ),
+        (0, 10, 0)
+    );
+}
+
+#[test]
+fn throttled_alerts_are_counted_and_announced() {
+    let (channel, mut gate) = gated("stdout");
+    gate.open();
+    let throttle = ThrottleRate {
+        per_second: 0.001,
+        max_burst: 3,
+    };
+    let settings = Settings {
+        throttle,
+        ..settings()
+    };
+    let dispatcher = Dispatcher::prepare(settings, vec![channel])
+        .start()
+        .unwrap();
+    emit_many(&dispatcher, 20);
+    assert_eq!(dispatcher.flush(soon()), []);
+    let counters = dispatcher.counters();
+    assert_eq!((counters.emitted, counters.suppressed), (3, 17));
+    let taken = gate.taken();
+    assert_eq!(taken.len(), 4, "{taken:?}");
+    assert!(
+        taken[3].ends_with("by outputs.rate (suppressed=17 suppressed_total=17)"),
+        "{taken:?}"
+    );
+}
+
+#[test]
+fn internal_alerts_are_rate_limited_by_rule_and_the_rest_summed_up() {
+    let (channel, mut gate) = gated("stdout");
+    gate.open();
+    let dispatcher = Dispatcher::prepare(settings(), vec![channel])
+        .start()
+        .unwrap();
+    let event = |rule| Internal {
+        rule,
+        priority: Priority::Warning,
+        message: rule.to_owned(),
+        fields: Vec::new(),
+    };
+    for _ in 0..10 {
+        dispatcher.emit_internal(event("Tollgate internal: a"));
+        dispatcher.emit_internal(event("Tollgate internal: b"));
+    }
+    assert_eq!(dispatcher.flush(soon()), []);
+    let mut taken: Vec<_> = gate
+        .taken()
+        .iter()
+        .map(|line| line.split_once(": ").unwrap().1.to_owned())
+        .collect();
+    taken.sort();
+    assert_eq!(
+        taken,
+        [
+            "Notice Tollgate internal: a: 9 more",
+            "Notice Tollgate internal: b: 9 more",
+            "Warning Tollgate internal: a",
+            "Warning Tollgate internal: b",
+        ]
+    );
+}
+
+#[test]
+fn buffered_channels_take_a_backlog_many_at_a_time() {
+    let (channel, gate) = gated("stdout");
+    let settings = Settings {
+        buffered: true,
+        ..settings()
+    };
+    let dispatcher = Dispatcher::prepare(settings, vec![channel])
+        .start()
+        .unwrap();
+    emit_many(&dispatcher, 100);
+    // The first delivery may have started with any number; two more steps must be enough.
+    for _ in 0..3 {
+        gate.step(Step::Take);
+    }
+    assert_eq!(dispatcher.flush(soon()), []);
+    assert_eq!(gate.taken().len(), 100);
+}

@@ -1,0 +1,273 @@
+//! An alert as one line, the way Falco writes it.
+
+use std::collections::BTreeMap;
+
+use jiff::tz::TimeZone;
+use rules::{Alert, AlertValue};
+
+use crate::json::{self, Object};
+use crate::time;
+
+/// How the time in front of a line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeFormat {
+    /// `HH:MM:SS.NNNNNNNNN`, local time.
+    #[default]
+    Clock,
+    /// `YYYY-MM-DDTHH:MM:SS.NNNNNNNNN+0000`, UTC.
+    Iso8601,
+}
+
+/// Which optional members a JSON alert has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JsonParts {
+    /// `output`: time, priority and message.
+    pub output: bool,
+    /// `tags`.
+    pub tags: bool,
+    /// `output_fields`.
+    pub output_fields: bool,
+    /// `message`: the message alone.
+    pub message: bool,
+}
+
+impl Default for JsonParts {
+    fn default() -> Self {
+        Self {
+            output: true,
+            tags: true,
+            output_fields: true,
+            message: false,
+        }
+    }
+}
+
+/// The form of an alert line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `13:53:31.726060287: Critical Something happened (user=root)`.
+    Text(TimeFormat),
+    /// One JSON object.
+    Json(JsonParts, TimeFormat),
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Format::Text(TimeFormat::default())
+    }
+}
+
+/// Formats alerts.
+#[derive(Clone, Debug)]
+pub(crate) struct Formatter {
+    format: Format,
+    zone: TimeZone,
+}
+
+impl Formatter {
+    /// A formatter that prints clock times in the system's time zone.
+    pub(crate) fn new(format: Format) -> Self {
+        Self {
+            format,
+            zone: TimeZone::system(),
+        }
+    }
+
+    /// The alert as one line, line feed included.
+    pub(crate) fn line(&self, alert: &Alert) -> String {
+        let mut line = String::with_capacity(256 + alert.message.len());
+        match self.format {
+            Format::Text(time) => json::write_escaped(&mut line, &self.output(alert, time)),
+            Format::Json(parts, time) => self.write_json(&mut line, alert, parts, time),
+        }
+        line.push('\n');
+        line
+    }
+
+    fn output(&self, alert: &Alert, format: TimeFormat) -> String {
+        let time = match format {
+            TimeFormat::Clock => time::clock(alert.time_ns, &self.zone),
+            TimeFormat::Iso8601 => time::iso_8601(alert.time_ns),
+        };
+        format!("{time}: {} {}", alert.priority, alert.message)
+    }
+
+    /// Members are in alphabetical order, as Falco's JSON library keeps them.
+    fn write_json(&self, line: &mut String, alert: &Alert, parts: JsonParts, time: TimeFormat) {
+        let mut object = Object::open(line);
+        object.string("hostname", &alert.hostname);
+        if parts.message {
+            object.string("message", &alert.message);
+        }
+        if parts.output {
+            object.string("output", &self.output(alert, time));
+        }
+        if parts.output_fields {
+            object.member("output_fields", |out| write_fields(out, alert, time));
+        }
+        object.string("priority", &alert.priority.to_string());
+        object.string("rule", &alert.rule);
+        object.string("source", &alert.source);
+        if parts.tags {
+            object.member("tags", |out| write_tags(out, &alert.tags));
+        }
+        object.string("time", &time::rfc_3339(alert.time_ns));
+        object.close();
+    }
+}
+
+/// The field that the time in front of a line is made of is always a member: Falco formats that
+/// time with the same machinery as the message. Its JSON value is a number in either time format.
+fn write_fields(out: &mut String, alert: &Alert, time: TimeFormat) {
+    let prefix = match time {
+        TimeFormat::Clock => "evt.time",
+        TimeFormat::Iso8601 => "evt.time.iso8601",
+    };
+    let event_time = AlertValue::Uint(alert.time_ns);
+    let mut fields: BTreeMap<&str, &AlertValue> = alert
+        .fields
+        .iter()
+        .map(|(name, value)| (&**name, value))
+        .collect();
+    fields.insert(prefix, &event_time);
+    let mut object = Object::open(out);
+    for (name, value) in fields {
+        object.member(name, |out| write_value(out, value));
+    }
+    object.close();
+}
+
+fn write_value(out: &mut String, value: &AlertValue) {
+    match value {
+        AlertValue::Absent => out.push_str("null"),
+        AlertValue::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        AlertValue::Int(value) => out.push_str(&value.to_string()),
+        AlertValue::Uint(value) => out.push_str(&value.to_string()),
+        AlertValue::Text(text) => json::write_string(out, text),
+        AlertValue::List(values) => write_list(out, values, write_value),
+    }
+}
+
+/// Tags are a set: sorted and each once.
+fn write_tags(out: &mut String, tags: &[String]) {
+    let mut tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    write_list(out, &tags, |out, tag| json::write_string(out, tag));
+}
+
+fn write_list<T>(out: &mut String, items: &[T], write: impl Fn(&mut String, &T)) {
+    out.push('[');
+    for (at, item) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        write(out, item);
+    }
+    out.push(']');
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::Priority;
+
+    use super::*;
+
+    fn alert() -> Alert {
+        Alert {
+            time_ns: 1_795_248_942_000_000_007,
+            made_ns: 1_795_248_942_000_100_000,
+            rule: "Read sensitive file untrusted".into(),
+            priority: Priority::Warning,
+            source: "syscall".into(),
+            tags: vec![
+                "maturity_stable".to_owned(),
+                "T1555".into(),
+                "host".into(),
+                "host".into(),
+            ]
+            .into(),
+            hostname: "box".into(),
+            message: "Sensitive file opened (file=/etc/sh\"adow\n user=<NA>)".to_owned(),
+            fields: vec![
+                ("fd.name".into(), AlertValue::Text("/etc/sh\"adow\n".into())),
+                ("user.name".into(), AlertValue::Absent),
+                ("evt.rawres".into(), AlertValue::Int(-2)),
+                (
+                    "proc.aname".into(),
+                    AlertValue::List(vec![AlertValue::Text("sh".into()), AlertValue::Absent]),
+                ),
+                ("fd.is_server".into(), AlertValue::Bool(true)),
+            ],
+        }
+    }
+
+    fn line(format: Format) -> String {
+        Formatter {
+            format,
+            zone: TimeZone::UTC,
+        }
+        .line(&alert())
+    }
+
+    #[test]
+    fn text_is_time_priority_message() {
+        assert_eq!(
+            line(Format::Text(TimeFormat::Clock)),
+            "08:15:42.000000007: Warning Sensitive file opened \
+             (file=/etc/sh\\\"adow\\n user=<NA>)\n"
+        );
+        assert_eq!(
+            line(Format::Text(TimeFormat::Iso8601)),
+            "2026-11-21T08:15:42.000000007+0000: Warning Sensitive file opened \
+             (file=/etc/sh\\\"adow\\n user=<NA>)\n"
+        );
+    }
+
+    #[test]
+    fn json_has_falcos_members_in_falcos_order() {
+        assert_eq!(
+            line(Format::Json(JsonParts::default(), TimeFormat::Clock)),
+            concat!(
+                r#"{"hostname":"box","output":"08:15:42.000000007: Warning Sensitive file opened"#,
+                r#" (file=/etc/sh\"adow\n user=<NA>)","output_fields":{"evt.rawres":-2,"#,
+                r#""evt.time":1795248942000000007,"fd.is_server":true,"#,
+                r#""fd.name":"/etc/sh\"adow\n","proc.aname":["sh",null],"user.name":null},"#,
+                r#""priority":"Warning","rule":"Read sensitive file untrusted","#,
+                r#""source":"syscall","tags":["T1555","host","maturity_stable"],"#,
+                r#""time":"2026-11-21T08:15:42.000000007Z"}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn json_parts_can_be_left_out() {
+        let parts = JsonParts {
+            output: false,
+            tags: false,
+            output_fields: false,
+            message: true,
+        };
+        assert_eq!(
+            line(Format::Json(parts, TimeFormat::Iso8601)),
+            concat!(
+                r#"{"hostname":"box","message":"Sensitive file opened (file=/etc/sh\"adow\n"#,
+                r#" user=<NA>)","priority":"Warning","rule":"Read sensitive file untrusted","#,
+                r#""source":"syscall","time":"2026-11-21T08:15:42.000000007Z"}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn iso_time_adds_its_own_field() {
+        let json = line(Format::Json(JsonParts::default(), TimeFormat::Iso8601));
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            value["output_fields"]["evt.time.iso8601"],
+            1_795_248_942_000_000_007_u64
+        );
+        assert!(value["output_fields"].get("evt.time").is_none());
+    }
+}

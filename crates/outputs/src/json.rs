@@ -1,0 +1,178 @@
+//! Writing JSON text.
+//!
+//! Alerts carry what a hostile program passed to the kernel, so this writer is total: every byte
+//! sequence becomes valid JSON, and no byte of it can steer a terminal.
+
+/// Appends `text` as a JSON string with quotes.
+pub fn write_string(out: &mut String, text: &str) {
+    out.push('"');
+    write_escaped(out, text);
+    out.push('"');
+}
+
+/// Appends bytes that may not be UTF-8 as a JSON string with quotes; each invalid sequence becomes
+/// U+FFFD.
+pub fn write_bytes(out: &mut String, bytes: &[u8]) {
+    write_string(out, &String::from_utf8_lossy(bytes));
+}
+
+/// Appends `text` escaped as inside a JSON string, without quotes.
+///
+/// Besides what JSON requires, DEL and the C1 controls are escaped: some terminals take U+009B for
+/// the start of a control sequence. A JSON reader sees the same text either way.
+pub fn write_escaped(out: &mut String, text: &str) {
+    let mut clean = 0;
+    for (at, c) in text.char_indices() {
+        if !needs_escape(c) {
+            continue;
+        }
+        out.push_str(&text[clean..at]);
+        write_escape(out, c);
+        clean = at + c.len_utf8();
+    }
+    out.push_str(&text[clean..]);
+}
+
+fn needs_escape(c: char) -> bool {
+    c == '"' || c == '\\' || c.is_control()
+}
+
+fn write_escape(out: &mut String, c: char) {
+    match c {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\u{8}' => out.push_str("\\b"),
+        '\t' => out.push_str("\\t"),
+        '\n' => out.push_str("\\n"),
+        '\u{c}' => out.push_str("\\f"),
+        '\r' => out.push_str("\\r"),
+        // Every control character is below U+00A0, so four digits are enough.
+        _ => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+    }
+}
+
+/// Writes an object member by member: `{"a":1,"b":"x"}`.
+pub struct Object<'o> {
+    out: &'o mut String,
+    first: bool,
+}
+
+impl<'o> Object<'o> {
+    /// Opens an object.
+    pub fn open(out: &'o mut String) -> Self {
+        out.push('{');
+        Self { out, first: true }
+    }
+
+    /// Appends a member whose value is text.
+    pub fn string(&mut self, key: &str, value: &str) -> &mut Self {
+        write_string(self.key(key), value);
+        self
+    }
+
+    /// Appends a member whose value is a number.
+    pub fn number(&mut self, key: &str, value: u64) -> &mut Self {
+        self.key(key).push_str(&value.to_string());
+        self
+    }
+
+    /// Appends a member whose value is a number, or `null`.
+    pub fn number_or_null(&mut self, key: &str, value: Option<u64>) -> &mut Self {
+        match value {
+            Some(value) => self.number(key, value),
+            None => {
+                self.key(key).push_str("null");
+                self
+            }
+        }
+    }
+
+    /// Appends a member that `write` writes.
+    pub fn member(&mut self, key: &str, write: impl FnOnce(&mut String)) -> &mut Self {
+        write(self.key(key));
+        self
+    }
+
+    /// Appends a member that is an object.
+    pub fn object(&mut self, key: &str, write: impl FnOnce(&mut Object<'_>)) -> &mut Self {
+        let mut inner = Object::open(self.key(key));
+        write(&mut inner);
+        inner.close();
+        self
+    }
+
+    /// Closes the object.
+    pub fn close(self) {
+        self.out.push('}');
+    }
+
+    fn key(&mut self, key: &str) -> &mut String {
+        if !self.first {
+            self.out.push(',');
+        }
+        self.first = false;
+        write_string(self.out, key);
+        self.out.push(':');
+        self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn string(text: &str) -> String {
+        let mut out = String::new();
+        write_string(&mut out, text);
+        out
+    }
+
+    #[test]
+    fn every_character_survives_a_round_trip() {
+        for code in (0..0x3000).chain([0xd7ff, 0xe000, 0xfffd, 0xffff, 0x1_0000, 0x10_ffff]) {
+            let Some(c) = char::from_u32(code) else {
+                continue;
+            };
+            let text = format!("a{c}b");
+            let back: String = serde_json::from_str(&string(&text)).unwrap();
+            assert_eq!(back, text, "U+{code:04X}");
+        }
+    }
+
+    #[test]
+    fn control_characters_never_reach_the_output() {
+        let all: String = (0..0xa0).filter_map(char::from_u32).collect();
+        assert!(!string(&all).chars().any(char::is_control));
+        assert_eq!(
+            string("\u{1b}[2J\u{9b}\u{7f}"),
+            r#""\u001b[2J\u009b\u007f""#
+        );
+        assert_eq!(string("\u{8}\t\n\u{c}\r\"\\/"), r#""\b\t\n\f\r\"\\/""#);
+    }
+
+    #[test]
+    fn invalid_utf8_becomes_the_replacement_character() {
+        let mut out = String::new();
+        write_bytes(&mut out, b"a\xffb\xe2\x82c\xed\xa0\x80");
+        let back: String = serde_json::from_str(&out).unwrap();
+        assert_eq!(back, "a\u{fffd}b\u{fffd}c\u{fffd}\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn objects_nest() {
+        let mut out = String::new();
+        let mut object = Object::open(&mut out);
+        object
+            .number("n", 1)
+            .string("s", "x")
+            .number_or_null("z", None);
+        object.object("o", |o| {
+            o.number("m", u64::MAX);
+        });
+        object.close();
+        assert_eq!(
+            out,
+            r#"{"n":1,"s":"x","z":null,"o":{"m":18446744073709551615}}"#
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! The bounded queue between the capture threads and one channel's thread.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::channel::Delivery;
+
+/// How much a channel's queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCapacity {
+    /// Alerts.
+    pub alerts: usize,
+    /// Memory in bytes, about.
+    pub bytes: usize,
+}
+
+/// Capacity unless told otherwise: at a thousand alerts a second, eight seconds of a channel that
+/// does not move. The bytes keep two stuck channels within the agent's 40 MB.
+pub const QUEUE_CAPACITY: QueueCapacity = QueueCapacity {
+    alerts: 8192,
+    bytes: 8 << 20,
+};
+
+/// Why an alert was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Full,
+    Dead,
+}
+
+/// What the channel's thread is to do next.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Deliver these.
+    Deliver(Vec<Arc<Delivery>>),
+    /// Announce losses: there is nothing else to do and someone waits.
+    Announce,
+    /// Reopen the channel.
+    Reopen,
+    /// Stop.
+    Stop,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueueCounters {
+    pub(crate) queued: u64,
+    pub(crate) delivered: u64,
+    pub(crate) lost_queue_full: u64,
+    pub(crate) lost_write_failed: u64,
+}
+
+impl QueueCounters {
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost_queue_full + self.lost_write_failed
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    capacity: QueueCapacity,
+    state: Mutex<State>,
+    work: Condvar,
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Arc<Delivery>>,
+    /// Of those waiting and those being delivered.
+    bytes: usize,
+    /// Number and bytes of those being delivered.
+    in_flight: (usize, usize),
+    counters: QueueCounters,
+    /// Losses that the channel itself has announced.
+    announced: u64,
+    flush: bool,
+    reopen: bool,
+    stop: bool,
+    dead: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(capacity: QueueCapacity) -> Self {
+        Self {
+            capacity,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            idle: Condvar::new(),
+        }
+    }
+
+    /// Queues an alert or counts it as lost. Never waits for the channel.
+    pub(crate) fn push(&self, delivery: &Arc<Delivery>) -> Result<(), Refusal> {
+        let size = delivery.size();
+        let mut state = self.state();
+        if state.dead {
+            state.counters.lost_write_failed += 1;
+            return Err(Refusal::Dead);
+        }
+        let alerts = state.waiting.len() + state.in_flight.0;
+        // One alert that alone is larger than the limit still passes through an empty queue.
+        let fits = alerts == 0 || state.bytes.saturating_add(size) <= self.capacity.bytes;
+        if alerts >= self.capacity.alerts || !fits {
+            state.counters.lost_queue_full += 1;
+            return Err(Refusal::Full);
+        }
+        state.counters.queued += 1;
+        state.bytes += size;
+        state.waiting.push_back(Arc::clone(delivery));
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Waits for something to do; at most `limit` alerts at once.
+    pub(crate) fn take(&self, limit: usize) -> Task {
+        let mut state = self.state();
+        loop {
+            if state.reopen {
+                state.reopen = false;
+                return Task::Reopen;
+            }
+            if !state.waiting.is_empty() {
+                return Task::Deliver(state.start_delivery(limit));
+            }
+            if state.flush && state.unannounced() > 0 {
+                return Task::Announce;
+            }
+            if state.stop {
+                return Task::Stop;
+            }
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the delivery that [`Queue::take`] began.
+    pub(crate) fn finish_delivery(&self, delivered: usize) {
+        let mut state = self.state();
+        let (alerts, bytes) = std::mem::take(&mut state.in_flight);
+        state.bytes -= bytes;
+        state.counters.delivered += count(delivered);
+        state.counters.lost_write_failed += count(alerts.saturating_sub(delivered));
+        drop(state);
+        self.idle.notify_all();
+    }
+
+    /// The channel will never take anything again: everything is lost from now on.
+    pub(crate) fn die(&self) {
+        let mut state = self.state();
+        state.dead = true;
+        state.counters.lost_write_failed += count(state.waiting.len());
+        state.waiting.clear();
+        state.bytes = state.in_flight.1;
+        drop(state);
+        self.idle.notify_all();
+    }
+
+    /// Losses that the channel has not announced, and all losses; they count as announced now.
+    pub(crate) fn take_unannounced(&self) -> (u64, u64) {
+        let mut state = self.state();
+        let total = state.counters.lost();
+        let unannounced = state.unannounced();
+        state.announced = total;
+        drop(state);
+        self.idle.notify_all();
+        (unannounced, total)
+    }
+
+    pub(crate) fn reopen(&self) {
+        self.state().reopen = true;
+        self.work.notify_one();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state().stop = true;
+        self.work.notify_one();
+    }
+
+    /// Waits until all is delivered and announced, or the deadline has passed. Returns how many
+    /// alerts are still waiting or being delivered.
+    pub(crate) fn flush(&self, deadline: Instant) -> usize {
+        let mut state = self.state();
+        state.flush = true;
+        self.work.notify_one();
+        while !state.is_idle() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self
+                .idle
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        state.flush = false;
+        state.waiting.len() + state.in_flight.0
+    }
+
+    pub(crate) fn counters(&self) -> QueueCounters {
+        self.state().counters
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        let state = self.state();
+        state.waiting.len() + state.in_flight.0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every critical section is a few moves and additions that cannot panic, so a poisoned
+        // lock holds consistent data.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn start_delivery(&mut self, limit: usize) -> Vec<Arc<Delivery>> {
+        let count = self.waiting.len().min(limit);
+        let batch: Vec<_> = self.waiting.drain(..count).collect();
+        self.in_flight = (count, batch.iter().map(|delivery| delivery.size()).sum());
+        batch
+    }
+
+    fn unannounced(&self) -> u64 {
+        if self.dead {
+            0
+        } else {
+            self.counters.lost() - self.announced
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.0 == 0 && self.unannounced() == 0
+    }
+}
+
+fn count(alerts: usize) -> u64 {
+    u64::try_from(alerts).expect("no supported machine has more than 64-bit addresses")
+}

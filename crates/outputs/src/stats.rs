@@ -1,0 +1,366 @@
+//! The stats file: one JSON object a line, at a fixed interval and once at the end.
+//!
+//! # Meaning
+//!
+//! `cur` holds totals since the start, `delta` what was added since the line before, `drop_pct` the
+//! drops of the interval in percent of its events. `events` counts every planned call that reached
+//! the program, also those that a predicate in user space discarded at once; `pieces` says what
+//! became of them.
+//!
+//! A call that the seccomp filter in the kernel lets pass is seen by no process, so nobody can
+//! count it: `filtered_in_kernel` is `null` for such an engine, with the reason beside it. Reading
+//! `events` as "all calls of the workload" would be wrong there.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::dispatcher::{ChannelCounters, Counters, Dispatcher, OnProblem};
+use crate::json::Object;
+use crate::time;
+
+/// An engine's counters at one moment. Each only grows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Planned calls, whatever became of them.
+    pub events: u64,
+    /// Events that were lost.
+    pub drops: u64,
+    /// Events lost because the program preempted itself; always 0 for an engine that holds the
+    /// caller.
+    pub preemptions: u64,
+    /// Calls that the kernel discarded by the plan, if the engine can count them.
+    pub filtered_in_kernel: Option<u64>,
+    /// What became of the events, under the engine's own names.
+    pub pieces: Vec<(&'static str, u64)>,
+}
+
+/// Gives an engine's counters. Called on the stats thread.
+pub trait StatsSource: Send + Sync {
+    /// The counters now.
+    fn snapshot(&self) -> Snapshot;
+}
+
+impl<F: Fn() -> Snapshot + Send + Sync> StatsSource for F {
+    fn snapshot(&self) -> Snapshot {
+        self()
+    }
+}
+
+/// Why `filtered_in_kernel` is `null`.
+pub const FILTERED_IN_KERNEL_REASON: &str =
+    "calls that the seccomp filter lets pass are not visible to any process";
+
+/// The stats file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StatsError {
+    /// It cannot be opened.
+    #[error("cannot open stats file {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The thread cannot be made.
+    #[error("cannot start the stats thread")]
+    Start {
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// An opened stats file, without a thread: the process can still fork.
+#[derive(Debug)]
+pub struct StatsFile {
+    path: PathBuf,
+    file: File,
+}
+
+/// Writes a stats file on a thread of its own.
+#[derive(Debug)]
+pub struct StatsWriter {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl StatsFile {
+    /// Opens the file, which is emptied: a file is one run.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened.
+    pub fn create(path: &Path) -> Result<Self, StatsError> {
+        let path = path.to_owned();
+        match File::create(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(source) => Err(StatsError::Open { path, source }),
+        }
+    }
+
+    /// Starts writing a line each `interval`.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be made.
+    pub fn start(
+        self,
+        interval: Duration,
+        source: Arc<dyn StatsSource>,
+        dispatcher: Dispatcher,
+        on_problem: OnProblem,
+    ) -> Result<StatsWriter, StatsError> {
+        let (stop, stopped) = channel();
+        let sampler = Sampler {
+            source,
+            dispatcher,
+            start: Instant::now(),
+            sample: 0,
+            before: Snapshot::default(),
+        };
+        let task = Task {
+            file: self,
+            sampler,
+            interval,
+            on_problem,
+        };
+        let thread = thread::Builder::new()
+            .name("stats".to_owned())
+            .spawn(move || task.run(&stopped))
+            .map_err(|source| StatsError::Start { source })?;
+        Ok(StatsWriter { stop, thread })
+    }
+}
+
+impl StatsWriter {
+    /// Writes the last line and ends the thread.
+    pub fn stop(self) {
+        // The receiver is gone only if the thread has ended, which is what is asked for.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+struct Task {
+    file: StatsFile,
+    sampler: Sampler,
+    interval: Duration,
+    on_problem: OnProblem,
+}
+
+impl Task {
+    fn run(mut self, stopped: &Receiver<()>) {
+        let mut due = Instant::now() + self.interval;
+        loop {
+            let wait = due.saturating_duration_since(Instant::now());
+            let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
+            let line = self.sampler.next_line();
+            if let Err(error) = self.file.file.write_all(line.as_bytes()) {
+                let path = self.file.path.display();
+                (self.on_problem)(&format!("cannot write stats file {path}: {error}"));
+                return;
+            }
+            if is_last {
+                return;
+            }
+            // A late sample does not shift the ones after it.
+            due = (due + self.interval).max(Instant::now());
+        }
+    }
+}
+
+struct Sampler {
+    source: Arc<dyn StatsSource>,
+    dispatcher: Dispatcher,
+    start: Instant,
+    sample: u64,
+    before: Snapshot,
+}
+
+impl Sampler {
+    fn next_line(&mut self) -> String {
+        self.sample += 1;
+        let now = self.source.snapshot();
+        let before = std::mem::replace(&mut self.before, now.clone());
+        let alerts = self.dispatcher.counters();
+        let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut line = String::new();
+        let mut object = Object::open(&mut line);
+        object.number("sample", self.sample);
+        object.string("time", &time::rfc_3339(time::now_ns()));
+        object.number("elapsed_ms", elapsed);
+        object.object("cur", |cur| write_totals(cur, &now, &Snapshot::default()));
+        object.object("delta", |delta| write_totals(delta, &now, &before));
+        object.member("drop_pct", |out| out.push_str(&drop_percent(&now, &before)));
+        object.number_or_null("filtered_in_kernel", now.filtered_in_kernel);
+        if now.filtered_in_kernel.is_none() {
+            object.string("filtered_in_kernel_reason", FILTERED_IN_KERNEL_REASON);
+        }
+        object.object("pieces", |pieces| {
+            for (name, value) in &now.pieces {
+                pieces.number(name, *value);
+            }
+        });
+        object.object("alerts", |object| write_alerts(object, &alerts));
+        object.close();
+        line.push('\n');
+        line
+    }
+}
+
+fn write_totals(object: &mut Object<'_>, now: &Snapshot, before: &Snapshot) {
+    object
+        .number("events", now.events.saturating_sub(before.events))
+        .number("drops", now.drops.saturating_sub(before.drops))
+        .number(
+            "preemptions",
+            now.preemptions.saturating_sub(before.preemptions),
+        );
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a percentage needs no 53 bits")]
+fn drop_percent(now: &Snapshot, before: &Snapshot) -> String {
+    let events = now.events.saturating_sub(before.events);
+    let drops = now.drops.saturating_sub(before.drops);
+    if events == 0 {
+        return "0".to_owned();
+    }
+    format!("{}", 100.0 * drops as f64 / events as f64)
+}
+
+fn write_alerts(object: &mut Object<'_>, counters: &Counters) {
+    object
+        .number("emitted", counters.emitted)
+        .number("suppressed", counters.suppressed)
+        .number("internal", counters.internal)
+        .object("channels", |channels| {
+            for channel in &counters.channels {
+                channels.object(&channel.channel, |object| write_channel(object, channel));
+            }
+        });
+}
+
+fn write_channel(object: &mut Object<'_>, channel: &ChannelCounters) {
+    let pending = u64::try_from(channel.pending).unwrap_or(u64::MAX);
+    object
+        .number("queued", channel.queued)
+        .number("delivered", channel.delivered)
+        .number("lost_queue_full", channel.lost_queue_full)
+        .number("lost_write_failed", channel.lost_write_failed)
+        .number("pending", pending);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::dispatcher::Settings;
+
+    fn dispatcher() -> Dispatcher {
+        let settings = Settings::new("box".into(), Arc::new(|_| ()));
+        Dispatcher::prepare(settings, Vec::new()).start().unwrap()
+    }
+
+    fn lines(path: &Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn samples_add_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stats");
+        let calls = AtomicU64::new(0);
+        let source = move || {
+            let n = calls.fetch_add(1, Ordering::Relaxed) + 1;
+            let pieces = vec![("trapped", 200 * n), ("rejected_at_strings", 190 * n)];
+            Snapshot {
+                events: 200 * n,
+                drops: n,
+                pieces,
+                ..Snapshot::default()
+            }
+        };
+        let writer = StatsFile::create(&path)
+            .unwrap()
+            .start(
+                Duration::from_millis(5),
+                Arc::new(source),
+                dispatcher(),
+                Arc::new(|_| ()),
+            )
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(60));
+        writer.stop();
+
+        let lines = lines(&path);
+        assert!(lines.len() >= 3, "{} lines", lines.len());
+        for (at, line) in lines.iter().enumerate() {
+            let n = at as u64 + 1;
+            assert_eq!(line["sample"], n);
+            assert_eq!(line["cur"]["events"], 200 * n);
+            assert_eq!(line["delta"]["events"], 200);
+            assert_eq!(line["delta"]["drops"], 1);
+            assert_eq!(line["drop_pct"], 0.5);
+            assert_eq!(line["pieces"]["rejected_at_strings"], 190 * n);
+            assert!(line["filtered_in_kernel"].is_null());
+            assert_eq!(line["filtered_in_kernel_reason"], FILTERED_IN_KERNEL_REASON);
+        }
+    }
+
+    #[test]
+    fn stopping_writes_a_last_line_long_before_the_interval_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stats");
+        let source = || Snapshot {
+            events: 7,
+            filtered_in_kernel: Some(9),
+            ..Snapshot::default()
+        };
+        let writer = StatsFile::create(&path)
+            .unwrap()
+            .start(
+                Duration::from_secs(3600),
+                Arc::new(source),
+                dispatcher(),
+                Arc::new(|_| ()),
+            )
+            .unwrap();
+        writer.stop();
+        let lines = lines(&path);
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0]["cur"]["events"], 7);
+        assert_eq!(lines[0]["filtered_in_kernel"], 9);
+        assert!(lines[0].get("filtered_in_kernel_reason").is_none());
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_once() {
+        let problems = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = Arc::clone(&problems);
+        let writer = StatsFile::create(Path::new("/dev/full"))
+            .unwrap()
+            .start(
+                Duration::from_millis(1),
+                Arc::new(Snapshot::default),
+                dispatcher(),
+                Arc::new(move |problem: &str| seen.lock().unwrap().push(problem.to_owned())),
+            )
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        writer.stop();
+        let problems = problems.lock().unwrap();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(
+            problems[0].starts_with("cannot write stats file /dev/full: "),
+            "{problems:?}"
+        );
+    }
+}

@@ -1,0 +1,64 @@
+//! Writing lines to a file descriptor.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::channel::{Delivery, DeliveryError};
+
+/// Remembers whether the last line was cut off by an error, so that the next one does not continue
+/// it.
+#[derive(Debug, Default)]
+pub(crate) struct LineStream {
+    torn: bool,
+}
+
+impl LineStream {
+    pub(crate) fn write(
+        &mut self,
+        file: &File,
+        alerts: &[Arc<Delivery>],
+    ) -> Result<(), DeliveryError> {
+        let mut bytes = Vec::new();
+        if self.torn {
+            bytes.push(b'\n');
+        }
+        let mut ends = Vec::with_capacity(alerts.len());
+        for alert in alerts {
+            bytes.extend_from_slice(alert.line().as_bytes());
+            ends.push(bytes.len());
+        }
+        let (written, result) = write_all(file, &bytes);
+        if written > 0 {
+            self.torn = bytes[written - 1] != b'\n';
+        }
+        result.map_err(|source| DeliveryError {
+            delivered: ends.partition_point(|end| *end <= written),
+            dead: source.kind() == ErrorKind::BrokenPipe,
+            source,
+        })
+    }
+}
+
+/// Like [`Write::write_all`], but tells how much was written before an error, and waits where the
+/// descriptor is non-blocking: an inherited one is if any program that shares it made it so.
+fn write_all(mut file: &File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(ErrorKind::WriteZero.into())),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return (written, Err(error.into())),
+                }
+            }
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}

@@ -1,0 +1,77 @@
+//! Times as alerts print them.
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::{Offset, TimeZone};
+
+/// `13:53:31.726060287` in local time (`evt.time`).
+pub(crate) fn clock(time_ns: u64, zone: &TimeZone) -> String {
+    let time = civil(time_ns, zone);
+    let subsecond = time.subsec_nanosecond();
+    format!(
+        "{:02}:{:02}:{:02}.{subsecond:09}",
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
+}
+
+/// `2026-11-21T13:53:31.726060287+0000` (`evt.time.iso8601`), in UTC.
+pub(crate) fn iso_8601(time_ns: u64) -> String {
+    format!("{}+0000", date_time(time_ns))
+}
+
+/// `2026-11-21T13:53:31.726060287Z`, the `time` of a JSON alert, in UTC.
+pub(crate) fn rfc_3339(time_ns: u64) -> String {
+    format!("{}Z", date_time(time_ns))
+}
+
+/// Nanoseconds since the epoch, now. Before the epoch and after the year 2554 there is only 0 and
+/// the maximum.
+pub(crate) fn now_ns() -> u64 {
+    let now = Timestamp::now().as_nanosecond();
+    u64::try_from(now.max(0)).unwrap_or(u64::MAX)
+}
+
+fn date_time(time_ns: u64) -> String {
+    let time = civil(time_ns, &TimeZone::fixed(Offset::UTC));
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}",
+        time.year(),
+        time.month(),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second(),
+        time.subsec_nanosecond()
+    )
+}
+
+fn civil(time_ns: u64, zone: &TimeZone) -> DateTime {
+    let timestamp = Timestamp::from_nanosecond(i128::from(time_ns))
+        .expect("the largest u64 is in the year 2554, which a Timestamp can hold");
+    zone.to_datetime(timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // 2026-11-21 08:15:42.000000007 UTC.
+    const TIME: u64 = 1_795_248_942_000_000_007;
+
+    #[test]
+    fn clock_is_in_the_given_zone_and_the_rest_in_utc() {
+        let kolkata = TimeZone::fixed(Offset::from_seconds(19_800).unwrap());
+        assert_eq!(clock(TIME, &kolkata), "13:45:42.000000007");
+        assert_eq!(clock(TIME, &TimeZone::UTC), "08:15:42.000000007");
+        assert_eq!(iso_8601(TIME), "2026-11-21T08:15:42.000000007+0000");
+        assert_eq!(rfc_3339(TIME), "2026-11-21T08:15:42.000000007Z");
+    }
+
+    #[test]
+    fn extreme_times_print() {
+        assert_eq!(rfc_3339(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(rfc_3339(u64::MAX), "2554-07-21T23:34:33.709551615Z");
+    }
+}

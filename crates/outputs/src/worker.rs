@@ -1,0 +1,97 @@
+//! A channel's thread.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::channel::{Channel, Delivery};
+use crate::dispatcher::Hub;
+use crate::queue::Task;
+
+/// Alerts delivered at once when outputs are buffered and a backlog has built up.
+const BATCH: usize = 256;
+
+/// A failing channel reports its trouble to the user at most this often.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A channel announces its own losses at most this often.
+pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) struct Worker {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) lane: usize,
+    pub(crate) channel: Box<dyn Channel>,
+    pub(crate) buffered: bool,
+}
+
+impl Worker {
+    /// Serves the queue until it is told to stop.
+    pub(crate) fn run(mut self) {
+        let limit = if self.buffered { BATCH } else { 1 };
+        let mut reported = None;
+        let mut announced: Option<Instant> = None;
+        loop {
+            let queue = &self.hub.lanes[self.lane].queue;
+            match queue.take(limit) {
+                Task::Deliver(batch) => {
+                    let is_due = announced.is_none_or(|last| last.elapsed() >= ANNOUNCE_INTERVAL);
+                    if is_due && self.announce(&mut reported) {
+                        announced = Some(Instant::now());
+                    }
+                    self.deliver(&batch, &mut reported);
+                }
+                Task::Announce => {
+                    self.announce(&mut reported);
+                }
+                Task::Reopen => {
+                    if let Err(error) = self.channel.reopen() {
+                        self.report(&mut reported, "cannot reopen alert channel", &error);
+                    }
+                }
+                Task::Stop => return,
+            }
+        }
+    }
+
+    fn deliver(&mut self, batch: &[Arc<Delivery>], reported: &mut Option<Instant>) {
+        let queue = &self.hub.lanes[self.lane].queue;
+        match self.channel.deliver(batch) {
+            Ok(()) => queue.finish_delivery(batch.len()),
+            Err(error) => {
+                if error.dead {
+                    queue.die();
+                }
+                queue.finish_delivery(error.delivered);
+                self.report(reported, "cannot write alerts to", &error.source);
+                self.hub.announce_loss(self.lane);
+            }
+        }
+    }
+
+    /// Puts a line about lost alerts in front of the next ones. Returns whether there was one.
+    fn announce(&mut self, reported: &mut Option<Instant>) -> bool {
+        let lane = &self.hub.lanes[self.lane];
+        let (lost, total) = lane.queue.take_unannounced();
+        if lost == 0 {
+            return false;
+        }
+        let notice = self.hub.loss_notice(&lane.name, lost, total);
+        if let Err(error) = self.channel.deliver(&[notice]) {
+            self.report(reported, "cannot write alerts to", &error.source);
+            if error.dead {
+                self.hub.lanes[self.lane].queue.die();
+            }
+        }
+        true
+    }
+
+    fn report(&self, reported: &mut Option<Instant>, what: &str, error: &std::io::Error) {
+        if reported.is_some_and(|last| last.elapsed() < REPORT_INTERVAL) {
+            return;
+        }
+        *reported = Some(Instant::now());
+        (self.hub.on_problem)(&format!(
+            "{what} {}: {error}",
+            self.hub.lanes[self.lane].name
+        ));
+    }
+}
