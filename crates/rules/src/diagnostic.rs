@@ -219,7 +219,7 @@ codes! {
         "A rule has an unknown event source"
         "Nothing here produces events of this source, so the rule is left out."
     UnsafeNaCheck Warning "LOAD_UNSAFE_NA_CHECK"
-        "A field is compared with <NA>"
+        "A field is compared with `<NA>`"
         "<NA> is how a missing value is printed, not a value: use `exists` or `not FIELD exists`."
     NoEvtType Warning "LOAD_NO_EVTTYPE"
         "A condition does not restrict the event type"

@@ -64,6 +64,29 @@ impl<T> Named<T> {
     }
 }
 
+/// Most unknown names that get a suggestion: each is compared with all known ones, which takes long
+/// when thousands are unknown.
+const MAX_GUESSES: usize = 100;
+
+/// Suggests names, a limited number of times.
+#[derive(Default)]
+pub(super) struct Guesses(usize);
+
+impl Guesses {
+    pub(super) fn closest<'a>(
+        &mut self,
+        word: &str,
+        candidates: impl IntoIterator<Item = &'a str>,
+    ) -> Option<&'a str> {
+        self.0 += 1;
+        if self.0 > MAX_GUESSES {
+            None
+        } else {
+            closest(word, candidates)
+        }
+    }
+}
+
 /// A macro with its place in the order that decides which macros it may refer to: those whose
 /// `first` is below its `last`.
 pub(super) struct CollectedMacro {
@@ -88,6 +111,7 @@ pub(super) struct Collector {
     pub(super) plugins: Vec<PluginRequirement>,
     /// Items whose definition has an error: whoever needs them is not to blame.
     broken: HashSet<(ItemKind, String)>,
+    guesses: Guesses,
     /// Counts items, for the order of macros.
     clock: usize,
 }
@@ -101,6 +125,7 @@ impl Collector {
             engine_version: None,
             plugins: Vec::new(),
             broken: HashSet::new(),
+            guesses: Guesses::default(),
             clock: 0,
         }
     }
@@ -274,15 +299,21 @@ impl Collector {
         Some(Diagnostic::new(Code::Validate, at.clone(), message).in_item(format!("rule {name}")))
     }
 
-    fn missing(&self, kind: ItemKind, name: &str, at: &Location, verb: &str) -> Option<Diagnostic> {
+    fn missing(
+        &mut self,
+        kind: ItemKind,
+        name: &str,
+        at: &Location,
+        verb: &str,
+    ) -> Option<Diagnostic> {
         if self.is_broken(kind, name) {
             return None;
         }
         let word = kind.word();
         let near = match kind {
-            ItemKind::Rule => closest(name, self.rules.names()),
-            ItemKind::Macro => closest(name, self.macros.names()),
-            ItemKind::List => closest(name, self.lists.names()),
+            ItemKind::Rule => self.guesses.closest(name, self.rules.names()),
+            ItemKind::Macro => self.guesses.closest(name, self.macros.names()),
+            ItemKind::List => self.guesses.closest(name, self.lists.names()),
         };
         let help = near.map_or_else(
             || format!("define the {word} before, or load the file that does so first"),

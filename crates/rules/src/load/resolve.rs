@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::collect::{CollectedMacro, CollectedRule, Collector};
+use super::collect::{CollectedMacro, CollectedRule, Collector, Guesses};
 use super::exception::{list_items, summary, with_exceptions};
 use super::item::ItemKind;
 use super::source::{SourceText, Sources};
 use crate::condition::ast::{Compare, Expr, ExprKind, Literal, OpClass, SourceId, Span, Value};
 use crate::condition::parser::parse;
-use crate::diagnostic::{Code, Diagnostic, closest};
+use crate::diagnostic::{Code, Diagnostic};
 use crate::ruleset::{List, Macro, Output, Rule, Ruleset};
 
 /// Most checks and list values in one condition with its macros expanded, and ten times as many in
@@ -109,6 +109,7 @@ struct Resolver<'c> {
     nodes: usize,
     /// How many lists or macros are being resolved.
     chain: usize,
+    guesses: Guesses,
     /// The item being resolved, for messages.
     context: String,
 }
@@ -152,6 +153,7 @@ impl<'c> Resolver<'c> {
             list_items: 0,
             nodes: 0,
             chain: 0,
+            guesses: Guesses::default(),
             context: String::new(),
         }
     }
@@ -401,7 +403,8 @@ impl<'c> Resolver<'c> {
                 "`{name}` is a list: compare a field with it, `FIELD in ({name})`"
             ))
         } else {
-            closest(name, self.collector.macros.names())
+            self.guesses
+                .closest(name, self.collector.macros.names())
                 .map(|near| format!("did you mean `{near}`?"))
         };
         self.invalid(span, format!("undefined macro `{name}`"), help);
@@ -485,7 +488,7 @@ impl<'c> Resolver<'c> {
         if self.collector.is_broken(ItemKind::List, name) {
             return;
         }
-        let near = closest(name, self.collector.lists.names());
+        let near = self.guesses.closest(name, self.collector.lists.names());
         let message = format!("there is no list `{name}`, so this compares with the text `{name}`");
         let mut warning =
             Diagnostic::new(Code::ConditionWarning, self.sources.locate(span), message);

@@ -151,7 +151,24 @@ pub(super) enum Style {
 /// A rule file, cut into lines.
 pub(super) struct File<'a> {
     pub(super) name: Arc<str>,
-    lines: Vec<&'a str>,
+    lines: Vec<Line<'a>>,
+}
+
+struct Line<'a> {
+    /// Of its first byte in the file.
+    offset: usize,
+    text: &'a str,
+}
+
+/// Where YAML says that something starts.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    /// From 1.
+    pub(super) line: usize,
+    /// In characters, from 0.
+    pub(super) column: usize,
+    /// In the file, if known: finding it from the column takes long in a long line.
+    pub(super) byte: Option<usize>,
 }
 
 impl<'a> File<'a> {
@@ -171,16 +188,10 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Finds the characters of a scalar's `value` in the file. `line` and `column` are where YAML
-    /// says that the scalar starts: an anchor, a quote, or the first line inside a block.
-    pub(super) fn align(
-        &self,
-        value: &str,
-        style: Style,
-        line: usize,
-        column: usize,
-    ) -> SourceText {
-        let mut walk = Walk::new(self, style, line, column);
+    /// Finds the characters of a scalar's `value` in the file. `start` is an anchor, a quote, or the
+    /// first line inside a block.
+    pub(super) fn align(&self, value: &str, style: Style, start: Mark) -> SourceText {
+        let mut walk = Walk::new(self, style, start);
         let mut anchors: Vec<Anchor> = Vec::new();
         // Line and column that the next character has if it runs on in parallel.
         let mut parallel = (0, 0);
@@ -199,7 +210,7 @@ impl<'a> File<'a> {
         }
         if anchors.first().is_none_or(|anchor| anchor.offset > 0) {
             let location = anchors.first().map_or_else(
-                || self.location(line, column),
+                || self.location(start.line, start.column),
                 |anchor| anchor.location.clone(),
             );
             anchors.insert(
@@ -217,11 +228,17 @@ impl<'a> File<'a> {
     }
 }
 
-fn split_lines(text: &str) -> Vec<&str> {
+fn split_lines(text: &str) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
-    for line in text.split('\n') {
+    let mut start = 0;
+    for part in text.split('\n') {
         // A lone carriage return ends a line too (YAML 1.2, section 5.4).
-        lines.extend(line.strip_suffix('\r').unwrap_or(line).split('\r'));
+        let mut offset = start;
+        for text in part.strip_suffix('\r').unwrap_or(part).split('\r') {
+            lines.push(Line { offset, text });
+            offset += text.len() + 1;
+        }
+        start += part.len() + 1;
     }
     lines
 }
@@ -236,16 +253,19 @@ struct Walk<'f, 'a> {
 }
 
 impl<'f, 'a> Walk<'f, 'a> {
-    fn new(file: &'f File<'a>, style: Style, line: usize, column: usize) -> Self {
+    fn new(file: &'f File<'a>, style: Style, start: Mark) -> Self {
         let mut walk = Self {
             file,
             style,
-            line,
+            line: start.line,
             column: 0,
             rest: "",
         };
-        walk.enter(line);
-        walk.skip(column);
+        walk.enter(start.line);
+        match start.byte.and_then(|byte| walk.rest_from(byte)) {
+            Some(rest) => (walk.column, walk.rest) = (start.column, rest),
+            None => walk.skip(start.column),
+        }
         match style {
             Style::Block => {}
             Style::Plain => {
@@ -297,11 +317,17 @@ impl<'f, 'a> Walk<'f, 'a> {
     fn enter(&mut self, line: usize) {
         self.line = line;
         self.column = 0;
-        self.rest = line
-            .checked_sub(1)
-            .and_then(|i| self.file.lines.get(i))
-            .copied()
-            .unwrap_or("");
+        self.rest = self.current().map_or("", |line| line.text);
+    }
+
+    fn current(&self) -> Option<&'f Line<'a>> {
+        self.file.lines.get(self.line.checked_sub(1)?)
+    }
+
+    /// What follows an offset of the file in the current line.
+    fn rest_from(&self, byte: usize) -> Option<&'a str> {
+        let line = self.current()?;
+        line.text.get(byte.checked_sub(line.offset)?..)
     }
 
     /// Moves to the next character that is not blank, on a later line if need be.

@@ -1109,6 +1109,30 @@ fn errors_in_conditions_point_into_the_file() {
 }
 
 #[test]
+fn a_byte_order_mark_shifts_no_position() {
+    let text = format!(
+        "\u{feff}{}",
+        rule("R", ">\n    a.b = 1 and\n    c.d ~ 1", "")
+    );
+    let (_, diagnostics) = load(&[&text]);
+    let at = &diagnostics[0].location;
+    assert_eq!((at.line, at.column), (5, 9), "{diagnostics:?}");
+}
+
+/// Quadratic work here would take minutes.
+#[test]
+fn long_lines_and_many_unknown_names_take_no_time() {
+    let items = vec!["\u{e4}bc"; 100_000].join(", ");
+    let text = format!("- list: l\n  items: [{items}]\n");
+    assert_eq!(load(&[&text]).0.lists[0].items.len(), 100_000);
+    let mut text = String::new();
+    for n in 0..5_000 {
+        writeln!(text, "- macro: m{n}\n  condition: unknown{n}").unwrap();
+    }
+    assert_eq!(load(&[&text]).1.len(), 5_000);
+}
+
+#[test]
 fn errors_in_appended_text_point_into_its_file() {
     let base = rule("R", ">\n    a.b = 1", "");
     let update = "# c\n- rule: R\n  condition: and c.d ~ 1\n  override: {condition: append}\n";

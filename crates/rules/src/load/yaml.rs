@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::source::{File, SourceText, Style};
+use super::source::{File, Mark, SourceText, Style};
 use crate::diagnostic::{Code, Diagnostic, Location};
 
 /// Largest rule file, in bytes. Public rule sets stay below 1 MB.
@@ -172,10 +172,12 @@ impl<'f, 'a> Builder<'f, 'a> {
         if style == Style::Plain && !tagged && null {
             return Kind::Null;
         }
-        Kind::Scalar(
-            self.file
-                .align(value, style, span.start.line(), span.start.col()),
-        )
+        let start = Mark {
+            line: span.start.line(),
+            column: span.start.col(),
+            byte: span.start.byte_offset(),
+        };
+        Kind::Scalar(self.file.align(value, style, start))
     }
 
     fn start(
