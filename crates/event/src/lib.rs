@@ -18,6 +18,8 @@ mod kind;
 mod plan;
 mod process;
 mod suggest;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod value;
 mod world;
 

@@ -31,6 +31,10 @@ pub(super) fn value<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
         }
         (Param::Pending | Param::Unreadable, _) => Value::Unknown,
         (Param::Absent, _) => Value::Absent,
+        (Param::Int(value), _) if is_id(spec.ty) => {
+            Value::Uint(value.cast_unsigned() & u64::from(u32::MAX))
+        }
+        (Param::Uint(value), _) if is_id(spec.ty) => Value::Uint(value & u64::from(u32::MAX)),
         (Param::Int(value), _) if unsigned(spec.ty) => Value::Uint(value.cast_unsigned()),
         (Param::Int(value), _) => Value::Int(value),
         (Param::Uint(value), _) if unsigned(spec.ty) => Value::Uint(value),
@@ -50,6 +54,11 @@ fn result<'a>(outcome: Outcome) -> Value<'a> {
         Outcome::Returned(value) => Value::Int(value),
         Outcome::None => Value::Absent,
     }
+}
+
+/// User and group ids are 32 bits wide; -1 arrives in any width.
+fn is_id(ty: ParamType) -> bool {
+    matches!(ty, ParamType::Uid | ParamType::Gid)
 }
 
 fn unsigned(ty: ParamType) -> bool {
@@ -192,9 +201,9 @@ fn meaning<'a>(event: &Event<'a>, spec: &ParamSpec, value: Value<'a>) -> Value<'
     }
 }
 
-/// The id -1, which means "leave as it is", whatever its width.
+/// The id -1, which means "leave as it is".
 fn nobody(id: u64) -> bool {
-    id == u64::from(u32::MAX) || id == u64::MAX
+    id == u64::from(u32::MAX)
 }
 
 /// Falco gives modes of files that are opened as numbers alone.
