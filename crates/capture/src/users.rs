@@ -242,6 +242,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(10);
     const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\n\
         # a comment\nbroken line\nweb:x:33:33:www:/var/www:/usr/sbin/nologin\n\
         second:x:33:1::/:\nbad:x:abc:0::/:\n:x:5:5::/:\nodd:x:7:7:\xff:/h:/s";
@@ -280,22 +281,22 @@ mod tests {
             inode: 2,
             mount: 3,
         };
-        let ask = |time| match databases.of(id, &root, &deadline, time) {
+        let ask = |deadline: &Deadline| match databases.of(id, &root, deadline, LONG) {
             Lookup::Found(database) => database.user(5).map(|user| user.name.clone()),
             other => panic!("{other:?}"),
         };
-        let long = Duration::from_secs(10);
-        assert_eq!(ask(long).as_deref(), Some("a"));
+        assert_eq!(ask(&deadline).as_deref(), Some("a"));
         std::fs::write(root.join("etc/passwd"), "bcd:x:5:5::/:/bin/sh\n").unwrap();
         std::thread::sleep(FRESH);
-        assert_eq!(ask(long).as_deref(), Some("bcd"));
+        assert_eq!(ask(&deadline).as_deref(), Some("bcd"));
         std::fs::remove_file(root.join("etc/passwd")).unwrap();
         std::thread::sleep(FRESH);
-        assert_eq!(
-            ask(Duration::ZERO).as_deref(),
-            Some("bcd"),
-            "the old version stands in"
-        );
+        let stuck = Deadline::new(1);
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        stuck.leave(move || drop(released.recv())).unwrap();
+        assert_eq!(ask(&stuck).as_deref(), Some("bcd"), "the old version stands in");
+        drop(release);
+        assert_eq!(ask(&deadline), None);
         std::fs::remove_dir_all(&root).unwrap();
     }
 }
