@@ -68,27 +68,24 @@ pub const HOT_CALLS: &[Syscall] = &[
 ];
 
 impl Engine {
-    /// The plan for the rules, with warnings about rules that make it expensive.
+    /// The plan for the rules, the floor of rare security calls and the calls that engines keep
+    /// state by, with warnings about rules that make it expensive.
     #[must_use]
     pub fn plan(&self) -> (Plan, Vec<Diagnostic>) {
-        let mut planner = Planner {
-            engine: self,
-            plan: Plan::default(),
-            hot: BTreeMap::new(),
-        };
-        for call in Syscall::all() {
-            planner.rules_of(call);
-        }
-        planner.watch_stdio();
+        let mut planner = Planner::new(self);
+        planner.rules();
         planner.traps(abi::FLOOR, Reason::Floor);
         planner.traps(abi::STATE, Reason::State);
-        for planned in planner.plan.calls.values_mut() {
-            planned.any_of = groups::simplify(std::mem::take(&mut planned.any_of));
-            planned.reasons.sort();
-            planned.reasons.dedup();
-        }
-        let warnings = planner.warnings();
-        (planner.plan, warnings)
+        planner.finish()
+    }
+
+    /// The part of [`Engine::plan`] that the rules alone ask for: what a cost estimate of the
+    /// rules goes by.
+    #[must_use]
+    pub fn plan_for_rules(&self) -> (Plan, Vec<Diagnostic>) {
+        let mut planner = Planner::new(self);
+        planner.rules();
+        planner.finish()
     }
 }
 
@@ -99,7 +96,32 @@ struct Planner<'a> {
     hot: BTreeMap<usize, BTreeSet<Syscall>>,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(engine: &'a Engine) -> Self {
+        Self {
+            engine,
+            plan: Plan::default(),
+            hot: BTreeMap::new(),
+        }
+    }
+
+    fn rules(&mut self) {
+        for call in Syscall::all() {
+            self.rules_of(call);
+        }
+        self.watch_stdio();
+    }
+
+    fn finish(mut self) -> (Plan, Vec<Diagnostic>) {
+        for planned in self.plan.calls.values_mut() {
+            planned.any_of = groups::simplify(std::mem::take(&mut planned.any_of));
+            planned.reasons.sort();
+            planned.reasons.dedup();
+        }
+        let warnings = self.warnings();
+        (self.plan, warnings)
+    }
+
     /// Plans a call for the rules that can match it.
     fn rules_of(&mut self, call: Syscall) {
         let kind = EventKind::of_syscall(call);

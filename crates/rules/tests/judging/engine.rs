@@ -1,0 +1,85 @@
+//! Engines for tests.
+
+use std::sync::{Arc, Mutex};
+
+use event::{Event, Judge, Stage, Weight};
+use rules::{Alert, AlertSink, Diagnostic, Engine, EngineOptions, Loader, RuleMatching, Ruleset};
+
+use crate::case::Case;
+
+/// Keeps alerts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept(Arc<Mutex<Vec<Alert>>>);
+
+impl AlertSink for Kept {
+    fn emit(&self, alert: Alert) {
+        self.0.lock().unwrap().push(alert);
+    }
+}
+
+impl Kept {
+    pub(crate) fn take(&self) -> Vec<Alert> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// Options under which every matching rule alerts.
+pub(crate) fn all_matching() -> EngineOptions {
+    EngineOptions {
+        rule_matching: RuleMatching::All,
+        clock: || 42,
+        ..EngineOptions::default()
+    }
+}
+
+/// A rule of this condition.
+pub(crate) fn rule_text(name: &str, condition: &str) -> String {
+    let condition = condition.replace('\'', "''");
+    format!(
+        "- rule: {name}\n  desc: test\n  condition: '{condition}'\n  output: matched\n  \
+         priority: WARNING\n"
+    )
+}
+
+/// A rule set without errors.
+pub(crate) fn load(text: &str) -> Ruleset {
+    let (ruleset, diagnostics) = Loader::new().add("test.yaml", text).finish();
+    let errors: Vec<_> = diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.is_error())
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    ruleset
+}
+
+/// An engine for rules that need not be right.
+pub(crate) fn try_engine(text: &str, options: &EngineOptions) -> (Engine, Kept, Vec<Diagnostic>) {
+    let kept = Kept::default();
+    let (engine, diagnostics) = Engine::new(&load(text), options, Box::new(kept.clone()));
+    (engine, kept, diagnostics)
+}
+
+/// An engine for right rules.
+pub(crate) fn engine(text: &str, options: &EngineOptions) -> (Engine, Kept) {
+    let (engine, kept, diagnostics) = try_engine(text, options);
+    let errors: Vec<_> = diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.is_error())
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    (engine, kept)
+}
+
+/// Weighs a case at a stage.
+pub(crate) fn weigh(engine: &Engine, case: &Case, stage: Stage) -> Weight {
+    let mut scratch = engine.scratch();
+    case.at(stage, |event: &Event<'_>| engine.weigh(&mut scratch, event))
+}
+
+/// Concludes a case at a stage.
+pub(crate) fn conclude(engine: &Engine, case: &Case, stage: Stage) -> u32 {
+    let mut scratch = engine.scratch();
+    case.at(stage, |event: &Event<'_>| {
+        engine.conclude(&mut scratch, event)
+    })
+}

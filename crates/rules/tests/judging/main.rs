@@ -1,0 +1,6 @@
+//! The rule engine as capture engines use it: rules in, events judged, alerts and a plan out.
+
+mod case;
+mod engine;
+mod properties;
+mod reference;
