@@ -8,10 +8,16 @@ pub(crate) fn nearest<'a>(
     // A third of the letters wrong is a typing error, more is another word.
     let limit = (name.chars().count() / 3).max(1);
     candidates
-        .map(|candidate| (distance(name, candidate), candidate))
+        .map(|candidate| {
+            (
+                distance(name, candidate),
+                name.len().abs_diff(candidate.len()),
+                candidate,
+            )
+        })
         .min()
-        .filter(|(distance, _)| *distance <= limit)
-        .map(|(_, candidate)| candidate)
+        .filter(|(distance, _, _)| *distance <= limit)
+        .map(|(_, _, candidate)| candidate)
 }
 
 /// The end of an error message that offers the suggestion.
@@ -21,20 +27,26 @@ pub(crate) fn hint(suggestion: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// Levenshtein distance.
+/// Edit distance; two neighbouring letters that changed places count once.
 fn distance(left: &str, right: &str) -> usize {
+    let left: Vec<char> = left.chars().collect();
     let right: Vec<char> = right.chars().collect();
-    let mut above: Vec<usize> = (0..=right.len()).collect();
-    for (row, letter) in left.chars().enumerate() {
-        let mut diagonal = row;
-        above[0] = row + 1;
-        for (column, other) in right.iter().enumerate() {
-            let change = diagonal + usize::from(letter != *other);
-            diagonal = above[column + 1];
-            above[column + 1] = change.min(diagonal + 1).min(above[column] + 1);
+    let mut rows = vec![(0..=right.len()).collect::<Vec<usize>>()];
+    for i in 1..=left.len() {
+        let mut row = vec![i];
+        for j in 1..=right.len() {
+            let change = rows[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);
+            let mut best = change.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            let swapped =
+                i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1];
+            if swapped {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
         }
+        rows.push(row);
     }
-    above[right.len()]
+    rows[left.len()][right.len()]
 }
 
 #[cfg(test)]
@@ -49,6 +61,7 @@ mod tests {
         assert_eq!(nearest("container.id", names.into_iter()), None);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("flasg", "flags"), 1);
     }
 
     #[test]

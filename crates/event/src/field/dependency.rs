@@ -179,9 +179,9 @@ pub(super) fn stage(source: Source, argument: &Argument, kind: EventKind) -> Sta
         Source::Path => path_stage(kind),
         Source::SuccessfulPath if super::fs_path::concerns(kind) => Stage::Exit,
         Source::SuccessfulPath => Stage::Registers,
-        Source::Buffer => kind
-            .param_index("data")
-            .map_or(Stage::Registers, |at| param_stage(kind, at)),
+        Source::Buffer => {
+            super::param::buffer(kind).map_or(Stage::Registers, |at| param_stage(kind, at))
+        }
         Source::Moved => match kind.spec().category {
             Category::IoRead | Category::IoWrite | Category::IoOther => result_stage(kind),
             _ => Stage::Registers,
@@ -245,7 +245,7 @@ fn path_stage(kind: EventKind) -> Stage {
         .spec()
         .params
         .iter()
-        .any(|param| matches!(param.ty, ParamType::Path));
+        .any(|param| matches!(param.source, ParamSource::Path { .. }));
     if has_path {
         Stage::Strings
     } else {

@@ -7,8 +7,8 @@ use super::time::Moment;
 use super::{Argument, ArgumentKind, Class, DescriptorFact, FieldSpec, Source, param, path};
 use crate::ValueType::{AbsTime, Bool, Int, Path, RelTime, Text, Uint};
 use crate::{
-    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Outcome, Param, ParamType,
-    Value,
+    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Outcome, Param,
+    ParamSource, Value,
 };
 
 pub(super) const CLASS: Class = Class {
@@ -166,7 +166,7 @@ fn raw_arg<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
 /// The first path parameter for no argument and `src`, the second for `dst`.
 fn abs_path<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
     let mut paths = event.kind.spec().params.iter().enumerate();
-    let mut next = || paths.find(|(_, spec)| matches!(spec.ty, ParamType::Path));
+    let mut next = || paths.find(|(_, spec)| matches!(spec.source, ParamSource::Path { .. }));
     let chosen = match argument.name() {
         Some("dst") => next().and_then(|_| next()),
         _ => next(),

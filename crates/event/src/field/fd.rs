@@ -516,14 +516,17 @@ pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
     let Some(descriptor) = event.descriptor else {
         return Value::Absent;
     };
+    if let DescriptorSource::Opened { .. } = event.kind.spec().descriptor {
+        return path::resolved(event, descriptor.name);
+    }
     match (descriptor.socket, descriptor.kind) {
+        (_, Known::NotYet) => Value::Unknown,
         (Some(socket), Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6)) => {
             connection(event, &socket)
         }
         (Some(socket), Known::Yes(DescriptorKind::Unix)) => {
             Value::Text(socket.unix_path.unwrap_or(b""))
         }
-        (_, Known::NotYet) if descriptor.name == Name::None => Value::Unknown,
         _ => path::resolved(event, descriptor.name),
     }
 }
@@ -847,10 +850,10 @@ mod tests {
 
     #[test]
     fn device_numbers_split_as_the_c_library_does() {
-        // makedev(8, 1), makedev(259, 3) and makedev(0x12345, 0x67890) of glibc 2.36.
+        // makedev(8, 1), makedev(259, 3) and makedev(0x12345, 0x67890) of the C library.
         assert_eq!((major(0x801), minor(0x801)), (8, 1));
         assert_eq!((major(0x1_0303), minor(0x1_0303)), (0x103, 3));
-        let wide = 0x0001_2000_0678_4590;
-        assert_eq!((major(wide), minor(wide)), (0x12345, 0x6790));
+        let wide = 0x0001_2000_6783_4590;
+        assert_eq!((major(wide), minor(wide)), (0x12345, 0x67890));
     }
 }

@@ -5,7 +5,8 @@ use abi::{Arch, Errno, Signal, argument::AT_FDCWD};
 use super::text::Text;
 use super::{path, proc, text};
 use crate::{
-    DescriptorSource, Event, Lookup, Outcome, Param, ParamSource, ParamSpec, ParamType, Pid, Value,
+    DescriptorSource, Event, EventKind, Lookup, Outcome, Param, ParamSource, ParamSpec, ParamType,
+    Pid, Value,
 };
 
 /// A parameter in words: as it was passed, and what that means if there is more to say.
@@ -337,9 +338,15 @@ pub(super) fn base(event: &Event<'_>, spec: &ParamSpec) -> Option<i32> {
     (number != AT_FDCWD).then_some(number)
 }
 
-/// The bytes of `data`, if the kind has such a parameter.
+/// Position of the bytes that a call moves. `data` of ptrace is an address.
+pub(super) fn buffer(kind: EventKind) -> Option<usize> {
+    let at = kind.param_index("data")?;
+    matches!(kind.spec().params[at].ty, ParamType::Bytes).then_some(at)
+}
+
+/// The bytes that the call moves, if it moves any.
 pub(super) fn data<'a>(event: &Event<'a>) -> Value<'a> {
-    match event.kind.param_index("data") {
+    match buffer(event.kind) {
         Some(at) => value(event, at),
         None => Value::Absent,
     }

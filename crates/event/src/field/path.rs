@@ -58,6 +58,10 @@ pub(super) fn absolute<'a>(event: &Event<'a>, raw: &[u8], base: Option<i32>) -> 
     if raw.is_empty() && base.is_none() {
         return Value::Text(b"");
     }
+    if base.is_none() && event.kind.changes().directory {
+        // Once the call has returned, the directory that the path started at is no longer known.
+        return Value::Text(event.arena.alloc_slice_copy(raw));
+    }
     match event.world.directory(event.tid, base, event.arena) {
         Lookup::Found(directory) => Value::Text(normalize(event.arena, directory, raw)),
         // A relative path at a closed descriptor leads nowhere, but the rule's author may well

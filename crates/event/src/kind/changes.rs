@@ -71,7 +71,7 @@ impl Changes {
                 directory: true,
                 ..Self::NONE
             },
-            "chdir" | "fchdir" | "chroot" | "pivot_root" => Self {
+            "chdir" | "fchdir" | "pivot_root" => Self {
                 directory: true,
                 ..Self::NONE
             },

@@ -310,7 +310,7 @@ pub(super) static ROWS: &[EventSpec] = &[
         ]
     ),
     // Directories and mounts.
-    row!("chdir", File, NoDescriptor, [RES, path("path", 0)]),
+    row!("chdir", File, NoDescriptor, [RES, text("path", 0)]),
     row!("fchdir", File, Argument(0), [RES, arg("fd", Fd, 0)]),
     row!("chroot", Process, NoDescriptor, [RES, path("path", 0)]),
     row!("getcwd", File, NoDescriptor, [RES, nowhere("path", Text)]),

@@ -150,7 +150,7 @@ pub(super) static ROWS: &[EventSpec] = &[
             RES_FD,
             arg("oldfd", Fd, 0),
             arg("newfd", Fd, 1),
-            arg("flags", Flags(&flags::OPEN), 2),
+            arg("flags", Flags(&flags::DESCRIPTOR), 2),
         ]
     ),
     row!(
@@ -228,7 +228,7 @@ pub(super) static ROWS: &[EventSpec] = &[
         "epoll_create1",
         Wait,
         Created(EventPoll),
-        [RES, arg("flags", Flags(&flags::OPEN), 0)]
+        [RES, arg("flags", Flags(&flags::DESCRIPTOR), 0)]
     ),
     row!(
         "epoll_wait",
@@ -297,7 +297,7 @@ pub(super) static ROWS: &[EventSpec] = &[
             nowhere("fd1", Fd),
             nowhere("fd2", Fd),
             nowhere("ino", Uint),
-            arg("flags", Flags(&flags::OPEN), 1),
+            arg("flags", Flags(&flags::DESCRIPTOR), 1),
         ]
     ),
     row!(
@@ -316,7 +316,7 @@ pub(super) static ROWS: &[EventSpec] = &[
         Created(Event),
         [
             RES_FD,
-            arg("flags", Flags(&flags::OPEN), 1),
+            arg("flags", Flags(&flags::DESCRIPTOR), 1),
             arg("initval", Uint, 0),
         ]
     ),
@@ -337,7 +337,7 @@ pub(super) static ROWS: &[EventSpec] = &[
         Created(Signalfd),
         [
             RES_FD,
-            arg("flags", Flags(&flags::OPEN), 3),
+            arg("flags", Flags(&flags::DESCRIPTOR), 3),
             arg("fd", Fd, 0),
             nowhere("mask", Hex),
         ]

@@ -127,7 +127,7 @@ pub(super) static ROWS: &[EventSpec] = &[
         "unshare",
         Process,
         NoDescriptor,
-        [RES, arg("flags", Flags(&flags::CLONE), 0)]
+        [RES, arg("flags", Flags(&flags::CLONE3), 0)]
     ),
     row!(
         "setns",
@@ -136,7 +136,7 @@ pub(super) static ROWS: &[EventSpec] = &[
         [
             RES,
             arg("fd", Fd, 0),
-            arg("nstype", Flags(&flags::CLONE), 1),
+            arg("nstype", Flags(&flags::CLONE3), 1),
         ]
     ),
     row!(

@@ -35,7 +35,11 @@ pub(super) static ROWS: &[EventSpec] = &[
         "delete_module",
         Other,
         NoDescriptor,
-        [RES, text("name", 0), arg("flags", Flags(&flags::OPEN), 1),]
+        [
+            RES,
+            text("name", 0),
+            arg("flags", Flags(&flags::DESCRIPTOR), 1),
+        ]
     ),
     row!(
         "bpf",

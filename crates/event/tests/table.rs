@@ -1,0 +1,352 @@
+//! The event table and the field registry agree with themselves and with Falco's rule file.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use abi::{ArgKind, Syscall};
+use event::field::{self, ArgumentKind, Field, FieldError, Supplied};
+use event::{DescriptorSource, EventKind, ParamSource, ParamType};
+
+#[test]
+fn kinds_have_names_of_their_own_and_are_found_by_them() {
+    let mut seen = HashSet::new();
+    for kind in EventKind::all() {
+        assert!(seen.insert(kind.name()), "{} stands twice", kind.name());
+        assert_eq!(EventKind::from_name(kind.name()), Ok(kind));
+    }
+    for call in Syscall::all() {
+        let kind = EventKind::of_syscall(call);
+        assert_eq!(kind.name(), call.event_name());
+        assert!(kind.is_syscall());
+    }
+    assert!(
+        !EventKind::from_name("procexit")
+            .expect("it has a row")
+            .is_syscall()
+    );
+    assert!(
+        !EventKind::from_name("openat")
+            .expect("it has a row")
+            .is_generic()
+    );
+    assert!(
+        EventKind::from_name("move_mount")
+            .expect("abi has it")
+            .is_generic()
+    );
+    let error = EventKind::from_name("opnat").expect_err("misspelt");
+    assert_eq!(
+        error.to_string(),
+        "cannot find an event named `opnat`; did you mean `openat`?"
+    );
+}
+
+#[test]
+fn parameters_have_names_of_their_own_and_one_result_at_most() {
+    for kind in EventKind::all() {
+        let params = kind.spec().params;
+        let names: HashSet<_> = params.iter().map(|param| param.name).collect();
+        assert_eq!(names.len(), params.len(), "{}", kind.name());
+        let results = params
+            .iter()
+            .filter(|param| param.source == ParamSource::Result)
+            .count();
+        assert!(results <= 1, "{}", kind.name());
+        for (at, param) in params.iter().enumerate() {
+            assert_eq!(kind.param_index(param.name), Some(at));
+        }
+    }
+}
+
+/// The rows were written by hand, the call table from the kernel's: what a row calls a path must
+/// be an address of one, and so on.
+#[test]
+fn sources_fit_the_arguments_of_the_call() {
+    let mut other_sets = Vec::new();
+    for call in Syscall::all().filter(|call| call.alias_of().is_none() && !call.args().is_empty()) {
+        let kind = EventKind::of_syscall(call);
+        for param in kind.spec().params {
+            let what = format!("{} {}", kind.name(), param.name);
+            let arg = |position: u8| {
+                call.args()
+                    .get(usize::from(position))
+                    .unwrap_or_else(|| panic!("{what}: no arg"))
+            };
+            match param.source {
+                ParamSource::Path { path, base } => {
+                    assert!(matches!(arg(path).kind, ArgKind::Path), "{what}");
+                    assert!(
+                        base.is_none_or(|base| matches!(arg(base).kind, ArgKind::DirFd)),
+                        "{what}"
+                    );
+                }
+                ParamSource::Text(at) => {
+                    // What a link leads to, a device or a mount source: paths that are not made
+                    // absolute.
+                    assert!(
+                        matches!(arg(at).kind, ArgKind::Text | ArgKind::Path),
+                        "{what}"
+                    );
+                }
+                ParamSource::Register(at) if matches!(param.ty, ParamType::Fd) => {
+                    assert!(
+                        matches!(arg(at).kind, ArgKind::Fd | ArgKind::DirFd | ArgKind::Int32),
+                        "{what}"
+                    );
+                }
+                ParamSource::Register(at) if matches!(param.ty, ParamType::Mode) => {
+                    assert!(matches!(arg(at).kind, ArgKind::Mode), "{what}");
+                }
+                ParamSource::Register(at) if matches!(param.ty, ParamType::Pid) => {
+                    assert!(matches!(arg(at).kind, ArgKind::Pid), "{what}");
+                }
+                ParamSource::Register(at) if matches!(param.ty, ParamType::Uid) => {
+                    assert!(matches!(arg(at).kind, ArgKind::Uid), "{what}");
+                }
+                ParamSource::Register(at) if matches!(param.ty, ParamType::Gid) => {
+                    assert!(matches!(arg(at).kind, ArgKind::Gid), "{what}");
+                }
+                ParamSource::Register(at) if matches!(param.ty, ParamType::Signal) => {
+                    assert!(matches!(arg(at).kind, ArgKind::Signal), "{what}");
+                }
+                ParamSource::Register(at) => {
+                    let ArgKind::Flags(set) = arg(at).kind else {
+                        continue;
+                    };
+                    if let ParamType::Flags(own) = param.ty
+                        && own.name() != set.name()
+                    {
+                        other_sets.push(format!("{what}: {} not {}", own.name(), set.name()));
+                    }
+                }
+                ParamSource::Field { arg: at, .. } => assert!(arg(at).is_pointer(), "{what}"),
+                ParamSource::Buffer { arg: at, len } => {
+                    assert!(matches!(arg(at).kind, ArgKind::Buffer), "{what}");
+                    assert!(matches!(arg(len).kind, ArgKind::Size), "{what}");
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(other_sets, Vec::<String>::new());
+}
+
+#[test]
+fn descriptors_point_at_parameters_and_arguments_that_exist() {
+    for call in Syscall::all().filter(|call| call.alias_of().is_none() && !call.args().is_empty()) {
+        let kind = EventKind::of_syscall(call);
+        let is_fd = |at: u8| {
+            matches!(
+                call.args().get(usize::from(at)).map(|arg| arg.kind),
+                Some(ArgKind::Fd | ArgKind::DirFd)
+            )
+        };
+        match kind.spec().descriptor {
+            DescriptorSource::Opened { name, flags } => {
+                let params = kind.spec().params;
+                assert!(matches!(params[usize::from(name)].ty, ParamType::Path));
+                let flags = params[usize::from(flags)];
+                assert!(flags.name == "flags" || kind.name() == "creat");
+            }
+            DescriptorSource::Argument(fd)
+            | DescriptorSource::Duplicated(fd)
+            | DescriptorSource::Accepted(fd)
+            | DescriptorSource::Addressed { fd, .. }
+            | DescriptorSource::Message { fd, .. } => assert!(is_fd(fd), "{}", kind.name()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn fields_have_names_of_their_own_and_are_described() {
+    let mut seen = HashSet::new();
+    for (class, fields) in field::docs() {
+        assert!(!class.description.is_empty());
+        for spec in fields {
+            assert!(seen.insert(spec.name), "{} stands twice", spec.name);
+            assert_eq!(spec.class().name, class.name);
+            assert!(
+                spec.description.ends_with('.'),
+                "{}: {}",
+                spec.name,
+                spec.description
+            );
+            let own = field::lookup(spec.name).expect("every field is found");
+            assert_eq!(own.name, spec.name);
+            if let Supplied::No(reason) = spec.supplied {
+                assert!(!reason.is_empty(), "{}", spec.name);
+            }
+        }
+    }
+}
+
+/// Counts of Falco 0.44.1 with its container plugin, as far as it lists them; it does not list
+/// deprecated fields and those that only its tables show.
+#[test]
+fn every_class_has_at_least_as_many_fields_as_falco() {
+    let least = [
+        ("evt", 53),
+        ("syscall", 1),
+        ("proc", 73),
+        ("thread", 17),
+        ("user", 6),
+        ("group", 2),
+        ("fd", 46),
+        ("fdlist", 6),
+        ("fs.path", 6),
+        ("container", 29),
+        ("k8s", 29),
+    ];
+    let counts: Vec<_> = field::docs()
+        .map(|(class, fields)| (class.name, fields.len()))
+        .collect();
+    for (name, least) in least {
+        let found = counts
+            .iter()
+            .find(|(class, _)| *class == name)
+            .map(|(_, count)| *count);
+        assert!(found >= Some(least), "{name}: {found:?} of {least}");
+    }
+}
+
+#[test]
+fn fields_with_arguments_are_read_and_printed_alike() {
+    for text in [
+        "proc.name",
+        "proc.aname",
+        "proc.aname[2]",
+        "proc.env[HOME]",
+        "proc.env",
+        "proc.aenv[3]",
+        "proc.aenv[PATH]",
+        "evt.arg.flags",
+        "evt.rawarg.fd",
+        "evt.arg[1]",
+        "evt.type.is.open",
+        "evt.abspath",
+        "evt.abspath.src",
+        "fd.types[0]",
+        "fd.cip.name",
+        "thread.cgroup.memory",
+        "container.mount.dest[/lib]",
+        "k8s.ns.label[app]",
+        "proc.args[0]",
+    ] {
+        let field = Field::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(field.to_string(), text);
+    }
+    // A label may be named either way; brackets are the way without doubt.
+    let label = Field::parse("container.label.io.kubernetes/app").expect("a label");
+    assert_eq!(label.to_string(), "container.label[io.kubernetes/app]");
+}
+
+#[test]
+fn wrong_fields_are_errors_with_a_way_out() {
+    let rows = [
+        (
+            "proc.nmae",
+            "cannot find a field named `proc.nmae`; did you mean `proc.name`?",
+        ),
+        (
+            "nothing.like.it",
+            "cannot find a field named `nothing.like.it`",
+        ),
+        (
+            "proc.name[1]",
+            "cannot give `proc.name` an argument: it takes none",
+        ),
+        (
+            "proc.name[]",
+            "cannot give `proc.name` an argument: it takes none",
+        ),
+        (
+            "proc.aname[x]",
+            "cannot read the index `x` of `proc.aname`: it must be a whole number from 0",
+        ),
+        (
+            "proc.aname[-1]",
+            "cannot read the index `-1` of `proc.aname`: it must be a whole number from 0",
+        ),
+        (
+            "proc.aname[1",
+            "cannot read `proc.aname[1`: the `]` at its end is missing",
+        ),
+        (
+            "evt.arg",
+            "cannot use `evt.arg` without an argument; write `evt.arg.NAME`",
+        ),
+        (
+            "evt.arg.flasg",
+            "cannot find a part named `flasg` of `evt.arg`; did you mean `flags`?",
+        ),
+        (
+            "evt.abspath.source",
+            "cannot find a part named `source` of `evt.abspath`",
+        ),
+        (
+            "container.mount",
+            "cannot use `container.mount` without an argument; write `container.mount[NAME]`",
+        ),
+    ];
+    for (text, expected) in rows {
+        let error = Field::parse(text).expect_err(text);
+        assert_eq!(error.to_string(), expected);
+    }
+    assert!(matches!(
+        field::lookup("x"),
+        Err(FieldError::Unknown { .. })
+    ));
+}
+
+#[test]
+fn every_row_of_the_registry_can_be_named() {
+    for (_, fields) in field::docs() {
+        for spec in fields {
+            let text = match spec.argument {
+                ArgumentKind::Index { required: true } => format!("{}[0]", spec.name),
+                ArgumentKind::Name { required: true }
+                | ArgumentKind::IndexOrName { required: true }
+                | ArgumentKind::Label => format!("{}[x]", spec.name),
+                ArgumentKind::Suffix { required: true, .. } => format!("{}.x", spec.name),
+                ArgumentKind::Param => format!("{}.name", spec.name),
+                _ => spec.name.to_owned(),
+            };
+            Field::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+    }
+}
+
+/// Reads the published rules where they are at hand and looks every field up that they name.
+#[test]
+fn all_fields_of_the_published_rules_are_known() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/reference/upstream/falco_rules.yaml");
+    let Ok(text) = std::fs::read_to_string(&file) else {
+        eprintln!("skipped: no published rules beside this repository");
+        return;
+    };
+    let mut found = 0;
+    // Comments and descriptions speak of fields too, but not always of ones that exist.
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    for word in code
+        .flat_map(|line| line.split(|c: char| !(c.is_ascii_alphanumeric() || "._[]".contains(c))))
+    {
+        let name = word.trim_matches('.');
+        let Some((class, rest)) = name.split_once('.') else {
+            continue;
+        };
+        let is_class = ["evt", "proc", "fd", "user", "group", "thread", "container"];
+        if !is_class.contains(&class) || rest.is_empty() || rest.ends_with("log") {
+            continue;
+        }
+        Field::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        found += 1;
+    }
+    assert!(
+        found > 100,
+        "only {found} fields: the file has another form than expected"
+    );
+}
