@@ -1,0 +1,83 @@
+//! What the kernel is.
+
+use std::path::Path;
+
+use sys::credential::capabilities;
+
+use super::Support;
+
+/// First versions with something that matters here, newest first.
+const LEVELS: &[((u32, u32), &str)] = &[
+    ((6, 6), "all that the engine notify uses"),
+    ((5, 19), "no SYNC_WAKE_UP (6.6): each seen call costs more"),
+    (
+        (5, 11),
+        "no WAIT_KILLABLE_RECV (5.19): a signal may repeat a seen call",
+    ),
+    (
+        (5, 5),
+        "no WAIT_KILLABLE_RECV (5.19); constant-action bitmaps (5.11) are missing, so that \
+              calls that no rule needs cost more",
+    ),
+];
+
+pub(super) fn version() -> Support {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    let Some(version) = parse(&release) else {
+        return Support::partial(format!("cannot read the version in `{release}`"));
+    };
+    match LEVELS.iter().find(|(level, _)| version >= *level) {
+        Some((level, what)) if *level == LEVELS[0].0 => Support::yes(format!("{release}: {what}")),
+        Some((_, missing)) => {
+            Support::partial_with_fix(format!("{release}: {missing}"), "run Linux 6.6 or newer")
+        }
+        None => Support::no(
+            format!("{release} is older than 5.5, which lets a seen call continue"),
+            "run Linux 5.5 or newer",
+        ),
+    }
+}
+
+/// Major and minor version.
+pub(super) fn parse(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Capability numbers: `CAP_SYS_ADMIN` allowed BPF before `CAP_BPF` (Linux 5.8) was split off.
+const CAP_SYS_ADMIN: u8 = 21;
+const CAP_BPF: u8 = 39;
+
+/// Only what loading would need; nothing is loaded, because no engine here uses it yet.
+pub(super) fn ebpf() -> Support {
+    let has_types = Path::new("/sys/kernel/btf/vmlinux").exists();
+    let sets = capabilities(0).map(|sets| sets.effective);
+    let may = sets.is_ok_and(|set| set.contains(CAP_BPF) || set.contains(CAP_SYS_ADMIN));
+    match (has_types, may) {
+        (true, true) => Support::partial(
+            "not tried: the kernel has type information and this user may load programs, but the engine is not in this release",
+        ),
+        (false, _) => Support::no(
+            "the kernel has no type information (/sys/kernel/btf/vmlinux)",
+            "run a kernel built with CONFIG_DEBUG_INFO_BTF; nothing in this release needs it",
+        ),
+        (true, false) => Support::no(
+            "this user may not load programs",
+            "run as root or with CAP_BPF and CAP_PERFMON; nothing in this release needs it",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read() {
+        assert_eq!(parse("6.18.0-rc1+"), Some((6, 18)));
+        assert_eq!(parse("5.10.0-30-cloud-amd64"), Some((5, 10)));
+        assert_eq!(parse("6.6"), Some((6, 6)));
+        assert_eq!(parse("linux"), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! What works on this machine, found out by doing it.
+//!
+//! Kernel versions and configuration files say what should work; a container's seccomp profile, a
+//! security module or a backport decides what does. So each probe does the real thing, in a child
+//! process where it leaves something behind (a filter, a namespace, a tracee).
+
+mod attempt;
+mod container;
+mod kernel;
+mod memory;
+mod seccomp;
+mod security;
+
+/// Whether something works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// It works.
+    Yes {
+        /// What was seen.
+        seen: String,
+    },
+    /// It works, but not wholly, or only under a condition.
+    Partial {
+        /// What is missing.
+        why: String,
+        /// What would change it, if anything would.
+        fix: Option<String>,
+    },
+    /// It does not work.
+    No {
+        /// Why.
+        why: String,
+        /// What to do.
+        fix: String,
+    },
+}
+
+impl Support {
+    fn yes(seen: impl Into<String>) -> Self {
+        Self::Yes { seen: seen.into() }
+    }
+
+    fn partial(why: impl Into<String>) -> Self {
+        Self::Partial {
+            why: why.into(),
+            fix: None,
+        }
+    }
+
+    fn partial_with_fix(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::Partial {
+            why: why.into(),
+            fix: Some(fix.into()),
+        }
+    }
+
+    fn no(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::No {
+            why: why.into(),
+            fix: fix.into(),
+        }
+    }
+
+    /// Whether it works at least in part.
+    pub fn is_usable(&self) -> bool {
+        !matches!(self, Self::No { .. })
+    }
+}
+
+/// A row of the table.
+struct Probe {
+    /// Stable name.
+    name: &'static str,
+    /// What it is good for.
+    purpose: &'static str,
+    /// Whether the engine `notify` cannot do without it.
+    notify_needs_it: bool,
+    run: fn() -> Support,
+}
+
+/// What one probe found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Stable name of the probe.
+    pub name: &'static str,
+    /// What it is good for.
+    pub purpose: &'static str,
+    /// Whether the engine `notify` cannot do without it.
+    pub notify_needs_it: bool,
+    /// What was found.
+    pub support: Support,
+}
+
+const PROBES: &[Probe] = &[
+    Probe {
+        name: "kernel",
+        purpose: "levels 5.5 (notify), 5.11, 5.19 and 6.6 (faster, safer)",
+        notify_needs_it: true,
+        run: kernel::version,
+    },
+    Probe {
+        name: "seccomp-filter",
+        purpose: "drops what no rule needs inside the kernel",
+        notify_needs_it: true,
+        run: seccomp::filter,
+    },
+    Probe {
+        name: "notify-listener",
+        purpose: "sees calls without privileges",
+        notify_needs_it: true,
+        run: seccomp::listener,
+    },
+    Probe {
+        name: "notify-continue",
+        purpose: "lets a call go on after it was seen",
+        notify_needs_it: true,
+        run: seccomp::continue_call,
+    },
+    Probe {
+        name: "wait-killable",
+        purpose: "signals do not repeat a call that was seen",
+        notify_needs_it: false,
+        run: seccomp::wait_killable,
+    },
+    Probe {
+        name: "sync-wake-up",
+        purpose: "cheaper hand-over to and from the agent",
+        notify_needs_it: false,
+        run: seccomp::sync_wake_up,
+    },
+    Probe {
+        name: "no-new-privs",
+        purpose: "whether set-uid programs keep their privileges under a filter",
+        notify_needs_it: false,
+        run: seccomp::no_new_privs,
+    },
+    Probe {
+        name: "process-memory",
+        purpose: "reads paths and arguments of a watched program",
+        notify_needs_it: true,
+        run: memory::read,
+    },
+    Probe {
+        name: "pidfd-getfd",
+        purpose: "looks at sockets of a watched program",
+        notify_needs_it: false,
+        run: memory::pidfd_getfd,
+    },
+    Probe {
+        name: "ptrace-seize",
+        purpose: "learns results of calls",
+        notify_needs_it: false,
+        run: memory::seize,
+    },
+    Probe {
+        name: "yama",
+        purpose: "who may look into whom",
+        notify_needs_it: false,
+        run: security::yama,
+    },
+    Probe {
+        name: "capabilities",
+        purpose: "SYS_PTRACE and SYS_ADMIN",
+        notify_needs_it: false,
+        run: security::capabilities,
+    },
+    Probe {
+        name: "user-namespace",
+        purpose: "a root of one's own for unprivileged users",
+        notify_needs_it: false,
+        run: security::user_namespace,
+    },
+    Probe {
+        name: "landlock",
+        purpose: "confines without privileges",
+        notify_needs_it: false,
+        run: security::landlock,
+    },
+    Probe {
+        name: "ebpf",
+        purpose: "watches a whole host; not in this release",
+        notify_needs_it: false,
+        run: kernel::ebpf,
+    },
+    Probe {
+        name: "cgroup",
+        purpose: "tells containers apart",
+        notify_needs_it: false,
+        run: container::cgroup,
+    },
+    Probe {
+        name: "container-identity",
+        purpose: "container.id and rules that ask for it",
+        notify_needs_it: false,
+        run: container::identity,
+    },
+];
+
+/// Runs all probes. The calling process must have one thread, because some fork.
+pub fn all() -> Vec<Finding> {
+    PROBES
+        .iter()
+        .map(|probe| Finding {
+            name: probe.name,
+            purpose: probe.purpose,
+            notify_needs_it: probe.notify_needs_it,
+            support: (probe.run)(),
+        })
+        .collect()
+}

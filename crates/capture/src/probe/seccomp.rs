@@ -1,0 +1,167 @@
+//! Filters and listeners.
+
+use std::sync::mpsc::channel;
+use std::thread;
+
+use sys::notify::{Delivery, Listener, Notification, Received};
+use sys::seccomp::{
+    BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, DATA_NR, FilterFlags,
+    SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF, SockFilter, action_available, install_filter,
+    set_no_new_privs,
+};
+use sys::syscall::getppid_raw;
+
+use super::Support;
+use super::attempt::in_child;
+
+const ALLOW_ALL: [SockFilter; 1] = [SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)];
+
+const LISTENER_FIX: &str = "run outside the sandbox, or let its seccomp profile allow seccomp(2); \
+                            gVisor has no user notification";
+
+/// `EBUSY`.
+const EBUSY: i32 = 16;
+
+pub(super) fn filter() -> Support {
+    in_child(|| {
+        let installed =
+            set_no_new_privs().and_then(|()| install_filter(&ALLOW_ALL, FilterFlags::default()));
+        match installed {
+            Ok(_) => Support::yes("a filter was loaded"),
+            Err(error) => Support::no(
+                error.to_string(),
+                "run a kernel with CONFIG_SECCOMP_FILTER, outside a sandbox that forbids seccomp(2)",
+            ),
+        }
+    })
+}
+
+pub(super) fn listener() -> Support {
+    in_child(|| {
+        if action_available(SECCOMP_RET_USER_NOTIF) == Ok(false) {
+            return Support::no(
+                "the kernel does not know USER_NOTIF",
+                "run Linux 5.5 or newer",
+            );
+        }
+        match set_no_new_privs()
+            .and_then(|()| install_filter(&ALLOW_ALL, FilterFlags::NEW_LISTENER))
+        {
+            Ok(_) => Support::yes("a filter with a listener was loaded"),
+            Err(error) if error.is(EBUSY) => Support::no(
+                "this process is watched by a listener already, and the kernel allows one only",
+                "run outside of the other supervisor (another tollgate, a container runtime with seccomp notification)",
+            ),
+            Err(error) => Support::no(error.to_string(), LISTENER_FIX),
+        }
+    })
+}
+
+pub(super) fn continue_call() -> Support {
+    in_child(|| match round_trip(FilterFlags::default(), |_| Ok(())) {
+        Ok(()) => Support::yes("a call was seen, continued and gave its true result"),
+        Err(why) => Support::no(why, "run Linux 5.5 or newer"),
+    })
+}
+
+pub(super) fn wait_killable() -> Support {
+    in_child(
+        || match round_trip(FilterFlags::WAIT_KILLABLE_RECV, |_| Ok(())) {
+            Ok(()) => Support::yes("a call was seen with it"),
+            Err(why) => Support::partial_with_fix(
+                format!(
+                    "{why}: a signal may make a program repeat a call that was seen, and an alert come twice"
+                ),
+                "run Linux 5.19 or newer",
+            ),
+        },
+    )
+}
+
+pub(super) fn sync_wake_up() -> Support {
+    in_child(|| {
+        let ready = |listener: &Listener| listener.set_sync_wake_up(true);
+        match round_trip(FilterFlags::default(), ready) {
+            Ok(()) => Support::yes("a call was seen with it"),
+            Err(why) => Support::partial_with_fix(
+                format!("{why}: each seen call may wake another CPU, about 20 us instead of 3"),
+                "run Linux 6.6 or newer",
+            ),
+        }
+    })
+}
+
+pub(super) fn no_new_privs() -> Support {
+    in_child(
+        || match install_filter(&ALLOW_ALL, FilterFlags::default()) {
+            Ok(_) => {
+                Support::yes("not needed by this user: set-uid programs keep their privileges")
+            }
+            Err(_) => Support::partial_with_fix(
+                "needed by this user: under `run`, set-uid programs such as sudo and su run without \
+             their privileges, and file capabilities are ignored",
+                "run as root or with CAP_SYS_ADMIN to keep them",
+            ),
+        },
+    )
+}
+
+/// Has a thread of this process make a call that the main thread sees and lets continue.
+fn round_trip(
+    flags: FilterFlags,
+    ready: impl FnOnce(&Listener) -> sys::Result<()>,
+) -> Result<(), String> {
+    let expected = getppid_raw();
+    let program = notify_getppid()?;
+    set_no_new_privs().map_err(|error| error.to_string())?;
+    let (sender, receiver) = channel();
+    let (go, wait_for_go) = channel::<()>();
+    let caller = thread::spawn(move || {
+        let listener = install_filter(&program, flags | FilterFlags::NEW_LISTENER);
+        let installed = listener.is_ok();
+        let sent = sender.send(listener).is_ok();
+        // Whoever holds the other end has decided by dropping it or by sending.
+        if installed && sent && wait_for_go.recv().is_ok() {
+            getppid_raw()
+        } else {
+            -1
+        }
+    });
+    let listener = receiver.recv().map_err(|error| error.to_string())?;
+    let listener = listener
+        .map_err(|error| error.to_string())?
+        .map(Listener::new)
+        .ok_or("the kernel gave no listener")?;
+    ready(&listener).map_err(|error| error.to_string())?;
+    go.send(()).map_err(|error| error.to_string())?;
+    answer(&listener).map_err(|error| error.to_string())?;
+    match caller.join() {
+        Ok(result) if result == expected => Ok(()),
+        Ok(result) => Err(format!("the call gave {result} instead of {expected}")),
+        Err(_) => Err("the thread that made the call failed".to_owned()),
+    }
+}
+
+fn answer(listener: &Listener) -> sys::Result<()> {
+    loop {
+        let mut notification = Notification::default();
+        if listener.receive(&mut notification)? == Received::Notification
+            && listener.respond_continue(notification.id)? == Delivery::Delivered
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// A filter that asks about `getppid` alone.
+fn notify_getppid() -> Result<[SockFilter; 4], String> {
+    let number = abi::Arch::native()
+        .and_then(|arch| abi::Syscall::from_name("getppid")?.number(arch))
+        .ok_or("this architecture is not supported")?;
+    Ok([
+        SockFilter::stmt(BPF_LD | BPF_W | BPF_ABS, DATA_NR),
+        SockFilter::jump(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    ])
+}

@@ -1,0 +1,83 @@
+//! Privileges and security modules.
+
+use std::fs;
+
+use sys::clone::CloneFlags;
+use sys::credential;
+use sys::namespace::unshare;
+
+use super::Support;
+use super::attempt::in_child;
+
+const CAP_SYS_PTRACE: u8 = 19;
+const CAP_SYS_ADMIN: u8 = 21;
+
+pub(super) fn yama() -> Support {
+    let file = "/proc/sys/kernel/yama/ptrace_scope";
+    let Ok(text) = fs::read_to_string(file) else {
+        return Support::yes("Yama is not in this kernel: a user may look into all own processes");
+    };
+    match text.trim() {
+        "0" => Support::yes("ptrace_scope 0: a user may look into all own processes"),
+        "1" => Support::yes("ptrace_scope 1: into own descendants only, which is enough for `run`"),
+        "2" => Support::partial_with_fix(
+            "ptrace_scope 2: only with CAP_SYS_PTRACE",
+            "sysctl kernel.yama.ptrace_scope=1",
+        ),
+        "3" => Support::partial_with_fix(
+            "ptrace_scope 3: nobody may use ptrace until the next boot",
+            "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d",
+        ),
+        other => Support::partial(format!("ptrace_scope has the unknown value {other}")),
+    }
+}
+
+pub(super) fn capabilities() -> Support {
+    let set = match credential::capabilities(0) {
+        Ok(sets) => sets.effective,
+        Err(error) => return Support::no(error.to_string(), "allow capget(2)"),
+    };
+    let has = |number| set.contains(number);
+    match (has(CAP_SYS_PTRACE), has(CAP_SYS_ADMIN)) {
+        (true, true) => Support::yes("both"),
+        (true, false) => {
+            Support::partial("SYS_PTRACE only: set-uid programs lose their privileges under `run`")
+        }
+        (false, true) => Support::partial_with_fix(
+            "SYS_ADMIN only: processes of other users cannot be read",
+            "add CAP_SYS_PTRACE",
+        ),
+        (false, false) => Support::partial(
+            "neither, and neither is needed: processes of the same user are watched",
+        ),
+    }
+}
+
+pub(super) fn user_namespace() -> Support {
+    in_child(|| match unshare(CloneFlags::NEWUSER.0) {
+        Ok(()) => Support::yes("one was made"),
+        Err(error) => Support::no(
+            error.to_string(),
+            "sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
+             kernel.apparmor_restrict_unprivileged_userns=0, as far as they exist",
+        ),
+    })
+}
+
+/// The list of active modules. Its absence means that securityfs is not mounted, as in containers.
+pub(super) fn landlock() -> Support {
+    match fs::read_to_string("/sys/kernel/security/lsm") {
+        Ok(list) if list.trim().split(',').any(|name| name == "landlock") => {
+            Support::yes(format!("active (security modules: {})", list.trim()))
+        }
+        Ok(list) => Support::no(
+            format!("not active (security modules: {})", list.trim()),
+            "boot with lsm=landlock,... on a kernel with CONFIG_SECURITY_LANDLOCK; nothing in \
+             this release needs it",
+        ),
+        Err(error) => Support::partial_with_fix(
+            format!("not known: /sys/kernel/security/lsm: {error}"),
+            "mount -t securityfs securityfs /sys/kernel/security",
+        ),
+    }
+}
