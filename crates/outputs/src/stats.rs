@@ -84,7 +84,7 @@ pub struct StatsFile {
 /// Writes a stats file on a thread of its own.
 #[derive(Debug)]
 pub struct StatsWriter {
-    stop: Sender<()>,
+    orders: Sender<Order>,
     thread: JoinHandle<()>,
 }
 
@@ -114,13 +114,13 @@ impl StatsFile {
         dispatcher: Dispatcher,
         on_problem: OnProblem,
     ) -> Result<StatsWriter, StatsError> {
-        let (stop, stopped) = channel();
+        let (orders, ordered) = channel();
         let sampler = Sampler {
             source,
             dispatcher,
             start: Instant::now(),
             sample: 0,
-            before: Snapshot::default(),
+            before: Default::default(),
         };
         let task = Task {
             file: self,
@@ -130,19 +130,38 @@ impl StatsFile {
         };
         let thread = thread::Builder::new()
             .name("stats".to_owned())
-            .spawn(move || task.run(&stopped))
+            .spawn(move || task.run(&ordered))
             .map_err(|source| StatsError::Start { source })?;
-        Ok(StatsWriter { stop, thread })
+        Ok(StatsWriter { orders, thread })
     }
 }
 
 impl StatsWriter {
-    /// Writes the last line and ends the thread.
+    /// Writes a line now, unless nothing has happened since the last one, and returns when it is
+    /// written.
+    pub fn sample(&self) {
+        let (written, wait) = channel();
+        if self.orders.send(Order::Sample(written)).is_ok() {
+            // An error means that the thread has ended because it could not write, and said so.
+            let _ = wait.recv();
+        }
+    }
+
+    /// Writes the last line, unless nothing has happened since the one before, and ends the thread.
     pub fn stop(self) {
         // The receiver is gone only if the thread has ended, which is what is asked for.
-        let _ = self.stop.send(());
+        let _ = self.orders.send(Order::Stop);
         let _ = self.thread.join();
     }
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Order {
+    /// Write a line and say so.
+    Sample(Sender<()>),
+    /// Write the last line.
+    Stop,
 }
 
 struct Task {
@@ -153,22 +172,29 @@ struct Task {
 }
 
 impl Task {
-    fn run(mut self, stopped: &Receiver<()>) {
+    fn run(mut self, orders: &Receiver<Order>) {
         let mut due = Instant::now() + self.interval;
         loop {
             let wait = due.saturating_duration_since(Instant::now());
-            let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-            let line = self.sampler.next_line();
+            let order = orders.recv_timeout(wait);
+            let is_due = matches!(order, Err(RecvTimeoutError::Timeout));
+            let line = self.sampler.next_line(is_due);
             if let Err(error) = self.file.file.write_all(line.as_bytes()) {
                 let path = self.file.path.display();
                 (self.on_problem)(&format!("cannot write stats file {path}: {error}"));
                 return;
             }
-            if is_last {
-                return;
+            match order {
+                // A late sample does not shift the ones after it.
+                Err(RecvTimeoutError::Timeout) => {
+                    due = (due + self.interval).max(Instant::now());
+                }
+                Ok(Order::Sample(written)) => {
+                    // Whoever asked may have stopped waiting.
+                    let _ = written.send(());
+                }
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             }
-            // A late sample does not shift the ones after it.
-            due = (due + self.interval).max(Instant::now());
         }
     }
 }
@@ -178,15 +204,19 @@ struct Sampler {
     dispatcher: Dispatcher,
     start: Instant,
     sample: u64,
-    before: Snapshot,
+    before: (Snapshot, Counters),
 }
 
 impl Sampler {
-    fn next_line(&mut self) -> String {
+    /// A line; empty if none is due and nothing has happened since the last one.
+    fn next_line(&mut self, is_due: bool) -> String {
+        let after = (self.source.snapshot(), self.dispatcher.counters());
+        if !is_due && self.sample > 0 && after == self.before {
+            return String::new();
+        }
         self.sample += 1;
-        let now = self.source.snapshot();
-        let before = std::mem::replace(&mut self.before, now.clone());
-        let alerts = self.dispatcher.counters();
+        let (now, alerts) = after.clone();
+        let (before, _) = std::mem::replace(&mut self.before, after);
         let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut line = String::new();
         let mut object = Object::open(&mut line);
@@ -316,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_writes_a_last_line_long_before_the_interval_ends() {
+    fn asking_writes_a_line_long_before_the_interval_ends() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stats");
         let source = || Snapshot {
@@ -333,6 +363,9 @@ mod tests {
                 Arc::new(|_| ()),
             )
             .unwrap();
+        writer.sample();
+        // Nothing happens in between, so the last line is the one that is there.
+        assert_eq!(lines(&path).len(), 1);
         writer.stop();
         let lines = lines(&path);
         assert_eq!(lines.len(), 1);

@@ -1,0 +1,211 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Watches, confines and measures Linux workloads by their system calls.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, styles = STYLES, max_term_width = 100)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a command and alert on what it does, by Falco rules
+    Run(Run),
+    /// Check, list and explain rules
+    #[command(subcommand, arg_required_else_help = true)]
+    Rules(Rules),
+    /// Show what works here, what does not, why, and how to fix it
+    Doctor(Doctor),
+    /// Measure what watching costs
+    #[command(arg_required_else_help = true)]
+    Bench(bench::command::Bench),
+    /// Run one load generator, for measurements and tests
+    #[command(hide = true)]
+    Workload(workload::Args),
+    /// Print a completion script for a shell
+    Completions(Completions),
+    /// Print the manual page, of the program or of a verb
+    Man(Man),
+    /// Print the version
+    Version(Version),
+}
+
+/// How events are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// The best that works here
+    Auto,
+    /// seccomp user notification: no privileges, kernel 5.5
+    Notify,
+    /// ptrace: not in this release
+    Ptrace,
+    /// eBPF: not in this release
+    Ebpf,
+}
+
+/// `tollgate run`.
+///
+/// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
+/// cannot be executed.
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Configuration file, as Falco's falco.yaml
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration, as in outputs.rate=5 or rules_files[0]=a.yaml; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// How events are captured
+    #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true,
+          value_name = "auto|notify|ptrace|ebpf")]
+    pub(crate) engine: Engine,
+    /// Write alerts as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write counters to this file, one JSON object a line
+    #[arg(short = 's', long = "stats", value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+    /// Time between two lines of the stats file
+    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) stats_interval: u64,
+    /// Id of the container that CMD runs in, where it cannot be found out
+    #[arg(long, value_name = "ID")]
+    pub(crate) container_id: Option<String>,
+    /// Print no warnings
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `tollgate rules`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rules {
+    /// Check rule files
+    Check(Check),
+    /// List rules
+    List(List),
+    /// List the fields that conditions and outputs can use
+    Fields(Fields),
+    /// List the event types that conditions can name
+    Events(Events),
+    /// Show which system calls rules make the program look at, and why
+    Explain(Explain),
+}
+
+/// `tollgate rules check`.
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// Rule files, or folders of rule files; later ones may append to earlier ones
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print JSON, as Falco's -V does
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate rules list`.
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Rule files, or folders of rule files [default: the built-in rules]
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Only this rule, in full
+    #[arg(short = 'l', long = "rule", value_name = "RULE")]
+    pub(crate) rule: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate rules fields`.
+#[derive(Args, Debug)]
+pub(crate) struct Fields {
+    /// Only fields of this class: evt, proc, fd, ...
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print Markdown
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// `tollgate rules events`.
+#[derive(Args, Debug)]
+pub(crate) struct Events {
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print Markdown
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// `tollgate rules explain`.
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// Rule files, or folders of rule files [default: the built-in rules]
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Only this call
+    #[arg(long, value_name = "CALL")]
+    pub(crate) call: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate completions`.
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// `tollgate man`.
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// A verb, and for `rules` and `bench` one of theirs
+    #[arg(value_name = "VERB", action = ArgAction::Append)]
+    pub(crate) verb: Vec<String>,
+}
+
+/// `tollgate version`.
+#[derive(Args, Debug)]
+pub(crate) struct Version {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

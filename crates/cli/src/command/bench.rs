@@ -1,0 +1,24 @@
+//! `tollgate bench`: the lab has its own crate.
+
+use std::io;
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+
+/// Runs the verb.
+pub(crate) fn execute(args: &bench::command::Bench) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(
+            Exit::Internal,
+            format!("cannot find the running program: {error}"),
+        )
+        .help("mount /proc")
+    })?;
+    match bench::command::execute(args, &program, &mut io::stdout().lock()) {
+        Ok(code) => Ok(Exit::Command(code)),
+        Err(error) => Err(Failure::from_error(
+            Exit::Command(error.exit_code()),
+            &error,
+        )),
+    }
+}

@@ -1,0 +1,21 @@
+//! `tollgate completions`.
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Completions};
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::terminal;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Completions) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "tollgate", &mut script);
+    let script = String::from_utf8(script).map_err(|error| {
+        Failure::new(
+            Exit::Internal,
+            format!("cannot make the completion script: {error}"),
+        )
+    })?;
+    terminal::print(&script)
+}

@@ -1,0 +1,150 @@
+//! `tollgate doctor`.
+
+use capture::probe::{self, Finding, Support};
+use serde_json::{Value, json};
+
+use crate::args::Doctor;
+use crate::exit::Exit;
+use crate::failure::Outcome;
+use crate::terminal::{self, Colour};
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Doctor) -> Outcome {
+    let findings = probe::all();
+    let blocked = blockers(&findings).next().is_some();
+    terminal::print(&if args.json {
+        format!("{}\n", json_report(&findings))
+    } else {
+        text_report(&findings, terminal::wants_colour())
+    })?;
+    Ok(if blocked { Exit::Unsupported } else { Exit::Ok })
+}
+
+/// What keeps the engine `notify` from working.
+fn blockers(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+    findings
+        .iter()
+        .filter(|finding| finding.notify_needs_it && !finding.support.is_usable())
+}
+
+fn text_report(findings: &[Finding], colour: bool) -> String {
+    let width = findings
+        .iter()
+        .map(|finding| finding.name.len())
+        .max()
+        .unwrap_or(0);
+    // Name, blanks and the word are in front of every text; what follows lines up with it.
+    let indent = " ".repeat(width + 11);
+    let mut out = String::new();
+    for finding in findings {
+        let (word, paint, text, fix) = parts(&finding.support);
+        let word = format!("{word:7}");
+        let word = if colour {
+            terminal::paint(&word, paint)
+        } else {
+            word
+        };
+        out.push_str(&format!("{:width$}  {word}  {text}\n", finding.name));
+        if let Some(fix) = fix {
+            out.push_str(&format!("{indent}fix: {fix}\n"));
+        }
+    }
+    out.push('\n');
+    let blockers: Vec<_> = blockers(findings).map(|finding| finding.name).collect();
+    if blockers.is_empty() {
+        out.push_str("The engine notify works here: `tollgate run -- CMD`.\n");
+    } else {
+        out.push_str(&format!(
+            "The engine notify does not work here because of: {}.\n",
+            blockers.join(", ")
+        ));
+    }
+    out
+}
+
+fn parts(support: &Support) -> (&'static str, Colour, &str, Option<&str>) {
+    match support {
+        Support::Yes { seen } => ("yes", Colour::Good, seen, None),
+        Support::Partial { why, fix } => ("partial", Colour::Doubtful, why, fix.as_deref()),
+        Support::No { why, fix } => ("no", Colour::Bad, why, Some(fix)),
+    }
+}
+
+fn json_report(findings: &[Finding]) -> Value {
+    let probes: Vec<_> = findings
+        .iter()
+        .map(|finding| {
+            let (word, _, text, fix) = parts(&finding.support);
+            json!({
+                "name": finding.name,
+                "purpose": finding.purpose,
+                "support": word,
+                "detail": text,
+                "fix": fix,
+                "required_for_notify": finding.notify_needs_it,
+            })
+        })
+        .collect();
+    json!({ "notify": blockers(findings).next().is_none(), "probes": probes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(name: &'static str, notify_needs_it: bool, support: Support) -> Finding {
+        Finding {
+            name,
+            purpose: "p",
+            notify_needs_it,
+            support,
+        }
+    }
+
+    fn findings() -> Vec<Finding> {
+        vec![
+            finding(
+                "one",
+                true,
+                Support::Yes {
+                    seen: "seen".into(),
+                },
+            ),
+            finding(
+                "longer",
+                false,
+                Support::No {
+                    why: "w".into(),
+                    fix: "f".into(),
+                },
+            ),
+            finding(
+                "two",
+                true,
+                Support::Partial {
+                    why: "half".into(),
+                    fix: None,
+                },
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_table_lines_up_and_ends_with_a_verdict() {
+        assert_eq!(
+            text_report(&findings(), false),
+            "one     yes      seen\nlonger  no       w\n                 fix: f\n\
+             two     partial  half\n\nThe engine notify works here: `tollgate run -- CMD`.\n"
+        );
+        assert!(text_report(&findings(), true).contains("\u{1b}[32myes    \u{1b}[0m"));
+    }
+
+    #[test]
+    fn a_missing_requirement_is_named() {
+        let mut findings = findings();
+        findings[1].notify_needs_it = true;
+        assert!(text_report(&findings, false).ends_with("because of: longer.\n"));
+        assert_eq!(json_report(&findings)["notify"], false);
+        assert_eq!(json_report(&findings)["probes"][1]["fix"], "f");
+    }
+}

@@ -1,0 +1,10 @@
+//! One module for each verb.
+
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod man;
+pub(crate) mod rules;
+pub(crate) mod run;
+pub(crate) mod version;
+pub(crate) mod workload;

@@ -1,0 +1,159 @@
+//! `tollgate rules explain`.
+
+use abi::Syscall;
+use event::{Need, Plan, Stage};
+use rules::plan::{CallExplanation, Explanation, RuleExplanation};
+use rules::{Engine, EngineOptions};
+use serde_json::{Value, json};
+
+use crate::args::Explain;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::rule_files;
+use crate::terminal;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Explain) -> Outcome {
+    let mut loaded = rule_files::load(&args.files);
+    let (engine, plan) = loaded.compile(&EngineOptions::default(), rule_files::NoSink);
+    loaded.usable()?;
+    let mut explanation = engine.explain(&plan);
+    if let Some(name) = &args.call {
+        keep_call(&mut explanation, &plan, name)?;
+    }
+    terminal::print(&if args.json {
+        format!("{}\n", json_explanation(&engine, &explanation))
+    } else {
+        text_explanation(&explanation, args.call.is_none())
+    })
+}
+
+fn keep_call(explanation: &mut Explanation, plan: &Plan, name: &str) -> Result<(), Failure> {
+    let fail =
+        |cause: &str| Failure::new(Exit::BadInput, format!("cannot explain `{name}`: {cause}"));
+    let Some(call) = Syscall::from_name(name) else {
+        let failure = fail("there is no such call");
+        return Err(match Syscall::suggest(name) {
+            Some(similar) => failure.help(format!("did you mean `{}`?", similar.name())),
+            None => failure.help("`tollgate rules explain` shows all planned calls"),
+        });
+    };
+    if !plan.calls.contains_key(&call) {
+        return Err(fail("no rule needs it, so it runs untouched")
+            .help("`tollgate rules explain` shows all planned calls"));
+    }
+    explanation.calls.retain(|planned| planned.call == call);
+    Ok(())
+}
+
+fn text_explanation(explanation: &Explanation, with_rules: bool) -> String {
+    let mut out = String::from("CALLS that are looked at; all others run untouched\n");
+    for call in &explanation.calls {
+        out.push_str(&text_call(call));
+    }
+    if explanation.watch_stdio {
+        out.push_str(
+            "\ndup runs untouched: what closes descriptor 0, 1 or 2 is looked at instead, and from \
+             then on the process is watched closely until all three are open again\n",
+        );
+    }
+    if with_rules {
+        out.push_str("\nRULES, and from when each comparison can be decided\n");
+        for rule in &explanation.rules {
+            out.push_str(&text_rule(rule));
+        }
+    }
+    out
+}
+
+fn text_call(call: &CallExplanation) -> String {
+    let mut out = format!("\n{}\n", call.call.name());
+    if call.predicate.is_empty() {
+        out.push_str("  when      always\n");
+    }
+    for (at, group) in call.predicate.iter().enumerate() {
+        let word = if at == 0 { "when" } else { "or" };
+        out.push_str(&format!("  {word:8}  {group}\n"));
+    }
+    let strings = if call.strings { "strings, " } else { "" };
+    out.push_str(&format!(
+        "  needs     {strings}{}\n",
+        result_words(call.result)
+    ));
+    for rule in &call.rules {
+        out.push_str(&format!("  for rule  {rule}\n"));
+    }
+    for reason in &call.other_reasons {
+        out.push_str(&format!("  because   {reason}\n"));
+    }
+    out
+}
+
+fn result_words(need: Need) -> &'static str {
+    match need {
+        Need::Never => "no result",
+        Need::IfUndecided => "the result if a rule is undecided without it",
+        Need::Always => "the result",
+    }
+}
+
+fn result_word(need: Need) -> &'static str {
+    match need {
+        Need::Never => "never",
+        Need::IfUndecided => "if_undecided",
+        Need::Always => "always",
+    }
+}
+
+fn text_rule(rule: &RuleExplanation) -> String {
+    let mut out = format!("\n{}\n  events    {}\n", rule.name, rule.kinds.join(", "));
+    for (stage, atom) in &rule.atoms {
+        out.push_str(&format!("  {:8}  {atom}\n", stage_word(*stage)));
+    }
+    out
+}
+
+fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Registers => "at once",
+        Stage::Strings => "strings",
+        Stage::Entry => "process",
+        Stage::Exit => "result",
+    }
+}
+
+fn json_explanation(engine: &Engine, explanation: &Explanation) -> Value {
+    let calls: Vec<_> = explanation
+        .calls
+        .iter()
+        .map(|call| {
+            json!({
+                "call": call.call.name(),
+                "always": call.predicate.is_empty(),
+                "any_of": call.predicate,
+                "strings": call.strings,
+                "result": result_word(call.result),
+                "rules": call.rules,
+                "other_reasons": call.other_reasons,
+            })
+        })
+        .collect();
+    let rules: Vec<_> = explanation
+        .rules
+        .iter()
+        .map(|rule| {
+            let atoms: Vec<_> = rule
+                .atoms
+                .iter()
+                .map(|(stage, atom)| json!({ "stage": stage_word(*stage), "atom": atom }))
+                .collect();
+            json!({ "name": &*rule.name, "events": rule.kinds, "atoms": atoms })
+        })
+        .collect();
+    json!({
+        "calls": calls,
+        "rules": rules,
+        "watch_stdio": explanation.watch_stdio,
+        "rules_evaluated": engine.matches().count(),
+    })
+}

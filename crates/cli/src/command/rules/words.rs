@@ -1,0 +1,41 @@
+//! Words for things that the event model has types for.
+
+use event::{Category, ValueType};
+
+/// `evt.category`; that of input and output is `file`, `net` or `ipc` by what the descriptor is.
+pub(super) fn category(category: Category) -> &'static str {
+    match category {
+        Category::File => "file",
+        Category::Net => "net",
+        Category::Process => "process",
+        Category::User => "user",
+        Category::System => "system",
+        Category::Signal => "signal",
+        Category::Ipc => "IPC",
+        Category::Memory => "memory",
+        Category::Wait => "wait",
+        Category::Sleep => "sleep",
+        Category::Time => "time",
+        Category::IoRead => "I/O read",
+        Category::IoWrite => "I/O write",
+        Category::IoOther => "I/O other",
+        Category::Internal => "internal",
+        Category::Other => "other",
+    }
+}
+
+/// The type of a field as Falco lists it.
+pub(super) fn value_type(ty: ValueType) -> &'static str {
+    match ty {
+        ValueType::Bool => "BOOL",
+        ValueType::Int => "INT64",
+        ValueType::Uint => "UINT64",
+        ValueType::Text => "CHARBUF",
+        ValueType::Path => "FSPATH",
+        ValueType::Ip => "IPADDR",
+        ValueType::Net => "IPNET",
+        ValueType::AbsTime => "ABSTIME",
+        ValueType::RelTime => "RELTIME",
+        ValueType::Port => "PORT",
+    }
+}

@@ -1,0 +1,229 @@
+//! `tollgate run`.
+//!
+//! Everything that can fail and needs no thread happens before the command is forked: rules,
+//! configuration, files, the filter. What needs threads is made in the agent, by the closure that
+//! [`supervise::run`] calls there.
+
+mod program;
+mod services;
+mod sink;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use abi::Arch;
+use capture::filter::{self, FilterOptions, FilterProgram};
+use outputs::{
+    Channel, Dispatcher, FileChannel, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity,
+    Settings, StatsFile, StdoutChannel, TimeFormat,
+};
+use rules::EngineOptions;
+
+use self::services::Blueprint;
+use self::sink::DeferredSink;
+use crate::args::{Engine, Run};
+use crate::config::{self, Config};
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::rule_files::{self, Loaded};
+use crate::supervise;
+use crate::terminal;
+
+/// Runs the verb.
+pub(crate) fn execute(args: Run) -> Outcome {
+    check_engine(args.engine)?;
+    let command = program::command(&args.command)?;
+    let config = configuration(&args)?;
+    let mut loaded = rule_files::load(&config.rules_files);
+    let sink = DeferredSink::default();
+    let (judge, plan) = loaded.compile(&engine_options(&config), sink.clone());
+    loaded.usable()?;
+    if !args.quiet {
+        warn(&loaded);
+    }
+    let program = compile(&plan)?;
+    let stats = args.stats.as_deref().map(StatsFile::create).transpose();
+    let stats = stats.map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
+    })?;
+    let blueprint = Blueprint {
+        judge,
+        plan,
+        sink,
+        outputs: outputs(&config, args.quiet)?,
+        stats,
+        stats_interval: Duration::from_millis(args.stats_interval),
+        container_id: args.container_id,
+        output_timeout: Duration::from_millis(config.output_timeout_ms),
+        quiet: args.quiet,
+    };
+    let status = supervise::run(&command, &program, blueprint.into_start());
+    status.map(exit).map_err(failure)
+}
+
+fn exit(status: i32) -> Exit {
+    Exit::Command(u8::try_from(status & 0xff).expect("eight bits fit"))
+}
+
+fn check_engine(engine: Engine) -> Result<(), Failure> {
+    let name = match engine {
+        Engine::Auto | Engine::Notify => return Ok(()),
+        Engine::Ptrace => "ptrace",
+        Engine::Ebpf => "ebpf",
+    };
+    let message = format!("cannot use engine {name}: it is not in this release");
+    Err(Failure::new(Exit::Unsupported, message)
+        .help("use --engine notify, which needs no privileges; `tollgate doctor` shows whether it works here"))
+}
+
+/// The configuration file with `-o` and the other options over it.
+fn configuration(args: &Run) -> Result<Config, Failure> {
+    let (mut config, warnings) = config::load(args.config.as_deref(), &args.options)?;
+    if !args.quiet {
+        for warning in warnings {
+            terminal::complain(&format!("tollgate: warning: {warning}\n"));
+        }
+    }
+    config.json_output |= args.json;
+    if !args.rules.is_empty() {
+        config.rules_files.clone_from(&args.rules);
+    }
+    Ok(config)
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    EngineOptions {
+        priority: config.priority,
+        rule_matching: config.rule_matching,
+        append_output: config.append_output.clone(),
+        ..EngineOptions::default()
+    }
+}
+
+/// Warnings about rules in one line: who wants them all asks `rules check`.
+fn warn(loaded: &Loaded) {
+    let count = loaded
+        .diagnostics
+        .iter()
+        .filter(|diagnostic| !diagnostic.is_error())
+        .count();
+    if count > 0 {
+        let noun = if count == 1 { "warning" } else { "warnings" };
+        terminal::complain(&format!(
+            "tollgate: {count} {noun} about the rules; `tollgate rules check FILE` shows them\n"
+        ));
+    }
+}
+
+fn compile(plan: &event::Plan) -> Result<FilterProgram, Failure> {
+    let Some(native) = Arch::native() else {
+        return Err(Failure::new(
+            Exit::Unsupported,
+            format!("cannot watch programs on {}", std::env::consts::ARCH),
+        )
+        .help("use an x86-64 or aarch64 machine"));
+    };
+    filter::compile(plan, &FilterOptions::notify(native)).map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error)
+            .help("simplify the rule; `tollgate rules explain` shows what it asks for")
+    })
+}
+
+/// Opens the channels and readies the dispatcher, without its threads.
+fn outputs(config: &Config, quiet: bool) -> Result<Prepared, Failure> {
+    let mut channels: Vec<Box<dyn Channel>> = Vec::new();
+    if config.stdout_enabled {
+        let channel = StdoutChannel::open().map_err(|error| {
+            Failure::new(
+                Exit::BadInput,
+                format!("cannot write alerts to stdout: {error}"),
+            )
+            .help("open it, or switch it off with -o stdout_output.enabled=false")
+        })?;
+        channels.push(Box::new(channel));
+    }
+    if config.file_output.enabled {
+        let filename: PathBuf = config.file_output.filename.clone();
+        let channel = FileChannel::open(filename, config.file_output.keep_alive);
+        channels.push(Box::new(channel.map_err(|error| {
+            Failure::from_error(Exit::BadInput, &error).help(
+                "name a writable file with -o file_output.filename=FILE; a FIFO needs a reader",
+            )
+        })?));
+    }
+    Ok(Dispatcher::prepare(settings(config, quiet), channels))
+}
+
+fn settings(config: &Config, quiet: bool) -> Settings {
+    let on_problem = move |problem: &str| {
+        if !quiet {
+            terminal::complain(&format!("tollgate: {problem}\n"));
+        }
+    };
+    Settings {
+        format: format(
+            config.json_output,
+            config.json_parts,
+            config.time_format_iso_8601,
+        ),
+        buffered: config.buffered_outputs,
+        capacity: match config.queue_capacity {
+            Some(alerts) => QueueCapacity {
+                alerts,
+                ..QUEUE_CAPACITY
+            },
+            None => QUEUE_CAPACITY,
+        },
+        throttle: config.throttle,
+        ..Settings::new(host_name().into(), std::sync::Arc::new(on_problem))
+    }
+}
+
+fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
+    let time = if iso_8601 {
+        TimeFormat::Iso8601
+    } else {
+        TimeFormat::Clock
+    };
+    if json {
+        Format::Json(parts, time)
+    } else {
+        Format::Text(time)
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// A filter of this thread has a listener already.
+const EBUSY: i32 = 16;
+
+fn failure(failure: supervise::Failure) -> Failure {
+    use supervise::Failure as Cause;
+    match &failure {
+        // A shell distinguishes what is not there from what cannot be executed; that the file
+        // vanished after it was found is the first.
+        Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
+            Failure::from_error(Exit::NotFound, &failure)
+                .help("the file, its interpreter or its loader does not exist")
+        }
+        Cause::Exec { .. } => Failure::from_error(Exit::NotExecutable, &failure)
+            .help("check that it is a program for this machine, or a script with a first line like #!/bin/sh"),
+        Cause::Filter { cause } if cause.raw_os_error() == Some(EBUSY) => {
+            Failure::from_error(Exit::Unsupported, &failure).help(
+                "this program is watched by a seccomp listener already, perhaps of another \
+                 tollgate, and the kernel allows one; start it outside",
+            )
+        }
+        Cause::Filter { .. } => Failure::from_error(Exit::Unsupported, &failure)
+            .help("`tollgate doctor` shows what is missing and how to get it"),
+        Cause::Services => Failure::from_error(Exit::Internal, &failure)
+            .help("the message above says why; `tollgate doctor` shows what works here"),
+        Cause::Process { .. } => Failure::from_error(Exit::Internal, &failure)
+            .help("look at the limits on processes (ulimit -u) and open files (ulimit -n)"),
+    }
+}

@@ -1,0 +1,42 @@
+//! The command to run.
+
+use std::env;
+use std::ffi::{CString, NulError, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use sys::exec::StringArray;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::lookup;
+use crate::supervise::Command;
+
+/// Looks the command up and readies its arguments and environment for exec.
+pub(super) fn command(words: &[OsString]) -> Result<Command, Failure> {
+    let name = words
+        .first()
+        .expect("the command line has at least the command");
+    let file = lookup::resolve(name, env::var_os("PATH").as_deref())?;
+    let strings = |error: NulError| {
+        // Neither arguments nor environment can hold one, so only a test can get here.
+        Failure::new(Exit::BadInput, format!("cannot run the command: {error}"))
+    };
+    let argv: Result<Vec<_>, _> = words.iter().map(|word| c_string(word)).collect();
+    let environment: Result<Vec<_>, _> = env::vars_os()
+        .map(|(name, value)| {
+            let mut entry = name;
+            entry.push("=");
+            entry.push(value);
+            c_string(&entry)
+        })
+        .collect();
+    Ok(Command {
+        path: c_string(file.as_os_str()).map_err(strings)?,
+        argv: StringArray::new(argv.map_err(strings)?),
+        environment: StringArray::new(environment.map_err(strings)?),
+    })
+}
+
+fn c_string(text: &OsStr) -> Result<CString, NulError> {
+    CString::new(text.as_bytes())
+}

@@ -1,0 +1,207 @@
+//! What runs in the agent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use capture::container::ContainerOptions;
+use capture::notify::{CounterSnapshot, Notices, Parts, Processes, Supervisor};
+use capture::world::{LiveWorld, ProcessIndex, WorldOptions};
+use event::{Event, Lookup, Pid, Plan, Process};
+use outputs::{Dispatcher, Internal, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
+use rules::{AlertValue, Engine, Priority};
+
+use super::sink::DeferredSink;
+use crate::supervise::{Listening, Services, Start};
+use crate::terminal;
+
+/// Everything that was readied before the fork.
+pub(super) struct Blueprint {
+    pub(super) judge: Engine,
+    pub(super) plan: Plan,
+    pub(super) sink: DeferredSink,
+    pub(super) outputs: Prepared,
+    pub(super) stats: Option<StatsFile>,
+    pub(super) stats_interval: Duration,
+    pub(super) container_id: Option<String>,
+    /// How long a channel that does not move is waited for.
+    pub(super) output_timeout: Duration,
+    pub(super) quiet: bool,
+}
+
+impl Blueprint {
+    /// What the agent does first.
+    pub(super) fn into_start(self) -> Start {
+        Box::new(move |listening| {
+            let services = self.start(listening)?;
+            Ok(Box::new(services) as Box<dyn Services>)
+        })
+    }
+
+    fn start(self, listening: Listening) -> anyhow::Result<Running> {
+        let dispatcher = self.outputs.start()?;
+        self.sink.connect(dispatcher.clone());
+        let judge = Arc::new(self.judge);
+        let processes = Processes::new(listening.transparent)?;
+        let container = ContainerOptions {
+            own_id: self.container_id,
+            ..Default::default()
+        };
+        let options = WorldOptions {
+            container,
+            ..WorldOptions::default()
+        };
+        let world = LiveWorld::new(options, Arc::new(Index(processes.clone())))?;
+        let supervisor = Supervisor::start(Parts {
+            listener: listening.listener,
+            plan: self.plan,
+            judge: Arc::clone(&judge),
+            world: Arc::new(world),
+            processes,
+            notices: Arc::new(Announcer(dispatcher.clone())),
+        })
+        .context("cannot start the engine notify")?;
+        let quiet = self.quiet;
+        let on_problem: OnProblem = Arc::new(move |problem: &str| complain(quiet, problem));
+        let stats = self.stats.map(|file| {
+            let counters = supervisor.counter_source();
+            let judge = Arc::clone(&judge);
+            let source = move || snapshot(&counters(), &judge);
+            file.start(
+                self.stats_interval,
+                Arc::new(source),
+                dispatcher.clone(),
+                on_problem,
+            )
+        });
+        Ok(Running {
+            supervisor: Some(supervisor),
+            dispatcher,
+            stats: stats.transpose()?,
+            output_timeout: self.output_timeout,
+            quiet,
+        })
+    }
+}
+
+fn complain(quiet: bool, problem: &str) {
+    if !quiet {
+        terminal::complain(&format!("tollgate: {problem}\n"));
+    }
+}
+
+/// Processes that the engine has seen; of any other it cannot tell.
+struct Index(Processes);
+
+impl ProcessIndex for Index {
+    fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
+        self.0.find(pid).map_or(Lookup::Unknown, Lookup::Found)
+    }
+}
+
+/// Turns what the engine says of itself into internal alerts.
+struct Announcer(Dispatcher);
+
+impl Notices for Announcer {
+    fn undecided(&self, event: &Event<'_>, rules: u32) {
+        let (call, pid) = (event.kind.name(), event.process.pid.0);
+        self.0.emit_internal(Internal {
+            rule: "Tollgate internal: undecided event",
+            priority: Priority::Warning,
+            message: format!(
+                "rules could not be decided because something could not be learnt \
+                 (call={call} pid={pid} rules={rules})"
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.rules", AlertValue::Uint(u64::from(rules))),
+            ],
+        });
+    }
+
+    fn read_timed_out(&self, pid: Pid) {
+        self.0.emit_internal(Internal {
+            rule: "Tollgate internal: read timed out",
+            priority: Priority::Warning,
+            message: format!(
+                "a process held up the reading of its memory (pid={}): userfaultfd or FUSE",
+                pid.0
+            ),
+            fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+}
+
+/// The engine's totals for the stats file. It cannot drop: a caller waits until its call was
+/// looked at.
+fn snapshot(counters: &CounterSnapshot, judge: &Engine) -> Snapshot {
+    Snapshot {
+        events: counters.trapped,
+        drops: 0,
+        preemptions: 0,
+        filtered_in_kernel: None,
+        pieces: vec![
+            ("trapped", counters.trapped),
+            ("unjudged", counters.unjudged),
+            ("rejected_at_strings", counters.rejected_at_strings),
+            ("rejected_at_entry", counters.rejected_at_entry),
+            ("concluded_at_entry", counters.concluded_at_entry),
+            ("escalated", counters.escalated),
+            ("escalation_refused", counters.escalation_refused),
+            ("followed", counters.followed),
+            ("unreadable", counters.unreadable),
+            ("read_timeouts", counters.read_timeouts),
+            ("undecided", counters.undecided),
+            ("gone", counters.gone),
+            ("unknown_calls", counters.unknown_calls),
+            ("guessed_parents", counters.guessed_parents),
+            ("stdio_watches", counters.stdio_watches),
+            ("stdio_watches_refused", counters.stdio_watches_refused),
+            ("answer_errors", counters.answer_errors),
+            ("matched", judge.matches().map(|(_, matches)| matches).sum()),
+        ],
+    }
+}
+
+struct Running {
+    /// Taken at the end.
+    supervisor: Option<Supervisor<Engine>>,
+    dispatcher: Dispatcher,
+    stats: Option<StatsWriter>,
+    output_timeout: Duration,
+    quiet: bool,
+}
+
+impl Services for Running {
+    fn has_ended(&self) -> bool {
+        self.supervisor.as_ref().is_none_or(Supervisor::has_ended)
+    }
+
+    fn flush(&self) {
+        self.dispatcher.flush(Instant::now() + self.output_timeout);
+        // Whoever waits for the command may read the file as soon as it has ended.
+        if let Some(stats) = &self.stats {
+            stats.sample();
+        }
+    }
+
+    fn finish(mut self: Box<Self>) {
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.join();
+        }
+        self.dispatcher.flush(Instant::now() + self.output_timeout);
+        if let Some(stats) = self.stats.take() {
+            stats.stop();
+        }
+        for channel in self.dispatcher.counters().channels {
+            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let waiting = channel.pending;
+            if lost > 0 || waiting > 0 {
+                let name = channel.channel;
+                let problem = format!("{name}: {lost} alerts lost, {waiting} not delivered");
+                complain(self.quiet, &problem);
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `tollgate version`.
+
+use serde_json::json;
+
+use crate::args::Version;
+use crate::failure::Outcome;
+use crate::terminal;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Version) -> Outcome {
+    let version = env!("CARGO_PKG_VERSION");
+    if !args.json {
+        return terminal::print(&format!("tollgate {version}\n"));
+    }
+    let uname = rustix::system::uname();
+    let object = json!({
+        "name": "tollgate",
+        "version": version,
+        "architecture": std::env::consts::ARCH,
+        "kernel": uname.release().to_string_lossy(),
+        "engines": ["notify"],
+    });
+    terminal::print(&format!("{object}\n"))
+}

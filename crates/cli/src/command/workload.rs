@@ -1,0 +1,22 @@
+//! `tollgate workload`: the load generators have their own crate.
+
+use std::io;
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+
+/// Runs the verb.
+pub(crate) fn execute(args: &workload::Args) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(
+            Exit::Internal,
+            format!("cannot find the running program: {error}"),
+        )
+        .help("mount /proc")
+    })?;
+    Ok(Exit::Command(workload::run(
+        args,
+        &program,
+        &mut io::stdout().lock(),
+    )))
+}

@@ -1,0 +1,334 @@
+//! Settings as a tree whose parts know where they come from.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+
+/// Where a setting was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// In a file; lines and columns count from 1.
+    File {
+        name: Arc<str>,
+        line: usize,
+        column: usize,
+    },
+    /// On the command line, as given after `-o`.
+    Option(Arc<str>),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { name, line, column } => write!(f, "{name}:{line}:{column}"),
+            Origin::Option(text) => write!(f, "-o {text}"),
+        }
+    }
+}
+
+/// A setting or a group of settings.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) origin: Origin,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    /// `quoted` text is never a number or a boolean.
+    Scalar {
+        text: String,
+        quoted: bool,
+    },
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    /// Of the key.
+    pub(crate) origin: Origin,
+    pub(crate) node: Node,
+}
+
+/// Something is wrong with a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) origin: Origin,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(origin: &Origin, message: impl Into<String>) -> Self {
+        Self {
+            origin: origin.clone(),
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    pub(crate) fn help(self, help: impl Into<String>) -> Self {
+        Self {
+            help: Some(help.into()),
+            ..self
+        }
+    }
+}
+
+/// Deepest nesting of a configuration file; Falco's own needs 4.
+const MAX_DEPTH: usize = 32;
+
+/// Most nodes a file may have once aliases are followed.
+const MAX_NODES: usize = 100_000;
+
+/// Reads the first document of a file. An empty file is an empty mapping.
+pub(crate) fn read(name: &str, text: &str) -> Result<Node, Problem> {
+    let mut builder = Builder {
+        name: name.into(),
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        nodes: 0,
+        root: None,
+    };
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| {
+            let mark = error.marker();
+            let origin = builder.origin(mark.line(), mark.col());
+            Problem::new(&origin, error.info())
+                .help("correct the YAML: check indentation and quotes")
+        })?;
+        builder.event(event, span)?;
+        if builder.root.is_some() {
+            break;
+        }
+    }
+    Ok(builder.root.unwrap_or_else(|| Node {
+        origin: Origin::File {
+            name: name.into(),
+            line: 1,
+            column: 1,
+        },
+        value: Value::Map(Vec::new()),
+    }))
+}
+
+struct Builder {
+    name: Arc<str>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    root: Option<Node>,
+}
+
+/// A list or mapping whose end has not come yet; a mapping's children are keys and values in turn.
+struct Open {
+    children: Vec<Node>,
+    is_map: bool,
+    anchor: usize,
+    origin: Origin,
+}
+
+impl Builder {
+    fn origin(&self, line: usize, column: usize) -> Origin {
+        Origin::File {
+            name: Arc::clone(&self.name),
+            line,
+            column: column + 1,
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
+        let origin = self.origin(span.start.line(), span.start.col());
+        match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let quoted = style != ScalarStyle::Plain;
+                let value = if !quoted && matches!(&*text, "" | "~" | "null") {
+                    Value::Null
+                } else {
+                    Value::Scalar {
+                        text: text.into_owned(),
+                        quoted,
+                    }
+                };
+                self.complete(Node { origin, value }, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.start(origin, false, anchor),
+            Event::MappingStart(_, anchor, _) => self.start(origin, true, anchor),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
+                Some(node) => {
+                    self.nodes += node.count();
+                    self.complete(Node { origin, ..node }, 0)
+                }
+                None => Err(Problem::new(&origin, "the alias names nothing before it")),
+            },
+            // Comments and the frames of stream and documents.
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&mut self, origin: Origin, is_map: bool, anchor: usize) -> Result<(), Problem> {
+        if self.open.len() >= MAX_DEPTH {
+            return Err(Problem::new(
+                &origin,
+                format!("nested deeper than {MAX_DEPTH} levels"),
+            ));
+        }
+        self.open.push(Open {
+            children: Vec::new(),
+            is_map,
+            anchor,
+            origin,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Problem> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let value = if open.is_map {
+            map(open.children)?
+        } else {
+            Value::List(open.children)
+        };
+        self.complete(
+            Node {
+                origin: open.origin,
+                value,
+            },
+            open.anchor,
+        )
+    }
+
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(Problem::new(
+                &node.origin,
+                format!("more than {MAX_NODES} settings"),
+            ));
+        }
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.root = Some(node),
+        }
+        Ok(())
+    }
+}
+
+fn map(children: Vec<Node>) -> Result<Value, Problem> {
+    let mut entries: Vec<Entry> = Vec::with_capacity(children.len() / 2);
+    let mut children = children.into_iter();
+    while let (Some(key), Some(node)) = (children.next(), children.next()) {
+        let Value::Scalar { text, .. } = key.value else {
+            return Err(Problem::new(&key.origin, "the key is not text"));
+        };
+        if let Some(first) = entries.iter().find(|entry| entry.key == text) {
+            let message = format!("key `{text}` is given twice");
+            return Err(Problem::new(&key.origin, message).help(format!(
+                "the first is at {}; remove one of them",
+                first.origin
+            )));
+        }
+        entries.push(Entry {
+            key: text,
+            origin: key.origin,
+            node,
+        });
+    }
+    Ok(Value::Map(entries))
+}
+
+impl Node {
+    fn count(&self) -> usize {
+        1 + match &self.value {
+            Value::Null | Value::Scalar { .. } => 0,
+            Value::List(items) => items.iter().map(Node::count).sum(),
+            Value::Map(entries) => entries.iter().map(|entry| entry.node.count()).sum(),
+        }
+    }
+
+    /// What it is, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Scalar { text, .. } => format!("`{text}`"),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a group of settings".to_owned(),
+        }
+    }
+
+    fn expected(&self, what: &str) -> Problem {
+        Problem::new(
+            &self.origin,
+            format!("expected {what}, found {}", self.describe()),
+        )
+    }
+
+    pub(crate) fn boolean(&self) -> Result<bool, Problem> {
+        match &self.value {
+            // YAML 1.1's words too, which Falco's parser takes.
+            Value::Scalar {
+                text,
+                quoted: false,
+            } => match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "y" => Ok(true),
+                "false" | "no" | "off" | "n" => Ok(false),
+                _ => Err(self.expected("true or false")),
+            },
+            _ => Err(self.expected("true or false")),
+        }
+    }
+
+    pub(crate) fn text(&self) -> Result<&str, Problem> {
+        match &self.value {
+            Value::Scalar { text, .. } => Ok(text),
+            _ => Err(self.expected("text")),
+        }
+    }
+
+    /// A finite number that is not negative.
+    pub(crate) fn number(&self) -> Result<f64, Problem> {
+        let number = match &self.value {
+            Value::Scalar {
+                text,
+                quoted: false,
+            } => text.parse().ok(),
+            _ => None,
+        };
+        number
+            .filter(|number: &f64| number.is_finite() && *number >= 0.0)
+            .ok_or_else(|| self.expected("a number from 0 on"))
+    }
+
+    pub(crate) fn integer(&self) -> Result<u64, Problem> {
+        let number = match &self.value {
+            Value::Scalar {
+                text,
+                quoted: false,
+            } => text.parse().ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| self.expected("a whole number from 0 on"))
+    }
+
+    /// The items of a list; one scalar counts as a list of one.
+    pub(crate) fn list(&self) -> Result<&[Node], Problem> {
+        match &self.value {
+            Value::List(items) => Ok(items),
+            Value::Scalar { .. } => Ok(std::slice::from_ref(self)),
+            Value::Null => Ok(&[]),
+            Value::Map(_) => Err(self.expected("a list")),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Reading rule files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use event::Plan;
+use rules::diagnostic::Diagnostic;
+use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// The rules that are used if none are named.
+const BUILTIN: &str = include_str!("../../../rules/default.yaml");
+
+/// How messages call them.
+const BUILTIN_NAME: &str = "built-in rules";
+
+/// A rule file.
+#[derive(Debug)]
+pub(crate) struct RuleFile {
+    /// As the user named it.
+    pub(crate) name: Arc<str>,
+    /// What is in it, or why it cannot be read.
+    pub(crate) text: Result<String, String>,
+}
+
+/// Rules and everything that is wrong with them.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) files: Vec<RuleFile>,
+    pub(crate) ruleset: Ruleset,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+}
+
+/// Reads the files, of folders those that end in `.yaml` or `.yml` in the order of their names. No
+/// path at all means the built-in rules.
+pub(crate) fn load(paths: &[PathBuf]) -> Loaded {
+    let files = if paths.is_empty() {
+        vec![RuleFile {
+            name: BUILTIN_NAME.into(),
+            text: Ok(BUILTIN.to_owned()),
+        }]
+    } else {
+        paths.iter().flat_map(|path| expand(path)).collect()
+    };
+    let mut loader = Loader::new();
+    for file in &files {
+        loader = match &file.text {
+            Ok(text) => loader.add(&file.name, text),
+            Err(cause) => loader.add_unreadable(&file.name, cause),
+        };
+    }
+    let (ruleset, diagnostics) = loader.finish();
+    Loaded {
+        files,
+        ruleset,
+        diagnostics,
+    }
+}
+
+fn expand(path: &Path) -> Vec<RuleFile> {
+    if !path.is_dir() {
+        return vec![read(path)];
+    }
+    let unreadable = |cause: String| {
+        vec![RuleFile {
+            name: name(path),
+            text: Err(cause),
+        }]
+    };
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => return unreadable(error.to_string()),
+    };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            matches!(ending, Some("yaml" | "yml")) && path.is_file()
+        })
+        .collect();
+    if found.is_empty() {
+        return unreadable("the folder has no file that ends in .yaml or .yml".to_owned());
+    }
+    found.sort();
+    found.iter().map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> RuleFile {
+    let text = fs::read(path)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| {
+            String::from_utf8(bytes).map_err(|error| {
+                format!(
+                    "it is not UTF-8 text (byte {})",
+                    error.utf8_error().valid_up_to()
+                )
+            })
+        });
+    RuleFile {
+        name: name(path),
+        text,
+    }
+}
+
+fn name(path: &Path) -> Arc<str> {
+    path.display().to_string().into()
+}
+
+/// For engines that are made to be looked at, not to judge.
+pub(crate) struct NoSink;
+
+impl AlertSink for NoSink {
+    fn emit(&self, _alert: Alert) {}
+}
+
+impl Loaded {
+    /// Compiles the rules and adds what is found wrong thereby to the diagnostics. With errors
+    /// among them the engine lacks the rules concerned.
+    pub(crate) fn compile(
+        &mut self,
+        options: &EngineOptions,
+        sink: impl AlertSink + 'static,
+    ) -> (Engine, Plan) {
+        let (engine, problems) = Engine::new(&self.ruleset, options, Box::new(sink));
+        let (plan, costs) = engine.plan();
+        self.diagnostics.extend(problems.into_iter().chain(costs));
+        let order = |diagnostic: &Diagnostic| {
+            let file = &diagnostic.location.file;
+            let file = self.files.iter().position(|known| known.name == *file);
+            (file, diagnostic.location.line, diagnostic.location.column)
+        };
+        self.diagnostics.sort_by_key(order);
+        (engine, plan)
+    }
+
+    /// Text of the file with this name.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        let file = self.files.iter().find(|file| &*file.name == name)?;
+        file.text.as_deref().ok()
+    }
+
+    /// Everything that is wrong, for a terminal.
+    pub(crate) fn render<'d>(&self, diagnostics: impl Iterator<Item = &'d Diagnostic>) -> String {
+        let mut out = String::new();
+        for diagnostic in diagnostics {
+            out.push_str(&diagnostic.render(self.text(&diagnostic.location.file)));
+            out.push('\n');
+        }
+        out
+    }
+
+    /// The rules, if they can be used.
+    pub(crate) fn usable(&self) -> Result<(), Failure> {
+        let errors = self
+            .diagnostics
+            .iter()
+            .filter(|diagnostic| diagnostic.is_error());
+        let count = errors.clone().count();
+        if count == 0 {
+            return Ok(());
+        }
+        let noun = if count == 1 { "error" } else { "errors" };
+        let message = format!(
+            "cannot use the rules: {count} {noun}\n{}",
+            self.render(errors)
+        );
+        Err(Failure::new(Exit::BadInput, message.trim_end())
+            .help("correct them; `tollgate rules check FILE` shows warnings too"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_builtin_rules_compile_without_a_problem() {
+        let mut loaded = load(&[]);
+        loaded.compile(&EngineOptions::default(), NoSink);
+        assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
+        assert!(!loaded.ruleset.rules.is_empty());
+    }
+
+    #[test]
+    fn folders_give_their_yaml_files_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.yml", "a.yaml", "c.txt"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let names: Vec<_> = expand(dir.path())
+            .iter()
+            .map(|file| file.name.rsplit('/').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, ["a.yaml", "b.yml"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_diagnostic_and_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let latin1 = dir.path().join("latin1.yaml");
+        fs::write(&latin1, b"# caf\xe9\n").unwrap();
+        for (path, cause) in [
+            (dir.path().join("none.yaml"), "No such file"),
+            (dir.path().join(""), "latin1.yaml"),
+            (latin1.clone(), "it is not UTF-8 text (byte 5)"),
+        ] {
+            let loaded = load(&[path]);
+            let text = loaded.render(loaded.diagnostics.iter());
+            assert!(text.contains(cause), "{text}");
+            assert!(text.contains("LOAD_ERR_FILE_READ"), "{text}");
+            assert_eq!(loaded.usable().unwrap_err().exit, Exit::BadInput);
+        }
+    }
+}
