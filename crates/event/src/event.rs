@@ -71,6 +71,12 @@ pub struct Live {
 }
 
 /// One system call or internal happening.
+///
+/// An engine may show the same event at several stages. Its number, time and processor are the
+/// same at all of them, `live` is shared by them only where nothing that the call changes
+/// ([`crate::EventKind::changes`]) has been asked for (fields never ask too early), and `image` is
+/// the new program from [`Stage::Exit`] on if an exec succeeded. Flags and other enumerated
+/// parameters have the values of the architecture that this program was built for.
 pub struct Event<'a> {
     /// Counts from 1 within a run (`evt.num`).
     pub number: u64,
