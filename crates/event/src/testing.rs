@@ -284,6 +284,7 @@ pub struct EventBuilder {
     world: FakeWorld,
     world_after: Option<FakeWorld>,
     time_ns: u64,
+    live: Live,
     arena: Bump,
 }
 
@@ -317,6 +318,7 @@ impl EventBuilder {
             world: FakeWorld::default(),
             world_after: None,
             time_ns: 1_700_000_000_123_456_789,
+            live: Live::default(),
             arena: Bump::new(),
         }
     }
@@ -430,7 +432,8 @@ impl EventBuilder {
         self
     }
 
-    /// The event as far as it is known at a stage.
+    /// The event as far as it is known at a stage. What the world has once answered is kept for
+    /// later stages, as an engine does.
     pub fn at(&self, stage: Stage) -> Event<'_> {
         let after = stage == Stage::Exit;
         let outcome = match self.outcome {
@@ -464,7 +467,7 @@ impl EventBuilder {
             descriptor: self.descriptor_at(stage),
             outcome,
             world: world.unwrap_or(&self.world),
-            live: self.arena.alloc(Live::default()),
+            live: &self.live,
             arena: &self.arena,
         }
     }

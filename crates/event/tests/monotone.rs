@@ -182,7 +182,7 @@ impl Scene {
         let number = self.numbers[at];
         let in_memory = !matches!(source, ParamSource::Register(_));
         match source {
-            ParamSource::Process | ParamSource::Nowhere if number % 2 == 0 => return None,
+            ParamSource::Process | ParamSource::Nowhere if number.is_multiple_of(2) => return None,
             ParamSource::Process | ParamSource::Nowhere => {}
             _ if in_memory && self.unreadable == Some(at) => return Some(Arg::Unreadable),
             _ => {}
@@ -304,22 +304,33 @@ fn world(
 
 fn check(scene: &Scene, fields: &[Field]) {
     let builder = scene.builder();
+    // In the order of an engine: what is asked early must not spoil what is asked late.
+    let stages = [Stage::Registers, Stage::Strings, Stage::Entry].map(|stage| builder.at(stage));
+    let earlier: Vec<[Value<'_>; 3]> = fields
+        .iter()
+        .map(|field| stages.each_ref().map(|event| field.extract(event)))
+        .collect();
     let end = builder.complete();
-    let earlier = [Stage::Registers, Stage::Strings, Stage::Entry].map(|stage| builder.at(stage));
-    for field in fields {
+    // A world that has told nothing yet: what was asked early must not have spoilt the end.
+    let alone = scene.builder();
+    let fresh = alone.complete();
+    for (field, earlier) in fields.iter().zip(earlier) {
         let last = field.extract(&end);
-        for event in &earlier {
-            let value = field.extract(event);
+        let name = scene.kind.name();
+        assert_eq!(
+            last,
+            field.extract(&fresh),
+            "{field} of {name} is stale: {scene:?}"
+        );
+        for (event, value) in stages.iter().zip(earlier) {
             assert!(
                 value == Value::Unknown || value == last,
-                "{field} of {} at {:?} is {value:?}, at the end {last:?}: {scene:?}",
-                scene.kind.name(),
+                "{field} of {name} at {:?} is {value:?}, at the end {last:?}: {scene:?}",
                 event.stage,
             );
             assert!(
                 event.stage >= field.dependency(scene.kind) || value == Value::Unknown,
-                "{field} of {} is known at {:?}",
-                scene.kind.name(),
+                "{field} of {name} is known at {:?}",
                 event.stage,
             );
         }

@@ -306,15 +306,18 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
 fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Stage {
     let changes = kind.changes();
     let own = argument.index() == Some(0);
+    // The kernel tells credentials and namespaced ids at once, and sessions and resources too
+    // (`/proc/PID/status`, `/proc/PID/stat`), and an engine keeps what it was told for the rest of
+    // the event: asking for one of them early would make the others old.
+    let status = changes.credentials || changes.namespaces || changes.session || changes.thread;
     let changed = match fact {
-        ProcessFact::Identity | ProcessFact::Resources | ProcessFact::AncestorIdentity => false,
+        ProcessFact::Identity | ProcessFact::AncestorIdentity => false,
         ProcessFact::Thread => changes.thread,
         ProcessFact::Image => changes.image,
         ProcessFact::Comm => changes.comm,
         ProcessFact::CommandLine => changes.comm || changes.image,
-        ProcessFact::Credentials => changes.credentials,
-        ProcessFact::Session => changes.session,
-        ProcessFact::Namespaced => changes.session || changes.namespaces || changes.thread,
+        ProcessFact::Credentials | ProcessFact::Namespaced => status,
+        ProcessFact::Session | ProcessFact::Resources => changes.session,
         ProcessFact::Leader => changes.session || changes.comm || changes.image,
         ProcessFact::Directory => changes.directory,
         ProcessFact::Container => changes.namespaces,
