@@ -465,6 +465,84 @@ fn text_alerts_have_time_priority_and_message() {
 }
 
 #[test]
+fn a_watched_program_cannot_be_watched_twice_and_is_told_so() {
+    if !can_watch() {
+        assert_eq!(run(&["run", "true"]).status.code(), Some(3));
+        return;
+    }
+    let watched = Watched::new();
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let inner = format!("{program} run -r {} -- true", watched.path("rules.yaml"));
+    let output = watched.run(&[], &inner);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("listener already"),
+        "{}",
+        stderr(&output)
+    );
+    let output = watched.run(&[], &format!("{program} doctor"));
+    assert_eq!(output.status.code(), Some(3), "{}", stdout(&output));
+    assert!(
+        stdout(&output).ends_with("because of: notify-listener, notify-continue.\n"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn a_stuck_output_loses_by_count_and_the_command_is_not_held_up() {
+    if !can_watch() {
+        assert_eq!(run(&["run", "true"]).status.code(), Some(3));
+        return;
+    }
+    let watched = Watched::new();
+    let fifo = watched.path("fifo");
+    let made = Command::new("mkfifo")
+        .arg(&fifo)
+        .status()
+        .expect("mkfifo is everywhere");
+    assert!(made.success());
+    // Both ends, so that opening waits for nobody; and nobody reads.
+    let _reader = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&fifo)
+        .expect("it was made");
+    let stats = watched.path("stats");
+    let output = watched.run(
+        &[
+            "-o",
+            "stdout_output.enabled=false",
+            "-o",
+            "output_timeout=300",
+            "-o",
+            "outputs_queue.capacity=4",
+            "-o",
+            "file_output={enabled: true, keep_alive: true}",
+            "-o",
+            &format!("file_output.filename={fifo}"),
+            "-s",
+            &stats,
+        ],
+        "i=0; while [ $i -lt 2000 ]; do read x < @; i=$((i+1)); done",
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let stats = fs::read_to_string(&stats).expect("it was written");
+    let last: serde_json::Value =
+        serde_json::from_str(stats.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(last["alerts"]["emitted"], 2000);
+    let file = &last["alerts"]["channels"]["file"];
+    let count = |name: &str| file[name].as_u64().expect("a number");
+    assert!(count("lost_queue_full") > 0, "{file}");
+    assert_eq!(count("queued") + count("lost_queue_full"), 2000, "{file}");
+    assert_eq!(
+        count("delivered") + count("pending"),
+        count("queued"),
+        "{file}"
+    );
+}
+
+#[test]
 fn the_throttle_holds_back_and_says_so() {
     if !can_watch() {
         assert_eq!(run(&["run", "true"]).status.code(), Some(3));

@@ -74,6 +74,8 @@ struct State {
     counters: QueueCounters,
     /// Losses that the channel itself has announced.
     announced: u64,
+    /// A notice of losses is being delivered; a flush waits for it like for an alert.
+    announcing: bool,
     flush: bool,
     reopen: bool,
     stop: bool,
@@ -159,15 +161,23 @@ impl Queue {
         self.idle.notify_all();
     }
 
-    /// Losses that the channel has not announced, and all losses; they count as announced now.
-    pub(crate) fn take_unannounced(&self) -> (u64, u64) {
+    /// Losses that the channel has not announced, and all losses. If there are some, they count as
+    /// announced from the following [`Queue::finish_announcement`] on.
+    pub(crate) fn start_announcement(&self) -> Option<(u64, u64)> {
         let mut state = self.state();
-        let total = state.counters.lost();
         let unannounced = state.unannounced();
+        if unannounced == 0 {
+            return None;
+        }
+        let total = state.counters.lost();
         state.announced = total;
-        drop(state);
+        state.announcing = true;
+        Some((unannounced, total))
+    }
+
+    pub(crate) fn finish_announcement(&self) {
+        self.state().announcing = false;
         self.idle.notify_all();
-        (unannounced, total)
     }
 
     pub(crate) fn reopen(&self) {
@@ -234,7 +244,10 @@ impl State {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.in_flight.0 == 0 && self.unannounced() == 0
+        self.waiting.is_empty()
+            && self.in_flight.0 == 0
+            && !self.announcing
+            && self.unannounced() == 0
     }
 }
 

@@ -70,16 +70,18 @@ impl Worker {
     /// Puts a line about lost alerts in front of the next ones. Returns whether there was one.
     fn announce(&mut self, reported: &mut Option<Instant>) -> bool {
         let lane = &self.hub.lanes[self.lane];
-        let (lost, total) = lane.queue.take_unannounced();
-        if lost == 0 {
+        let Some((lost, total)) = lane.queue.start_announcement() else {
             return false;
-        }
+        };
         let notice = self.hub.loss_notice(&lane.name, lost, total);
-        if let Err(error) = self.channel.deliver(&[notice]) {
-            self.report(reported, "cannot write alerts to", &error.source);
+        let result = self.channel.deliver(&[notice]);
+        let queue = &self.hub.lanes[self.lane].queue;
+        queue.finish_announcement();
+        if let Err(error) = result {
             if error.dead {
-                self.hub.lanes[self.lane].queue.die();
+                queue.die();
             }
+            self.report(reported, "cannot write alerts to", &error.source);
         }
         true
     }

@@ -19,8 +19,13 @@ const ALLOW_ALL: [SockFilter; 1] = [SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RE
 const LISTENER_FIX: &str = "run outside the sandbox, or let its seccomp profile allow seccomp(2); \
                             gVisor has no user notification";
 
-/// `EBUSY`.
+/// `EBUSY`: a filter of this thread has a listener.
 const EBUSY: i32 = 16;
+
+const BUSY: &str = "this process is watched by a listener already, and the kernel allows one only";
+
+const BUSY_FIX: &str = "run outside of the other supervisor: another tollgate, or a container \
+                        runtime with seccomp notification";
 
 pub(super) fn filter() -> Support {
     in_child(|| {
@@ -48,10 +53,7 @@ pub(super) fn listener() -> Support {
             .and_then(|()| install_filter(&ALLOW_ALL, FilterFlags::NEW_LISTENER))
         {
             Ok(_) => Support::yes("a filter with a listener was loaded"),
-            Err(error) if error.is(EBUSY) => Support::no(
-                "this process is watched by a listener already, and the kernel allows one only",
-                "run outside of the other supervisor (another tollgate, a container runtime with seccomp notification)",
-            ),
+            Err(error) if error.is(EBUSY) => Support::no(BUSY, BUSY_FIX),
             Err(error) => Support::no(error.to_string(), LISTENER_FIX),
         }
     })
@@ -60,7 +62,8 @@ pub(super) fn listener() -> Support {
 pub(super) fn continue_call() -> Support {
     in_child(|| match round_trip(FilterFlags::default(), |_| Ok(())) {
         Ok(()) => Support::yes("a call was seen, continued and gave its true result"),
-        Err(why) => Support::no(why, "run Linux 5.5 or newer"),
+        Err(Trouble::Busy) => Support::no(BUSY, BUSY_FIX),
+        Err(Trouble::Failed(why)) => Support::no(why, "run Linux 5.5 or newer"),
     })
 }
 
@@ -68,9 +71,11 @@ pub(super) fn wait_killable() -> Support {
     in_child(
         || match round_trip(FilterFlags::WAIT_KILLABLE_RECV, |_| Ok(())) {
             Ok(()) => Support::yes("a call was seen with it"),
-            Err(why) => Support::partial_with_fix(
+            Err(Trouble::Busy) => Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX),
+            Err(Trouble::Failed(why)) => Support::partial_with_fix(
                 format!(
-                    "{why}: a signal may make a program repeat a call that was seen, and an alert come twice"
+                    "{why}: a signal may make a program repeat a call that was seen, and an alert \
+                 come twice"
                 ),
                 "run Linux 5.19 or newer",
             ),
@@ -79,15 +84,14 @@ pub(super) fn wait_killable() -> Support {
 }
 
 pub(super) fn sync_wake_up() -> Support {
-    in_child(|| {
-        let ready = |listener: &Listener| listener.set_sync_wake_up(true);
-        match round_trip(FilterFlags::default(), ready) {
-            Ok(()) => Support::yes("a call was seen with it"),
-            Err(why) => Support::partial_with_fix(
-                format!("{why}: each seen call may wake another CPU, about 20 us instead of 3"),
-                "run Linux 6.6 or newer",
-            ),
-        }
+    let ready = |listener: &Listener| listener.set_sync_wake_up(true);
+    in_child(|| match round_trip(FilterFlags::default(), ready) {
+        Ok(()) => Support::yes("a call was seen with it"),
+        Err(Trouble::Busy) => Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX),
+        Err(Trouble::Failed(why)) => Support::partial_with_fix(
+            format!("{why}: each seen call may wake another CPU, about 20 us instead of 3"),
+            "run Linux 6.6 or newer",
+        ),
     })
 }
 
@@ -106,14 +110,32 @@ pub(super) fn no_new_privs() -> Support {
     )
 }
 
+/// Why a round trip did not come about.
+enum Trouble {
+    /// There is a listener already.
+    Busy,
+    Failed(String),
+}
+
+impl From<sys::SyscallError> for Trouble {
+    fn from(error: sys::SyscallError) -> Self {
+        if error.is(EBUSY) {
+            Self::Busy
+        } else {
+            Self::Failed(error.to_string())
+        }
+    }
+}
+
 /// Has a thread of this process make a call that the main thread sees and lets continue.
 fn round_trip(
     flags: FilterFlags,
     ready: impl FnOnce(&Listener) -> sys::Result<()>,
-) -> Result<(), String> {
+) -> Result<(), Trouble> {
+    let failed = |why: &str| Trouble::Failed(why.to_owned());
     let expected = getppid_raw();
-    let program = notify_getppid()?;
-    set_no_new_privs().map_err(|error| error.to_string())?;
+    let program = notify_getppid().ok_or_else(|| failed("this architecture is not supported"))?;
+    set_no_new_privs()?;
     let (sender, receiver) = channel();
     let (go, wait_for_go) = channel::<()>();
     let caller = thread::spawn(move || {
@@ -127,18 +149,20 @@ fn round_trip(
             -1
         }
     });
-    let listener = receiver.recv().map_err(|error| error.to_string())?;
-    let listener = listener
-        .map_err(|error| error.to_string())?
-        .map(Listener::new)
-        .ok_or("the kernel gave no listener")?;
-    ready(&listener).map_err(|error| error.to_string())?;
-    go.send(()).map_err(|error| error.to_string())?;
-    answer(&listener).map_err(|error| error.to_string())?;
+    let installed = receiver
+        .recv()
+        .map_err(|error| failed(&error.to_string()))?;
+    let listener = installed?.map(Listener::new);
+    let listener = listener.ok_or_else(|| failed("the kernel gave no listener"))?;
+    ready(&listener)?;
+    go.send(()).map_err(|error| failed(&error.to_string()))?;
+    answer(&listener)?;
     match caller.join() {
         Ok(result) if result == expected => Ok(()),
-        Ok(result) => Err(format!("the call gave {result} instead of {expected}")),
-        Err(_) => Err("the thread that made the call failed".to_owned()),
+        Ok(result) => Err(failed(&format!(
+            "the call gave {result} instead of {expected}"
+        ))),
+        Err(_) => Err(failed("the thread that made the call failed")),
     }
 }
 
@@ -154,11 +178,9 @@ fn answer(listener: &Listener) -> sys::Result<()> {
 }
 
 /// A filter that asks about `getppid` alone.
-fn notify_getppid() -> Result<[SockFilter; 4], String> {
-    let number = abi::Arch::native()
-        .and_then(|arch| abi::Syscall::from_name("getppid")?.number(arch))
-        .ok_or("this architecture is not supported")?;
-    Ok([
+fn notify_getppid() -> Option<[SockFilter; 4]> {
+    let number = abi::Syscall::from_name("getppid")?.number(abi::Arch::native()?)?;
+    Some([
         SockFilter::stmt(BPF_LD | BPF_W | BPF_ABS, DATA_NR),
         SockFilter::jump(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
         SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),

@@ -55,10 +55,33 @@ fn page(command: Command, verb: &[String]) -> std::io::Result<String> {
         write_exit_status(&mut page);
     }
     if is_run {
+        page.push_str(STATS_FILE);
         write_keys(&mut page);
     }
     Ok(page)
 }
+
+/// What a line of the stats file means.
+const STATS_FILE: &str = r#".SH "STATS FILE"
+One JSON object a line, each interval and at the end of CMD.
+.TP
+\fBcur\fR, \fBdelta\fR
+totals since the start, and what was added since the line before: events, drops, preemptions
+.TP
+\fBevents\fR
+every planned call that reached the program, also those that a predicate discarded at once
+.TP
+\fBfiltered_in_kernel\fR
+null: a call that the seccomp filter lets pass is not visible to any process, so that events is not
+the number of calls of CMD
+.TP
+\fBpieces\fR
+what became of the events
+.TP
+\fBalerts\fR
+emitted, suppressed by outputs.rate, raised by the program about itself; by channel: queued,
+delivered, and lost because the queue was full or writing failed
+"#;
 
 fn write_exit_status(page: &mut String) {
     page.push_str(".SH \"EXIT STATUS\"\n");

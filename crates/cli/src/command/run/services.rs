@@ -1,5 +1,6 @@
 //! What runs in the agent.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,7 @@ impl Blueprint {
             dispatcher,
             stats: stats.transpose()?,
             output_timeout: self.output_timeout,
+            flush_deadline: OnceCell::new(),
             quiet,
         })
     }
@@ -170,6 +172,8 @@ struct Running {
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
     output_timeout: Duration,
+    /// Set by the first flush.
+    flush_deadline: OnceCell<Instant>,
     quiet: bool,
 }
 
@@ -179,7 +183,11 @@ impl Services for Running {
     }
 
     fn flush(&self) {
-        self.dispatcher.flush(Instant::now() + self.output_timeout);
+        // A channel that does not move delays the command's end once, however often it is flushed.
+        let deadline = *self
+            .flush_deadline
+            .get_or_init(|| Instant::now() + self.output_timeout);
+        self.dispatcher.flush(deadline);
         // Whoever waits for the command may read the file as soon as it has ended.
         if let Some(stats) = &self.stats {
             stats.sample();
