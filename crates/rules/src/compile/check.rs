@@ -361,13 +361,23 @@ fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
 }
 
 fn field_problem(error: &FieldError, name: &FieldName) -> Problem {
-    let mut problem = Problem::new(Code::CompileCondition, name.span, error.to_string());
-    if let FieldError::Unknown { suggestion, .. } = error {
-        problem.unknown = true;
-        problem.help = suggestion
-            .as_ref()
-            .map(|field| format!("did you mean `{field}`?"));
-    }
+    let (message, suggestion) = match error {
+        FieldError::Unknown { name, suggestion } => {
+            (format!("there is no field `{name}`"), suggestion.as_ref())
+        }
+        FieldError::UnknownPart {
+            field,
+            argument,
+            suggestion,
+        } => (
+            format!("`{field}` has no part `{argument}`"),
+            suggestion.as_ref(),
+        ),
+        other => (other.to_string(), None),
+    };
+    let mut problem = Problem::new(Code::CompileCondition, name.span, message);
+    problem.unknown = matches!(error, FieldError::Unknown { .. });
+    problem.help = suggestion.map(|name| format!("did you mean `{name}`?"));
     problem
 }
 

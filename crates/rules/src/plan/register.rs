@@ -125,6 +125,9 @@ pub(super) fn project(
             .and_then(|at| param(field, at, atom, test, wanted, kind, call)),
         Source::OpenFlags => open_access(field, test, wanted, kind, call),
         _ if field.spec.name == "fd.num" && !negated => descriptor_number(test, wanted, kind, call),
+        _ if field.spec.name == "fd.name_changed" && !negated => {
+            passed_address(test, wanted, kind, call)
+        }
         _ if is_result(field, kind) && !negated => duplicate(test, wanted, call),
         _ => None,
     };
@@ -374,6 +377,22 @@ fn descriptor_number(test: &Test, wanted: bool, kind: EventKind, call: Syscall) 
         DescriptorSource::Duplicated(_) => duplicate(test, wanted, call),
         _ => None,
     }
+}
+
+/// `fd.name_changed`: a call gives a socket a new name only if it passes an address.
+fn passed_address(test: &Test, wanted: bool, kind: EventKind, call: Syscall) -> Option<Groups> {
+    let DescriptorSource::Addressed { address, .. } = kind.spec().descriptor else {
+        return None;
+    };
+    let Test::Bool(expected) = test else {
+        return None;
+    };
+    if *expected != wanted {
+        return None;
+    }
+    Some(vec![vec![
+        Register::of(call, address, false)?.test(TestOp::Ne, 0),
+    ]])
 }
 
 /// The result of dup2 and dup3: the descriptor that was asked for, or an error.

@@ -2,5 +2,7 @@
 
 mod case;
 mod engine;
+mod examples;
 mod properties;
 mod reference;
+mod stock;

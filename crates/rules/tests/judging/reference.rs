@@ -134,7 +134,10 @@ fn one(compare: &Compare, name: &str, left: Value<'_>, event: &Event<'_>) -> Ans
         Right::ListName(name, _) => panic!("unresolved list {name}"),
     };
     let each = |text: &Vec<u8>| {
-        let text = String::from_utf8(text.clone()).expect("rules of tests are text");
+        let Ok(text) = String::from_utf8(text.clone()) else {
+            // Only fields have such values, and tests compare them for equality alone.
+            return Some((left == Value::Text(text)) != (compare.op == Op::Ne));
+        };
         if name.ends_with(".name") && matches!(left, Value::Ip(_)) {
             return host(left, &text, event).map(|same| same != (compare.op == Op::Ne));
         }
@@ -218,6 +221,9 @@ fn compare_text(op: Op, left: &[u8], right: &str) -> bool {
             };
             parts(&lossy).starts_with(&parts(right))
         }
+        // Tests order numbers only. `evt.rawarg.flags` is a number by its first kind of event, and
+        // where another kind has a text of that name no number is found.
+        Op::Lt | Op::Le | Op::Gt | Op::Ge => false,
         other => panic!("tests do not use {other:?} on texts"),
     }
 }

@@ -1,0 +1,412 @@
+//! What rules do on chosen events.
+
+use abi::Syscall;
+use event::{Containment, Stage, Weight};
+use rules::{AlertValue, AppendOutput, Code, EngineOptions, ExtraField, Priority, RuleMatching};
+
+use crate::case::Case;
+use crate::engine::{all_matching, conclude, engine, rule_text, try_engine, weigh};
+
+const O_WRONLY: u64 = 1;
+const O_TRUNC: u64 = 0o1000;
+
+fn open(path: &str, flags: u64) -> Case {
+    let mut case = Case::new(Syscall::OPENAT, [0xffff_ff9c, 0x1000, flags, 0, 0, 0]);
+    case.text = Some(path.as_bytes().to_vec());
+    case.result = Some(3);
+    case
+}
+
+fn rule(name: &str, condition: &str, output: &str) -> String {
+    rule_text(name, condition).replace("output: matched", &format!("output: '{output}'"))
+}
+
+#[test]
+fn a_match_becomes_an_alert_with_text_and_typed_fields() {
+    let text = rule(
+        "Write below etc",
+        "evt.type = openat and evt.is_open_write = true and fd.name startswith /etc",
+        "*file=%fd.name by %proc.name (%5evt.type|%toupper(proc.pname)) fd=%fd.num %proc.aname[7]",
+    ) + "  tags: [b, a]\n";
+    let (engine, kept) = engine(
+        &text,
+        &EngineOptions {
+            clock: || 42,
+            ..EngineOptions::default()
+        },
+    );
+    assert_eq!(
+        conclude(&engine, &open("/etc/passwd", O_WRONLY), Stage::Exit),
+        0
+    );
+    let alerts = kept.take();
+    assert_eq!(alerts.len(), 1);
+    let alert = &alerts[0];
+    assert_eq!(
+        alert.message,
+        "file=/etc/passwd by cat (opena|BASH) fd=3 <NA>"
+    );
+    assert_eq!(&*alert.rule, "Write below etc");
+    assert_eq!(alert.priority, Priority::Warning);
+    assert_eq!(&*alert.source, "syscall");
+    assert_eq!(*alert.tags, ["a", "b"]);
+    assert_eq!(&*alert.hostname, "test-host");
+    assert_eq!(
+        (alert.time_ns, alert.made_ns),
+        (1_700_000_000_123_456_789, 42)
+    );
+    let fields: Vec<(&str, AlertValue)> = alert
+        .fields
+        .iter()
+        .map(|(name, value)| (&**name, value.clone()))
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            ("fd.name", AlertValue::Text("/etc/passwd".to_owned())),
+            ("proc.name", AlertValue::Text("cat".to_owned())),
+            ("evt.type", AlertValue::Text("openat".to_owned())),
+            ("proc.pname", AlertValue::Text("bash".to_owned())),
+            ("fd.num", AlertValue::Int(3)),
+            ("proc.aname[7]", AlertValue::Absent),
+        ]
+    );
+    assert_eq!(
+        engine.matches().collect::<Vec<_>>(),
+        [("Write below etc", 1)]
+    );
+    assert_eq!(engine.concluded(), 1);
+}
+
+#[test]
+fn the_first_rule_in_load_order_matches_unless_all_are_asked_for() {
+    let text = rule_text("first", "evt.type = openat") + &rule_text("second", "evt.type = openat");
+    for (rule_matching, expected) in [
+        (RuleMatching::First, &["first"][..]),
+        (RuleMatching::All, &["first", "second"]),
+    ] {
+        let (engine, kept) = engine(
+            &text,
+            &EngineOptions {
+                rule_matching,
+                ..EngineOptions::default()
+            },
+        );
+        conclude(&engine, &open("/x", 0), Stage::Exit);
+        let names: Vec<String> = kept
+            .take()
+            .iter()
+            .map(|alert| alert.rule.to_string())
+            .collect();
+        assert_eq!(names, expected);
+    }
+}
+
+#[test]
+fn rules_below_the_priority_and_disabled_rules_are_not_evaluated() {
+    let text = rule_text("low", "evt.type = openat").replace("WARNING", "DEBUG")
+        + &rule_text("off", "evt.type = openat")
+        + "  enabled: false\n";
+    let options = EngineOptions {
+        priority: Priority::Notice,
+        ..EngineOptions::default()
+    };
+    let (engine, _) = engine(&text, &options);
+    assert_eq!(engine.matches().count(), 0);
+    assert_eq!(weigh(&engine, &open("/x", 0), Stage::Exit), Weight::Reject);
+}
+
+#[test]
+fn a_match_waits_for_what_its_output_prints() {
+    let condition = "evt.type = openat and fd.name = /etc/shadow";
+    let case = open("/etc/shadow", 0);
+    let (plain, _) = engine(&rule("r", condition, "%proc.name"), &all_matching());
+    assert_eq!(weigh(&plain, &case, Stage::Strings), Weight::Undecided);
+    assert_eq!(weigh(&plain, &case, Stage::Entry), Weight::Settled);
+    let (result, _) = engine(&rule("r", condition, "%evt.res"), &all_matching());
+    assert_eq!(weigh(&result, &case, Stage::Entry), Weight::Undecided);
+    assert_eq!(weigh(&result, &case, Stage::Exit), Weight::Settled);
+    assert_eq!(
+        weigh(&result, &open("/tmp/x", 0), Stage::Strings),
+        Weight::Reject
+    );
+}
+
+#[test]
+fn what_cannot_be_read_stays_undecided_and_is_counted() {
+    let text = rule_text("r", "evt.type = openat and fd.name = /etc/shadow");
+    let (engine, kept) = engine(&text, &all_matching());
+    let mut case = open("/etc/shadow", 0);
+    case.text = None;
+    assert_eq!(weigh(&engine, &case, Stage::Exit), Weight::Undecided);
+    assert_eq!(conclude(&engine, &case, Stage::Exit), 1);
+    assert!(kept.take().is_empty());
+}
+
+#[test]
+fn an_unknown_container_is_not_the_host() {
+    let (engine, kept) = engine(
+        &rule_text("r", "evt.type = openat and container.id != host"),
+        &all_matching(),
+    );
+    let mut case = open("/x", 0);
+    for (containment, alerts) in [
+        (Containment::Host, 0),
+        (Containment::Known, 1),
+        (Containment::Unknown, 1),
+    ] {
+        case.containment = containment;
+        conclude(&engine, &case, Stage::Exit);
+        assert_eq!(kept.take().len(), alerts, "{containment:?}");
+    }
+}
+
+#[test]
+fn outputs_are_appended_where_they_apply() {
+    let text = rule("r", "evt.type = openat", "base") + "  tags: [x, y]\n";
+    let append = AppendOutput {
+        tags: ["x".to_owned()].into(),
+        source: Some("syscall".to_owned()),
+        extra_output: Some("by %proc.name".to_owned()),
+        extra_fields: vec![
+            ExtraField::Field("proc.pname".to_owned()),
+            ExtraField::Formatted {
+                name: "who".to_owned(),
+                format: "%user.name!".to_owned(),
+            },
+        ],
+        ..AppendOutput::default()
+    };
+    let other = AppendOutput {
+        rule: Some("another".to_owned()),
+        extra_output: Some("never".to_owned()),
+        ..AppendOutput::default()
+    };
+    let options = EngineOptions {
+        append_output: vec![append, other],
+        ..all_matching()
+    };
+    let (engine, kept) = engine(&text, &options);
+    conclude(&engine, &open("/x", 0), Stage::Exit);
+    let alert = kept.take().remove(0);
+    assert_eq!(alert.message, "base by cat");
+    let names: Vec<&str> = alert.fields.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["proc.name", "proc.pname", "who"]);
+    assert_eq!(alert.fields[2].1, AlertValue::Text("daemon!".to_owned()));
+}
+
+#[test]
+fn all_problems_of_all_rules_are_reported_with_place_and_help() {
+    let text = rule_text(
+        "a",
+        "evt.type = opne and proc.nme = x and fd.num contains 3",
+    ) + &rule_text(
+        "b",
+        "evt.type = open and fd.sip = 10.0.0 and fd.snet = 10.0.0.1",
+    ) + &rule_text("c", "evt.type = open and proc.name = val(fd.num)")
+        + &rule_text(
+            "d",
+            "evt.type = open and fd.num = three and proc.name regex \"a(\"",
+        )
+        + &rule_text("e", "evt.type = open and evt.is_open_read = yes")
+        + &rule("f", "evt.type = open", "%proc.nme and %")
+        + &rule_text("ok", "evt.type = open");
+    let (engine, _, diagnostics) = try_engine(&text, &all_matching());
+    let shown: Vec<String> = diagnostics
+        .iter()
+        .filter(|found| found.is_error())
+        .map(|found| {
+            format!(
+                "{} {} {} | {}",
+                found.location,
+                found.context,
+                found.message,
+                found.help.as_deref().unwrap_or("")
+            )
+        })
+        .collect();
+    let expected = [
+        ("3:26", "rule a", "no event type `opne`", "open"),
+        ("3:35", "rule a", "proc.nme", "proc.name"),
+        (
+            "3:59",
+            "rule a",
+            "`contains` does not apply to `fd.num`, which is a number",
+            "use one of",
+        ),
+        ("8:44", "rule b", "`10.0.0` is not an IP address", ""),
+        ("8:65", "rule b", "`10.0.0.1` is not a network", ""),
+        (
+            "13:51",
+            "rule c",
+            "`proc.name` is a text and `fd.num` is a number",
+            "",
+        ),
+        ("18:44", "rule d", "`three` is not a number", ""),
+        ("18:70", "rule d", "is not a regular expression", ""),
+        ("23:54", "rule e", "`yes` is neither `true` nor `false`", ""),
+        ("29:", "rule f", "proc.nme", "proc.name"),
+        (
+            "29:",
+            "rule f",
+            "the output ends with `%`",
+            "leave the `%` out",
+        ),
+    ];
+    for (place, rule, message, help) in expected {
+        let found = shown.iter().any(|line| {
+            line.contains(&format!("test.yaml:{place}"))
+                && line.contains(rule)
+                && line.contains(message)
+                && line.contains(help)
+        });
+        assert!(found, "{place} {message}\n{shown:#?}");
+    }
+    assert_eq!(shown.len(), expected.len(), "{shown:#?}");
+    assert!(
+        diagnostics
+            .iter()
+            .any(|found| found.code == Code::CompileOutput)
+    );
+    assert_eq!(engine.matches().collect::<Vec<_>>(), [("ok", 0)]);
+}
+
+#[test]
+fn unknown_fields_are_forgiven_where_the_rule_says_so() {
+    let skip = "  skip-if-unknown-filter: true\n";
+    let text = rule_text("a", "evt.type = open and ka.verb = x")
+        + skip
+        + &rule_text("b", "evt.type = open and ka.verb = x and fd.num contains 3")
+        + skip;
+    let (engine, _, diagnostics) = try_engine(&text, &all_matching());
+    let codes: Vec<(&str, Code)> = diagnostics
+        .iter()
+        .map(|found| (found.context.as_str(), found.code))
+        .collect();
+    assert!(codes.contains(&("rule a", Code::UnknownFilter)));
+    assert!(codes.contains(&("rule b", Code::CompileCondition)));
+    assert_eq!(engine.matches().count(), 0);
+}
+
+#[test]
+fn doubtful_conditions_are_warned_about() {
+    let text = rule_text("a", "proc.name = x") // nearly every type of event
+        + &rule_text("b", "evt.type = open and proc.name != \"<NA>\"")
+        + &rule_text("c", "evt.type = open and proc.name = proc.pname")
+        + &rule_text("d", "evt.type = read and proc.name = x");
+    let (engine, _, diagnostics) = try_engine(&text, &all_matching());
+    let has = |rule: &str, code| {
+        diagnostics
+            .iter()
+            .any(|found| found.context == rule && found.code == code)
+    };
+    assert!(has("rule a", Code::NoEvtType));
+    assert!(has("rule b", Code::UnsafeNaCheck));
+    assert!(has("rule c", Code::ConditionWarning));
+    assert!(
+        diagnostics.iter().all(|found| !found.is_error()),
+        "{diagnostics:#?}"
+    );
+    let (_, warnings) = engine.plan();
+    assert!(warnings.iter().any(|found| {
+        found.context == "rule d" && found.message.contains("every read has to be looked at")
+    }));
+}
+
+#[test]
+fn the_plan_keeps_what_registers_can_decide() {
+    let text = rule_text(
+        "truncate",
+        "evt.type in (open, openat) and evt.is_open_write = true and evt.arg.flags contains O_TRUNC \
+         and proc.name != tar",
+    ) + &rule_text(
+        "packet",
+        "evt.type = socket and evt.arg.domain contains AF_PACKET",
+    );
+    let (engine, _) = engine(&text, &all_matching());
+    let (plan, _) = engine.plan_for_rules();
+    let names: Vec<&str> = plan.calls.keys().map(|call| call.name()).collect();
+    assert_eq!(names, ["open", "openat", "socket"]);
+    let openat = &plan.calls[&Syscall::OPENAT];
+    let passes = |flags: u64| {
+        let registers = [0, 0, flags, 0, 0, 0];
+        openat
+            .any_of
+            .iter()
+            .any(|group| group.iter().all(|test| test.holds(&registers)))
+    };
+    assert!(passes(O_WRONLY | O_TRUNC) && passes(2 | O_TRUNC));
+    assert!(!passes(O_WRONLY) && !passes(O_TRUNC) && !passes(3 | O_TRUNC));
+    assert!(!openat.strings);
+    let explained = engine.explain(&plan);
+    let socket = explained
+        .calls
+        .iter()
+        .find(|call| call.call == Syscall::SOCKET)
+        .unwrap();
+    assert_eq!(socket.rules, ["packet"]);
+    assert_eq!(socket.predicate.len(), 1);
+    assert!(
+        socket.predicate[0].ends_with("= 17"),
+        "{:?}",
+        socket.predicate
+    );
+    let truncate = &explained.rules[0];
+    assert_eq!(truncate.kinds, ["open", "openat"]);
+    assert!(
+        truncate
+            .atoms
+            .contains(&(Stage::Entry, "proc.name != tar".to_owned()))
+    );
+}
+
+#[test]
+fn plain_dup_is_not_planned_for_standard_descriptors() {
+    let text = rule_text(
+        "redirect",
+        "evt.type in (dup, dup2, dup3) and evt.rawres in (0, 1, 2)",
+    );
+    let (engine, _) = engine(&text, &all_matching());
+    let (plan, warnings) = engine.plan();
+    assert!(plan.watch_stdio);
+    assert!(warnings.is_empty(), "{warnings:#?}");
+    assert!(!plan.calls.contains_key(&Syscall::DUP));
+    let passes = |call: Syscall, first: u64, second: u64| {
+        let registers = [first, second, 0, 0, 0, 0];
+        plan.calls[&call]
+            .any_of
+            .iter()
+            .any(|group| group.iter().all(|test| test.holds(&registers)))
+    };
+    assert!(passes(Syscall::DUP2, 7, 2) && !passes(Syscall::DUP2, 7, 3));
+    assert!(!passes(Syscall::DUP3, 7, 0xffff_ffff));
+    assert!(passes(Syscall::CLOSE, 2, 0) && !passes(Syscall::CLOSE, 3, 0));
+    assert!(passes(Syscall::CLOSE_RANGE, 0, 9) && !passes(Syscall::CLOSE_RANGE, 3, 9));
+    assert!(passes(Syscall::FCNTL, 1, 2) && !passes(Syscall::FCNTL, 1, 1));
+}
+
+#[test]
+fn a_rule_that_needs_every_dup_gets_it_and_a_warning() {
+    let (engine, _) = engine(
+        &rule_text("r", "evt.type = dup and fd.num >= 0"),
+        &all_matching(),
+    );
+    let (plan, warnings) = engine.plan();
+    assert!(!plan.watch_stdio);
+    assert!(plan.calls[&Syscall::DUP].any_of.iter().any(Vec::is_empty));
+    assert!(
+        warnings
+            .iter()
+            .any(|found| found.message.contains("every dup"))
+    );
+}
+
+#[test]
+fn the_plan_holds_the_floor_and_state_calls() {
+    let (engine, _) = engine(&rule_text("r", "evt.type = openat"), &all_matching());
+    let (plan, _) = engine.plan();
+    for trap in abi::FLOOR.iter().chain(abi::STATE) {
+        assert!(plan.calls.contains_key(&trap.call), "{}", trap.call);
+    }
+    assert_eq!(plan.calls[&Syscall::EXECVE].result, event::Need::Always);
+}

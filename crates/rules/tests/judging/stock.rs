@@ -1,0 +1,89 @@
+//! The rules that Falco ships, when a copy of them lies beside this repository.
+
+use std::path::Path;
+
+use abi::Syscall;
+use event::{Judge, Stage, Weight};
+use rules::{Engine, EngineOptions, Loader};
+
+use crate::case::Case;
+use crate::engine::{Kept, weigh};
+
+fn stock() -> Option<Engine> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/reference/upstream/falco_rules.yaml");
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        eprintln!("skipped: no copy of the stock rules at {}", path.display());
+        return None;
+    };
+    let (ruleset, diagnostics) = Loader::new().add("falco_rules.yaml", &text).finish();
+    let kept = Kept::default();
+    let (engine, more) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(kept));
+    let errors: Vec<_> = diagnostics
+        .iter()
+        .chain(&more)
+        .filter(|found| found.is_error())
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    Some(engine)
+}
+
+#[test]
+fn the_stock_rules_compile_without_an_error() {
+    let Some(engine) = stock() else { return };
+    assert_eq!(engine.matches().count(), 25);
+}
+
+#[test]
+fn the_stock_rules_trap_no_hot_call_but_sendmsg() {
+    let Some(engine) = stock() else { return };
+    let (plan, warnings) = engine.plan();
+    assert!(plan.watch_stdio);
+    // "Disallowed SSH Connection Non Standard Port" asks for datagrams too; the address that
+    // sendmsg sends to is in memory.
+    let always = |call: &&Syscall| {
+        plan.calls
+            .get(call)
+            .is_some_and(|planned| planned.any_of.iter().any(Vec::is_empty))
+    };
+    let trapped: Vec<&Syscall> = rules::plan::HOT_CALLS.iter().filter(always).collect();
+    assert_eq!(trapped, [&Syscall::SENDMSG]);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    for call in [Syscall::READ, Syscall::WRITE, Syscall::DUP, Syscall::UMASK] {
+        assert!(!plan.calls.contains_key(&call), "{call}");
+    }
+}
+
+#[test]
+fn an_ordinary_open_is_rejected_by_its_name() {
+    let Some(engine) = stock() else { return };
+    let mut case = Case::new(Syscall::OPENAT, [0xffff_ff9c, 0x1000, 0, 0, 0, 0]);
+    case.text = Some(b"/usr/lib/libc.so.6".to_vec());
+    case.result = Some(3);
+    assert_eq!(weigh(&engine, &case, Stage::Strings), Weight::Reject);
+    case.text = Some(b"/etc/shadow".to_vec());
+    assert_ne!(weigh(&engine, &case, Stage::Strings), Weight::Reject);
+}
+
+#[test]
+fn judging_events_that_match_nothing_allocates_nothing() {
+    let Some(engine) = stock() else { return };
+    let mut open = Case::new(Syscall::OPENAT, [0xffff_ff9c, 0x1000, 0, 0, 0, 0]);
+    open.text = Some(b"/usr/lib/libc.so.6".to_vec());
+    let connect = Case::new(Syscall::CONNECT, [3, 0x1000, 16, 0, 0, 0]);
+    let mut scratch = engine.scratch();
+    let mut arena = bumpalo::Bump::with_capacity(1 << 16);
+    for case in [&open, &connect] {
+        for stage in [Stage::Registers, Stage::Strings, Stage::Entry, Stage::Exit] {
+            arena.reset();
+            let allocated = case.at_in(stage, &arena, |event| {
+                // The world of the test allocates its answers: the second look finds them.
+                engine.weigh(&mut scratch, event);
+                allocation_counter::measure(|| {
+                    assert_ne!(engine.weigh(&mut scratch, event), Weight::Settled);
+                })
+            });
+            assert_eq!(allocated.count_total, 0, "{} at {stage:?}", case.call);
+        }
+    }
+}
