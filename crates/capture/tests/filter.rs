@@ -24,6 +24,7 @@ fn plan(calls: Vec<(Syscall, Vec<Vec<RegisterTest>>)>) -> Plan {
             .into_iter()
             .map(|(call, any_of)| (call, entry(any_of)))
             .collect(),
+        ..Plan::default()
     }
 }
 

@@ -17,6 +17,7 @@ fn plan(calls: &[(Syscall, &[Vec<RegisterTest>])]) -> Plan {
             .iter()
             .map(|(call, any_of)| (*call, entry(any_of)))
             .collect(),
+        ..Plan::default()
     }
 }
 
