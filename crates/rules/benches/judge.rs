@@ -50,6 +50,8 @@ fn cases() -> Vec<(&'static str, Case)> {
         "/usr/bin/cat",
     );
     exec.result = Some(0);
+    // An ordinary user with a login would match "System user interactive".
+    exec.uid = 0;
     let mut connect = Case::new(Syscall::CONNECT, [3, 0x1000, 16, 0, 0, 0]);
     connect.descriptor = DescriptorKind::Ipv4;
     vec![

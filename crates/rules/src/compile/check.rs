@@ -3,7 +3,10 @@
 //! All problems of a condition are reported, not the first one only: what is wrong becomes
 //! "never", and checking goes on behind it.
 
-use event::field::{Field, FieldError, Supplied};
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use event::field::{self, Field, FieldError, Supplied};
 use event::{EventKind, ValueType};
 
 use super::atom::{AtomKey, Atoms, Right};
@@ -245,7 +248,7 @@ impl Checker {
                 );
             }
             let name = text.split_ascii_whitespace().collect::<String>();
-            if name.contains('.') && Field::parse(&name).is_ok() {
+            if is_field_name(&name) {
                 let message = format!("`{text}` is compared as text but is the name of a field");
                 self.report(
                     Problem::new(Code::ConditionWarning, literal.span, message)
@@ -349,6 +352,15 @@ impl Checker {
             self.problems.push(problem);
         }
     }
+}
+
+/// Whether a text would be read as a field. Most are not, and asking the registry for each would
+/// make it look for the nearest name each time.
+fn is_field_name(text: &str) -> bool {
+    static CLASSES: LazyLock<HashSet<&'static str>> =
+        LazyLock::new(|| field::docs().map(|(class, _)| class.name).collect());
+    let class = text.split_once('.').map(|(class, _)| class);
+    class.is_some_and(|class| CLASSES.contains(class)) && Field::parse(text).is_ok()
 }
 
 fn constants(value: &Value) -> impl Iterator<Item = &Literal> {

@@ -1,7 +1,7 @@
 //! Evaluates compiled conditions on one event.
 
 use bumpalo::collections::Vec as ArenaVec;
-use event::{Event, Value};
+use event::{Event, Stage, Value};
 
 use super::atom::{AtomId, Check};
 use super::operand::{OperandId, OperandSource, Operands, apply};
@@ -72,6 +72,8 @@ pub(crate) struct Evaluation<'p, 'e, 'a> {
     program: &'p Program,
     memo: &'p mut Memo,
     event: &'e Event<'a>,
+    /// By operand: the stage from which it is known.
+    stages: &'p [Stage],
     values: ArenaVec<'a, Value<'a>>,
 }
 
@@ -79,12 +81,13 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
     /// Starts with nothing remembered.
     pub(crate) fn new(program: &'p Program, memo: &'p mut Memo, event: &'e Event<'a>) -> Self {
         memo.next_generation();
-        let capacity = program.kind(event.kind).operands;
-        let values = ArenaVec::with_capacity_in(capacity, event.arena);
+        let kind = program.kind(event.kind);
+        let values = ArenaVec::with_capacity_in(kind.operands, event.arena);
         Self {
             program,
             memo,
             event,
+            stages: &kind.stages,
             values,
         }
     }
@@ -135,6 +138,9 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
         let program = self.program;
         let atom = program.atoms.get(id);
+        if self.is_early(atom.key.operand) && matches!(atom.check, Check::Test(_)) {
+            return Truth::Unknown;
+        }
         let left = self.value(atom.key.operand);
         let right = match &atom.check {
             // An absent left side decides without the right one.
@@ -160,8 +166,16 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         &self.program.operands
     }
 
+    /// Whether the event has not reached the stage from which an operand is known.
+    fn is_early(&self, id: OperandId) -> bool {
+        self.event.stage < self.stages[id.index()]
+    }
+
     /// The value of an operand.
     pub(crate) fn value(&mut self, id: OperandId) -> Value<'a> {
+        if self.is_early(id) {
+            return Value::Unknown;
+        }
         let (generation, position) = self.memo.slots[id.index()];
         if generation == self.memo.generation {
             return self.values[position as usize];
@@ -177,7 +191,9 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         let program = self.program;
         let arena = self.event.arena;
         match &program.operands.get(id).source {
-            OperandSource::Field(field) => field.extract(self.event),
+            // The stage was checked by `value`, from a table: asking the field each time costs
+            // more than most extractions.
+            OperandSource::Field(field) => (field.spec.extract)(self.event, &field.argument),
             OperandSource::Constant(text) => Value::Text(arena.alloc_slice_copy(text)),
             OperandSource::List(items) => Value::List(self.all(items)),
             OperandSource::Transform {

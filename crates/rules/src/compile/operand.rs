@@ -235,6 +235,11 @@ impl Operands {
         &self.items[id.index()]
     }
 
+    /// All positions.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = OperandId> + use<> {
+        (0..u32::try_from(self.items.len()).expect("fewer operands than bytes")).map(OperandId)
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.items.len()

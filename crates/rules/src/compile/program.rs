@@ -61,6 +61,8 @@ pub(crate) struct KindProgram {
     pub(crate) entries: Box<[Entry]>,
     /// How many operands they name together.
     pub(crate) operands: usize,
+    /// By operand: the stage from which it is known. Empty if there are no rules.
+    pub(crate) stages: Box<[Stage]>,
 }
 
 /// All conditions, compiled.
@@ -200,10 +202,19 @@ impl Builder<'_> {
                 output_stage,
             });
         }
+        if entries.is_empty() {
+            return KindProgram::default();
+        }
         let operands = self.count_operands(&entries);
+        let stages = self
+            .operands
+            .ids()
+            .map(|id| self.operands.stage(id, kind))
+            .collect();
         KindProgram {
             entries: entries.into(),
             operands,
+            stages,
         }
     }
 

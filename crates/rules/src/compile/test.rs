@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use aho_corasick::AhoCorasick;
 use bumpalo::Bump;
 use event::{Lookup, Value, ValueType, World};
+use memchr::memmem::Finder;
 use regex::bytes::Regex;
 
 use super::glob::Glob;
@@ -33,6 +34,8 @@ pub(crate) enum Test {
     Prefixes(Box<[Box<[u8]>]>),
     /// A text ends with one of these.
     Suffixes(Box<[Box<[u8]>]>),
+    /// A text has this in it.
+    Substring(Box<Finder<'static>>),
     /// A text has one of these in it.
     Substrings(Box<AhoCorasick>),
     /// A text matches one of these shell patterns.
@@ -200,6 +203,9 @@ impl Test {
                 };
                 Self::TextOrder(order, constant.as_bytes().into())
             }
+            Op::Contains if constants.len() == 1 => {
+                Self::Substring(Box::new(Finder::new(constants[0].as_bytes()).into_owned()))
+            }
             Op::Contains => Self::substrings(bytes(), false)?,
             Op::IContains => Self::substrings(bytes(), true)?,
             Op::BContains => Self::substrings(literal::hex(constants)?.iter(), false)?,
@@ -266,6 +272,7 @@ impl Test {
             Self::TextOrder(order, other) => order.holds(text, other),
             Self::Prefixes(prefixes) => prefixes.iter().any(|prefix| text.starts_with(prefix)),
             Self::Suffixes(suffixes) => suffixes.iter().any(|suffix| text.ends_with(suffix)),
+            Self::Substring(finder) => finder.find(text).is_some(),
             Self::Substrings(automaton) => automaton.is_match(text),
             Self::Globs(globs) => globs.iter().any(|glob| glob.matches(text)),
             Self::Paths(paths) => paths.matches(text),
