@@ -1,1 +1,27 @@
-//! Shared parts of the end-to-end tests.
+//! Shared parts of the end-to-end tests: they start the built program on real workloads, as
+//! different users and inside containers made of nothing but namespaces, and read its alerts.
+//!
+//! What fails here fails a test, so the functions panic with a message instead of returning errors.
+
+mod alert;
+mod binary;
+mod container;
+mod fixture;
+mod identity;
+mod process;
+mod rootfs;
+mod rules;
+mod scratch;
+mod skip;
+mod watch;
+
+pub use alert::{Alert, Pattern};
+pub use binary::program;
+pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS};
+pub use fixture::Fixture;
+pub use identity::Identity;
+pub use process::{Finished, Limited};
+pub use rules::{SENTINEL, StockRule, default_rules, stock_rules, stock_rules_file};
+pub use scratch::Scratch;
+pub use skip::{is_root, record, slow};
+pub use watch::{Place, Watch, Watched};

@@ -1,0 +1,171 @@
+//! A small root file system, copied together from the programs of this machine.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::Scratch;
+use crate::binary::which;
+use crate::container::{API_SERVER, PUBLIC_ADDRESS};
+
+/// What tests run inside containers, and what sets containers up.
+const PROGRAMS: &[&str] = &[
+    "bash", "busybox", "cat", "chmod", "chroot", "cp", "dd", "debugfs", "dirname", "env", "false",
+    "find", "grep", "head", "id", "insmod", "ip", "kill", "ln", "ls", "mkdir", "mke2fs", "mv",
+    "nc", "ncat", "nginx", "nice", "perl", "printf", "rm", "script", "setpriv", "sh", "shred",
+    "sleep", "socat", "ssh", "stat", "strace", "stty", "tail", "timeout", "touch", "tr", "true",
+    "truncate", "uname",
+];
+
+/// Links that modern Debian has at the top.
+const MERGED: &[(&str, &str)] =
+    &[("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")];
+
+const FOLDERS: &[&str] = &[
+    "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "etc", "proc", "sys", "dev",
+    "tmp", "root", "home/app", "var/log", "var/tmp/e2e", "run", "old", "opt/busybox",
+];
+
+const PASSWD: &str = "\
+root:x:0:0:root:/root:/bin/bash
+daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
+sshd:x:100:65534::/run/sshd:/usr/sbin/nologin
+app:x:1000:1000:app:/home/app:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+";
+
+const GROUP: &str = "root:x:0:\ndaemon:x:1:\nwww-data:x:33:\napp:x:1000:\nnogroup:x:65534:\n";
+
+/// Readable for everybody, so that the same program does the same as every user.
+const SHADOW: &str = "root:*:19000:0:99999:7:::\napp:!:19000:0:99999:7:::\n";
+
+/// The lower layer of containers. It has no `tollgate` but a place for one.
+#[derive(Debug)]
+pub(crate) struct Rootfs(Scratch);
+
+impl Rootfs {
+    /// The one that all tests of this process share while one of them holds it.
+    pub(crate) fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Rootfs>> = Mutex::new(Weak::new());
+        // A test that panicked while it built one has left nothing behind.
+        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(rootfs) = shared.upgrade() {
+            return rootfs;
+        }
+        let rootfs = Arc::new(Self::build());
+        *shared = Arc::downgrade(&rootfs);
+        rootfs
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn build() -> Self {
+        let rootfs = Self(Scratch::new());
+        // Root's own mode decides whether ordinary users can walk through it.
+        rootfs.mode("", 0o755);
+        for folder in FOLDERS {
+            fs::create_dir_all(rootfs.path().join(folder)).expect("the scratch folder is writable");
+        }
+        for (link, target) in MERGED {
+            symlink(target, rootfs.path().join(link)).expect("the name is new");
+        }
+        rootfs.copy_programs();
+        rootfs.copy_perl();
+        for applet in ["nc", "httpd", "arping", "wget"] {
+            let link = rootfs.path().join("opt/busybox").join(applet);
+            symlink("/usr/bin/busybox", link).expect("the name is new");
+        }
+        rootfs.write_files();
+        rootfs
+    }
+
+    fn copy_programs(&self) {
+        let programs: Vec<_> = PROGRAMS.iter().map(|name| which(name)).collect();
+        for (name, program) in PROGRAMS.iter().zip(&programs) {
+            let folder = if program.parent().is_some_and(|folder| folder.ends_with("sbin")) {
+                "usr/sbin"
+            } else {
+                "usr/bin"
+            };
+            self.copy(program, &Path::new("/").join(folder).join(name));
+        }
+        for library in libraries_of(&programs) {
+            self.copy(&library, &library);
+        }
+    }
+
+    /// The modules of Debian's package perl-base and the libraries they load.
+    fn copy_perl(&self) {
+        let triplet = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+        let found = triplet.map(|entry| entry.path().join("perl-base")).find(|path| path.is_dir());
+        let base = found.expect("Debian's perl-base is essential, so it is installed");
+        let copied = Command::new("cp")
+            .args(["-r", "--parents"])
+            .arg(&base)
+            .arg(self.path())
+            .status();
+        assert!(copied.is_ok_and(|status| status.success()), "cannot copy {}", base.display());
+    }
+
+    fn write_files(&self) {
+        let hosts = format!(
+            "127.0.0.1 localhost\n{PUBLIC_ADDRESS} public\n\
+             {API_SERVER} kubernetes.default.svc.cluster.local\n"
+        );
+        for (name, text) in [
+            ("etc/passwd", PASSWD),
+            ("etc/group", GROUP),
+            ("etc/shadow", SHADOW),
+            ("etc/hosts", hosts.as_str()),
+            ("etc/hostname", "container\n"),
+            ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+            ("etc/secret", "for root only\n"),
+            ("var/log/auth.log", "one line\n"),
+            ("var/log-archive", "one line\n"),
+            ("usr/local/bin/tollgate", ""),
+        ] {
+            fs::write(self.path().join(name), text).expect("the scratch folder is writable");
+        }
+        for (name, mode) in [
+            ("tmp", 0o1777),
+            ("var/tmp/e2e", 0o1777),
+            ("var/log/auth.log", 0o666),
+            ("etc/secret", 0o600),
+            ("usr/local/bin/tollgate", 0o755),
+        ] {
+            self.mode(name, mode);
+        }
+    }
+
+    fn copy(&self, from: &Path, to: &Path) {
+        let to = self.path().join(to.strip_prefix("/").expect("the path is absolute"));
+        let folder = to.parent().expect("it lies in the root");
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::copy(from, &to))
+            .unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));
+    }
+
+    fn mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.path().join(name), Permissions::from_mode(mode))
+            .expect("it is our file");
+    }
+}
+
+/// The shared libraries that ldd(1) names.
+fn libraries_of(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
+    // Its exit status is 1 when one of the programs is static.
+    let output = Command::new("ldd").args(programs).output().expect("ldd is part of libc-bin");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words = text.lines().filter_map(|line| {
+        let line = line.split(" (").next()?.trim();
+        let path = line.rsplit(" => ").next()?;
+        (path.starts_with('/') && !path.ends_with(':')).then(|| PathBuf::from(path))
+    });
+    words.collect()
+}

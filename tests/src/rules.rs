@@ -1,0 +1,77 @@
+//! Rule files that tests load.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::binary::repository;
+
+/// A rule that fires on every program start: proof that a run in which nothing else fired was
+/// watched at all.
+pub const SENTINEL: &str = "\
+- rule: Sentinel
+  desc: every program start
+  condition: evt.type in (execve, execveat) and evt.rawres = 0
+  output: started process=%proc.name command=%proc.cmdline pid=%proc.pid container=%container.id
+  priority: DEBUG
+  tags: [sentinel]
+";
+
+/// What the published rule file says about one of its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StockRule {
+    /// Its name.
+    pub name: String,
+    /// Its priority, in capitals.
+    pub priority: String,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Fields of its output.
+    pub fields: Vec<String>,
+}
+
+/// Falco's stable rules, which lie beside the repository where its references are shared.
+pub fn stock_rules_file() -> Option<PathBuf> {
+    let path = repository().parent()?.join("shared/reference/upstream/falco_rules.yaml");
+    path.is_file().then_some(path)
+}
+
+/// The rules of our own, if they are there.
+pub fn default_rules() -> Option<PathBuf> {
+    let path = repository().join("rules/default.yaml");
+    path.is_file().then_some(path)
+}
+
+/// Reads names, priorities, tags and output fields by plain text search, so that what tests expect
+/// does not come from the loader they test.
+///
+/// # Panics
+/// If the file cannot be read or has another form.
+pub fn stock_rules(file: &PathBuf) -> Vec<StockRule> {
+    let text = fs::read_to_string(file)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+    let items = text.split("\n- ").filter_map(|item| item.strip_prefix("rule: "));
+    items.map(stock_rule).collect()
+}
+
+fn stock_rule(item: &str) -> StockRule {
+    let name = item.lines().next().expect("text has a line").trim().to_owned();
+    let after = |key: &str| {
+        let (_, rest) = item
+            .split_once(&format!("\n  {key}:"))
+            .unwrap_or_else(|| panic!("no {key} in {name}"));
+        rest.trim_start().lines().next().unwrap_or_default().trim().to_owned()
+    };
+    let tags = after("tags");
+    let tags = tags.trim_start_matches('[').trim_end_matches(']').split(',');
+    let output = after("output");
+    let field = |part: &str| {
+        let end = part.find(|c: char| !(c.is_alphanumeric() || "._[]".contains(c)));
+        part[..end.unwrap_or(part.len())].to_owned()
+    };
+    StockRule {
+        priority: after("priority"),
+        tags: tags.map(|tag| tag.trim().to_owned()).collect(),
+        fields: output.split('%').skip(1).map(field).collect(),
+        name,
+    }
+}

@@ -1,0 +1,62 @@
+//! Folders that everybody may use and that vanish.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// A folder below the system's temporary folder that every user can read and write.
+#[derive(Debug)]
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    /// Makes one.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("tollgate-e2e-").tempdir();
+        let folder = folder.expect("the temporary folder is writable");
+        let open = Permissions::from_mode(0o777);
+        fs::set_permissions(folder.path(), open).expect("it is our folder");
+        Self(folder)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file with the given mode and returns its path.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn file(&self, name: &str, mode: u32, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        let folder = path.parent().expect("it lies in the folder");
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&path, text))
+            .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(mode)))
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        path
+    }
+
+    /// Copies a program here, for users who cannot reach it where it is.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn program(&self, from: &Path, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::copy(from, &path)
+            .and_then(|_| fs::set_permissions(&path, Permissions::from_mode(0o755)))
+            .unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));
+        path
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,284 @@
+//! Running a command under `tollgate run`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::binary::{program, which};
+use crate::container::{CONTAINER_ID, Container, network_prefix};
+use crate::{Alert, Finished, Identity, Limited, Scratch};
+
+/// Stands for the work folder in commands.
+const WORK: &str = "%W";
+
+/// The work folder inside containers: part of the overlay.
+const WORK_INSIDE: &str = "/var/tmp/e2e";
+
+/// Where the program and its workload are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Both outside any container.
+    Host,
+    /// Both outside, in a network namespace with addresses of its own.
+    HostNetwork,
+    /// Both in a container; the program is its first process.
+    Inside,
+    /// The program outside, the workload in a container below it.
+    Below,
+}
+
+/// A run to be made.
+#[derive(Debug)]
+pub struct Watch {
+    place: Place,
+    identity: Identity,
+    options: Vec<String>,
+    command: Vec<String>,
+    environment: Vec<(String, String)>,
+    input: Vec<u8>,
+    limit: Duration,
+    json: bool,
+    terminal: bool,
+    scratch: Scratch,
+    program: PathBuf,
+    /// Holds the lower layer while the run lasts.
+    container: Option<Container>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Watched {
+    /// Alerts, in the order printed.
+    pub alerts: Vec<Alert>,
+    /// What else was printed: lines of the workload.
+    pub printed: String,
+    /// The last line of the stats file.
+    pub stats: Option<Value>,
+    /// The rest.
+    pub finished: Finished,
+    /// The scratch folder, with what the workload left there.
+    pub scratch: Scratch,
+}
+
+impl Watch {
+    /// Of `command`, in which `%W` stands for a folder that the workload may write.
+    pub fn new<S: AsRef<str>>(command: impl IntoIterator<Item = S>) -> Self {
+        let scratch = Scratch::new();
+        // The build folder may be closed to other users.
+        let program = scratch.program(&program(), "tollgate");
+        Self {
+            place: Place::Host,
+            identity: Identity::Root,
+            options: Vec::new(),
+            command: command.into_iter().map(|word| word.as_ref().to_owned()).collect(),
+            environment: Vec::new(),
+            input: Vec::new(),
+            limit: Duration::from_secs(60),
+            json: true,
+            terminal: false,
+            scratch,
+            program,
+            container: None,
+        }
+    }
+
+    /// Of a shell script.
+    pub fn script(script: &str) -> Self {
+        Self::new(["sh", "-c", script])
+    }
+
+    /// Where to run.
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = place;
+        self.container =
+            matches!(place, Place::Inside | Place::Below).then(Container::new);
+        self
+    }
+
+    /// As whom to run.
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// Loads rules from text.
+    pub fn rules(self, text: &str) -> Self {
+        let name = format!("rules-{}.yaml", self.options.len());
+        let path = self.scratch.file(&name, 0o644, text);
+        self.option("-r").option(path.display().to_string())
+    }
+
+    /// Loads rules from a file, of which the run gets a copy it can reach.
+    ///
+    /// # Panics
+    /// If the file cannot be read.
+    pub fn rules_file(self, file: &PathBuf) -> Self {
+        let text = fs::read_to_string(file)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+        self.rules(&text)
+    }
+
+    /// Adds an argument of `tollgate run`.
+    pub fn option(mut self, option: impl Into<String>) -> Self {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Sets a variable of the environment; not for containers, which start with an empty one.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// What the command reads from its standard input.
+    pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.input = input.into();
+        self
+    }
+
+    /// How long it may take.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Gives the id of the container to the program.
+    pub fn container_id(self) -> Self {
+        self.option("--container-id").option(CONTAINER_ID)
+    }
+
+    /// Prints alerts as text.
+    pub fn text(mut self) -> Self {
+        self.json = false;
+        self
+    }
+
+    /// Runs on a terminal.
+    pub fn terminal(mut self) -> Self {
+        self.terminal = true;
+        self
+    }
+
+    /// The folder for the run's files; it has this path in containers too.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Starts it.
+    pub fn start(&self) -> Limited {
+        let words = self.command_line();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.environment.iter().cloned());
+        command.stdin(Stdio::piped()).env("TERM", "xterm");
+        Limited::start(&mut command, self.limit)
+    }
+
+    /// Runs it to the end.
+    pub fn run(self) -> Watched {
+        let finished = self.start().finish(&self.input);
+        self.watched(finished)
+    }
+
+    /// Reads what a finished run left.
+    pub fn watched(self, finished: Finished) -> Watched {
+        let mut alerts = Vec::new();
+        let mut printed = String::new();
+        for line in finished.stdout.lines() {
+            match Alert::parse(line) {
+                Some(alert) => alerts.push(alert),
+                None => printed += &format!("{line}\n"),
+            }
+        }
+        let stats = fs::read_to_string(self.scratch.path().join("stats")).ok();
+        let last = stats.as_deref().and_then(|text| text.lines().last());
+        let stats = last.and_then(|line| serde_json::from_str(line).ok());
+        Watched { alerts, printed, stats, finished, scratch: self.scratch }
+    }
+
+    /// Everything that is executed, for a person to repeat.
+    pub fn command_line(&self) -> Vec<String> {
+        let tollgate = match self.place {
+            Place::Inside => "/usr/local/bin/tollgate".to_owned(),
+            _ => self.program.display().to_string(),
+        };
+        let mut run = vec![tollgate, "run".to_owned(), "--quiet".to_owned()];
+        run.extend(self.json.then(|| "--json".to_owned()));
+        run.extend(["-o", "rule_matching=all", "-s"].map(str::to_owned));
+        run.push(self.scratch.path().join("stats").display().to_string());
+        run.extend(self.options.iter().cloned());
+        run.push("--".to_owned());
+
+        let work = self.work_folder();
+        let command = self.command.iter().map(|word| word.replace(WORK, &work));
+        let container = || {
+            let container = self.container.as_ref().expect("the place is in a container");
+            container.prefix(self.scratch.path(), &self.program)
+        };
+        let identity = self.identity.prefix();
+        let words: Vec<String> = match self.place {
+            Place::Host => chain([identity, run, command.collect()]),
+            Place::HostNetwork => chain([network_prefix(), identity, run, command.collect()]),
+            Place::Inside => chain([container(), identity, run, command.collect()]),
+            Place::Below => chain([run, container(), identity, command.collect()]),
+        };
+        if self.terminal { on_terminal(&words) } else { words }
+    }
+
+    fn work_folder(&self) -> String {
+        match self.place {
+            Place::Inside | Place::Below => WORK_INSIDE.to_owned(),
+            Place::Host | Place::HostNetwork => {
+                let folder = self.scratch.path().join("work");
+                fs::create_dir_all(&folder)
+                    .and_then(|()| fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)))
+                    .expect("the scratch folder is writable");
+                folder.display().to_string()
+            }
+        }
+    }
+}
+
+impl Watched {
+    /// The alerts of one rule.
+    pub fn of(&self, rule: &str) -> Vec<&Alert> {
+        self.alerts.iter().filter(|alert| alert.rule == rule).collect()
+    }
+
+    /// The exit status as a shell says it.
+    pub fn code(&self) -> i32 {
+        self.finished.code()
+    }
+
+    /// Everything that helps to understand a failure.
+    pub fn story(&self) -> String {
+        let alerts: String = self.alerts.iter().map(|alert| format!("  {alert}\n")).collect();
+        format!(
+            "exit status {}\nalerts:\n{alerts}printed:\n{}\nstandard error:\n{}\nstats: {}",
+            self.code(),
+            self.printed,
+            self.finished.stderr,
+            self.stats.as_ref().map_or_else(|| "none".to_owned(), Value::to_string),
+        )
+    }
+}
+
+fn chain<const N: usize>(parts: [Vec<String>; N]) -> Vec<String> {
+    parts.into_iter().flatten().collect()
+}
+
+/// The same on a terminal of its own, made by script(1).
+fn on_terminal(words: &[String]) -> Vec<String> {
+    let quoted: Vec<_> =
+        words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+    let script = which("script").display().to_string();
+    let options = ["--quiet", "--return", "--flush", "--command"].map(str::to_owned);
+    let mut all = vec![script];
+    all.extend(options);
+    all.push(format!("exec {}", quoted.join(" ")));
+    all.push("/dev/null".to_owned());
+    all
+}
