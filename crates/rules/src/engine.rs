@@ -271,7 +271,9 @@ impl Judge for Engine {
         }
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
         let mut weight = Weight::Reject;
-        for entry in entries {
+        let candidates = evaluation.candidates();
+        let entries = entries.iter().enumerate();
+        for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             match evaluation.root(entry.root) {
                 Truth::False => {}
                 Truth::Unknown => return Weight::Undecided,
@@ -292,7 +294,9 @@ impl Judge for Engine {
         self.concluded.fetch_add(1, Ordering::Relaxed);
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
         let mut undecided = 0;
-        for entry in &self.program.kind(event.kind).entries {
+        let candidates = evaluation.candidates();
+        let entries = self.program.kind(event.kind).entries.iter().enumerate();
+        for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             match evaluation.root(entry.root) {
                 Truth::False => {}
                 Truth::Unknown => undecided += 1,

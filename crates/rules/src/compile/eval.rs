@@ -4,6 +4,7 @@ use bumpalo::collections::Vec as ArenaVec;
 use event::{Event, Stage, Value};
 
 use super::atom::{AtomId, Check};
+use super::index::Candidates;
 use super::operand::{OperandId, OperandSource, Operands, apply};
 use super::program::{Children, Node, NodeId, Program};
 use super::test::Context;
@@ -89,6 +90,14 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
             event,
             stages: &kind.stages,
             values,
+        }
+    }
+
+    /// The rules of the event's kind that have to be evaluated.
+    pub(crate) fn candidates(&mut self) -> Candidates {
+        match &self.program.kind(self.event.kind).index {
+            Some(index) => index.candidates(&self.value(index.operand)),
+            None => Candidates::ALL,
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod check;
 pub(crate) mod eval;
 pub(crate) mod fact;
 mod glob;
+mod index;
 mod literal;
 pub(crate) mod operand;
 mod path_prefix;

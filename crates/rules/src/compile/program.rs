@@ -11,6 +11,7 @@ use event::{EventKind, Stage};
 
 use super::atom::{AtomId, Atoms, Check, operand_cost};
 use super::fact::Facts;
+use super::index::Index;
 use super::operand::{OperandId, Operands};
 use super::tree::Tree;
 
@@ -63,6 +64,8 @@ pub(crate) struct KindProgram {
     pub(crate) operands: usize,
     /// By operand: the stage from which it is known. Empty if there are no rules.
     pub(crate) stages: Box<[Stage]>,
+    /// Finds rules that need not be evaluated.
+    pub(crate) index: Option<Index>,
 }
 
 /// All conditions, compiled.
@@ -211,11 +214,26 @@ impl Builder<'_> {
             .ids()
             .map(|id| self.operands.stage(id, kind))
             .collect();
+        let index = self.index(&entries);
         KindProgram {
             entries: entries.into(),
             operands,
             stages,
+            index,
         }
+    }
+
+    fn index(&self, entries: &[Entry]) -> Option<Index> {
+        let node = |id: NodeId| self.nodes[id.index()].node;
+        let conjuncts = |root: NodeId| -> &[NodeId] {
+            match node(root) {
+                Node::All { children, .. } => {
+                    &self.children[children.start as usize..children.end as usize]
+                }
+                _ => &[],
+            }
+        };
+        Index::new(entries, self.atoms, self.operands, conjuncts, node)
     }
 
     fn fold(&mut self, tree: &Tree, facts: &mut Facts<'_>) -> Folded {

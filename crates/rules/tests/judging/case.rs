@@ -99,7 +99,7 @@ impl Case {
     fn process(&self) -> Process {
         let mut parent = None;
         for (level, name) in self.names.iter().enumerate().rev() {
-            let pid = Pid(100 - i32::try_from(level).unwrap());
+            let pid = Pid(100 - i32::try_from(level).expect("few ancestors"));
             let image = Arc::new(Image::default());
             let process = Process::new(
                 pid,

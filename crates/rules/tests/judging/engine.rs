@@ -13,13 +13,21 @@ pub(crate) struct Kept(Arc<Mutex<Vec<Alert>>>);
 
 impl AlertSink for Kept {
     fn emit(&self, alert: Alert) {
-        self.0.lock().unwrap().push(alert);
+        self.0
+            .lock()
+            .expect("no test panics while it holds the lock")
+            .push(alert);
     }
 }
 
 impl Kept {
     pub(crate) fn take(&self) -> Vec<Alert> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(
+            &mut self
+                .0
+                .lock()
+                .expect("no test panics while it holds the lock"),
+        )
     }
 }
 

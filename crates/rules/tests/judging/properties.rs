@@ -8,7 +8,7 @@ use proptest::strategy::ValueTree;
 use rules::RuleMatching;
 
 use crate::case::Case;
-use crate::engine::{all_matching, engine, load, rule_text, try_engine, weigh};
+use crate::engine::{all_matching, conclude, engine, load, rule_text, try_engine, weigh};
 use crate::reference;
 
 /// Comparisons that random rules are made of.
@@ -165,6 +165,19 @@ fn condition() -> impl Strategy<Value = String> {
     })
 }
 
+/// Conditions of which many need the same field to be in a set, as those of real rules do.
+fn maybe_indexed() -> impl Strategy<Value = String> {
+    let sets = &["cat, sh", "bash", "sshd, login, cat", "nothing"][..];
+    let indexed = (prop::sample::select(sets), condition())
+        .prop_map(|(set, rest)| format!("proc.name in ({set}) and ({rest})"));
+    prop_oneof![condition(), indexed]
+}
+
+fn rule_texts(conditions: &[String]) -> String {
+    let rule = |(index, condition): (usize, &String)| rule_text(&format!("r{index}"), condition);
+    conditions.iter().enumerate().map(rule).collect()
+}
+
 fn register() -> impl Strategy<Value = u64> {
     let interesting: &[u64] = &[
         0,
@@ -315,20 +328,32 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn compiled_rules_answer_as_the_reference_does(condition in condition(), case in case()) {
-        let text = rule_text("r", &condition);
+    fn compiled_rules_answer_as_the_reference_does(
+        conditions in prop::collection::vec(maybe_indexed(), 1..7),
+        case in case(),
+    ) {
+        let text = rule_texts(&conditions);
         let ruleset = load(&text);
-        let (engine, _) = engine(&text, &all_matching());
+        let (engine, kept) = engine(&text, &all_matching());
         for stage in STAGES {
-            let expected = case.at(stage, |event| {
-                reference::holds(&ruleset.rules[0].condition, event)
+            let answers: Vec<reference::Answer> = case.at(stage, |event| {
+                ruleset.rules.iter().map(|rule| reference::holds(&rule.condition, event)).collect()
             });
-            let expected = match expected {
-                Some(true) => Weight::Settled,
-                Some(false) => Weight::Reject,
-                None => Weight::Undecided,
+            let expected = match (answers.contains(&None), answers.contains(&Some(true))) {
+                (true, _) => Weight::Undecided,
+                (false, true) => Weight::Settled,
+                (false, false) => Weight::Reject,
             };
-            prop_assert_eq!(weigh(&engine, &case, stage), expected, "{:?}: {}", stage, condition);
+            let weight = weigh(&engine, &case, stage);
+            prop_assert_eq!(weight, expected, "{:?}: {:?}", stage, conditions);
+            let undecided = conclude(&engine, &case, stage);
+            let unknown = answers.iter().filter(|answer| answer.is_none()).count();
+            prop_assert_eq!(usize::try_from(undecided).expect("few rules"), unknown);
+            let matched: Vec<String> =
+                kept.take().iter().map(|alert| alert.rule.to_string()).collect();
+            let holding = (0..answers.len()).filter(|rule| answers[*rule] == Some(true));
+            let holding: Vec<String> = holding.map(|rule| format!("r{rule}")).collect();
+            prop_assert_eq!(matched, holding);
         }
     }
 
@@ -337,8 +362,7 @@ proptest! {
         conditions in prop::collection::vec(condition(), 1..4),
         case in case(),
     ) {
-        let text: String = conditions.iter().enumerate()
-            .map(|(index, condition)| rule_text(&format!("r{index}"), condition)).collect();
+        let text = rule_texts(&conditions);
         for rule_matching in [RuleMatching::All, RuleMatching::First] {
             let options = rules::EngineOptions { rule_matching, ..all_matching() };
             let (engine, _) = engine(&text, &options);
@@ -354,8 +378,7 @@ proptest! {
         conditions in prop::collection::vec(condition(), 1..4),
         case in case(),
     ) {
-        let text: String = conditions.iter().enumerate()
-            .map(|(index, condition)| rule_text(&format!("r{index}"), condition)).collect();
+        let text = rule_texts(&conditions);
         let (engine, _) = engine(&text, &all_matching());
         let (plan, _) = engine.plan();
         let own = without_floor(&plan, &engine);
