@@ -52,6 +52,11 @@ pub trait World: Sync {
     fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine>;
     /// Executable of the image.
     fn executable(&self, process: &Process, image: &Image) -> Lookup<Executable>;
+    /// The image of a process that is held before the first instruction of a new program.
+    fn image_at_exec(&self, process: &Process, exec_time_ns: u64) -> Image {
+        let _ = process;
+        Image { exec_time_ns, ..Image::default() }
+    }
     /// Environment at exec, NUL-separated.
     fn environment(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
     /// Audit login uid; `Missing` if never set.

@@ -83,6 +83,20 @@ impl Census {
         (0..=2).all(|number| self.proc.descriptor_link(pid.0, number, &mut buffer).is_ok())
     }
 
+    /// Whether the process has a socket open; true if that cannot be seen.
+    pub(crate) fn has_socket(&self, pid: Pid) -> bool {
+        let directory = format!("/proc/{}/fd", pid.0);
+        let Ok(entries) = std::fs::read_dir(&directory) else { return true };
+        let is_socket = |number: i32| {
+            let mut buffer = [0; LINK_LIMIT];
+            let link = self.proc.descriptor_link(pid.0, number, &mut buffer);
+            link.is_ok_and(|link| link.starts_with(b"socket:"))
+        };
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .any(is_socket)
+    }
+
     /// Whether one of them closes at the next exec.
     pub(crate) fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
         (0..=2).any(|number| {

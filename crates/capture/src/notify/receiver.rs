@@ -253,7 +253,7 @@ impl<J: Judge> Receiver<J> {
     /// 0..2 closed is left to the tracer, which can stay with it.
     fn exec(&mut self, view: &View<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
-        if shared.watch_stdio && shared.tree.stdio_is_suspect(process) {
+        if shared.watch_stdio && shared.tree.may_redirect(process) {
             let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
             shared.tracer.request(Request::Exec(followed));
             return;
@@ -261,26 +261,29 @@ impl<J: Judge> Receiver<J> {
         self.escalate(view, process);
     }
 
-    /// Closing one of descriptors 0..2 starts a close watch of the process, marking one
-    /// close-on-exec makes the next exec suspect. True: the tracer answers the call.
+    /// A process with one of descriptors 0..2 closed and a socket to put there is watched closely
+    /// from the call on that makes it one. True: the tracer answers the call.
     fn keep_stdio(&self, call: &Call, process: &Arc<Process>) -> bool {
         let shared = &self.worker.shared;
         if !shared.watch_stdio {
             return false;
         }
+        let tree = &shared.tree;
         match stdio::effect(call) {
-            Effect::None => false,
+            Effect::None => return false,
             Effect::ClosesOnExec => {
-                shared.tree.suspect_stdio(process);
-                false
+                tree.suspect_stdio(process);
+                return false;
             }
-            Effect::Closes => {
-                Counters::add(&shared.counters.stdio_watches);
-                shared.tree.suspect_stdio(process);
-                shared.tracer.request(Request::Watch { call: *call, pid: process.pid });
-                true
-            }
+            Effect::Closes => tree.suspect_stdio(process),
+            Effect::MakesSocket => tree.makes_socket(process),
         }
+        if !tree.may_redirect(process) || shared.tracer.watches(process.pid) {
+            return false;
+        }
+        Counters::add(&shared.counters.stdio_watches);
+        shared.tracer.request(Request::Watch { call: *call, pid: process.pid });
+        true
     }
 
     /// Calls that the tracer waits for are its to answer.

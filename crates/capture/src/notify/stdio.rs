@@ -1,9 +1,13 @@
 //! Descriptors 0..2, so that plain `dup` need not be trapped.
 //!
-//! The stock rule on redirected standard streams asks for a `dup` whose result is 0, 1 or 2. A plain
-//! `dup` returns one of these only if it is closed, so instead of every `dup` the few calls that
-//! can close them are trapped, and a process that has one closed is followed call by call until
-//! all three are open again ([`super::tracer`]).
+//! The stock rule on redirected standard streams asks for a `dup` of a socket whose result is 0, 1
+//! or 2. A plain `dup` returns one of these only if it is closed, so instead of every `dup` the few
+//! calls that can close them are trapped, and a process that has one closed is followed call by
+//! call until all three are open again ([`super::tracer`]).
+//!
+//! Most programs close their standard output as the last thing they do, without ever having had a
+//! socket. They are left alone: making a socket is trapped too, and every other way to get one
+//! (accept, SCM_RIGHTS) needs one first or is on the floor (pidfd_getfd).
 
 use abi::Syscall;
 
@@ -18,6 +22,8 @@ pub(crate) enum Effect {
     Closes,
     /// Frees one at the next exec.
     ClosesOnExec,
+    /// Makes a socket.
+    MakesSocket,
 }
 
 /// Highest standard descriptor.
@@ -32,7 +38,14 @@ pub(crate) fn concerns(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
         syscall,
-        S::CLOSE | S::CLOSE_RANGE | S::FCNTL | S::FCNTL64 | S::DUP3 | S::IOCTL
+        S::CLOSE
+            | S::CLOSE_RANGE
+            | S::FCNTL
+            | S::FCNTL64
+            | S::DUP3
+            | S::IOCTL
+            | S::SOCKET
+            | S::SOCKETPAIR
     )
 }
 
@@ -54,6 +67,7 @@ pub(crate) fn effect(call: &Call) -> Effect {
         }
         S::DUP3 if low(1) <= LAST && low(2) & O_CLOEXEC != 0 => Effect::ClosesOnExec,
         S::IOCTL if first_is_standard && low(1) == FIOCLEX => Effect::ClosesOnExec,
+        S::SOCKET | S::SOCKETPAIR => Effect::MakesSocket,
         _ => Effect::None,
     }
 }

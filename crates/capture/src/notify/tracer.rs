@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bumpalo::Bump;
 use event::{EventKind, Judge, Outcome, Pid, Process, Tid};
@@ -63,7 +64,8 @@ pub(crate) enum Request {
         /// The id it is parked under now.
         id: u64,
     },
-    /// The call frees one of descriptors 0..2: watch the process until all are open.
+    /// The call frees one of descriptors 0..2 of a process with sockets, or makes the first socket
+    /// of one that has one closed: watch the process until all are open.
     Watch {
         /// The parked call.
         call: Call,
@@ -159,6 +161,11 @@ impl TracerHandle {
         if restarted { Claim::Restarted } else { Claim::Nothing }
     }
 
+    /// Whether the process is watched already.
+    pub(crate) fn watches(&self, pid: Pid) -> bool {
+        self.state().traced.values().any(|tracee| tracee.pid == pid && tracee.watched)
+    }
+
     /// Leaves a call of a traced thread to the tracer. False: it is not the tracer's thread.
     pub(crate) fn await_result(&self, followed: Followed) -> bool {
         match self.state().traced.get_mut(&followed.call.tid) {
@@ -180,7 +187,8 @@ impl TracerHandle {
         let wake = PollFd::new(self.wake.as_fd(), poll::IN);
         let ready = match child_signals {
             Some(signals) => {
-                poll::poll(&mut [wake, PollFd::new(signals.as_fd(), poll::IN)], None)
+                let stop = PollFd::new(signals.as_fd(), poll::IN);
+                poll::poll(&mut [wake, stop], Some(LOOK_AGAIN))
             }
             None => poll::poll(&mut [wake], None),
         };
@@ -494,6 +502,9 @@ fn is_stop_signal(signal: i32) -> bool {
     // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
     (SIGSTOP..=SIGTTOU).contains(&signal)
 }
+
+/// A stop whose SIGCHLD went to a thread that does not block it is found this much later.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Children and new threads of a watched process are watched too.
 const WATCH_OPTIONS: u32 = ptrace::OPTION_TRACEFORK

@@ -52,6 +52,9 @@ struct Node {
     origin: Origin,
     /// One of descriptors 0..2 may be closed, or may close at the next exec. Inherited by fork.
     stdio_suspect: bool,
+    /// It may hold a socket: it or an ancestor made one, or the workload was started with one.
+    /// Accepting and receiving sockets takes a socket, too. Inherited by fork.
+    has_sockets: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,24 +128,34 @@ impl Tree {
         }
     }
 
-    /// Whether the process may start its next program with one of descriptors 0..2 closed.
-    pub(crate) fn stdio_is_suspect(&self, process: &Process) -> bool {
-        self.inner().nodes.get(&process.pid).is_some_and(|node| node.stdio_suspect)
+    /// Whether a plain `dup` in the process may give one of descriptors 0..2 to a socket.
+    pub(crate) fn may_redirect(&self, process: &Process) -> bool {
+        let inner = self.inner();
+        inner.nodes.get(&process.pid).is_some_and(|node| node.stdio_suspect && node.has_sockets)
     }
 
-    /// Marks the process as such.
+    /// One of descriptors 0..2 of the process is about to be closed, now or at its next exec.
     pub(crate) fn suspect_stdio(&self, process: &Process) {
-        self.set_stdio_suspect(process.pid, true);
+        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
+            node.stdio_suspect = true;
+        }
     }
 
-    /// Its descriptors 0..2 were seen open, with none of them close-on-exec.
+    /// The process is about to make a socket.
+    pub(crate) fn makes_socket(&self, process: &Process) {
+        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
+            node.has_sockets = true;
+        }
+    }
+
+    /// Its descriptors 0..2 were seen open, with none of them close-on-exec. Children that have
+    /// not been seen yet keep what they were forked with.
     pub(crate) fn clear_stdio(&self, pid: Pid) {
-        self.set_stdio_suspect(pid, false);
-    }
-
-    fn set_stdio_suspect(&self, pid: Pid, suspect: bool) {
+        if let Some(process) = self.find(pid) {
+            self.claim_children(&process);
+        }
         if let Some(node) = self.inner().nodes.get_mut(&pid) {
-            node.stdio_suspect = suspect;
+            node.stdio_suspect = false;
         }
     }
 
@@ -224,19 +237,31 @@ impl Tree {
         let start_ns = start_ns(identity.start);
         let process =
             Arc::new(Process::new(pid, identity.start, start_ns, parent.clone(), image, identity.comm));
+        let mut stdio_suspect = false;
+        let first_of_the_workload = origin == Origin::Watched
+            && parent.as_ref().is_none_or(|parent| !self.is_watched(parent));
+        let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
         let mut inner = self.inner();
         if let Some(node) = inner.nodes.get(&pid)
             && node.process.start == identity.start
         {
             return Arc::clone(&node.process);
         }
-        let mut stdio_suspect = false;
         if let Some(parent) = parent.and_then(|parent| inner.nodes.get_mut(&parent.pid)) {
             parent.forks_pending = parent.forks_pending.saturating_sub(1);
             stdio_suspect = parent.stdio_suspect;
+            if parent.origin == Origin::Watched {
+                has_sockets = parent.has_sockets;
+            }
         }
-        let node =
-            Node { process: Arc::clone(&process), pidfd, forks_pending: 0, origin, stdio_suspect };
+        let node = Node {
+            process: Arc::clone(&process),
+            pidfd,
+            forks_pending: 0,
+            origin,
+            stdio_suspect,
+            has_sockets,
+        };
         inner.nodes.insert(pid, node);
         inner.added_since_sweep += 1;
         if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
@@ -248,12 +273,16 @@ impl Tree {
     /// What a forked child runs: the image of its parent, if that is watched; the workload's first
     /// process runs the agent's own code until its first exec, and nobody asks about that.
     fn inherited_image(&self, parent: Option<&Arc<Process>>) -> Arc<Image> {
+        parent
+            .filter(|parent| self.is_watched(parent))
+            .map_or_else(Arc::default, |parent| parent.image())
+    }
+
+    fn is_watched(&self, process: &Process) -> bool {
         let inner = self.inner();
-        let watched = |parent: &&Arc<Process>| {
-            inner.nodes.get(&parent.pid).is_some_and(|node| node.origin == Origin::Watched)
-                || parent.has_exited()
-        };
-        parent.filter(watched).map_or_else(Arc::default, |parent| parent.image())
+        let node = inner.nodes.get(&process.pid);
+        // Ancestors of the workload are never swept away.
+        process.has_exited() || node.is_some_and(|node| node.origin == Origin::Watched)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -267,7 +296,12 @@ impl Inner {
     fn sweep(&mut self, census: &Census) {
         self.added_since_sweep = 0;
         let ended: Vec<Pid> =
-            self.nodes.iter().filter(|(_, node)| !node.is_alive(census)).map(|(pid, _)| *pid).collect();
+            self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.origin == Origin::Watched && !node.is_alive(census))
+            .map(|(pid, _)| *pid)
+            .collect();
         for pid in ended {
             let Some(node) = self.nodes.remove(&pid) else { continue };
             node.process.set_exited();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bumpalo::Bump;
 use event::{Comm, Event, Image, Judge, Live, Lookup, Outcome, Process, Stage, Weight, World};
+use sys::time::{Clock, now_ns};
 
 use super::Shared;
 use super::call::Call;
@@ -109,16 +110,13 @@ impl<J: Judge> Worker<J> {
         let world = &*self.shared.world;
         match outcome {
             Outcome::Returned(0) => {
-                let image = Image { exec_time_ns: sys::time::now_ns(sys::time::Clock::Real), ..Image::default() };
-                let image = Arc::new(image);
+                // Now, because a child may ask for its parent's program after the parent's end.
+                let image = world.image_at_exec(process, now_ns(Clock::Real));
                 let comm = match world.comm(process) {
                     Lookup::Found(comm) => comm,
                     _ => process.last_comm(),
                 };
-                // Now, because a child may ask for its parent's program after the parent's end.
-                world.command_line(process, &image);
-                world.executable(process, &image);
-                process.exec(image, comm);
+                process.exec(Arc::new(image), comm);
             }
             Outcome::Returned(_) => {}
             // Whether it succeeded is not known: describe the program that was asked for.
@@ -168,7 +166,7 @@ fn requested<'a>(decoded: &Decoded<'a>) -> (Option<&'a [u8]>, Option<&'a [&'a [u
 
 fn requested_image(decoded: &Decoded<'_>) -> Image {
     let (path, argv) = requested(decoded);
-    let image = Image { exec_time_ns: sys::time::now_ns(sys::time::Clock::Real), ..Image::default() };
+    let image = Image { exec_time_ns: now_ns(Clock::Real), ..Image::default() };
     if let Some((exe, args)) = argv.and_then(<[_]>::split_first) {
         let command_line = event::CommandLine {
             exe: exe.to_vec(),

@@ -133,22 +133,6 @@ impl LiveWorld {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline)
     }
 
-    /// The image of a process that is held at its exec stop. Reads its arguments in place: nothing
-    /// of the new program has run, so its stack is ordinary memory.
-    pub fn image_at_exec(&self, pid: Pid, exec_time_ns: u64) -> Image {
-        let image = Image {
-            exec_time_ns,
-            ..Image::default()
-        };
-        if let Ok(line) = self.proc.command_line(pid.0) {
-            let _ = image.command_line.set(Some(line));
-        }
-        if let Ok(executable) = self.read_executable(pid.0) {
-            let _ = image.executable.set(Some(executable));
-        }
-        image
-    }
-
     /// Whether reads of the pid just now were about this process running this image.
     fn was_about(&self, process: &Process, image: &Image) -> bool {
         std::ptr::eq(Arc::as_ptr(&process.image()), image) && self.is_alive(process)
@@ -241,6 +225,22 @@ fn found<T>(answer: Result<T, ProcError>) -> Lookup<T> {
 }
 
 impl World for LiveWorld {
+    // Reads the arguments in place: nothing of the new program has run, so its stack is ordinary
+    // memory.
+    fn image_at_exec(&self, process: &Process, exec_time_ns: u64) -> Image {
+        let image = Image {
+            exec_time_ns,
+            ..Image::default()
+        };
+        if let Ok(line) = self.proc.command_line(process.pid.0) {
+            let _ = image.command_line.set(Some(line));
+        }
+        if let Ok(executable) = self.read_executable(process.pid.0) {
+            let _ = image.executable.set(Some(executable));
+        }
+        image
+    }
+
     fn comm(&self, process: &Process) -> Lookup<Comm> {
         if !process.has_exited()
             && let Ok(stat) = self.proc.stat_of(process.pid.0, process.start)

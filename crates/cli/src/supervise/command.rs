@@ -12,13 +12,13 @@ use super::signals;
 
 /// What to execute; looked up already.
 #[derive(Debug)]
-pub struct Command {
+pub(crate) struct Command {
     /// The file.
-    pub path: CString,
+    pub(crate) path: CString,
     /// Arguments, the name first.
-    pub argv: StringArray,
+    pub(crate) argv: StringArray,
     /// Environment, `NAME=value`.
-    pub environment: StringArray,
+    pub(crate) environment: StringArray,
 }
 
 /// Slots of the page that the command shares with the agent: a child that has installed its filter

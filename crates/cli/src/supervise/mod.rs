@@ -25,18 +25,18 @@ use capture::filter::FilterProgram;
 use event::Pid;
 use sys::notify::Listener;
 
-pub use command::Command;
+pub(crate) use command::Command;
 
 /// What the agent is given to start from.
-pub struct Listening {
+pub(crate) struct Listening {
     /// Listener of the installed filter.
-    pub listener: Listener,
+    pub(crate) listener: Listener,
     /// Processes of ours between the workload and whoever started it.
-    pub transparent: Vec<Pid>,
+    pub(crate) transparent: Vec<Pid>,
 }
 
 /// The running services of the agent.
-pub trait Services {
+pub(crate) trait Services {
     /// Whether the last watched process has ended.
     fn has_ended(&self) -> bool;
     /// The command itself has ended: everything it caused is to be delivered now.
@@ -46,7 +46,7 @@ pub trait Services {
 }
 
 /// Starts the services in the agent. Threads may be made from here on.
-pub type Start = Box<dyn FnOnce(Listening) -> anyhow::Result<Box<dyn Services>>>;
+pub(crate) type Start = Box<dyn FnOnce(Listening) -> anyhow::Result<Box<dyn Services>>>;
 
 /// Runs the command under the filter and returns its exit status as a shell would say it.
 ///
@@ -55,13 +55,13 @@ pub type Start = Box<dyn FnOnce(Listening) -> anyhow::Result<Box<dyn Services>>>
 /// # Errors
 ///
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
-pub fn run(command: &Command, program: &FilterProgram, start: Start) -> Result<i32, Failure> {
+pub(crate) fn run(command: &Command, program: &FilterProgram, start: Start) -> Result<i32, Failure> {
     front::run(command, program, start)
 }
 
 /// Why the command did not run.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The command's exec failed after it was looked up.
     #[error("cannot execute {path}")]
     Exec {

@@ -3,7 +3,9 @@
 //! A signal from the terminal, or one sent to the group, reaches the command by itself. The agent
 //! and the waiter must outlive it; the front passes on only what was sent to it alone.
 
-use sys::signal::{Disposition, SignalSet, SignalStream, set_disposition};
+use sys::signal::{
+    Disposition, MaskChange, SignalSet, SignalStream, change_mask, set_disposition,
+};
 
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
@@ -13,6 +15,7 @@ const SIGUSR2: i32 = 12;
 const SIGPIPE: i32 = 13;
 const SIGALRM: i32 = 14;
 const SIGTERM: i32 = 15;
+const SIGCHLD: i32 = 17;
 const SIGTSTP: i32 = 20;
 const SIGTTIN: i32 = 21;
 const SIGTTOU: i32 = 22;
@@ -23,7 +26,9 @@ pub(super) const SIGSTOP: i32 = 19;
 const FORWARDED: [i32; 9] =
     [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGTSTP, SIGCONT];
 
-/// Makes a process of ours survive what ends or stops the command.
+/// Makes a process of ours survive what ends or stops the command. SIGCHLD is blocked before any
+/// thread exists: the tracer takes the stops of its tracees from it, and a thread that did not
+/// block it could swallow them.
 pub(super) fn ignore_for_agent() -> sys::Result<()> {
     let ends_a_command =
         [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGPIPE];
@@ -32,6 +37,7 @@ pub(super) fn ignore_for_agent() -> sys::Result<()> {
     for signal in ends_a_command.into_iter().chain(stops_a_command) {
         set_disposition(signal, Disposition::Ignore)?;
     }
+    change_mask(MaskChange::Block, SignalSet::of(&[SIGCHLD]))?;
     Ok(())
 }
 
