@@ -274,7 +274,7 @@ impl Judge for Engine {
         let candidates = evaluation.candidates();
         let entries = entries.iter().enumerate();
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
-            match evaluation.root(entry.root) {
+            match evaluation.rule(entry) {
                 Truth::False => {}
                 Truth::Unknown => return Weight::Undecided,
                 Truth::True if entry.output_stage > event.stage => return Weight::Undecided,
@@ -297,7 +297,7 @@ impl Judge for Engine {
         let candidates = evaluation.candidates();
         let entries = self.program.kind(event.kind).entries.iter().enumerate();
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
-            match evaluation.root(entry.root) {
+            match evaluation.rule(entry) {
                 Truth::False => {}
                 Truth::Unknown => undecided += 1,
                 Truth::True => {

@@ -6,7 +6,7 @@ use event::{Event, Stage, Value};
 use super::atom::{AtomId, Check};
 use super::index::Candidates;
 use super::operand::{OperandId, OperandSource, Operands, apply};
-use super::program::{Children, Node, NodeId, Program};
+use super::program::{Children, Entry, Node, NodeId, Program};
 use super::test::Context;
 use super::truth::Truth;
 
@@ -101,9 +101,13 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
-    /// Whether the condition at a root holds.
-    pub(crate) fn root(&mut self, root: Option<NodeId>) -> Truth {
-        root.map_or(Truth::True, |id| self.node(id))
+    /// Whether the condition of a rule holds.
+    pub(crate) fn rule(&mut self, entry: &Entry) -> Truth {
+        match entry.root {
+            None => Truth::True,
+            Some(_) if self.event.stage < entry.stage => Truth::Unknown,
+            Some(root) => self.node(root),
+        }
     }
 
     fn node(&mut self, id: NodeId) -> Truth {

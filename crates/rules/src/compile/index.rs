@@ -19,7 +19,7 @@ use crate::condition::ast::Op;
 /// How many rules one index can tell apart; more are evaluated as if they had no set.
 const MAX_INDEXED: usize = 64;
 
-/// Fewer rules than this are evaluated as fast as they are looked up.
+/// Fewer rules than this, or less than a third of all, are evaluated as fast as they are looked up.
 const MIN_INDEXED: usize = 3;
 
 /// The rules of one kind by the value of one operand. Bits are positions of entries.
@@ -79,7 +79,8 @@ impl Index {
         let best = counts
             .into_iter()
             .max_by_key(|(operand, count)| (*count, *operand));
-        let (operand, _) = best.filter(|(_, count)| *count >= MIN_INDEXED)?;
+        let (operand, _) =
+            best.filter(|(_, count)| *count >= MIN_INDEXED && *count * 3 >= entries.len())?;
         let mut index = Self {
             operand,
             by_value: HashMap::default(),

@@ -51,6 +51,8 @@ pub(crate) struct Entry {
     pub(crate) rule: usize,
     /// What has to hold; `None` if the kind alone decides that it matches.
     pub(crate) root: Option<NodeId>,
+    /// The stage from which any of its atoms is known: before it nothing is decided.
+    pub(crate) stage: Stage,
     /// The stage from which all that the rule prints is known.
     pub(crate) output_stage: Stage,
 }
@@ -199,9 +201,11 @@ impl Builder<'_> {
                 .iter()
                 .map(|id| self.operands.stage(*id, kind));
             let output_stage = stages.max().unwrap_or(Stage::Registers);
+            let stage = root.map_or(Stage::Registers, |root| self.first_stage(root, kind));
             entries.push(Entry {
                 rule,
                 root,
+                stage,
                 output_stage,
             });
         }
@@ -220,6 +224,29 @@ impl Builder<'_> {
             operands,
             stages,
             index,
+        }
+    }
+
+    /// The stage from which the first atom below a node is known. An atom that compares two
+    /// operands may be decided by either.
+    fn first_stage(&self, id: NodeId, kind: EventKind) -> Stage {
+        match self.nodes[id.index()].node {
+            Node::Literal { atom, .. } => {
+                let atom = self.atoms.get(atom);
+                let left = self.operands.stage(atom.key.operand, kind);
+                match &atom.check {
+                    Check::Operand(_, right) => left.min(self.operands.stage(*right, kind)),
+                    Check::Test(_) => left,
+                }
+            }
+            Node::All { children, .. } | Node::Any { children, .. } => {
+                let range = children.start as usize..children.end as usize;
+                let children = self.children[range].iter();
+                children
+                    .map(|child| self.first_stage(*child, kind))
+                    .min()
+                    .unwrap_or(Stage::Registers)
+            }
         }
     }
 
