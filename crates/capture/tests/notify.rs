@@ -24,6 +24,7 @@ struct Seen {
     outcome: Outcome,
     stage: Stage,
     pid: i32,
+    parent: Option<i32>,
 }
 
 /// Wants the result of every call it is asked about.
@@ -50,6 +51,7 @@ impl Judge for Everything {
             outcome: event.outcome,
             stage: event.stage,
             pid: event.process.pid.0,
+            parent: event.process.parent().map(|parent| parent.pid.0),
         });
         0
     }
@@ -106,6 +108,8 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     }
     let listener = sys::fd::duplicate_number(page.int(0).load(Ordering::Acquire) - 1);
     let judge = Arc::new(Everything::default());
+    // A thread like any program may have: it does not block SIGCHLD.
+    std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
     let supervisor = Supervisor::start(Parts {
         listener: sys::notify::Listener::new(listener.expect("the child's table is ours")),
         plan: plan.clone(),
@@ -181,31 +185,156 @@ fn a_sleeping_call_is_followed_to_its_result() {
     assert!(counters.followed >= 1, "{counters:?}");
 }
 
-fn a_plain_dup_into_a_closed_standard_descriptor_is_seen() {
+/// What a plan asks for to follow descriptors 0..2.
+fn stdio_plan() -> Plan {
     let low = vec![vec![RegisterTest::low(0, TestOp::Le, 2)]];
     let second = vec![vec![RegisterTest::low(1, TestOp::Le, 2)]];
-    let calls = [
+    let mut calls = vec![
         (Syscall::CLOSE, low.clone()),
-        (Syscall::CLOSE_RANGE, low),
+        (Syscall::CLOSE_RANGE, low.clone()),
+        (Syscall::FCNTL, low),
         (Syscall::DUP2, second.clone()),
         (Syscall::DUP3, second),
-        (Syscall::EXECVE, vec![vec![]]),
     ];
+    calls.extend(always(&[Syscall::EXECVE, Syscall::SOCKET, Syscall::SOCKETPAIR]));
+    plan(&calls, true)
+}
+
+/// Results of the plain dups that a program makes after it has closed descriptor 0.
+fn dups(order: &str) -> Vec<Outcome> {
     // Python's own os.dup calls fcntl.
+    let script = format!(
+        r#"python3 -c '
+import ctypes, socket
+libc = ctypes.CDLL(None)
+def pair():
+    global fd, kept
+    kept = socket.socketpair()
+    fd = max(kept[0].fileno(), kept[1].fileno())
+{order}
+libc.dup(fd)
+libc.dup(fd)
+libc.close(1)
+libc.dup(fd)
+'"#
+    );
+    let (seen, counters) = watch(&stdio_plan(), &script);
+    assert!(counters.stdio_watches >= 1, "{counters:?}");
+    seen.iter().filter(|seen| seen.kind == "dup").map(|seen| seen.outcome).collect()
+}
+
+fn a_plain_dup_into_a_closed_standard_descriptor_is_seen() {
+    assert_eq!(dups("pair(); libc.close(0)"), [Outcome::Returned(0), Outcome::Returned(1)]);
+}
+
+fn a_socket_made_after_a_standard_descriptor_was_closed_starts_the_watch() {
+    // One end of the pair itself becomes descriptor 0.
+    assert_eq!(dups("libc.close(0); pair()"), [Outcome::Returned(1)]);
+}
+
+fn programs_that_close_their_output_without_sockets_are_left_alone() {
+    let (seen, counters) = watch(&stdio_plan(), "cat /dev/null; ls / >/dev/null; exec 0<&-; /bin/true");
+    assert_eq!(counters.stdio_watches, 0, "{counters:?}");
+    assert_eq!(seen.iter().filter(|seen| seen.kind == "execve").count(), 4);
+}
+
+fn every_exec_of_a_watched_process_is_seen() {
+    let script = r#"exec python3 -c '
+import os, socket
+s = socket.socketpair()
+os.set_inheritable(0, False)
+for n in range(10):
+    if os.fork() == 0:
+        try: os.execv("/nonexistent/echo", ["echo"])
+        except OSError: os.execv("/bin/true", ["true"])
+    os.wait()
+os.execv("/bin/true", ["true"])
+'"#;
+    let (seen, counters) = watch(&stdio_plan(), script);
+    let execs = |path: &[u8], result: i64| {
+        let fits = |seen: &&Seen| {
+            seen.kind == "execve"
+                && seen.path.as_deref() == Some(path)
+                && seen.outcome == Outcome::Returned(result)
+        };
+        seen.iter().filter(fits).count()
+    };
+    assert_eq!(execs(b"/nonexistent/echo", -2), 10, "{counters:?}");
+    assert_eq!(execs(b"/bin/true", 0), 11, "{counters:?}");
+}
+
+fn an_exec_by_another_thread_than_the_leader_is_seen() {
+    let script = r#"python3 -c '
+import os, threading, time
+for n in range(5):
+    if os.fork() == 0:
+        threading.Thread(target=lambda: os.execv("/bin/true", ["true"])).start()
+        time.sleep(10)
+    os.wait()
+'"#;
+    let plan = plan(&always(&[Syscall::EXECVE]), false);
+    let (seen, counters) = watch(&plan, script);
+    let execs = seen.iter().filter(|seen| {
+        seen.path.as_deref() == Some(b"/bin/true") && seen.outcome == Outcome::Returned(0)
+    });
+    assert_eq!(execs.count(), 5, "{counters:?}");
+    assert_eq!(counters.escalation_refused, 0, "{counters:?}");
+}
+
+fn a_signal_handler_in_a_sleeping_call_hides_nothing() {
+    let script = r#"python3 -c '
+import os, signal, tempfile, threading, time
+d = tempfile.mkdtemp(); f = d + "/f"; os.mkfifo(f)
+def handler(*_): os.close(os.open("/etc/hostname", os.O_RDONLY))
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+if os.fork() == 0:
+    time.sleep(0.5)
+    os.open(f, os.O_WRONLY); os._exit(0)
+os.open(f, os.O_RDONLY)
+os.wait(); os.unlink(f); os.rmdir(d)
+'"#;
+    let (seen, counters) = watch(&plan(&always(&[Syscall::OPENAT]), false), script);
+    let hostname = seen.iter().filter(|seen| seen.path.as_deref() == Some(b"/etc/hostname"));
+    assert_eq!(hostname.count(), 1, "{counters:?}");
+    let fifo = seen.iter().filter(|seen| {
+        seen.path.as_ref().is_some_and(|path| path.ends_with(b"/f"))
+            && matches!(seen.outcome, Outcome::Returned(fd) if fd >= 0)
+    });
+    assert_eq!(fifo.count(), 2, "{counters:?}");
+}
+
+fn ptrace_traceme_still_works() {
     let script = r#"python3 -c '
 import ctypes, os
-libc = ctypes.CDLL(None)
-fd = os.open("/dev/null", 0)
-libc.dup(fd)
-libc.close(0)
-libc.dup(fd)
-libc.dup(fd)
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0 else 1)
+assert os.wait()[1] == 0
+print("traced")
+' >/dev/null && exec /bin/true"#;
+    let (seen, _) = watch(&plan(&always(&[Syscall::PTRACE, Syscall::EXECVE]), false), script);
+    assert!(seen.iter().any(|seen| seen.kind == "ptrace"));
+    assert!(seen.last().expect("seen").path.as_deref() == Some(b"/bin/true"), "{seen:?}");
+}
+
+fn an_orphan_keeps_its_killed_parent() {
+    let script = r#"python3 -c '
+import os, signal, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        time.sleep(0.3)
+        os.execv("/bin/true", ["true"])
+    os.kill(os.getpid(), signal.SIGKILL)
+os.wait()
+time.sleep(0.6)
 '"#;
-    let (seen, counters) = watch(&plan(&calls, true), script);
-    let dups: Vec<_> = seen.iter().filter(|seen| seen.kind == "dup").collect();
-    assert_eq!(dups.len(), 1, "{dups:?} {counters:?}");
-    assert_eq!(dups[0].outcome, Outcome::Returned(0));
-    assert!(counters.stdio_watches >= 1);
+    let calls = [Syscall::EXECVE, Syscall::CLONE, Syscall::FORK, Syscall::VFORK];
+    let (seen, counters) = watch(&plan(&always(&calls), false), script);
+    let exec = seen.iter().find(|seen| seen.path.as_deref() == Some(b"/bin/true"));
+    let parent = exec.expect("seen").parent;
+    assert!(parent.is_some_and(|pid| pid != 1), "{parent:?} {counters:?}");
+    assert_eq!(counters.guessed_parents, 1, "{counters:?}");
 }
 
 fn parallel_callers_are_all_seen() {
@@ -217,16 +346,25 @@ fn parallel_callers_are_all_seen() {
     assert_eq!(opens, 72, "{counters:?}");
 }
 
+/// Names and functions from one list.
+macro_rules! cases {
+    ($($case:ident,)+) => { [$((stringify!($case), $case as fn())),+] };
+}
+
 fn main() {
-    let cases: [(&str, fn()); 5] = [
-        ("opens_come_with_path_and_result", opens_come_with_path_and_result),
-        ("execs_fail_and_succeed_in_order", execs_fail_and_succeed_in_order),
-        ("a_sleeping_call_is_followed_to_its_result", a_sleeping_call_is_followed_to_its_result),
-        (
-            "a_plain_dup_into_a_closed_standard_descriptor_is_seen",
-            a_plain_dup_into_a_closed_standard_descriptor_is_seen,
-        ),
-        ("parallel_callers_are_all_seen", parallel_callers_are_all_seen),
+    let cases = cases![
+        opens_come_with_path_and_result,
+        execs_fail_and_succeed_in_order,
+        a_sleeping_call_is_followed_to_its_result,
+        a_plain_dup_into_a_closed_standard_descriptor_is_seen,
+        a_socket_made_after_a_standard_descriptor_was_closed_starts_the_watch,
+        programs_that_close_their_output_without_sockets_are_left_alone,
+        every_exec_of_a_watched_process_is_seen,
+        an_exec_by_another_thread_than_the_leader_is_seen,
+        a_signal_handler_in_a_sleeping_call_hides_nothing,
+        ptrace_traceme_still_works,
+        an_orphan_keeps_its_killed_parent,
+        parallel_callers_are_all_seen,
     ];
     for (name, case) in cases {
         isolated(name, case);

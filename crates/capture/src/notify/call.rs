@@ -18,6 +18,8 @@ pub(crate) struct Call {
     pub(crate) syscall: Syscall,
     /// What kind of event it makes.
     pub(crate) kind: EventKind,
+    /// Where it was made.
+    pub(crate) ip: u64,
     /// Its arguments; those of a `socketcall` are unpacked.
     pub(crate) args: [u64; 6],
 }
@@ -34,7 +36,7 @@ impl Call {
             (syscall, notification.args)
         };
         let kind = EventKind::of_syscall(syscall);
-        Some(Self { id: notification.id, tid, arch, syscall, kind, args })
+        Some(Self { id: notification.id, tid, arch, syscall, kind, ip: notification.ip, args })
     }
 
     /// Whether pointers and longs of the caller are 32 bits wide.

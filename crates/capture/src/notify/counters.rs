@@ -46,6 +46,10 @@ counters! {
     undecided,
     /// Callers that were gone before their call was looked at (killed while parked).
     gone,
+    /// Callers of which nothing could be learnt; their calls were judged without.
+    unknown_callers,
+    /// Receivers that ended by a defect of ours and were replaced.
+    receiver_panics,
     /// Numbers that are no known call of their architecture.
     unknown_calls,
     /// Processes whose parent could not be told for certain.

@@ -387,21 +387,21 @@ fn is_directory(flags: u64) -> bool {
 }
 
 /// A decoded call that outlives the receiver's arena: kept while the call blocks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OwnedDecoded {
     params: Vec<OwnedParam>,
     descriptor: Option<(Descriptor<'static>, OwnedName, Option<Vec<u8>>)>,
     unreadable: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum OwnedParam {
     Plain(Param<'static>),
     Text(Vec<u8>),
     Texts(Vec<Vec<u8>>),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum OwnedName {
     None,
     Unreadable,

@@ -4,12 +4,15 @@
 //! let go. With `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` (5.19+) the parked caller does not notice
 //! the interruption, so the one stop comes after the call, before any user code: its result is in
 //! the return register. A call that sleeps instead notices the interruption, is undone with a
-//! restart code and will be made again by the kernel; see [`super::tracer`].
+//! restart code and will be made again by the kernel; see [`super::tracer`]. An exec is told by an
+//! event of its own, because the interruption is lost when another thread than the leader execs.
 
 use sys::ptrace;
 use sys::wait::{self, Status};
 
 use super::call::Call;
+use super::worker::Role;
+use crate::memory::Gauge;
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +21,11 @@ pub(crate) enum Stop {
     Returned {
         /// The result.
         result: i64,
-        /// The thread as the kernel names it now: an exec by another thread than the leader's
-        /// makes that thread the leader.
-        tid: i32,
-        /// A signal that was about to be delivered and has to be passed on.
-        signal: i32,
+        /// What is held.
+        held: Held,
     },
-    /// The call sleeps and has been undone; it comes again. The caller is running.
-    Sleeps,
+    /// The call sleeps and has been undone; it comes again when the caller is released.
+    Sleeps(Held),
     /// The caller may not be traced, or is traced already. It is still parked.
     Refused,
     /// The caller ended.
@@ -34,20 +34,36 @@ pub(crate) enum Stop {
     Stuck,
 }
 
-/// `-ERESTARTSYS` to `-ERESTART_RESTARTBLOCK`: kernel-internal codes that never reach user code.
-const RESTART_CODES: std::ops::RangeInclusive<i64> = -516..=-512;
+/// A stopped thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The thread as the kernel names it now: an exec by another thread than the leader makes
+    /// that thread the leader.
+    pub(crate) tid: i32,
+    /// A signal that was about to be delivered and has to be passed on.
+    pub(crate) signal: i32,
+}
 
-/// Stops the caller after its call.
+/// `-ERESTARTSYS` to `-ERESTART_RESTARTBLOCK`: kernel-internal codes that never reach user code.
+pub(crate) const RESTART_CODES: std::ops::RangeInclusive<i64> = -516..=-512;
+/// `-ERESTARTNOINTR`: the kernel makes the call again whatever handlers run in between.
+const RESTART_ALWAYS: i64 = -513;
+/// `-EINTR`.
+const INTERRUPTED: i64 = -4;
+
+/// Stops the caller after its call. `abandoned`: threads of this tracer that were stuck before.
 ///
 /// Preconditions: the caller is parked in notification `call.id`.
 /// Postconditions: unless `Refused`, the notification is answered.
 pub(crate) fn stop_after(
     call: &Call,
     listener: &sys::notify::Listener,
-    gauge: &crate::memory::Gauge,
+    gauge: &Gauge,
+    abandoned: &mut Vec<i32>,
 ) -> Stop {
     let tid = call.tid.0;
-    if ptrace::seize(tid, 0).is_err() {
+    let is_exec = Role::of(call.syscall) == Role::Exec;
+    if ptrace::seize(tid, if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 }).is_err() {
         return Stop::Refused;
     }
     // A thread that was seized can be interrupted unless it is gone, which the wait reports.
@@ -55,40 +71,80 @@ pub(crate) fn stop_after(
     // An answer that finds nobody means that the caller was killed, which the wait reports too.
     let _ = listener.respond_continue(call.id);
     gauge.enter();
-    let stop = wait_for_stop();
+    let stop = wait_for_stop(abandoned);
     gauge.leave();
     stop
 }
 
-fn wait_for_stop() -> Stop {
-    // Any tracee of this thread, not just the caller by its id: see `Stop::Returned::tid`.
-    let options = wait::ALL | wait::NO_THREAD;
-    match wait::wait(wait::Target::Any, options) {
-        Ok(Some((_, Status::Exited(_) | Status::Signaled { .. }))) => Stop::Gone,
-        Ok(Some((stopped, status))) => stopped_at(stopped, status),
-        Ok(None) => Stop::Stuck,
-        Err(error) if error.is(EINTR) => Stop::Stuck,
-        Err(_) => Stop::Gone,
+fn wait_for_stop(abandoned: &mut Vec<i32>) -> Stop {
+    loop {
+        // Any tracee of this thread, not just the caller by its id: see `Held::tid`.
+        match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
+            Ok(Some((tid, status))) if abandoned.contains(&tid) => {
+                abandoned.retain(|stuck| *stuck != tid);
+                release_after(tid, status);
+            }
+            Ok(Some((_, status))) if status.is_end() => return Stop::Gone,
+            Ok(Some((tid, status))) => return stopped_at(tid, status),
+            Ok(None) => return Stop::Stuck,
+            Err(error) if error.is(EINTR) => return Stop::Stuck,
+            Err(_) => return Stop::Gone,
+        }
     }
 }
 
 fn stopped_at(tid: i32, status: Status) -> Stop {
-    let signal = match status {
-        Status::Stopped(signal) => signal,
-        // A ptrace stop (the interruption, or a group stop): nothing to deliver.
-        _ => 0,
-    };
-    let Ok(registers) = ptrace::registers(tid) else {
-        release(tid, signal);
+    let held = Held { tid, signal: delivered(status) };
+    if matches!(status, Status::PtraceEvent { event: ptrace::EVENT_EXEC, .. }) {
+        return Stop::Returned { result: 0, held };
+    }
+    let Ok(mut registers) = ptrace::registers(tid) else {
+        release(tid, held.signal);
         return Stop::Gone;
     };
-    // A 32-bit call's result is 32 bits wide in whatever form the kernel left it.
     let result = registers.result();
-    if RESTART_CODES.contains(&result) {
-        release(tid, signal);
-        return Stop::Sleeps;
+    if RESTART_CODES.contains(&result) || is_own_interruption(tid, &mut registers) {
+        return Stop::Sleeps(held);
     }
-    Stop::Returned { result, tid, signal }
+    Stop::Returned { result, held }
+}
+
+/// Whether a call that does not restart (a connect with a time limit) failed only because of the
+/// interruption; then it is made to restart.
+pub(crate) fn is_own_interruption(tid: i32, registers: &mut ptrace::Registers) -> bool {
+    if registers.result() != INTERRUPTED || has_deliverable_signal(tid) {
+        return false;
+    }
+    registers.set_result(RESTART_ALWAYS);
+    ptrace::set_registers(tid, registers).is_ok()
+}
+
+/// Whether a signal that is not blocked waits for the thread.
+fn has_deliverable_signal(tid: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else { return true };
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+    };
+    match (mask("SigPnd"), mask("ShdPnd"), mask("SigBlk")) {
+        (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
+        _ => true,
+    }
+}
+
+/// The signal that a stop would deliver; a ptrace stop (the interruption, a group stop) has none.
+fn delivered(status: Status) -> i32 {
+    match status {
+        Status::Stopped(signal) => signal,
+        _ => 0,
+    }
+}
+
+/// Lets a thread that stopped late run on.
+pub(crate) fn release_after(tid: i32, status: Status) {
+    if !status.is_end() {
+        release(tid, delivered(status));
+    }
 }
 
 /// Lets a held thread run on, untraced.

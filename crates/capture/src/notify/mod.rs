@@ -246,6 +246,8 @@ pub(crate) struct Seat {
     order: Order,
     state: AtomicU32,
     current: Mutex<Notification>,
+    /// Callers that did not stop in time wait for this receiver.
+    has_abandoned: AtomicBool,
     thread: AtomicI32,
 }
 
@@ -272,6 +274,7 @@ impl Seat {
             order,
             state: AtomicU32::new(IDLE),
             current: Mutex::new(Notification::default()),
+            has_abandoned: AtomicBool::new(false),
             thread: AtomicI32::new(0),
         }
     }
@@ -298,7 +301,7 @@ impl Seat {
         self.state
             .compare_exchange(READING, RETIRED, Ordering::AcqRel, Ordering::Acquire)
             .ok()
-            .map(|_| *self.current.lock().unwrap_or_else(PoisonError::into_inner))
+            .map(|_| self.current())
     }
 
     pub(crate) fn is_retired(&self) -> bool {
@@ -312,6 +315,19 @@ impl Seat {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) == ENDED
+    }
+
+    pub(crate) fn set_has_abandoned(&self, has_abandoned: bool) {
+        self.has_abandoned.store(has_abandoned, Ordering::Release);
+    }
+
+    pub(crate) fn has_abandoned(&self) -> bool {
+        self.has_abandoned.load(Ordering::Acquire)
+    }
+
+    /// The call being looked at.
+    pub(crate) fn current(&self) -> Notification {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_thread(&self, tid: i32) {
@@ -332,7 +348,18 @@ pub(crate) fn spawn_receiver<J: Judge + 'static>(
     let (shared, seat) = (Arc::clone(shared), Arc::clone(seat));
     std::thread::Builder::new().name("receiver".to_owned()).spawn(move || {
         seat.set_thread(rustix::thread::gettid().as_raw_nonzero().get());
-        Receiver::new(shared, seat).run(unfinished);
+        let mut unfinished = unfinished;
+        loop {
+            let receiver = Receiver::new(Arc::clone(&shared), Arc::clone(&seat));
+            let run = std::panic::AssertUnwindSafe(|| receiver.run(unfinished.take()));
+            if std::panic::catch_unwind(run).is_ok() {
+                seat.end();
+                return;
+            }
+            // The panic hook has said why. Its call must not stay parked.
+            Counters::add(&shared.counters.receiver_panics);
+            shared.answer(seat.current().id);
+        }
     })?;
     Ok(())
 }

@@ -39,7 +39,7 @@ pub(crate) struct Receiver<J: Judge> {
     last_answer_ns: u64,
     last_tid: i32,
     /// Seized callers that did not stop in time; they are looked after between calls.
-    abandoned: usize,
+    abandoned: Vec<i32>,
 }
 
 impl<J: Judge> Receiver<J> {
@@ -53,7 +53,7 @@ impl<J: Judge> Receiver<J> {
             arrivals: Arrivals::default(),
             last_answer_ns: 0,
             last_tid: 0,
-            abandoned: 0,
+            abandoned: Vec::new(),
         }
     }
 
@@ -79,7 +79,6 @@ impl<J: Judge> Receiver<J> {
                 Err(_) => break,
             }
         }
-        self.seat.end();
     }
 
     /// Waits until there may be something to receive; false when nothing can come any more.
@@ -88,7 +87,7 @@ impl<J: Judge> Receiver<J> {
         if shared.has_ended() || (self.seat.is_second() && !shared.wait_until_parallel()) {
             return false;
         }
-        while self.abandoned > 0 && !shared.has_ended() {
+        while !self.abandoned.is_empty() && !shared.has_ended() {
             self.release_abandoned();
             if is_readable_within(&shared.listener, ABANDONED_POLL) {
                 break;
@@ -153,7 +152,7 @@ impl<J: Judge> Receiver<J> {
             shared.answer(call.id);
             return;
         }
-        let Some(process) = shared.tree.of_thread(call.tid, counters) else {
+        let Some(process) = self.caller(call) else {
             Counters::add(&counters.gone);
             shared.answer(call.id);
             return;
@@ -181,10 +180,22 @@ impl<J: Judge> Receiver<J> {
                 shared.answer(call.id);
             }
             Weight::Settled => self.settle(&view, &process),
-            Weight::Undecided if role == Role::Exit => self.settle(&view, &process),
-            Weight::Undecided if makes_waiting_parent(call) => self.settle(&view, &process),
+            Weight::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
             Weight::Undecided => self.escalate(&view, &process),
         }
+    }
+
+    /// The calling process; one of which nothing can be learnt (`/proc` hidden, no descriptor to
+    /// spare) is an unknown process, never a reason to let a call pass unseen. `None`: it ended.
+    fn caller(&self, call: &Call) -> Option<Arc<Process>> {
+        let shared = &self.worker.shared;
+        shared.tree.of_thread(call.tid, &shared.counters).or_else(|| {
+            let waits = shared.listener.is_valid(call.id).unwrap_or(false);
+            waits.then(|| {
+                Counters::add(&shared.counters.unknown_callers);
+                Arc::new(super::tree::stranger(call.tid))
+            })
+        })
     }
 
     /// Before the call goes on: what only this moment can tell.
@@ -218,15 +229,31 @@ impl<J: Judge> Receiver<J> {
             Counters::add(&counters.gone);
             return;
         }
-        match escalation::stop_after(call, &shared.listener, &self.seat.waiting) {
-            Stop::Returned { result, tid, signal } => {
+        let is_exec = Role::of(call.syscall) == Role::Exec;
+        if is_exec {
+            shared.tracer.exec_begins(process.pid);
+        }
+        let stop = escalation::stop_after(
+            call,
+            &shared.listener,
+            &self.seat.waiting,
+            &mut self.abandoned,
+        );
+        match stop {
+            Stop::Returned { result, held } => {
                 Counters::add(&counters.escalated);
                 self.finish(view, Outcome::Returned(result), process);
-                escalation::release(tid, signal);
+                escalation::release(held.tid, held.signal);
             }
-            Stop::Sleeps => {
-                let followed = Followed::new(call, view.time_ns, &view.decoded, process);
-                shared.tracer.expect_again(followed);
+            Stop::Sleeps(held) => {
+                // Before the caller can make the call again.
+                shared.tracer.expect_again(Followed::new(
+                    call,
+                    view.time_ns,
+                    &view.decoded,
+                    process,
+                ));
+                escalation::release(held.tid, held.signal);
             }
             Stop::Refused => {
                 let followed = Followed::new(call, view.time_ns, &view.decoded, process);
@@ -236,9 +263,15 @@ impl<J: Judge> Receiver<J> {
                 }
                 shared.answer(call.id);
             }
-            Stop::Gone => Counters::add(&counters.gone),
+            Stop::Gone => {
+                Counters::add(&counters.gone);
+                if is_exec {
+                    shared.tracer.exec_returned(process.pid, false);
+                }
+            }
             Stop::Stuck => {
-                self.abandoned += 1;
+                self.abandoned.push(call.tid.0);
+                self.seat.set_has_abandoned(true);
                 Counters::add(&counters.escalation_refused);
                 self.finish(view, Outcome::Unlearnt, process);
             }
@@ -289,7 +322,8 @@ impl<J: Judge> Receiver<J> {
     /// Calls that the tracer waits for are its to answer.
     fn belongs_to_tracer(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
-        match shared.tracer.claim(call) {
+        let decode = || decode::decode(call, &self.memory, &Bump::new()).detach();
+        match shared.tracer.claim(call, decode) {
             Claim::Nothing => false,
             Claim::Again(followed) => {
                 shared.tracer.request(Request::Follow { followed, id: call.id });
@@ -312,28 +346,40 @@ impl<J: Judge> Receiver<J> {
 
     fn release_abandoned(&mut self) {
         let options = sys::wait::ALL | sys::wait::NO_THREAD | sys::wait::NO_HANG;
-        while let Ok(Some((tid, status))) = sys::wait::wait(sys::wait::Target::Any, options) {
-            let signal = match status {
-                sys::wait::Status::Stopped(signal) => signal,
-                _ => 0,
-            };
-            if !matches!(
-                status,
-                sys::wait::Status::Exited(_) | sys::wait::Status::Signaled { .. }
-            ) {
-                escalation::release(tid, signal);
+        loop {
+            match sys::wait::wait(sys::wait::Target::Any, options) {
+                Ok(Some((tid, status))) => {
+                    escalation::release_after(tid, status);
+                    self.abandoned.retain(|stuck| *stuck != tid);
+                }
+                Ok(None) => break,
+                // Nobody is left to wait for.
+                Err(_) => {
+                    self.abandoned.clear();
+                    break;
+                }
             }
-            self.abandoned = self.abandoned.saturating_sub(1);
         }
+        self.seat.set_has_abandoned(!self.abandoned.is_empty());
     }
 }
 
-/// A vfork parent sleeps until its child is done with its memory: it cannot be stopped for the
-/// result, and the child's first call finds the parent alive anyway.
-fn makes_waiting_parent(call: &Call) -> bool {
+/// Calls after which the caller cannot be stopped.
+///
+/// - `exit_group` and `exit` do not return.
+/// - A vfork parent sleeps until its child is done with its memory, and the child's first call
+///   finds the parent alive anyway.
+/// - `PTRACE_TRACEME` fails in a thread that is traced.
+fn has_no_result_to_wait_for(call: &Call) -> bool {
+    use abi::Syscall as S;
     const CLONE_VFORK: u64 = 0x4000;
-    call.syscall == abi::Syscall::VFORK
-        || (call.syscall == abi::Syscall::CLONE && call.raw(0) & CLONE_VFORK != 0)
+    const PTRACE_TRACEME: u64 = 0;
+    match call.syscall {
+        S::EXIT | S::EXIT_GROUP | S::VFORK => true,
+        S::CLONE => call.raw(0) & CLONE_VFORK != 0,
+        S::PTRACE => call.raw(0) == PTRACE_TRACEME,
+        _ => false,
+    }
 }
 
 /// An arena for the next call.

@@ -1,11 +1,11 @@
-//! The thread that follows callers over more than one call.
+//! The thread that follows callers over more than one stop.
 //!
 //! Two things need more than the one stop of [`super::escalation`]: a call that sleeps, whose result
 //! comes when it comes, and a process with one of descriptors 0..2 closed, in which every `dup`
 //! counts ([`super::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
 //! it, driven by requests of the receivers and by the stops of its tracees.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ use super::Shared;
 use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded, OwnedDecoded};
-use super::escalation::release;
-use super::worker::Worker;
+use super::escalation::{RESTART_CODES, is_own_interruption, release};
+use super::worker::{Role, Worker};
 use crate::memory::{Gauge, Memory};
 
 /// A call whose result is awaited.
@@ -45,6 +45,12 @@ impl Followed {
     ) -> Self {
         let process = Arc::clone(process);
         Self { call: *call, time_ns, decoded: decoded.detach(), process }
+    }
+
+    /// Whether a trapped call is this one made again.
+    fn is_again(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> bool {
+        let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
+        key(&self.call) == key(call) && self.decoded == decode()
     }
 
     /// Concludes it.
@@ -85,7 +91,7 @@ pub(crate) enum Claim {
     Again(Followed),
     /// A followed call, restarted under the tracer's eyes: let it go.
     Restarted,
-    /// Another call of a thread whose sleeping call was expected again.
+    /// Another call of a thread whose sleeping call was expected again: a signal ended that one.
     Interrupted(Followed),
 }
 
@@ -95,6 +101,10 @@ pub(crate) struct TracerHandle {
     /// Threads that are traced or expected; zero means that no receiver needs to ask.
     active: AtomicUsize,
     state: Mutex<State>,
+    /// Processes whose exec has been let go and has not returned. Attaching to a thread waits for
+    /// an exec in its process, and the exec waits for its other threads to be reaped, which are
+    /// perhaps this tracer's: no thread of such a process is attached to.
+    execs: Mutex<HashSet<Pid>>,
     wake: OwnedFd,
 }
 
@@ -117,6 +127,8 @@ struct Tracee {
     awaited: Option<Followed>,
     /// The call it is in, from its entry stop.
     entered: Option<(u32, u64, [u64; 6])>,
+    /// It has not stopped since it was seized: the awaited call may be over at its first stop.
+    fresh: bool,
 }
 
 impl TracerHandle {
@@ -124,7 +136,7 @@ impl TracerHandle {
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags)?;
-        Ok(Self { active: AtomicUsize::new(0), state: Mutex::default(), wake })
+        Ok(Self { active: AtomicUsize::new(0), state: Mutex::default(), execs: Mutex::default(), wake })
     }
 
     /// Whether [`TracerHandle::claim`] can answer anything but `Nothing`.
@@ -138,32 +150,31 @@ impl TracerHandle {
         self.wake();
     }
 
-    /// A sleeping call was undone; the thread makes it again at once.
+    /// A sleeping call was undone; the thread makes it again as soon as it is released.
     pub(crate) fn expect_again(&self, followed: Followed) {
         let mut state = self.state();
         state.expected.insert(followed.call.tid, followed);
         self.count(&state);
     }
 
-    /// Looks a trapped call up.
-    pub(crate) fn claim(&self, call: &Call) -> Claim {
+    /// Looks a trapped call up. `decoded` is what it says now: a signal handler may make a call
+    /// with the same registers.
+    pub(crate) fn claim(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> Claim {
         let mut state = self.state();
         if let Some(followed) = state.expected.remove(&call.tid) {
             self.count(&state);
-            let same = followed.call.syscall == call.syscall;
+            let same = followed.is_again(call, decode);
             return if same { Claim::Again(followed) } else { Claim::Interrupted(followed) };
         }
-        let restarted = state
-            .traced
-            .get(&call.tid)
-            .and_then(|tracee| tracee.awaited.as_ref())
-            .is_some_and(|awaited| awaited.call.syscall == call.syscall);
-        if restarted { Claim::Restarted } else { Claim::Nothing }
-    }
-
-    /// Whether the process is watched already.
-    pub(crate) fn watches(&self, pid: Pid) -> bool {
-        self.state().traced.values().any(|tracee| tracee.pid == pid && tracee.watched)
+        let Some(tracee) = state.traced.get_mut(&call.tid) else { return Claim::Nothing };
+        match tracee.awaited.take() {
+            Some(awaited) if awaited.is_again(call, decode) => {
+                tracee.awaited = Some(awaited);
+                Claim::Restarted
+            }
+            Some(awaited) => Claim::Interrupted(awaited),
+            None => Claim::Nothing,
+        }
     }
 
     /// Leaves a call of a traced thread to the tracer. False: it is not the tracer's thread.
@@ -175,6 +186,35 @@ impl TracerHandle {
             }
             None => false,
         }
+    }
+
+    /// Whether the process is watched already.
+    pub(crate) fn watches(&self, pid: Pid) -> bool {
+        self.is_active()
+            && self.state().traced.values().any(|tracee| tracee.pid == pid && tracee.watched)
+    }
+
+    /// An exec is about to be let go.
+    pub(crate) fn exec_begins(&self, pid: Pid) {
+        self.execs().insert(pid);
+    }
+
+    /// It has returned. After a success the other threads of the process are gone, whatever was
+    /// expected of them; the kernel does not report the end of a leader that another thread
+    /// replaced.
+    pub(crate) fn exec_returned(&self, pid: Pid, succeeded: bool) -> usize {
+        self.execs().remove(&pid);
+        if !succeeded || !self.is_active() {
+            return 0;
+        }
+        let mut state = self.state();
+        let leader = Tid(pid.0);
+        state.expected.retain(|_, followed| followed.process.pid != pid);
+        let before = state.traced.len();
+        state.traced.retain(|tid, tracee| tracee.pid != pid || *tid == leader);
+        let lost = before - state.traced.len();
+        self.count(&state);
+        lost
     }
 
     pub(crate) fn shut_down(&self) {
@@ -210,6 +250,10 @@ impl TracerHandle {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn execs(&self) -> MutexGuard<'_, HashSet<Pid>> {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -252,16 +296,17 @@ impl<J: Judge> Tracer<J> {
         match request {
             Request::Follow { followed, id } => {
                 let (tid, pid) = (followed.call.tid, followed.process.pid);
-                if self.seize(tid, pid, false, Some(followed.clone()), 0) {
-                    self.answer(id);
-                } else {
+                if !self.seize(tid, pid, Wish::Result(followed.clone())) {
                     self.unlearnt(&followed);
-                    self.answer(id);
                 }
+                self.answer(id);
             }
             Request::Exec(followed) => {
                 let (tid, pid, id) = (followed.call.tid, followed.process.pid, followed.call.id);
-                if !self.seize(tid, pid, true, Some(followed.clone()), WATCH_OPTIONS) {
+                let seized = self.seize(tid, pid, Wish::Watch)
+                    && self.shared().tracer.await_result(followed.clone());
+                self.shared().tracer.exec_begins(pid);
+                if !seized {
                     self.unlearnt(&followed);
                 }
                 self.answer(id);
@@ -273,48 +318,76 @@ impl<J: Judge> Tracer<J> {
         }
     }
 
-    /// Watches all threads of a process. Twice, because one that was not traced yet may have made
-    /// another meanwhile.
-    fn watch(&self, pid: Pid) {
-        let threads = || self.worker.shared.tree.census.threads(pid);
-        for tid in threads().into_iter().chain(threads()) {
-            if !self.seize(tid, pid, true, None, WATCH_OPTIONS) {
-                Counters::add(&self.worker.shared.counters.stdio_watches_refused);
+    /// Watches all threads of a process. Again until there is none that is not traced, because one
+    /// that was not traced yet may have made another meanwhile.
+    fn watch(&mut self, pid: Pid) {
+        for _ in 0..WATCH_ROUNDS {
+            let threads = self.shared().tree.census.threads(pid);
+            let untraced: Vec<Tid> = {
+                let state = self.shared().tracer.state();
+                let is_watched =
+                    |tid: &Tid| state.traced.get(tid).is_some_and(|tracee| tracee.watched);
+                threads.into_iter().filter(|tid| !is_watched(tid)).collect()
+            };
+            if untraced.is_empty() {
+                return;
+            }
+            for tid in untraced {
+                if !self.seize(tid, pid, Wish::Watch) {
+                    Counters::add(&self.shared().counters.stdio_watches_refused);
+                }
+                // A thread that ended must not keep an exec of its process waiting.
+                self.serve_stops();
             }
         }
     }
 
     /// Starts tracing a thread, or adds to what is wanted of one that is traced already.
-    fn seize(
-        &self,
-        tid: Tid,
-        pid: Pid,
-        watched: bool,
-        awaited: Option<Followed>,
-        options: u32,
-    ) -> bool {
-        let mut state = self.worker.shared.tracer.state();
-        if let Some(tracee) = state.traced.get_mut(&tid) {
-            tracee.watched |= watched;
-            tracee.awaited = awaited.or(tracee.awaited.take());
+    fn seize(&mut self, tid: Tid, pid: Pid, wish: Wish) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        if let Some(tracee) = shared.tracer.state().traced.get_mut(&tid) {
+            wish.add_to(tracee);
             return true;
         }
-        if ptrace::seize(tid.0, options | ptrace::OPTION_TRACESYSGOOD).is_err() {
+        if !self.attach(tid, pid) {
             return false;
         }
         // The stop this asks for is where following starts.
         let interrupted = ptrace::interrupt(tid.0).is_ok();
-        state.traced.insert(tid, Tracee { pid, watched, awaited, entered: None });
+        let mut tracee =
+            Tracee { pid, watched: false, awaited: None, entered: None, fresh: true };
+        wish.add_to(&mut tracee);
+        shared.tracer.state().traced.insert(tid, tracee);
         interrupted
     }
 
+    /// Attaches, but not while an exec in the process is in flight; see [`TracerHandle::execs`].
+    fn attach(&mut self, tid: Tid, pid: Pid) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        for _ in 0..ATTACH_TRIES {
+            let execs = shared.tracer.execs();
+            if !execs.contains(&pid) {
+                // Held meanwhile: no exec is let go before this returns.
+                return ptrace::seize(tid.0, OPTIONS).is_ok();
+            }
+            drop(execs);
+            self.serve_stops();
+            std::thread::sleep(ATTACH_PAUSE);
+        }
+        false
+    }
+
     fn unlearnt(&mut self, followed: &Followed) {
-        Counters::add(&self.worker.shared.counters.escalation_refused);
+        Counters::add(&self.shared().counters.escalation_refused);
         followed.finish(&mut self.worker, Outcome::Unlearnt, &Bump::new());
     }
 
     fn answer(&self, id: u64) {
-        self.worker.shared.answer(id);
+        self.shared().answer(id);
+    }
+
+    fn shared(&self) -> &Shared<J> {
+        &self.worker.shared
     }
 
     fn serve_stops(&mut self) {
@@ -328,63 +401,100 @@ impl<J: Judge> Tracer<J> {
         match status {
             Status::Exited(_) | Status::Signaled { .. } => self.forget(tid),
             Status::SyscallStop => self.at_syscall(tid),
-            Status::PtraceEvent { event, signal, .. } => self.at_event(tid, event, signal),
+            Status::PtraceEvent { event, signal } => self.at_event(tid, event, signal),
             Status::Stopped(signal) => resume(tid, signal),
             Status::Continued => {}
         }
     }
 
     fn at_event(&mut self, tid: Tid, event: u32, signal: i32) {
-        let is_birth = matches!(
-            event,
-            ptrace::EVENT_FORK | ptrace::EVENT_VFORK | ptrace::EVENT_CLONE
-        );
-        if is_birth && let Ok(child) = ptrace::event_message(tid.0) {
-            self.adopt(tid, child);
+        match event {
+            ptrace::EVENT_FORK | ptrace::EVENT_VFORK | ptrace::EVENT_CLONE => self.at_birth(tid),
+            ptrace::EVENT_EXEC => self.at_exec(tid),
+            ptrace::EVENT_STOP if is_stop_signal(signal) => {
+                // A group stop: stay stopped until the group continues, without being held.
+                let _ = ptrace::listen(tid.0);
+                return;
+            }
+            ptrace::EVENT_STOP => self.at_first_stop(tid),
+            _ => {}
         }
-        if event == ptrace::EVENT_EXEC && let Ok(former) = ptrace::event_message(tid.0) {
-            self.renamed(former, tid);
-        }
-        if event == ptrace::EVENT_STOP && is_stop_signal(signal) {
-            // A group stop: stay stopped until the group continues, without being held.
-            let _ = ptrace::listen(tid.0);
-            return;
-        }
-        if self.is_wanted(tid) {
-            resume(tid, 0);
-        } else {
-            self.let_go(tid, 0);
+        self.run_on(tid);
+    }
+
+    /// The stop that seizing asked for, or a newborn's first.
+    fn at_first_stop(&mut self, tid: Tid) {
+        let awaited = {
+            let mut state = self.shared().tracer.state();
+            let Some(tracee) = state.traced.get_mut(&tid) else {
+                // Born to a watched thread, and here before its parent's own report.
+                drop(state);
+                self.adopt(tid, true);
+                return;
+            };
+            if !std::mem::take(&mut tracee.fresh) || tracee.awaited.is_none() {
+                return;
+            }
+            let Ok(mut registers) = ptrace::registers(tid.0) else { return };
+            let result = registers.result();
+            if RESTART_CODES.contains(&result) {
+                return;
+            }
+            if is_own_interruption(tid.0, &mut registers) {
+                return;
+            }
+            tracee.awaited.take().map(|followed| (followed, result))
+        };
+        if let Some((followed, result)) = awaited {
+            self.finish(&followed, result);
         }
     }
 
-    /// A child of a watched process is traced from its first instruction and has its parent's
-    /// descriptors.
-    fn adopt(&self, parent: Tid, child: u64) {
+    fn at_birth(&mut self, parent: Tid) {
+        let Ok(child) = ptrace::event_message(parent.0) else { return };
         let Ok(child) = i32::try_from(child) else { return };
-        let child = Tid(child);
-        let pid = self.worker.shared.tree.census.thread_group(child).unwrap_or(Pid(child.0));
-        let mut state = self.worker.shared.tracer.state();
-        let watched = state.traced.get(&parent).is_some_and(|tracee| tracee.watched);
-        let newborn = Tracee { pid, watched, awaited: None, entered: None };
-        state.traced.entry(child).or_insert(newborn);
+        let watched = {
+            let state = self.shared().tracer.state();
+            state.traced.get(&parent).is_some_and(|tracee| tracee.watched)
+        };
+        self.adopt(Tid(child), watched);
     }
 
-    /// After an exec by a thread that was not the leader, the thread has the leader's id.
-    fn renamed(&self, former: u64, tid: Tid) {
-        let Ok(former) = i32::try_from(former) else { return };
-        if former == tid.0 {
-            return;
-        }
-        let mut state = self.worker.shared.tracer.state();
-        if let Some(tracee) = state.traced.remove(&Tid(former)) {
-            state.traced.insert(tid, tracee);
+    /// A child of a traced thread is traced from its first instruction and, if it is a copy of a
+    /// watched process, has its parent's descriptors.
+    fn adopt(&self, child: Tid, watched: bool) {
+        // One that has ended already was reported before its birth was.
+        let Some(pid) = self.shared().tree.census.thread_group(child) else { return };
+        let newborn = Tracee { pid, watched, awaited: None, entered: None, fresh: false };
+        self.shared().tracer.state().traced.entry(child).or_insert(newborn);
+    }
+
+    /// The exec of a traced thread succeeded. If that was not the leader it now has the leader's
+    /// id; the others are gone.
+    fn at_exec(&mut self, tid: Tid) {
+        let former = ptrace::event_message(tid.0).ok().and_then(|tid| i32::try_from(tid).ok());
+        let awaited = {
+            let mut state = self.shared().tracer.state();
+            if let Some(former) = former.map(Tid)
+                && former != tid
+                && let Some(tracee) = state.traced.remove(&former)
+            {
+                state.traced.insert(tid, tracee);
+            }
+            state.traced.get_mut(&tid).and_then(|tracee| {
+                tracee.fresh = false;
+                tracee.awaited.take()
+            })
+        };
+        if let Some(followed) = awaited {
+            self.finish(&followed, 0);
         }
     }
 
     fn at_syscall(&mut self, tid: Tid) {
         match ptrace::syscall_info(tid.0) {
             Ok(ptrace::SyscallInfo { arch, op: SyscallOp::Entry { nr, args }, .. }) => {
-                let mut state = self.worker.shared.tracer.state();
+                let mut state = self.shared().tracer.state();
                 if let Some(tracee) = state.traced.get_mut(&tid) {
                     tracee.entered = Some((arch, nr, args));
                 }
@@ -400,32 +510,35 @@ impl<J: Judge> Tracer<J> {
 
     fn returned(&mut self, tid: Tid, result: i64) {
         let (entered, awaited, watched, pid) = {
-            let mut state = self.worker.shared.tracer.state();
+            let mut state = self.shared().tracer.state();
             let Some(tracee) = state.traced.get_mut(&tid) else {
                 drop(state);
                 release(tid.0, 0);
                 return;
             };
-            let undone = (-516..=-512).contains(&result);
+            let undone = RESTART_CODES.contains(&result);
             let awaited = if undone { None } else { tracee.awaited.take() };
             (tracee.entered.take(), awaited, tracee.watched, tracee.pid)
         };
-        let arena = Bump::new();
         if let Some(followed) = &awaited {
-            Counters::add(&self.worker.shared.counters.followed);
-            followed.finish(&mut self.worker, Outcome::Returned(result), &arena);
+            self.finish(followed, result);
         } else if watched && let Some(entered) = entered {
-            self.watched_call(tid, pid, entered, result, &arena);
+            self.watched_call(tid, pid, entered, result);
         }
-        // A result within 0..2 is the only way one of them gets open again, or the end of an exec
-        // or of a call that says nothing by its result.
-        if watched && (0..=2).contains(&result) && self.worker.shared.tree.census.has_stdio(pid) {
+        // Only such a result can mean that one of them is open again, or the end of an exec.
+        if watched && (0..=2).contains(&result) && self.shared().tree.census.has_stdio(pid) {
             self.unwatch(pid);
         }
-        if self.is_wanted(tid) {
-            resume(tid, 0);
-        } else {
-            self.let_go(tid, 0);
+        self.run_on(tid);
+    }
+
+    fn finish(&mut self, followed: &Followed, result: i64) {
+        Counters::add(&self.shared().counters.followed);
+        followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
+        let is_exec = Role::of(followed.call.syscall) == Role::Exec;
+        let pid = followed.process.pid;
+        if is_exec && result == 0 && self.shared().tree.census.has_stdio(pid) {
+            self.unwatch(pid);
         }
     }
 
@@ -437,7 +550,6 @@ impl<J: Judge> Tracer<J> {
         pid: Pid,
         (audit, number, args): (u32, u64, [u64; 6]),
         result: i64,
-        arena: &Bump,
     ) {
         let shared = Arc::clone(&self.worker.shared);
         let Ok(number) = u32::try_from(number) else { return };
@@ -447,17 +559,18 @@ impl<J: Judge> Tracer<J> {
             return;
         }
         let kind = EventKind::of_syscall(syscall);
-        let call = Call { id: 0, tid, arch, syscall, kind, args };
+        let call = Call { id: 0, tid, arch, syscall, kind, args, ip: 0 };
         let Some(process) = shared.tree.of_thread(Tid(pid.0), &shared.counters) else { return };
-        let decoded = decode::decode(&call, &self.memory, arena);
+        let arena = Bump::new();
+        let decoded = decode::decode(&call, &self.memory, &arena);
         let time_ns = sys::time::now_ns(sys::time::Clock::Real);
         let outcome = Outcome::Returned(result);
-        self.worker.finish(&call, time_ns, &decoded, outcome, &process, arena);
+        self.worker.finish(&call, time_ns, &decoded, outcome, &process, &arena);
     }
 
     /// All of 0..2 are open: the threads of the process are let go as they stop.
     fn unwatch(&self, pid: Pid) {
-        let shared = &self.worker.shared;
+        let shared = self.shared();
         if !shared.tree.census.closes_stdio_on_exec(pid) {
             shared.tree.clear_stdio(pid);
         }
@@ -469,23 +582,44 @@ impl<J: Judge> Tracer<J> {
         }
     }
 
-    fn is_wanted(&self, tid: Tid) -> bool {
-        let state = self.worker.shared.tracer.state();
-        state.traced.get(&tid).is_some_and(|tracee| tracee.watched || tracee.awaited.is_some())
-    }
-
-    fn let_go(&self, tid: Tid, signal: i32) {
-        self.worker.shared.tracer.state().traced.remove(&tid);
-        release(tid.0, signal);
+    /// Lets a stopped thread go on: to its next stop if it is still wanted, else for good.
+    fn run_on(&self, tid: Tid) {
+        let mut state = self.shared().tracer.state();
+        let wanted = |tracee: &Tracee| tracee.watched || tracee.awaited.is_some();
+        if state.traced.get(&tid).is_some_and(wanted) {
+            resume(tid, 0);
+            return;
+        }
+        state.traced.remove(&tid);
+        release(tid.0, 0);
     }
 
     fn forget(&self, tid: Tid) {
         let awaited = {
-            let mut state = self.worker.shared.tracer.state();
+            let mut state = self.shared().tracer.state();
             state.traced.remove(&tid).and_then(|tracee| tracee.awaited)
         };
-        if awaited.is_some() {
-            Counters::add(&self.worker.shared.counters.gone);
+        if let Some(followed) = awaited {
+            Counters::add(&self.shared().counters.gone);
+            self.shared().tracer.execs().remove(&followed.process.pid);
+        }
+    }
+}
+
+/// What is wanted of a traced thread.
+#[derive(Debug)]
+enum Wish {
+    /// The result of this call.
+    Result(Followed),
+    /// Every call, until descriptors 0..2 are open.
+    Watch,
+}
+
+impl Wish {
+    fn add_to(self, tracee: &mut Tracee) {
+        match self {
+            Self::Result(followed) => tracee.awaited = Some(followed),
+            Self::Watch => tracee.watched = true,
         }
     }
 }
@@ -505,9 +639,17 @@ fn is_stop_signal(signal: i32) -> bool {
 
 /// A stop whose SIGCHLD went to a thread that does not block it is found this much later.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Rounds of looking for threads that are not traced yet; each can only find what the one before
+/// let be made.
+const WATCH_ROUNDS: usize = 16;
+/// How often attaching waits for an exec in flight, and how long each time.
+const ATTACH_TRIES: usize = 100;
+const ATTACH_PAUSE: Duration = Duration::from_millis(1);
 
-/// Children and new threads of a watched process are watched too.
-const WATCH_OPTIONS: u32 = ptrace::OPTION_TRACEFORK
+/// Children and new threads of a watched process are watched too, and an exec is told even where
+/// another thread than the leader makes it.
+const OPTIONS: u32 = ptrace::OPTION_TRACESYSGOOD
+    | ptrace::OPTION_TRACEFORK
     | ptrace::OPTION_TRACEVFORK
     | ptrace::OPTION_TRACECLONE
     | ptrace::OPTION_TRACEEXEC;

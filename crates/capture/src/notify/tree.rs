@@ -7,9 +7,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use event::{Image, Pid, Process, Tid};
+use event::{Comm, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::census::{Census, Identity, start_ns};
@@ -20,6 +21,9 @@ use super::counters::Counters;
 const RECENT_DEATHS: usize = 256;
 /// Ancestors above the workload that are looked up; more than any real chain.
 const ANCESTOR_LIMIT: usize = 64;
+/// Processes that are told by pidfd; any more are told by pid and start time, which costs a read of
+/// `/proc` for each call. Below the usual soft limit of 1024 descriptors.
+const PIDFD_LIMIT: usize = 512;
 /// Threads whose process is remembered; past it the cache starts anew.
 const THREAD_CACHE: usize = 8192;
 /// Entries added between two sweeps for ended processes, at least.
@@ -29,6 +33,8 @@ const SWEEP_AFTER: usize = 64;
 pub(crate) struct Tree {
     inner: Mutex<Inner>,
     pub(crate) census: Census,
+    /// How many pidfds are open, so that descriptors are left for everything else.
+    pidfds: AtomicUsize,
     /// The agent and its front process: the workload's parent is whoever started *them*.
     transparent: Vec<Pid>,
 }
@@ -77,7 +83,7 @@ impl Node {
 
 impl Tree {
     pub(crate) fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
-        Ok(Self { inner: Mutex::new(Inner::default()), census: Census::new()?, transparent })
+        Ok(Self { inner: Mutex::new(Inner::default()), census: Census::new()?, pidfds: AtomicUsize::new(0), transparent })
     }
 
     /// The process that thread `tid` belongs to; `None` if it is gone.
@@ -184,9 +190,13 @@ impl Tree {
 
     /// The true parent of a process that is seen for the first time.
     fn parent_of(&self, identity: &Identity, counters: &Counters) -> Option<Arc<Process>> {
-        if let Some(parent) = self.find(identity.ppid) {
+        if let Some(parent) = self.find(identity.ppid)
+            && self.is_watched(&parent)
+        {
             return Some(parent);
         }
+        // The workload's first process, or an orphan whose parent was killed before the orphan's
+        // first call: an end by itself would have claimed it.
         if let Some(parent) = self.recently_dead_parent(identity) {
             Counters::add(&counters.guessed_parents);
             return Some(parent);
@@ -196,7 +206,8 @@ impl Tree {
 
     /// A process that died between a fork and the child's first call, by what a child inherits.
     fn recently_dead_parent(&self, child: &Identity) -> Option<Arc<Process>> {
-        let inner = self.inner();
+        let mut inner = self.inner();
+        self.sweep(&mut inner);
         let fits = |dead: &&Arc<Process>| dead.start <= child.start;
         inner
             .recent_deaths
@@ -232,7 +243,8 @@ impl Tree {
         origin: Origin,
     ) -> Arc<Process> {
         // Opened before the lock is taken: a system call must not make the other receiver wait.
-        let pidfd = sys::pidfd::open(pid.0).ok();
+        let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
+        let pidfd = spare.then(|| sys::pidfd::open(pid.0).ok()).flatten();
         let image = self.inherited_image(parent.as_ref());
         let start_ns = start_ns(identity.start);
         let process =
@@ -262,10 +274,13 @@ impl Tree {
             stdio_suspect,
             has_sockets,
         };
-        inner.nodes.insert(pid, node);
+        self.pidfds.fetch_add(usize::from(node.pidfd.is_some()), Ordering::Relaxed);
+        if let Some(former) = inner.nodes.insert(pid, node) {
+            self.pidfds.fetch_sub(usize::from(former.pidfd.is_some()), Ordering::Relaxed);
+        }
         inner.added_since_sweep += 1;
         if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
-            inner.sweep(&self.census);
+            self.sweep(&mut inner);
         }
         process
     }
@@ -276,6 +291,11 @@ impl Tree {
         parent
             .filter(|parent| self.is_watched(parent))
             .map_or_else(Arc::default, |parent| parent.image())
+    }
+
+    fn sweep(&self, inner: &mut Inner) {
+        let closed = inner.sweep(&self.census);
+        self.pidfds.fetch_sub(closed, Ordering::Relaxed);
     }
 
     fn is_watched(&self, process: &Process) -> bool {
@@ -293,7 +313,9 @@ impl Tree {
 impl Inner {
     /// Drops ended processes. Amortised: a sweep looks at no more entries than were added since
     /// the one before, times a small constant. Children keep their ancestors alive by reference.
-    fn sweep(&mut self, census: &Census) {
+    /// Answers with the number of pidfds closed.
+    fn sweep(&mut self, census: &Census) -> usize {
+        let mut closed = 0;
         self.added_since_sweep = 0;
         let ended: Vec<Pid> =
             self
@@ -305,6 +327,7 @@ impl Inner {
         for pid in ended {
             let Some(node) = self.nodes.remove(&pid) else { continue };
             node.process.set_exited();
+            closed += usize::from(node.pidfd.is_some());
             if node.forks_pending > 0 {
                 self.recent_deaths.push_back(node.process);
             }
@@ -314,7 +337,14 @@ impl Inner {
         }
         let nodes = &self.nodes;
         self.threads.retain(|_, pid| nodes.contains_key(pid));
+        closed
     }
+}
+
+/// A caller of which nothing can be learnt.
+pub(crate) fn stranger(tid: Tid) -> Process {
+    let image = Arc::new(Image::default());
+    Process::new(Pid(tid.0), StartTime(0), 0, None, image, Comm::new(b""))
 }
 
 /// Whether the process of a pidfd has ended: its descriptor is readable then, not before the last

@@ -15,6 +15,7 @@ use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
 
 use super::counters::Counters;
+use super::wake_up::Mode;
 use super::{Order, Seat, Shared, spawn_receiver, spawn_tracer};
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
@@ -86,7 +87,14 @@ fn look<J: Judge + 'static>(
     post: &mut Post,
     stuck: usize,
 ) -> Option<Post> {
+    if post.seat.has_abandoned() {
+        interrupt(&post.seat);
+    }
     let waiting = post.seat.waiting.inside();
+    if waiting.is_some() {
+        // Others need not wait for the one that this receiver waits for.
+        shared.set_mode(Mode::Parallel);
+    }
     if waiting.is_some() && waiting == post.waiting_since {
         interrupt(&post.seat);
     }

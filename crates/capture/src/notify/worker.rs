@@ -83,6 +83,9 @@ impl<J: Judge> Worker<J> {
     ) {
         if Role::of(call.syscall) == Role::Exec {
             self.exec_returned(decoded, outcome, process);
+            let succeeded = outcome == Outcome::Returned(0);
+            let lost = self.shared.tracer.exec_returned(process.pid, succeeded);
+            self.shared.counters.gone.fetch_add(lost as u64, Ordering::Relaxed);
         }
         let mut decoded = decoded.returned(call, outcome, arena);
         if let Some(descriptor) = decoded.descriptor {
