@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::Scratch;
-use crate::binary::which;
+use crate::binary::{program, which};
 use crate::container::{API_SERVER, PUBLIC_ADDRESS};
 
 /// What tests run inside containers, and what sets containers up.
@@ -95,6 +95,8 @@ impl Rootfs {
             };
             self.copy(program, &Path::new("/").join(folder).join(name));
         }
+        let mut programs = programs;
+        programs.push(program());
         for library in libraries_of(&programs) {
             self.copy(&library, &library);
         }

