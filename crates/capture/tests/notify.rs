@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use abi::{Arch, RegisterTest, Syscall, TestOp};
 use capture::filter::{FilterOptions, compile};
 use capture::notify::{CounterSnapshot, Notices, Parts, Processes, Supervisor};
-use event::{CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, Weight};
+use event::{CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch, Weight};
 use sys::clone::CloneFlags;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
@@ -65,7 +65,7 @@ impl Notices for Silent {
 }
 
 /// A plan that a rule asks for.
-fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], watch_stdio: bool) -> Plan {
+fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], stdio: StdioWatch) -> Plan {
     let calls = calls.iter().map(|(syscall, any_of)| {
         let call = CallPlan {
             any_of: any_of.clone(),
@@ -75,7 +75,7 @@ fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], watch_stdio: bool) -> Plan 
         };
         (*syscall, call)
     });
-    Plan { calls: calls.collect(), watch_stdio }
+    Plan { calls: calls.collect(), stdio }
 }
 
 fn always(calls: &[Syscall]) -> Vec<(Syscall, Vec<Vec<RegisterTest>>)> {
@@ -140,7 +140,7 @@ fn isolated(name: &str, case: fn()) {
 }
 
 fn opens_come_with_path_and_result() {
-    let plan = plan(&always(&[Syscall::OPENAT, Syscall::EXECVE]), false);
+    let plan = plan(&always(&[Syscall::OPENAT, Syscall::EXECVE]), StdioWatch::Off);
     let (seen, counters) = watch(&plan, "cat /etc/hostname /nonexistent >/dev/null 2>&1; true");
     let find = |path: &[u8]| {
         seen.iter().find(|seen| seen.kind == "openat" && seen.path.as_deref() == Some(path))
@@ -155,7 +155,7 @@ fn opens_come_with_path_and_result() {
 }
 
 fn execs_fail_and_succeed_in_order() {
-    let plan = plan(&always(&[Syscall::EXECVE]), false);
+    let plan = plan(&always(&[Syscall::EXECVE]), StdioWatch::Off);
     let (seen, _) = watch(&plan, "/nonexistent/program; /bin/true; exec /bin/true");
     let results: Vec<_> =
         seen.iter().map(|seen| (seen.path.clone().unwrap_or_default(), seen.outcome)).collect();
@@ -173,7 +173,7 @@ fn execs_fail_and_succeed_in_order() {
 }
 
 fn a_sleeping_call_is_followed_to_its_result() {
-    let plan = plan(&always(&[Syscall::OPENAT]), false);
+    let plan = plan(&always(&[Syscall::OPENAT]), StdioWatch::Off);
     let script = "d=$(mktemp -d); mkfifo $d/f; (sleep 0.3; echo x >$d/f) & cat $d/f; rm -r $d";
     let (seen, counters) = watch(&plan, script);
     let opens: Vec<_> = seen
@@ -197,7 +197,7 @@ fn stdio_plan() -> Plan {
         (Syscall::DUP3, second),
     ];
     calls.extend(always(&[Syscall::EXECVE, Syscall::SOCKET, Syscall::SOCKETPAIR]));
-    plan(&calls, true)
+    plan(&calls, StdioWatch::Sockets)
 }
 
 /// Results of the plain dups that a program makes after it has closed descriptor 0.
@@ -272,7 +272,7 @@ for n in range(5):
         time.sleep(10)
     os.wait()
 '"#;
-    let plan = plan(&always(&[Syscall::EXECVE]), false);
+    let plan = plan(&always(&[Syscall::EXECVE]), StdioWatch::Off);
     let (seen, counters) = watch(&plan, script);
     let execs = seen.iter().filter(|seen| {
         seen.path.as_deref() == Some(b"/bin/true") && seen.outcome == Outcome::Returned(0)
@@ -294,7 +294,7 @@ if os.fork() == 0:
 os.open(f, os.O_RDONLY)
 os.wait(); os.unlink(f); os.rmdir(d)
 '"#;
-    let (seen, counters) = watch(&plan(&always(&[Syscall::OPENAT]), false), script);
+    let (seen, counters) = watch(&plan(&always(&[Syscall::OPENAT]), StdioWatch::Off), script);
     let hostname = seen.iter().filter(|seen| seen.path.as_deref() == Some(b"/etc/hostname"));
     assert_eq!(hostname.count(), 1, "{counters:?}");
     let fifo = seen.iter().filter(|seen| {
@@ -313,7 +313,7 @@ if pid == 0:
 assert os.wait()[1] == 0
 print("traced")
 ' >/dev/null && exec /bin/true"#;
-    let (seen, _) = watch(&plan(&always(&[Syscall::PTRACE, Syscall::EXECVE]), false), script);
+    let (seen, _) = watch(&plan(&always(&[Syscall::PTRACE, Syscall::EXECVE]), StdioWatch::Off), script);
     assert!(seen.iter().any(|seen| seen.kind == "ptrace"));
     assert!(seen.last().expect("seen").path.as_deref() == Some(b"/bin/true"), "{seen:?}");
 }
@@ -330,7 +330,7 @@ os.wait()
 time.sleep(0.6)
 '"#;
     let calls = [Syscall::EXECVE, Syscall::CLONE, Syscall::FORK, Syscall::VFORK];
-    let (seen, counters) = watch(&plan(&always(&calls), false), script);
+    let (seen, counters) = watch(&plan(&always(&calls), StdioWatch::Off), script);
     let exec = seen.iter().find(|seen| seen.path.as_deref() == Some(b"/bin/true"));
     let parent = exec.expect("seen").parent;
     assert!(parent.is_some_and(|pid| pid != 1), "{parent:?} {counters:?}");
@@ -338,7 +338,7 @@ time.sleep(0.6)
 }
 
 fn parallel_callers_are_all_seen() {
-    let plan = plan(&always(&[Syscall::OPENAT]), false);
+    let plan = plan(&always(&[Syscall::OPENAT]), StdioWatch::Off);
     let script = "for i in 1 2 3 4 5 6 7 8; do \
                   (for j in 1 2 3 4 5 6 7 8 9; do : < /etc/passwd; done) & done; wait";
     let (seen, counters) = watch(&plan, script);

@@ -31,7 +31,7 @@ pub use kind::{
     Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
     UnknownEvent,
 };
-pub use plan::{CallPlan, Need, Plan, Reason};
+pub use plan::{CallPlan, Need, Plan, Reason, StdioWatch};
 pub use process::{
     Comm, CommandLine, Executable, ExecutableFlags, Image, Pid, Process, StartTime, Stat, Status,
     Tid,

@@ -45,8 +45,21 @@ pub struct CallPlan {
 pub struct Plan {
     /// By call.
     pub calls: BTreeMap<Syscall, CallPlan>,
-    /// Some rule asks whether `dup` makes descriptor 0, 1 or 2. It can do so only while one of
-    /// them is closed, so `dup` itself is not planned: the calls that close one of them are, and
-    /// from then on the engine has to watch every `dup` of that process until all three are open.
-    pub watch_stdio: bool,
+    /// Whether the engine has to notice a `dup` that makes descriptor 0, 1 or 2.
+    pub stdio: StdioWatch,
+}
+
+/// Which `dup` that makes descriptor 0, 1 or 2 matters. It can make one only while one of them is
+/// closed, so `dup` itself is not planned: the calls that close one of them are, and from then on
+/// the engine has to watch every `dup` of that process until all three are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StdioWatch {
+    /// None.
+    #[default]
+    Off,
+    /// One that duplicates a socket. The calls that make one are planned too: a process without
+    /// sockets need not be watched.
+    Sockets,
+    /// Every one.
+    Any,
 }

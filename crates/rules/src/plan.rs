@@ -8,11 +8,12 @@
 mod explain;
 mod groups;
 mod register;
+mod stdio;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abi::{RegisterTest, Syscall, TestOp};
-use event::{CallPlan, DescriptorSource, EventKind, Need, Plan, Reason, Stage};
+use abi::Syscall;
+use event::{CallPlan, EventKind, Need, Plan, Reason, Stage, StdioWatch};
 
 use self::register::Groups;
 use crate::compile::program::{Entry, Node, NodeId, Program};
@@ -136,8 +137,10 @@ impl<'a> Planner<'a> {
             if any_of.is_empty() {
                 continue;
             }
-            if call == Syscall::DUP && makes_stdio(program, entry, kind) {
-                self.plan.watch_stdio = true;
+            if call == Syscall::DUP
+                && let Some(watch) = stdio::watch(program, entry, kind)
+            {
+                self.plan.stdio = self.plan.stdio.max(watch);
                 continue;
             }
             if any_of.iter().any(Vec::is_empty) && HOT_CALLS.contains(&call) {
@@ -153,27 +156,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the calls that close a standard descriptor: only then can `dup` make one.
+    /// Plans the calls after which `dup` can make a standard descriptor.
     fn watch_stdio(&mut self) {
-        if !self.plan.watch_stdio {
-            return;
-        }
-        let standard = RegisterTest::low(0, TestOp::Le, 2);
-        let closing: [(Syscall, &[RegisterTest]); 3] = [
-            (Syscall::CLOSE, &[standard]),
-            (Syscall::CLOSE_RANGE, &[standard]),
-            (
-                Syscall::FCNTL,
-                &[standard, RegisterTest::low(1, TestOp::Eq, F_SETFD)],
-            ),
-        ];
-        for (call, tests) in closing {
-            let planned = self.call(call);
-            planned.any_of.push(tests.to_vec());
-            planned.reasons.push(Reason::State(
-                "a standard descriptor may become free for dup",
-            ));
-        }
+        let sockets = match self.plan.stdio {
+            StdioWatch::Off => return,
+            StdioWatch::Sockets => stdio::SOCKETS,
+            StdioWatch::Any => &[],
+        };
+        self.traps(stdio::CLOSING, Reason::State);
+        self.traps(sockets, Reason::State);
     }
 
     fn traps(&mut self, traps: &[abi::Trap], reason: fn(&'static str) -> Reason) {
@@ -221,9 +212,6 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// `F_SETFD`: can set the flag that closes a descriptor at exec (fcntl(2)).
-const F_SETFD: u64 = 2;
-
 /// What the registers of a call say about a condition.
 fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> Groups {
     match program.node(root) {
@@ -254,29 +242,6 @@ fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> G
             })
         }
     }
-}
-
-/// Whether a rule on `dup` can match only if the new descriptor is 0, 1 or 2.
-fn makes_stdio(program: &Program, entry: &Entry, kind: EventKind) -> bool {
-    fn implied(program: &Program, id: NodeId, kind: EventKind) -> bool {
-        match program.node(id) {
-            Node::Literal { atom, negated } => {
-                let atom = program.atoms.get(atom);
-                let field = program.operands.as_field(atom.key.operand);
-                register::is_stdio(atom, field, negated, kind)
-            }
-            Node::All { children, .. } => program
-                .children(children)
-                .iter()
-                .any(|child| implied(program, *child, kind)),
-            Node::Any { children, .. } => program
-                .children(children)
-                .iter()
-                .all(|child| implied(program, *child, kind)),
-        }
-    }
-    let duplicates = matches!(kind.spec().descriptor, DescriptorSource::Duplicated(_));
-    duplicates && entry.root.is_some_and(|root| implied(program, root, kind))
 }
 
 struct Stages {

@@ -27,7 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use abi::Syscall;
-use event::{Event, Judge, Pid, Plan, Process, Reason, World};
+use event::{Event, Judge, Pid, Plan, Process, Reason, StdioWatch, World};
 use sys::notify::{Listener, Notification};
 use sys::signal::{SignalSet, SignalStream};
 
@@ -141,6 +141,8 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) events: AtomicU64,
     /// Whether descriptors 0..2 have to be kept track of.
     pub(crate) watch_stdio: bool,
+    /// Whether it matters what is not a socket, too.
+    pub(crate) watch_stdio_any: bool,
     interest: Vec<Interest>,
     mode: Mutex<Mode>,
     mode_changed: Condvar,
@@ -171,7 +173,8 @@ impl<J: Judge> Shared<J> {
             notices: parts.notices,
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
-            watch_stdio: parts.plan.watch_stdio,
+            watch_stdio: parts.plan.stdio != StdioWatch::Off,
+            watch_stdio_any: parts.plan.stdio == StdioWatch::Any,
             interest,
             mode: Mutex::new(Mode::Single),
             mode_changed: Condvar::new(),

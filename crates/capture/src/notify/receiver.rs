@@ -286,7 +286,7 @@ impl<J: Judge> Receiver<J> {
     /// 0..2 closed is left to the tracer, which can stay with it.
     fn exec(&mut self, view: &View<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
-        if shared.watch_stdio && shared.tree.may_redirect(process) {
+        if shared.watch_stdio && shared.tree.may_redirect(process, shared.watch_stdio_any) {
             let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
             shared.tracer.request(Request::Exec(followed));
             return;
@@ -311,7 +311,7 @@ impl<J: Judge> Receiver<J> {
             Effect::Closes => tree.suspect_stdio(process),
             Effect::MakesSocket => tree.makes_socket(process),
         }
-        if !tree.may_redirect(process) || shared.tracer.watches(process.pid) {
+        if !tree.may_redirect(process, shared.watch_stdio_any) || shared.tracer.watches(process.pid) {
             return false;
         }
         Counters::add(&shared.counters.stdio_watches);

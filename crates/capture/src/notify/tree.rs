@@ -135,9 +135,10 @@ impl Tree {
     }
 
     /// Whether a plain `dup` in the process may give one of descriptors 0..2 to a socket.
-    pub(crate) fn may_redirect(&self, process: &Process) -> bool {
+    pub(crate) fn may_redirect(&self, process: &Process, any: bool) -> bool {
         let inner = self.inner();
-        inner.nodes.get(&process.pid).is_some_and(|node| node.stdio_suspect && node.has_sockets)
+        let may = |node: &Node| node.stdio_suspect && (any || node.has_sockets);
+        inner.nodes.get(&process.pid).is_some_and(may)
     }
 
     /// One of descriptors 0..2 of the process is about to be closed, now or at its next exec.

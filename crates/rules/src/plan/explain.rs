@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use abi::{RegisterTest, Syscall, TestOp};
-use event::{CallPlan, EventKind, Need, Plan, Reason, Stage};
+use event::{CallPlan, EventKind, Need, Plan, Reason, Stage, StdioWatch};
 
 use crate::engine::Engine;
 
@@ -15,8 +15,8 @@ pub struct Explanation {
     pub calls: Vec<CallExplanation>,
     /// The rules in load order.
     pub rules: Vec<RuleExplanation>,
-    /// See [`Plan::watch_stdio`].
-    pub watch_stdio: bool,
+    /// What is watched instead of `dup`.
+    pub stdio: StdioWatch,
 }
 
 /// One planned call.
@@ -60,7 +60,7 @@ impl Engine {
             rules: (0..self.rules.len())
                 .map(|rule| self.explain_rule(rule))
                 .collect(),
-            watch_stdio: plan.watch_stdio,
+            stdio: plan.stdio,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What rules do on chosen events.
 
 use abi::Syscall;
-use event::{Containment, Stage, Weight};
+use event::{Containment, Stage, StdioWatch, Weight};
 use rules::{AlertValue, AppendOutput, Code, EngineOptions, ExtraField, Priority, RuleMatching};
 
 use crate::case::Case;
@@ -368,21 +368,58 @@ fn plain_dup_is_not_planned_for_standard_descriptors() {
     );
     let (engine, _) = engine(&text, &all_matching());
     let (plan, warnings) = engine.plan();
-    assert!(plan.watch_stdio);
+    assert_eq!(plan.stdio, StdioWatch::Any);
     assert!(warnings.is_empty(), "{warnings:#?}");
     assert!(!plan.calls.contains_key(&Syscall::DUP));
-    let passes = |call: Syscall, first: u64, second: u64| {
-        let registers = [first, second, 0, 0, 0, 0];
+    let passes = |call: Syscall, first: u64, second: u64, third: u64| {
+        let registers = [first, second, third, 0, 0, 0];
         plan.calls[&call]
             .any_of
             .iter()
             .any(|group| group.iter().all(|test| test.holds(&registers)))
     };
-    assert!(passes(Syscall::DUP2, 7, 2) && !passes(Syscall::DUP2, 7, 3));
-    assert!(!passes(Syscall::DUP3, 7, 0xffff_ffff));
-    assert!(passes(Syscall::CLOSE, 2, 0) && !passes(Syscall::CLOSE, 3, 0));
-    assert!(passes(Syscall::CLOSE_RANGE, 0, 9) && !passes(Syscall::CLOSE_RANGE, 3, 9));
-    assert!(passes(Syscall::FCNTL, 1, 2) && !passes(Syscall::FCNTL, 1, 1));
+    assert!(passes(Syscall::DUP2, 7, 2, 0) && !passes(Syscall::DUP2, 7, 3, 0));
+    assert!(!passes(Syscall::DUP3, 7, 0xffff_ffff, 0));
+    assert!(passes(Syscall::CLOSE, 2, 0, 0) && !passes(Syscall::CLOSE, 3, 0, 0));
+    assert!(passes(Syscall::CLOSE_RANGE, 0, 9, 0) && !passes(Syscall::CLOSE_RANGE, 3, 9, 0));
+    assert!(passes(Syscall::FCNTL, 1, 2, 1) && !passes(Syscall::FCNTL, 1, 2, 0));
+    assert!(!passes(Syscall::FCNTL, 1, 1, 1));
+    assert!(passes(Syscall::IOCTL, 1, 0x5451, 0) && !passes(Syscall::IOCTL, 3, 0x5451, 0));
+    let (own, _) = engine.plan_for_rules();
+    assert!(!own.calls.contains_key(&Syscall::SOCKET));
+}
+
+#[test]
+fn a_dup_that_has_to_be_of_a_socket_matters_only_to_processes_that_make_one() {
+    for (condition, expected) in [
+        ("fd.type in (ipv4, ipv6)", StdioWatch::Sockets),
+        ("fd.typechar = 4", StdioWatch::Sockets),
+        (
+            "fd.sip = 10.0.0.1 or fd.sockfamily = unix",
+            StdioWatch::Sockets,
+        ),
+        (
+            "fd.connected = true and not fd.type = pipe",
+            StdioWatch::Sockets,
+        ),
+        ("fd.type in (ipv4, pipe)", StdioWatch::Any),
+        ("not fd.type = file", StdioWatch::Any),
+        ("fd.sip = 10.0.0.1 or proc.name = nc", StdioWatch::Any),
+        ("fd.name startswith /dev", StdioWatch::Any),
+    ] {
+        let condition = format!("evt.type = dup and evt.rawres in (0, 1, 2) and ({condition})");
+        let (engine, _) = engine(&rule_text("redirect", &condition), &all_matching());
+        let (plan, _) = engine.plan_for_rules();
+        assert_eq!(plan.stdio, expected, "{condition}");
+        for call in [Syscall::SOCKET, Syscall::SOCKETPAIR] {
+            let planned = plan.calls.contains_key(&call);
+            assert_eq!(
+                planned,
+                expected == StdioWatch::Sockets,
+                "{condition}: {call}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -392,7 +429,7 @@ fn a_rule_that_needs_every_dup_gets_it_and_a_warning() {
         &all_matching(),
     );
     let (plan, warnings) = engine.plan();
-    assert!(!plan.watch_stdio);
+    assert_eq!(plan.stdio, StdioWatch::Off);
     assert!(plan.calls[&Syscall::DUP].any_of.iter().any(Vec::is_empty));
     assert!(
         warnings

@@ -2,7 +2,7 @@
 //! the plan against what rules accept.
 
 use abi::Syscall;
-use event::{Containment, DescriptorKind, Plan, Stage, Weight};
+use event::{Containment, DescriptorKind, Plan, Stage, StdioWatch, Weight};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use rules::RuleMatching;
@@ -388,8 +388,15 @@ proptest! {
             }
             let weight = weigh(&engine, &case, Stage::Exit);
             // A `dup` that makes a standard descriptor is seen by the watch on its process.
-            let watched = plan.watch_stdio
-                && case.call == Syscall::DUP
+            let has_socket = matches!(
+                case.descriptor,
+                DescriptorKind::Ipv4 | DescriptorKind::Ipv6 | DescriptorKind::Unix
+            );
+            let watched = match plan.stdio {
+                StdioWatch::Off => false,
+                StdioWatch::Sockets => has_socket,
+                StdioWatch::Any => true,
+            } && case.call == Syscall::DUP
                 && !matches!(case.result, Some(3..));
             prop_assert!(weight != Weight::Settled || watched, "{:?} {:?}", case, conditions);
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use abi::Syscall;
-use event::{Judge, Stage, Weight};
+use event::{Judge, Stage, StdioWatch, Weight};
 use rules::{Engine, EngineOptions, Loader};
 
 use crate::case::Case;
@@ -38,7 +38,7 @@ fn the_stock_rules_compile_without_an_error() {
 fn the_stock_rules_trap_no_hot_call_but_sendmsg() {
     let Some(engine) = stock() else { return };
     let (plan, warnings) = engine.plan();
-    assert!(plan.watch_stdio);
+    assert_eq!(plan.stdio, StdioWatch::Sockets);
     // "Disallowed SSH Connection Non Standard Port" asks for datagrams too; the address that
     // sendmsg sends to is in memory.
     let always = |call: &&Syscall| {

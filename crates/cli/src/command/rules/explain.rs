@@ -1,7 +1,7 @@
 //! `tollgate rules explain`.
 
 use abi::Syscall;
-use event::{Need, Plan, Stage};
+use event::{Need, Plan, Stage, StdioWatch};
 use rules::plan::{CallExplanation, Explanation, RuleExplanation};
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
@@ -51,11 +51,16 @@ fn text_explanation(explanation: &Explanation, with_rules: bool) -> String {
     for call in &explanation.calls {
         out.push_str(&text_call(call));
     }
-    if explanation.watch_stdio {
-        out.push_str(
+    let watched = match explanation.stdio {
+        StdioWatch::Off => None,
+        StdioWatch::Sockets => Some("a process that has a socket"),
+        StdioWatch::Any => Some("the process"),
+    };
+    if let Some(watched) = watched {
+        out.push_str(&format!(
             "\ndup runs untouched: what closes descriptor 0, 1 or 2 is looked at instead, and from \
-             then on the process is watched closely until all three are open again\n",
-        );
+             then on {watched} is watched closely until all three are open again\n",
+        ));
     }
     if with_rules {
         out.push_str("\nRULES, and from when each comparison can be decided\n");
@@ -153,7 +158,11 @@ fn json_explanation(engine: &Engine, explanation: &Explanation) -> Value {
     json!({
         "calls": calls,
         "rules": rules,
-        "watch_stdio": explanation.watch_stdio,
+        "watch_stdio": match explanation.stdio {
+            StdioWatch::Off => "off",
+            StdioWatch::Sockets => "sockets",
+            StdioWatch::Any => "any",
+        },
         "rules_evaluated": engine.matches().count(),
     })
 }
