@@ -32,6 +32,8 @@ pub(crate) enum Verb {
     Rules(Rules),
     /// Show what works here, what does not, why, and how to fix it
     Doctor(Doctor),
+    /// Show live alerts from real programs, in a minute
+    Demo(Demo),
     /// Measure what watching costs
     #[command(arg_required_else_help = true)]
     Bench(bench::command::Bench),
@@ -184,6 +186,20 @@ pub(crate) struct Doctor {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `tollgate demo`.
+///
+/// As root it makes two passes: as root in a container, and as an ordinary user. The exit status is
+/// 1 if an alert was missed or anything was lost.
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// Print only the summary, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Make one pass and report it line by line; for the demo itself
+    #[arg(long, value_enum, hide = true)]
+    pub(crate) stage: Option<crate::demo::stage::Stage>,
 }
 
 /// `tollgate completions`.

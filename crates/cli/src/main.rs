@@ -3,6 +3,7 @@
 mod args;
 mod command;
 mod config;
+mod demo;
 mod exit;
 mod failure;
 mod lookup;
@@ -38,6 +39,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Run(args) => command::run::execute(args),
         Verb::Rules(verb) => command::rules::execute(verb),
         Verb::Doctor(args) => command::doctor::execute(&args),
+        Verb::Demo(args) => command::demo::execute(&args),
         Verb::Bench(args) => command::bench::execute(&args),
         Verb::Workload(args) => command::workload::execute(&args),
         Verb::Completions(args) => command::completions::execute(&args),

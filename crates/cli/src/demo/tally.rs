@@ -1,0 +1,338 @@
+//! Counting: what was expected, what came, and how long it took.
+
+use serde_json::{Value, json};
+
+use super::action::{ACTIONS, Action};
+use super::report::Report;
+
+/// What an alert is to the action that was going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It had to come.
+    Expected,
+    /// It may come: the same deed from another side.
+    Allowed,
+    /// It should not have come.
+    Unexpected,
+}
+
+/// One pass.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Actions that were tried.
+    pub(crate) actions: Vec<Tried>,
+    /// Actions that were not, and why.
+    pub(crate) skipped: Vec<(usize, String)>,
+    /// Why the pass ended early.
+    pub(crate) failed: Option<String>,
+    /// Nanoseconds from each call to the arrival of its alert.
+    latencies_ns: Vec<u64>,
+    /// Events and alerts that were lost.
+    pub(crate) dropped: u64,
+    /// What tollgate said of itself, such as that a rule could not be decided.
+    pub(crate) internal: Vec<String>,
+}
+
+/// One action.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    /// Index in [`ACTIONS`].
+    pub(crate) action: usize,
+    /// Rules that alerted on the deed, each time.
+    rules: Vec<String>,
+    /// Rules that alerted on the harmless likeness.
+    twin_rules: Vec<String>,
+    in_twin: bool,
+    /// What went wrong with either script.
+    pub(crate) problems: Vec<String>,
+    /// What the deed printed.
+    pub(crate) output: String,
+}
+
+impl Tried {
+    fn action(&self) -> &'static Action {
+        &ACTIONS[self.action]
+    }
+
+    /// Rules that had to alert and did not.
+    pub(crate) fn missed(&self) -> Vec<&'static str> {
+        let came = |rule: &&&str| self.rules.iter().any(|came| came == **rule);
+        self.action()
+            .expected
+            .iter()
+            .filter(|rule| !came(rule))
+            .copied()
+            .collect()
+    }
+
+    /// Rules that alerted and should not have.
+    pub(crate) fn unexpected(&self) -> Vec<&str> {
+        let wrong = |rule: &&String| verdict(self.action(), false, rule) == Verdict::Unexpected;
+        self.rules
+            .iter()
+            .filter(wrong)
+            .chain(&self.twin_rules)
+            .map(String::as_str)
+            .collect()
+    }
+
+    /// Whether all came as it should.
+    pub(crate) fn is_right(&self) -> bool {
+        self.missed().is_empty() && self.unexpected().is_empty() && self.problems.is_empty()
+    }
+
+    fn alerts(&self) -> usize {
+        self.rules.len() + self.twin_rules.len()
+    }
+}
+
+fn verdict(action: &Action, twin: bool, rule: &str) -> Verdict {
+    match () {
+        () if twin => Verdict::Unexpected,
+        () if action.expected.contains(&rule) => Verdict::Expected,
+        () if action.allowed.contains(&rule) => Verdict::Allowed,
+        () => Verdict::Unexpected,
+    }
+}
+
+impl Tally {
+    /// Takes one report. For an alert, what it is.
+    pub(crate) fn take(&mut self, report: &Report) -> Option<Verdict> {
+        match report {
+            Report::Begin {
+                action,
+                twin: false,
+            } => self.actions.push(Tried {
+                action: *action,
+                rules: Vec::new(),
+                twin_rules: Vec::new(),
+                in_twin: false,
+                problems: Vec::new(),
+                output: String::new(),
+            }),
+            Report::Begin { twin: true, .. } => {
+                if let Some(tried) = self.actions.last_mut() {
+                    tried.in_twin = true;
+                }
+            }
+            Report::Alert { alert, arrived_ns } => return self.alert(alert, *arrived_ns),
+            Report::End {
+                problem,
+                dropped,
+                output,
+            } => {
+                self.dropped += dropped;
+                if let Some(tried) = self.actions.last_mut() {
+                    tried.problems.extend(problem.clone());
+                    if !tried.in_twin {
+                        tried.output.clone_from(output);
+                    }
+                }
+            }
+            Report::Skipped { action, why } => self.skipped.push((*action, why.clone())),
+            Report::Failed { why } => self.failed = Some(why.clone()),
+        }
+        None
+    }
+
+    fn alert(&mut self, alert: &Value, arrived_ns: u64) -> Option<Verdict> {
+        let rule = alert["rule"].as_str().unwrap_or("(no rule)").to_owned();
+        if alert["source"] == "internal" {
+            let text = alert["output"].as_str().unwrap_or(&rule).to_owned();
+            self.internal.push(text);
+            return None;
+        }
+        if let Some(made_ns) = alert["output_fields"]["evt.rawtime"].as_u64() {
+            self.latencies_ns.push(arrived_ns.saturating_sub(made_ns));
+        }
+        let tried = self.actions.last_mut()?;
+        let verdict = verdict(tried.action(), tried.in_twin, &rule);
+        if tried.in_twin {
+            &mut tried.twin_rules
+        } else {
+            &mut tried.rules
+        }
+        .push(rule);
+        Some(verdict)
+    }
+
+    /// Alerts that had to come.
+    pub(crate) fn expected(&self) -> usize {
+        self.actions
+            .iter()
+            .map(|tried| tried.action().expected.len())
+            .sum()
+    }
+
+    /// Alerts that came.
+    pub(crate) fn alerts(&self) -> usize {
+        self.actions.iter().map(Tried::alerts).sum()
+    }
+
+    /// Alerts that had to come and did not.
+    pub(crate) fn missed(&self) -> usize {
+        self.actions.iter().map(|tried| tried.missed().len()).sum()
+    }
+
+    /// Alerts that should not have come.
+    pub(crate) fn unexpected(&self) -> usize {
+        self.actions
+            .iter()
+            .map(|tried| tried.unexpected().len())
+            .sum()
+    }
+
+    /// Scripts that did not run as they should.
+    pub(crate) fn problems(&self) -> usize {
+        self.actions.iter().map(|tried| tried.problems.len()).sum()
+    }
+
+    /// Nanoseconds from call to alert that this share of alerts, in percent, did not exceed.
+    pub(crate) fn latency_ns(&self, percent: usize) -> Option<u64> {
+        let mut sorted = self.latencies_ns.clone();
+        sorted.sort_unstable();
+        let rank = (sorted.len() * percent).div_ceil(100);
+        sorted.get(rank.saturating_sub(1)).copied()
+    }
+
+    /// Whether everything that had to come came, and nothing was lost.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.failed.is_none()
+            && !self.actions.is_empty()
+            && self.missed() == 0
+            && self.dropped == 0
+            && self.problems() == 0
+    }
+
+    /// For `--json`.
+    pub(crate) fn summary(&self) -> Value {
+        let actions: Vec<Value> = self
+            .actions
+            .iter()
+            .map(|tried| {
+                json!({
+                    "name": tried.action().name,
+                    "expected": tried.action().expected,
+                    "alerts": tried.rules,
+                    "twin_alerts": tried.twin_rules,
+                    "missed": tried.missed(),
+                    "unexpected": tried.unexpected(),
+                    "problems": tried.problems,
+                })
+            })
+            .collect();
+        let skipped: Vec<Value> = self
+            .skipped
+            .iter()
+            .map(|(action, why)| json!({"name": ACTIONS[*action].name, "why": why}))
+            .collect();
+        json!({
+            "failed": self.failed,
+            "actions": self.actions.len(),
+            "expected": self.expected(),
+            "alerts": self.alerts(),
+            "missed": self.missed(),
+            "unexpected": self.unexpected(),
+            "dropped": self.dropped,
+            "internal": self.internal,
+            "problems": self.problems(),
+            "p50_ns": self.latency_ns(50),
+            "p99_ns": self.latency_ns(99),
+            "details": actions,
+            "skipped": skipped,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alert(rule: &str, at: u64) -> Report {
+        let alert = json!({"rule": rule, "output_fields": {"evt.rawtime": 1_000}});
+        Report::Alert {
+            alert,
+            arrived_ns: at,
+        }
+    }
+
+    fn end(dropped: u64) -> Report {
+        Report::End {
+            problem: None,
+            dropped,
+            output: String::new(),
+        }
+    }
+
+    #[test]
+    fn alerts_are_weighed_by_what_was_going_on() {
+        let rule = ACTIONS[0].expected[0];
+        let mut tally = Tally::default();
+        tally.take(&Report::Begin {
+            action: 0,
+            twin: false,
+        });
+        assert_eq!(tally.missed(), 1);
+        assert_eq!(tally.take(&alert(rule, 1_500)), Some(Verdict::Expected));
+        assert_eq!(
+            tally.take(&alert("Other", 3_000)),
+            Some(Verdict::Unexpected)
+        );
+        tally.take(&end(0));
+        assert!(tally.is_complete());
+        tally.take(&Report::Begin {
+            action: 0,
+            twin: true,
+        });
+        assert_eq!(tally.take(&alert(rule, 1_600)), Some(Verdict::Unexpected));
+        tally.take(&end(2));
+        assert_eq!(
+            (tally.expected(), tally.alerts(), tally.missed()),
+            (1, 3, 0)
+        );
+        assert_eq!((tally.unexpected(), tally.dropped), (2, 2));
+        assert!(!tally.is_complete());
+        assert_eq!(
+            (tally.latency_ns(50), tally.latency_ns(99)),
+            (Some(600), Some(2_000))
+        );
+    }
+
+    #[test]
+    fn what_tollgate_says_of_itself_is_no_alert() {
+        let mut tally = Tally::default();
+        tally.take(&Report::Begin {
+            action: 0,
+            twin: true,
+        });
+        let alert = json!({"rule": "R", "source": "internal", "output": "text"});
+        let report = Report::Alert {
+            alert,
+            arrived_ns: 1,
+        };
+        assert_eq!(tally.take(&report), None);
+        assert_eq!((tally.alerts(), tally.unexpected()), (0, 0));
+        assert_eq!(tally.internal, ["text"]);
+    }
+
+    #[test]
+    fn what_is_missing_or_broken_makes_the_pass_incomplete() {
+        assert!(!Tally::default().is_complete());
+        let mut missed = Tally::default();
+        missed.take(&Report::Begin {
+            action: 0,
+            twin: false,
+        });
+        assert!(!missed.is_complete());
+        let mut failed = Tally::default();
+        failed.take(&Report::Begin {
+            action: 0,
+            twin: false,
+        });
+        failed.take(&alert(ACTIONS[0].expected[0], 1));
+        assert!(failed.is_complete());
+        failed.take(&Report::Failed { why: "x".into() });
+        assert!(!failed.is_complete());
+        assert_eq!(Tally::default().latency_ns(50), None);
+    }
+}
