@@ -8,7 +8,7 @@ use sys::exec::StringArray;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
 
-use super::signals;
+use super::{Launch, signals};
 
 /// What to execute; looked up already.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(super) mod slot {
     pub(in crate::supervise) const FILTER_ERROR: usize = 1;
     /// Error number of exec.
     pub(in crate::supervise) const EXEC_ERROR: usize = 2;
+    /// The command's pid; there before the listener is.
+    pub(in crate::supervise) const PID: usize = 3;
 }
 
 /// Exit status of a child that could not execute the command; the page says why.
@@ -41,22 +43,20 @@ const EINVAL: i32 = 22;
 ///
 /// Runs in a child that shares its descriptor table: it makes only system calls, allocates
 /// nothing, and after the filter is installed its only call is exec.
-pub(super) fn become_command(
-    command: &Command,
-    program: &FilterProgram,
-    page: &SharedPage,
-) -> i32 {
-    // The Rust runtime ignores SIGPIPE; commands expect the default.
-    if signals::reset_for_command().is_err() {
+pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
+    page.int(slot::PID).store(std::process::id().cast_signed(), Ordering::Release);
+    if let Err(error) = signals::reset_for_command(launch.callers_mask) {
+        page.int(slot::FILTER_ERROR).store(error.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
-    match install(program) {
+    match install(launch.program) {
         Ok(listener) => page.int(slot::LISTENER).store(listener + 1, Ordering::Release),
         Err(errno) => {
             page.int(slot::FILTER_ERROR).store(errno, Ordering::Release);
             return NOT_EXECUTED;
         }
     }
+    let command = launch.command;
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
     page.int(slot::EXEC_ERROR).store(error.errno(), Ordering::Release);
     NOT_EXECUTED

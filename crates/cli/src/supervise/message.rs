@@ -1,6 +1,10 @@
 //! What the processes tell each other: fixed-size messages over a pipe, so that each arrives whole.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use sys::poll::{self, PollFd};
 
 /// News about the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +23,12 @@ pub(super) enum Message {
     ServicesFailed,
     /// The command's pid.
     Started(i32),
+    /// The waiter's pid.
+    Waiter(i32),
+    /// The agent or the waiter could not be made ready, with this error number.
+    NotReady(i32),
+    /// The waiter is gone, and with it the way to learn what becomes of the command.
+    WaiterGone,
 }
 
 const SIZE: usize = 8;
@@ -33,6 +43,9 @@ impl Message {
             Self::FilterFailed(errno) => (4, errno),
             Self::ServicesFailed => (5, 0),
             Self::Started(pid) => (6, pid),
+            Self::Waiter(pid) => (7, pid),
+            Self::NotReady(errno) => (8, errno),
+            Self::WaiterGone => (9, 0),
         };
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -51,6 +64,9 @@ impl Message {
             4 => Self::FilterFailed(value),
             5 => Self::ServicesFailed,
             6 => Self::Started(value),
+            7 => Self::Waiter(value),
+            8 => Self::NotReady(value),
+            9 => Self::WaiterGone,
             _ => return None,
         })
     }
@@ -88,6 +104,12 @@ impl Receiver {
         }
     }
 
+    /// Whether a message waits, or every writer is gone.
+    pub(super) fn is_ready(&self) -> bool {
+        let mut polled = [PollFd::new(self.0.as_fd(), poll::IN)];
+        poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+    }
+
     pub(super) fn file(&self) -> &std::fs::File {
         &self.0
     }
@@ -108,9 +130,14 @@ mod tests {
             Message::FilterFailed(13),
             Message::ServicesFailed,
             Message::Started(4242),
+            Message::Waiter(4241),
+            Message::NotReady(24),
+            Message::WaiterGone,
         ];
         for message in all {
+            assert!(!receiver.is_ready());
             sender.send(message).expect("reader is open");
+            assert!(receiver.is_ready());
             assert_eq!(receiver.receive().expect("writer is open"), Some(message));
         }
         drop(sender);

@@ -13,6 +13,10 @@
 //! They are forked before the first thread exists. Agent, waiter and command share one descriptor
 //! table until the command's exec, which is how the agent gets the listener without any call of
 //! the command's that its own filter might trap.
+//!
+//! None of them can be killed unnoticed. Without the agent a trapped call would wait for ever, so
+//! the waiter kills the command and ends, which closes the shared table; the front then reads the
+//! end of its pipe. Without the front or the waiter the agent kills the command.
 
 mod agent;
 mod command;
@@ -24,6 +28,7 @@ mod waiter;
 use capture::filter::FilterProgram;
 use event::Pid;
 use sys::notify::Listener;
+use sys::signal::SignalSet;
 
 pub(crate) use command::Command;
 
@@ -43,6 +48,15 @@ pub(crate) trait Services {
     fn flush(&self);
     /// Everything has ended: deliver, write the last figures.
     fn finish(self: Box<Self>);
+}
+
+/// What the command is made from.
+#[derive(Clone, Copy)]
+struct Launch<'a> {
+    command: &'a Command,
+    program: &'a FilterProgram,
+    /// What was blocked when this program was started.
+    callers_mask: SignalSet,
 }
 
 /// Starts the services in the agent. Threads may be made from here on.
@@ -81,6 +95,19 @@ pub(crate) enum Failure {
     /// The services did not start; the agent has printed why.
     #[error("cannot start watching")]
     Services,
+    /// A process of ours was killed.
+    #[error("cannot go on watching: the {process} process is gone")]
+    Gone {
+        /// Which.
+        process: &'static str,
+    },
+    /// `/proc` does not show this process.
+    #[error("cannot use /proc")]
+    Proc {
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
     /// A process could not be made or waited for.
     #[error("cannot {action}")]
     Process {

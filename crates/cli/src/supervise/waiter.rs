@@ -1,67 +1,112 @@
 //! The command's parent.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use capture::filter::FilterProgram;
 use sys::clone::CloneFlags;
+use sys::poll::{self, PollFd};
 use sys::shared::SharedPage;
+use sys::signal::SignalStream;
 use sys::wait::{self, Status, Target};
 
-use super::command::{Command, become_command, slot};
+use super::Launch;
+use super::command::{become_command, slot};
 use super::message::{Message, Sender};
-use super::signals;
+use super::signals::{self, SIGKILL};
 
 /// Makes the command and reports on it until it has ended. Answers with an exit status.
 pub(super) fn run(
-    command: &Command,
-    program: &FilterProgram,
+    launch: Launch<'_>,
     page: &SharedPage,
     agent: &Sender,
+    agent_process: &OwnedFd,
 ) -> i32 {
-    let child =
-        sys::clone::clone_child(CloneFlags::FILES, || become_command(command, program, page));
+    let child = sys::clone::clone_child(CloneFlags::FILES, || become_command(launch, page));
     let pid = match child {
         Ok(pid) => pid,
-        Err(error) => return report(agent, Message::FilterFailed(error.errno())),
+        Err(error) => return report(agent, Message::NotReady(error.errno())),
     };
-    if signals::ignore_for_agent().is_err() || agent.send(Message::Started(pid)).is_err() {
-        return 1;
-    }
+    // After the clone: the command has the caller's dispositions.
+    let children = match signals::outlive_command().and_then(|()| signals::child_stream()) {
+        Ok(children) => children,
+        Err(error) => {
+            kill(pid);
+            return report(agent, Message::NotReady(error.errno()));
+        }
+    };
     loop {
-        match wait::wait(Target::Pid(pid), wait::UNTRACED | wait::CONTINUED) {
+        if let Some(end) = pass_on(pid, page, agent) {
+            return report(agent, end);
+        }
+        if agent_is_gone(agent_process, &children) {
+            // Nobody listens any more: calls that the filter traps would fail with ENOSYS from
+            // now on, and as long as this process lives, which shares the agent's descriptors,
+            // they would wait for ever. This is where another agent would take over.
+            kill(pid);
+            // The front answers to its caller when this process ends: not before the command.
+            while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(EINTR)) {}
+            return 1;
+        }
+    }
+}
+
+/// Reports what has become of the command since the last look; answers with its end.
+fn pass_on(pid: i32, page: &SharedPage, agent: &Sender) -> Option<Message> {
+    loop {
+        match wait::wait(Target::Pid(pid), wait::UNTRACED | wait::CONTINUED | wait::NO_HANG) {
+            Ok(None) => return None,
             Ok(Some((_, Status::Stopped(signal)))) => {
                 report(agent, Message::Stopped(signal));
             }
             Ok(Some((_, Status::Continued))) => {
                 report(agent, Message::Running);
             }
-            Ok(Some((_, status))) if status.is_end() => {
-                return report(agent, end_of(status, page));
+            Ok(Some((_, status))) => {
+                if let Some(code) = status.shell_code() {
+                    return Some(failure(page).unwrap_or(Message::Ended(code)));
+                }
             }
-            Ok(_) => {}
             Err(error) if error.is(EINTR) => {}
-            Err(_) => return report(agent, Message::Ended(LOST)),
+            // It ended before SIGCHLD had its default effect.
+            Err(_) => return Some(failure(page).unwrap_or(Message::WaiterGone)),
         }
     }
 }
 
-fn end_of(status: Status, page: &SharedPage) -> Message {
-    let filter_error = page.int(slot::FILTER_ERROR).load(Ordering::Acquire);
-    let exec_error = page.int(slot::EXEC_ERROR).load(Ordering::Acquire);
-    if filter_error != 0 {
-        Message::FilterFailed(filter_error)
-    } else if exec_error != 0 {
-        Message::ExecFailed(exec_error)
-    } else {
-        Message::Ended(status.shell_code().unwrap_or(LOST))
+/// Why the command never ran.
+fn failure(page: &SharedPage) -> Option<Message> {
+    let errno = |slot| match page.int(slot).load(Ordering::Acquire) {
+        0 => None,
+        errno => Some(errno),
+    };
+    errno(slot::FILTER_ERROR)
+        .map(Message::FilterFailed)
+        .or_else(|| errno(slot::EXEC_ERROR).map(Message::ExecFailed))
+}
+
+/// Sleeps until something happens to a child or to the agent.
+fn agent_is_gone(agent: &OwnedFd, children: &SignalStream) -> bool {
+    let mut polled =
+        [PollFd::new(agent.as_fd(), poll::IN), PollFd::new(children.as_fd(), poll::IN)];
+    match poll::poll(&mut polled, None) {
+        Ok(_) => {}
+        Err(error) if error.is(EINTR) => return false,
+        // Without poll nothing could be waited for.
+        Err(_) => return true,
     }
+    // The signal says only that there is something to wait for.
+    while let Ok(Some(_)) = children.next() {}
+    polled[0].found() != 0
+}
+
+fn kill(pid: i32) {
+    // Fails only if the command has ended, for it is not reaped yet.
+    let _ = sys::signal::send(pid, SIGKILL);
 }
 
 fn report(agent: &Sender, message: Message) -> i32 {
-    // An agent that is gone has taken the listener with it; there is nobody left to tell.
+    // An agent that is gone is noticed by its descriptor.
     i32::from(agent.send(message).is_err())
 }
 
 const EINTR: i32 = 4;
-/// Exit status when the command's end could not be observed.
-const LOST: i32 = 4;

@@ -223,6 +223,13 @@ fn failure(failure: supervise::Failure) -> Failure {
             .help("`tollgate doctor` shows what is missing and how to get it"),
         Cause::Services => Failure::from_error(Exit::Internal, &failure)
             .help("the message above says why; `tollgate doctor` shows what works here"),
+        Cause::Gone { .. } => Failure::from_error(Exit::Internal, &failure).help(
+            "CMD was killed with it; if nobody did that on purpose, look for the out-of-memory \
+             killer in `dmesg`",
+        ),
+        Cause::Proc { .. } => Failure::from_error(Exit::Unsupported, &failure).help(
+            "mount a fresh one with `mount -t proc proc /proc`, as `unshare --mount-proc` does",
+        ),
         Cause::Process { .. } => Failure::from_error(Exit::Internal, &failure)
             .help("look at the limits on processes (ulimit -u) and open files (ulimit -n)"),
     }
