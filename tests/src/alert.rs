@@ -33,7 +33,9 @@ impl Alert {
             rule: text("rule")?,
             priority: text("priority")?,
             source: text("source")?,
-            tags: tags.filter_map(|tag| tag.as_str().map(str::to_owned)).collect(),
+            tags: tags
+                .filter_map(|tag| tag.as_str().map(str::to_owned))
+                .collect(),
             output: text("output")?,
             time: text("time")?,
             fields: value.get("output_fields")?.as_object()?.clone(),
@@ -59,14 +61,19 @@ impl Alert {
     /// If it is none.
     pub fn number(&self, name: &str) -> i64 {
         let text = self.field(name);
-        text.parse().unwrap_or_else(|error| panic!("{name}={text} is no number ({error}): {self}"))
+        text.parse()
+            .unwrap_or_else(|error| panic!("{name}={text} is no number ({error}): {self}"))
     }
 }
 
 impl fmt::Display for Alert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = Value::Object(self.fields.clone());
-        write!(f, "[{} {} {:?} {}] {fields}", self.rule, self.priority, self.tags, self.source)
+        write!(
+            f,
+            "[{} {} {:?} {}] {fields}",
+            self.rule, self.priority, self.tags, self.source
+        )
     }
 }
 
@@ -77,8 +84,12 @@ pub struct Pattern<'p>(pub &'p str);
 impl Pattern<'_> {
     /// Whether `text` fits.
     pub fn fits(self, text: &str) -> bool {
-        let Some((start, rest)) = self.0.split_once('*') else { return text == self.0 };
-        let Some(text) = text.strip_prefix(start) else { return false };
+        let Some((start, rest)) = self.0.split_once('*') else {
+            return text == self.0;
+        };
+        let Some(text) = text.strip_prefix(start) else {
+            return false;
+        };
         // The shortest match of a star is enough when only stars follow, so try all of them.
         let mut ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
         ends.any(|at| Pattern(rest).fits(&text[at..]))
@@ -112,7 +123,10 @@ mod tests {
     fn lines_that_are_no_alerts_are_told_apart() {
         let line = r#"{"hostname":"h","output":"x","output_fields":{"a":null,"b":3},"priority":"Notice","rule":"R","source":"syscall","tags":["t"],"time":"2026"}"#;
         let alert = Alert::parse(line).unwrap();
-        assert_eq!((alert.field("a"), alert.number("b")), ("<NA>".to_owned(), 3));
+        assert_eq!(
+            (alert.field("a"), alert.number("b")),
+            ("<NA>".to_owned(), 3)
+        );
         assert_eq!(Alert::parse("{}"), None);
         assert_eq!(Alert::parse("plain text"), None);
     }

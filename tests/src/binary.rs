@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// The top of the repository.
 pub(crate) fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("this package lies in the repository")
 }
 
 /// The program under test: `TOLLGATE_BIN`, else the newest build in the target folder.
@@ -16,15 +18,27 @@ pub(crate) fn repository() -> &'static Path {
 pub fn program() -> PathBuf {
     if let Some(path) = env::var_os("TOLLGATE_BIN") {
         let path = PathBuf::from(path);
-        assert!(path.is_file(), "TOLLGATE_BIN names {}, which is no file", path.display());
+        assert!(
+            path.is_file(),
+            "TOLLGATE_BIN names {}, which is no file",
+            path.display()
+        );
         return path;
     }
-    let target = env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| repository().join("target"), PathBuf::from);
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
     let builds = ["release/tollgate", "debug/tollgate"].map(|build| target.join(build));
-    builds.iter().find(|build| build.is_file()).cloned().unwrap_or_else(|| {
-        panic!("cannot find {} or {}: run `make build`", builds[0].display(), builds[1].display())
-    })
+    builds
+        .iter()
+        .find(|build| build.is_file())
+        .cloned()
+        .unwrap_or_else(|| {
+            panic!(
+                "cannot find {} or {}: run `make build`",
+                builds[0].display(),
+                builds[1].display()
+            )
+        })
 }
 
 /// The file that a shell would run for `name`.
@@ -34,11 +48,17 @@ pub fn program() -> PathBuf {
 pub(crate) fn which(name: &str) -> PathBuf {
     let path = env::var("PATH").unwrap_or_default();
     // Debian keeps administrators' programs where ordinary users do not look.
-    let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
+    let folders = path
+        .split(':')
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
     // Version managers put wrappers first that work only with the files they wrap.
     let system = folders.filter(|folder| folder.ends_with("bin") && !folder.starts_with("/root"));
     let mut files = system.map(|folder| Path::new(folder).join(name));
-    files.find(|file| fs::metadata(file).is_ok_and(|data| data.is_file())).unwrap_or_else(|| {
-        panic!("cannot find `{name}`, which these tests need: run `./x test`, which installs it")
-    })
+    files
+        .find(|file| fs::metadata(file).is_ok_and(|data| data.is_file()))
+        .unwrap_or_else(|| {
+            panic!(
+                "cannot find `{name}`, which these tests need: run `./x test`, which installs it"
+            )
+        })
 }

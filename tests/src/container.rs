@@ -71,7 +71,9 @@ pub(crate) struct Container {
 
 impl Container {
     pub(crate) fn new() -> Self {
-        Self { rootfs: Rootfs::shared() }
+        Self {
+            rootfs: Rootfs::shared(),
+        }
     }
 
     /// The command line to put before what runs inside. The scratch folder has the same path
@@ -79,8 +81,18 @@ impl Container {
     pub(crate) fn prefix(&self, scratch: &Path, program: &Path) -> Vec<String> {
         let script = format!("{FURNISH}{}{ENTER}", connect());
         let mut words = strings(&[
-            "unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net",
-            "--cgroup", "--", "sh", "-c",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--cgroup",
+            "--",
+            "sh",
+            "-c",
         ]);
         words.push(script);
         words.push("container".to_owned());

@@ -26,12 +26,20 @@ impl Fixture {
     /// # Errors
     /// The compiler's messages.
     pub fn try_compile(name: &str, options: &[&str]) -> Result<Self, String> {
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(format!("{name}.c"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fixtures")
+            .join(format!("{name}.c"));
         let folder = Scratch::new();
         let program = folder.path().join(name);
         let compiler = Command::new("gcc")
-            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_GNU_SOURCE"])
+            .args([
+                "-O1",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-pthread",
+                "-D_GNU_SOURCE",
+            ])
             .args(options)
             .arg("-o")
             .arg(&program)

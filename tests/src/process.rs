@@ -26,7 +26,10 @@ impl Finished {
     /// The exit status as a shell says it.
     pub fn code(&self) -> i32 {
         let signal = self.status.signal().map(|signal| 128 + signal);
-        self.status.code().or(signal).expect("a command ends in one of two ways")
+        self.status
+            .code()
+            .or(signal)
+            .expect("a command ends in one of two ways")
     }
 }
 
@@ -53,7 +56,12 @@ impl Limited {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let group = Pid::from_child(&child);
-        Self { child, group, started, limit }
+        Self {
+            child,
+            group,
+            started,
+            limit,
+        }
     }
 
     /// Its pid.
@@ -76,13 +84,20 @@ impl Limited {
         let stderr = drain(self.child.stderr.take());
         let out = self.text(&stdout, "standard output");
         let err = self.text(&stderr, "standard error");
-        let Ok(out) = out else { panic!("{}; standard error: {err:?}", out.unwrap_err()) };
+        let Ok(out) = out else {
+            panic!("{}; standard error: {err:?}", out.unwrap_err())
+        };
         let err = err.unwrap_or_else(|error| panic!("{error}; standard output: {out}"));
         let status = self.wait();
         if let Some(writer) = writer {
             writer.join().expect("the writer does not panic");
         }
-        Finished { status, stdout: out, stderr: err, elapsed: self.started.elapsed() }
+        Finished {
+            status,
+            stdout: out,
+            stderr: err,
+            elapsed: self.started.elapsed(),
+        }
     }
 
     fn text(&self, bytes: &Receiver<Vec<u8>>, what: &str) -> Result<String, String> {

@@ -21,12 +21,31 @@ const PROGRAMS: &[&str] = &[
 ];
 
 /// Links that modern Debian has at the top.
-const MERGED: &[(&str, &str)] =
-    &[("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")];
+const MERGED: &[(&str, &str)] = &[
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+];
 
 const FOLDERS: &[&str] = &[
-    "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "etc", "proc", "sys", "dev",
-    "tmp", "root", "home/app", "var/log", "var/tmp/e2e", "run", "old", "opt/busybox",
+    "usr/bin",
+    "usr/sbin",
+    "usr/lib",
+    "usr/lib64",
+    "usr/local/bin",
+    "etc",
+    "proc",
+    "sys",
+    "dev",
+    "tmp",
+    "root",
+    "home/app",
+    "var/log",
+    "var/tmp/e2e",
+    "run",
+    "old",
+    "opt/busybox",
 ];
 
 const PASSWD: &str = "\
@@ -52,7 +71,9 @@ impl Rootfs {
     pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Rootfs>> = Mutex::new(Weak::new());
         // A test that panicked while it built one has left nothing behind.
-        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut shared = SHARED
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(rootfs) = shared.upgrade() {
             return rootfs;
         }
@@ -88,7 +109,10 @@ impl Rootfs {
     fn copy_programs(&self) {
         let programs: Vec<_> = PROGRAMS.iter().map(|name| which(name)).collect();
         for (name, program) in PROGRAMS.iter().zip(&programs) {
-            let folder = if program.parent().is_some_and(|folder| folder.ends_with("sbin")) {
+            let folder = if program
+                .parent()
+                .is_some_and(|folder| folder.ends_with("sbin"))
+            {
                 "usr/sbin"
             } else {
                 "usr/bin"
@@ -105,14 +129,20 @@ impl Rootfs {
     /// The modules of Debian's package perl-base and the libraries they load.
     fn copy_perl(&self) {
         let triplet = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-        let found = triplet.map(|entry| entry.path().join("perl-base")).find(|path| path.is_dir());
+        let found = triplet
+            .map(|entry| entry.path().join("perl-base"))
+            .find(|path| path.is_dir());
         let base = found.expect("Debian's perl-base is essential, so it is installed");
         let copied = Command::new("cp")
             .args(["-r", "--parents"])
             .arg(&base)
             .arg(self.path())
             .status();
-        assert!(copied.is_ok_and(|status| status.success()), "cannot copy {}", base.display());
+        assert!(
+            copied.is_ok_and(|status| status.success()),
+            "cannot copy {}",
+            base.display()
+        );
     }
 
     fn write_files(&self) {
@@ -126,7 +156,10 @@ impl Rootfs {
             ("etc/shadow", SHADOW),
             ("etc/hosts", hosts.as_str()),
             ("etc/hostname", "container\n"),
-            ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+            (
+                "etc/nsswitch.conf",
+                "passwd: files\ngroup: files\nhosts: files\n",
+            ),
             ("etc/secret", "for root only\n"),
             ("var/log/auth.log", "one line\n"),
             ("var/log-archive", "one line\n"),
@@ -146,7 +179,9 @@ impl Rootfs {
     }
 
     fn copy(&self, from: &Path, to: &Path) {
-        let to = self.path().join(to.strip_prefix("/").expect("the path is absolute"));
+        let to = self
+            .path()
+            .join(to.strip_prefix("/").expect("the path is absolute"));
         let folder = to.parent().expect("it lies in the root");
         fs::create_dir_all(folder)
             .and_then(|()| fs::copy(from, &to))
@@ -162,7 +197,10 @@ impl Rootfs {
 /// The shared libraries that ldd(1) names.
 fn libraries_of(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
     // Its exit status is 1 when one of the programs is static.
-    let output = Command::new("ldd").args(programs).output().expect("ldd is part of libc-bin");
+    let output = Command::new("ldd")
+        .args(programs)
+        .output()
+        .expect("ldd is part of libc-bin");
     let text = String::from_utf8_lossy(&output.stdout);
     let words = text.lines().filter_map(|line| {
         let line = line.split(" (").next()?.trim();

@@ -31,7 +31,9 @@ pub struct StockRule {
 
 /// Falco's stable rules, which lie beside the repository where its references are shared.
 pub fn stock_rules_file() -> Option<PathBuf> {
-    let path = repository().parent()?.join("shared/reference/upstream/falco_rules.yaml");
+    let path = repository()
+        .parent()?
+        .join("shared/reference/upstream/falco_rules.yaml");
     path.is_file().then_some(path)
 }
 
@@ -49,20 +51,35 @@ pub fn default_rules() -> Option<PathBuf> {
 pub fn stock_rules(file: &PathBuf) -> Vec<StockRule> {
     let text = fs::read_to_string(file)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
-    let items = text.split("\n- ").filter_map(|item| item.strip_prefix("rule: "));
+    let items = text
+        .split("\n- ")
+        .filter_map(|item| item.strip_prefix("rule: "));
     items.map(stock_rule).collect()
 }
 
 fn stock_rule(item: &str) -> StockRule {
-    let name = item.lines().next().expect("text has a line").trim().to_owned();
+    let name = item
+        .lines()
+        .next()
+        .expect("text has a line")
+        .trim()
+        .to_owned();
     let after = |key: &str| {
         let (_, rest) = item
             .split_once(&format!("\n  {key}:"))
             .unwrap_or_else(|| panic!("no {key} in {name}"));
-        rest.trim_start().lines().next().unwrap_or_default().trim().to_owned()
+        rest.trim_start()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     };
     let tags = after("tags");
-    let tags = tags.trim_start_matches('[').trim_end_matches(']').split(',');
+    let tags = tags
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .split(',');
     let output = after("output");
     let field = |part: &str| {
         let end = part.find(|c: char| !(c.is_alphanumeric() || "._[]".contains(c)));

@@ -19,7 +19,9 @@ macro_rules! skip {
 macro_rules! need_root {
     () => {
         if !$crate::is_root() {
-            $crate::skip!("needs root", || Ok(String::from("the effective user id is not 0")));
+            $crate::skip!("needs root", || Ok(String::from(
+                "the effective user id is not 0"
+            )));
         }
     };
 }
@@ -29,7 +31,9 @@ macro_rules! need_root {
 macro_rules! need_slow {
     () => {
         if !$crate::slow() {
-            $crate::skip!("takes long", || Ok(String::from("TOLLGATE_TEST_SLOW is not set")));
+            $crate::skip!("takes long", || Ok(String::from(
+                "TOLLGATE_TEST_SLOW is not set"
+            )));
         }
     };
 }

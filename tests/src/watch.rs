@@ -74,7 +74,10 @@ impl Watch {
             place: Place::Host,
             identity: Identity::Root,
             options: Vec::new(),
-            command: command.into_iter().map(|word| word.as_ref().to_owned()).collect(),
+            command: command
+                .into_iter()
+                .map(|word| word.as_ref().to_owned())
+                .collect(),
             environment: Vec::new(),
             input: Vec::new(),
             limit: Duration::from_secs(60),
@@ -105,8 +108,7 @@ impl Watch {
     /// Where to run.
     pub fn place(mut self, place: Place) -> Self {
         self.place = place;
-        self.container =
-            matches!(place, Place::Inside | Place::Below).then(Container::new);
+        self.container = matches!(place, Place::Inside | Place::Below).then(Container::new);
         self
     }
 
@@ -183,7 +185,9 @@ impl Watch {
     pub fn start(&self) -> Limited {
         let words = self.command_line();
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).envs(self.environment.iter().cloned());
+        command
+            .args(&words[1..])
+            .envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).env("TERM", "xterm");
         Limited::start(&mut command, self.limit)
     }
@@ -207,7 +211,13 @@ impl Watch {
         let stats = fs::read_to_string(self.scratch.path().join("stats")).ok();
         let last = stats.as_deref().and_then(|text| text.lines().last());
         let stats = last.and_then(|line| serde_json::from_str(line).ok());
-        Watched { alerts, printed, stats, finished, scratch: self.scratch }
+        Watched {
+            alerts,
+            printed,
+            stats,
+            finished,
+            scratch: self.scratch,
+        }
     }
 
     /// Everything that is executed, for a person to repeat.
@@ -226,7 +236,10 @@ impl Watch {
         let work = self.work_folder();
         let command = self.command.iter().map(|word| word.replace(WORK, &work));
         let container = || {
-            let container = self.container.as_ref().expect("the place is in a container");
+            let container = self
+                .container
+                .as_ref()
+                .expect("the place is in a container");
             container.prefix(self.scratch.path(), &self.program)
         };
         let identity = self.identity.prefix();
@@ -236,7 +249,11 @@ impl Watch {
             Place::Inside => chain([container(), identity, run, command.collect()]),
             Place::Below => chain([run, container(), identity, command.collect()]),
         };
-        if self.terminal { on_terminal(&words) } else { words }
+        if self.terminal {
+            on_terminal(&words)
+        } else {
+            words
+        }
     }
 
     fn work_folder(&self) -> String {
@@ -256,7 +273,10 @@ impl Watch {
 impl Watched {
     /// The alerts of one rule.
     pub fn of(&self, rule: &str) -> Vec<&Alert> {
-        self.alerts.iter().filter(|alert| alert.rule == rule).collect()
+        self.alerts
+            .iter()
+            .filter(|alert| alert.rule == rule)
+            .collect()
     }
 
     /// The exit status as a shell says it.
@@ -266,13 +286,19 @@ impl Watched {
 
     /// Everything that helps to understand a failure.
     pub fn story(&self) -> String {
-        let alerts: String = self.alerts.iter().map(|alert| format!("  {alert}\n")).collect();
+        let alerts: String = self
+            .alerts
+            .iter()
+            .map(|alert| format!("  {alert}\n"))
+            .collect();
         format!(
             "exit status {}\nalerts:\n{alerts}printed:\n{}\nstandard error:\n{}\nstats: {}",
             self.code(),
             self.printed,
             self.finished.stderr,
-            self.stats.as_ref().map_or_else(|| "none".to_owned(), Value::to_string),
+            self.stats
+                .as_ref()
+                .map_or_else(|| "none".to_owned(), Value::to_string),
         )
     }
 }
@@ -283,8 +309,10 @@ fn chain<const N: usize>(parts: [Vec<String>; N]) -> Vec<String> {
 
 /// The same on a terminal of its own, made by script(1).
 fn on_terminal(words: &[String]) -> Vec<String> {
-    let quoted: Vec<_> =
-        words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+    let quoted: Vec<_> = words
+        .iter()
+        .map(|word| format!("'{}'", word.replace('\'', r"'\''")))
+        .collect();
     let script = which("script").display().to_string();
     let options = ["--quiet", "--return", "--flush", "--command"].map(str::to_owned);
     let mut all = vec![script];

@@ -39,17 +39,25 @@ struct Family {
 const OPENS: Family = Family {
     name: "opens",
     condition: "evt.type in (open, openat, openat2, creat)",
-    fields: &["fd.nameraw", "evt.rawarg.flags"],
+    fields: &["evt.rawarg.name", "evt.rawarg.flags"],
     patterns: |line| {
         let path = line.one.clone().unwrap_or_else(|| "<NA>".to_owned());
         let unreadable = line.call == "openat2" && line.result == EFAULT;
         let known = line.call != "creat" && !unreadable;
-        let flags = if known { line.number.to_string() } else { "<NA>".to_owned() };
+        let flags = if known {
+            line.number.to_string()
+        } else {
+            "<NA>".to_owned()
+        };
         vec![path, flags]
     },
     is_setup: |alert, account| {
-        let folder = (alert.field("fd.nameraw"), alert.field("evt.rawarg.flags"));
-        alert.field("fd.nameraw") == account || folder == (".".to_owned(), O_DIRECTORY.to_string())
+        let folder = (
+            alert.field("evt.rawarg.name"),
+            alert.field("evt.rawarg.flags"),
+        );
+        alert.field("evt.rawarg.name") == account
+            || folder == (".".to_owned(), O_DIRECTORY.to_string())
     },
 };
 
@@ -59,7 +67,11 @@ const EXECS: Family = Family {
     fields: &["proc.cmdline"],
     patterns: |line| {
         // A failed exec leaves the caller as it was.
-        let arguments = if line.result == 0 { line.two.clone() } else { " execs ".to_owned() };
+        let arguments = if line.result == 0 {
+            line.two.clone()
+        } else {
+            " execs ".to_owned()
+        };
         vec![format!("*{arguments}*")]
     },
     is_setup: |alert, _| {
@@ -74,8 +86,8 @@ const CONNECTS: Family = Family {
     patterns: |line| {
         let address = line.one.clone().unwrap_or_default();
         match line.number {
-            AF_INET => vec![format!("*->{address}"), "ipv4".to_owned()],
-            AF_INET6 => vec![format!("*->{address}"), "ipv6".to_owned()],
+            AF_INET => vec![format!("*{address}"), "ipv4".to_owned()],
+            AF_INET6 => vec![format!("*{address}"), "ipv6".to_owned()],
             _ => vec![format!("*{address}"), "unix".to_owned()],
         }
     },
@@ -87,8 +99,12 @@ const VARIOUS: Family = Family {
     condition: "(evt.type in (symlink, symlinkat, link, linkat, ptrace, socket, dup, dup2, dup3) \
                 or (evt.type = close and evt.rawarg.fd in (77, 9999)))",
     fields: &[
-        "evt.arg.target", "evt.arg.linkpath", "evt.arg.oldpath", "evt.arg.newpath",
-        "evt.arg.request", "evt.arg.domain",
+        "evt.arg.target",
+        "evt.arg.linkpath",
+        "evt.arg.oldpath",
+        "evt.arg.newpath",
+        "evt.arg.request",
+        "evt.arg.domain",
     ],
     patterns: |line| {
         let mut patterns = vec!["<NA>".to_owned(); 6];
@@ -153,7 +169,10 @@ impl Family {
     fn check(&self, place: Place, identity: Identity) {
         need_root!();
         let fixture = Fixture::compile("calls");
-        let script = format!("cd %W && exec \"$0\" \"$1\" {} {BLACKHOLE_ADDRESS}", self.name);
+        let script = format!(
+            "cd %W && exec \"$0\" \"$1\" {} {BLACKHOLE_ADDRESS}",
+            self.name
+        );
         let files = Scratch::new();
         let watch = Watch::new(["sh", "-c", &script]);
         let program = watch.scratch().program(fixture.program(), "calls");
@@ -176,8 +195,11 @@ impl Family {
     }
 
     fn rule(&self) -> String {
-        let fields: Vec<_> =
-            self.fields.iter().map(|field| format!("{field}=%{field}")).collect();
+        let fields: Vec<_> = self
+            .fields
+            .iter()
+            .map(|field| format!("{field}=%{field}"))
+            .collect();
         format!(
             "- rule: Seen\n  desc: every call of a family\n  condition: >\n    {} and proc.name in (calls, script, \"3\", \"4\")\n  \
              output: seen %evt.type %proc.vpid %evt.rawres {}\n  priority: DEBUG\n",
@@ -193,14 +215,19 @@ impl Family {
         let mut missed = Vec::new();
         for line in lines {
             let patterns = (self.patterns)(&line);
-            let found = alerts.iter().position(|alert| self.fits(alert, &line, &patterns));
+            let found = alerts
+                .iter()
+                .position(|alert| self.fits(alert, &line, &patterns));
             match found {
                 Some(at) => drop(alerts.swap_remove(at)),
                 None => missed.push((line, patterns)),
             }
         }
         let left: Vec<_> = alerts.iter().map(|alert| format!("  {alert}\n")).collect();
-        let what: Vec<_> = missed.iter().map(|(line, p)| format!("  {line:?} {p:?}\n")).collect();
+        let what: Vec<_> = missed
+            .iter()
+            .map(|(line, p)| format!("  {line:?} {p:?}\n"))
+            .collect();
         assert!(
             left.is_empty() && what.is_empty(),
             "missed:\n{}seen without cause:\n{}{}",
@@ -273,7 +300,7 @@ const STORM: &str = "\
 - rule: Seen
   desc: every open
   condition: evt.type in (open, openat)
-  output: \"|%proc.vpid|%evt.rawarg.flags|%evt.rawres|%fd.nameraw\"
+  output: \"|%proc.vpid|%evt.rawarg.flags|%evt.rawres|%evt.rawarg.name\"
   priority: DEBUG
 ";
 
@@ -285,8 +312,17 @@ fn storm(opens: u64, place: Place, identity: Identity) {
     let each = (opens / 32).to_string();
     let program = watch.program().to_owned();
     let words = [
-        path(&program), "workload", "opens_storm", "--processes", "8", "--threads", "4",
-        "--operations", &each, "--oracle", path(&oracle),
+        path(&program),
+        "workload",
+        "opens_storm",
+        "--processes",
+        "8",
+        "--threads",
+        "4",
+        "--operations",
+        &each,
+        "--oracle",
+        path(&oracle),
     ];
     let words = words.map(str::to_owned);
     let watched = watch
@@ -303,10 +339,15 @@ fn storm(opens: u64, place: Place, identity: Identity) {
     let text = fs::read_to_string(&oracle).expect("the load wrote it");
     let expected = expected_opens(&text);
     let sum: i64 = expected.values().sum();
-    assert_eq!(u64::try_from(sum).expect("counts are positive"), opens / 32 * 32);
+    assert_eq!(
+        u64::try_from(sum).expect("counts are positive"),
+        opens / 32 * 32
+    );
     let mut seen = Opens::new();
     for line in watched.finished.stdout.lines() {
-        let Some(open) = seen_open(line) else { continue };
+        let Some(open) = seen_open(line) else {
+            continue;
+        };
         *seen.entry(open).or_default() += 1;
     }
     let folder = scratch_of(&text);
@@ -326,7 +367,12 @@ fn storm(opens: u64, place: Place, identity: Identity) {
         }
     }
     wrong.truncate(20);
-    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), watched.finished.stderr);
+    assert!(
+        wrong.is_empty(),
+        "{}\n{}",
+        wrong.join("\n"),
+        watched.finished.stderr
+    );
 }
 
 fn expected_opens(text: &str) -> Opens {

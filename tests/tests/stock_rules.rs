@@ -53,12 +53,21 @@ impl Act {
     }
 
     const fn on_terminal(self) -> Self {
-        Self { terminal: true, ..self }
+        Self {
+            terminal: true,
+            ..self
+        }
     }
 
     fn watch(&self, place: Place, identity: Identity) -> Watch {
-        let watch = Watch::new(self.command.iter()).place(place).identity(identity);
-        if self.terminal { watch.terminal() } else { watch }
+        let watch = Watch::new(self.command.iter())
+            .place(place)
+            .identity(identity);
+        if self.terminal {
+            watch.terminal()
+        } else {
+            watch
+        }
     }
 }
 
@@ -113,7 +122,15 @@ macro_rules! with_listener {
         &[
             "bash",
             "-c",
-            concat!("echo '", $line, "' | nc -l -N ", $address, " & sleep 0.5\n", $then, "\nwait"),
+            concat!(
+                "echo '",
+                $line,
+                "' | nc -l -N ",
+                $address,
+                " & sleep 0.5\n",
+                $then,
+                "\nwait"
+            ),
         ]
     };
 }
@@ -594,7 +611,9 @@ impl Case {
     /// Runs every act in every place as every user, some at a time.
     fn check(&self) {
         need_root!();
-        let Some(file) = e2e::stock_rules_file() else { return skip_without_file() };
+        let Some(file) = e2e::stock_rules_file() else {
+            return skip_without_file();
+        };
         let rules = e2e::stock_rules(&file);
         let stock = rules.iter().find(|rule| rule.name == self.rule);
         let stock = stock.unwrap_or_else(|| panic!("no rule {} in {}", self.rule, file.display()));
@@ -623,7 +642,12 @@ impl Case {
             }
         }
         let count = failures.len();
-        assert!(failures.is_empty(), "{count} failures of {}:\n{}", self.rule, failures.join("\n"));
+        assert!(
+            failures.is_empty(),
+            "{count} failures of {}:\n{}",
+            self.rule,
+            failures.join("\n")
+        );
     }
 
     fn acts(&self) -> impl Iterator<Item = (&Act, bool)> {
@@ -645,7 +669,10 @@ fn fired(
         return Err(format!("{} did not fire for {}", stock.name, act.process));
     };
     // The one priority that alerts spell otherwise than rules do.
-    let priority = alert.priority.to_uppercase().replace("INFORMATIONAL", "INFO");
+    let priority = alert
+        .priority
+        .to_uppercase()
+        .replace("INFORMATIONAL", "INFO");
     expect("priority", &priority, &stock.priority)?;
     expect("source", &alert.source, "syscall")?;
     let set = |tags: &[String]| tags.iter().cloned().collect::<BTreeSet<_>>();
@@ -668,11 +695,17 @@ fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Resu
     if act.fields.iter().any(|(field, _)| *field == "user.name") {
         return Ok(());
     }
-    expect("user.uid", &alert.field("user.uid"), &identity.uid().to_string())?;
+    expect(
+        "user.uid",
+        &alert.field("user.uid"),
+        &identity.uid().to_string(),
+    )?;
     match place {
-        Place::Inside => {
-            expect("user.name", &alert.field("user.name"), identity.name_in_container())
-        }
+        Place::Inside => expect(
+            "user.name",
+            &alert.field("user.name"),
+            identity.name_in_container(),
+        ),
         _ if identity.uid() == 0 => expect("user.name", &alert.field("user.name"), "root"),
         _ => Ok(()),
     }
@@ -687,7 +720,10 @@ fn expect(what: &str, found: &str, pattern: &str) -> Result<(), String> {
 
 fn did_not_fire(watched: &Watched, stock: &StockRule, act: &Act) -> Result<(), String> {
     let seen = watched.of("Sentinel");
-    if !seen.iter().any(|alert| alert.field("proc.name") == act.process) {
+    if !seen
+        .iter()
+        .any(|alert| alert.field("proc.name") == act.process)
+    {
         return Err(format!("the start of {} was not seen at all", act.process));
     }
     match watched.of(&stock.name).first() {
@@ -699,7 +735,9 @@ fn did_not_fire(watched: &Watched, stock: &StockRule, act: &Act) -> Result<(), S
 fn skip_without_file() {
     skip!("needs Falco's stable rules beside the repository", || {
         match e2e::stock_rules_file() {
-            None => Ok(String::from("../shared/reference/upstream/falco_rules.yaml is no file")),
+            None => Ok(String::from(
+                "../shared/reference/upstream/falco_rules.yaml is no file",
+            )),
             Some(path) => Err(format!("{} is there", path.display())),
         }
     });

@@ -1,0 +1,338 @@
+//! Bad input gives one clear message: what cannot be done and why, where, and the next step.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use e2e::{Finished, Limited, Scratch};
+
+fn tollgate(arguments: &[&str]) -> Finished {
+    let mut command = Command::new(e2e::program());
+    command.args(arguments).stdin(Stdio::null());
+    Limited::start(&mut command, Duration::from_secs(20)).finish(b"")
+}
+
+/// Asserts the exit code, and that the message says all of `parts`, once, and nothing panicked.
+fn refused(arguments: &[&str], code: i32, parts: &[&str]) {
+    let finished = tollgate(arguments);
+    let text = &finished.stderr;
+    assert_eq!(finished.code(), code, "{arguments:?}: {text}");
+    for part in parts {
+        assert!(
+            text.contains(part),
+            "{arguments:?}: no {part:?} in:\n{text}"
+        );
+    }
+    assert_eq!(
+        text.matches("tollgate: ").count(),
+        1,
+        "{arguments:?}: not one message:\n{text}"
+    );
+    assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    assert!(
+        finished.stdout.is_empty(),
+        "{arguments:?}: {}",
+        finished.stdout
+    );
+}
+
+fn rule(condition: &str) -> String {
+    format!(
+        "- rule: One\n  desc: a rule\n  condition: {condition}\n  output: seen %proc.name\n  \
+         priority: WARNING\n"
+    )
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("temporary folders have plain names")
+}
+
+/// Runs a command with a rule file, which must be refused before the command runs.
+fn refused_rules(text: impl AsRef<[u8]>, parts: &[&str]) {
+    let scratch = Scratch::new();
+    let file = scratch.file("my.yaml", 0o644, text);
+    let ran = scratch.path().join("ran");
+    let mut parts = parts.to_vec();
+    parts.extend(["tollgate: cannot ", "my.yaml", "help: "]);
+    refused(
+        &["run", "-r", name(&file), "--", "touch", name(&ran)],
+        2,
+        &parts,
+    );
+    assert!(!ran.exists(), "the command ran");
+}
+
+#[test]
+fn an_unknown_field_is_named_with_its_place_and_a_suggestion() {
+    refused_rules(
+        rule("evt.type = open and proc.nme = cat"),
+        &["my.yaml:3:", "proc.nme", "proc.name"],
+    );
+}
+
+#[test]
+fn an_unknown_field_in_an_output_is_named() {
+    refused_rules(
+        rule("evt.type = open").replace("%proc.name", "%proc.nmae"),
+        &["my.yaml:4:", "proc.nmae"],
+    );
+}
+
+#[test]
+fn an_unknown_macro_or_list_is_named() {
+    refused_rules(
+        rule("evt.type = open and no_such_macro"),
+        &["my.yaml:3:", "no_such_macro"],
+    );
+}
+
+#[test]
+fn an_unknown_event_type_is_named() {
+    refused_rules(rule("evt.type = opne"), &["my.yaml:3:", "opne"]);
+}
+
+#[test]
+fn an_unknown_rule_that_is_changed_is_named() {
+    let text = "- rule: No such rule\n  enabled: false\n  override:\n    enabled: replace\n";
+    refused_rules(text, &["my.yaml:1:", "No such rule"]);
+}
+
+#[test]
+fn a_condition_that_does_not_parse_is_shown() {
+    refused_rules(
+        rule("evt.type = open and (proc.name = cat"),
+        &["my.yaml:3:"],
+    );
+    refused_rules(rule("evt.type in (open"), &["my.yaml:3:"]);
+}
+
+#[test]
+fn values_that_do_not_fit_their_field_are_errors() {
+    refused_rules(
+        rule("evt.type = open and proc.pid = many"),
+        &["my.yaml:3:", "many"],
+    );
+    refused_rules(
+        rule("evt.type = connect and fd.snet = 1.2.3.4/99"),
+        &["my.yaml:3:", "1.2.3.4/99"],
+    );
+}
+
+#[test]
+fn yaml_errors_have_a_line() {
+    refused_rules("- rule: One\n  desc: [\n", &["my.yaml:"]);
+    refused_rules("rule: not a list\n", &["my.yaml:1:"]);
+    refused_rules("- rule: One\n\tdesc: tab\n", &["my.yaml:", "tab"]);
+    refused_rules(
+        "- rule: One\n  desc: x\n  priority: HUGE\n  condition: evt.type=open\n  output: x\n",
+        &["HUGE"],
+    );
+    refused_rules(b"- rule: \xff\xfe\n", &["UTF-8"]);
+}
+
+#[test]
+fn a_rule_without_its_parts_is_an_error() {
+    refused_rules("- rule: One\n  desc: x\n", &["my.yaml:1:", "condition"]);
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let text =
+        rule("evt.type = open and proc.nme = x") + &rule("evt.type = opne").replace("One", "Two");
+    refused_rules(text, &["my.yaml:3:", "my.yaml:8:", "2 errors"]);
+}
+
+#[test]
+fn rules_of_a_newer_language_are_refused() {
+    refused_rules("- required_engine_version: 99.0.0\n", &["99.0.0"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let missing = ["cannot ", "/no/such/rules.yaml", "No such file", "help: "];
+    refused(
+        &["run", "-r", "/no/such/rules.yaml", "--", "true"],
+        2,
+        &missing,
+    );
+    let scratch = Scratch::new();
+    refused(
+        &["run", "-r", name(scratch.path()), "--", "true"],
+        2,
+        &["cannot ", ".yaml", "help: "],
+    );
+    refused(
+        &["run", "-c", "/no/such.yaml", "--", "true"],
+        2,
+        &["cannot ", "/no/such.yaml", "help: "],
+    );
+    let stats = scratch.path().join("none/stats");
+    refused(
+        &["run", "-s", name(&stats), "--", "true"],
+        2,
+        &["cannot ", "none/stats", "No such file"],
+    );
+}
+
+#[test]
+fn a_file_without_permission_is_named() {
+    e2e::need_root!();
+    let scratch = Scratch::new();
+    let program = scratch.program(&e2e::program(), "tollgate");
+    let rules = scratch.file("secret.yaml", 0o600, rule("evt.type = open"));
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=1000", "--regid=1000", "--clear-groups", "--"])
+        .arg(program);
+    command
+        .args(["run", "-r", name(&rules), "--", "true"])
+        .stdin(Stdio::null());
+    let finished = Limited::start(&mut command, Duration::from_secs(20)).finish(b"");
+    assert_eq!(finished.code(), 2, "{}", finished.stderr);
+    for part in [
+        "tollgate: cannot ",
+        "secret.yaml",
+        "Permission denied",
+        "help: ",
+    ] {
+        assert!(
+            finished.stderr.contains(part),
+            "no {part:?} in {}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn unknown_options_and_verbs_are_usage_errors() {
+    for (arguments, parts) in [
+        (vec!["run", "--jsn", "--", "true"], ["--jsn", "--json"]),
+        (vec!["rnu"], ["rnu", "Usage"]),
+        (
+            vec!["run", "--engine", "magic", "--", "true"],
+            ["magic", "notify"],
+        ),
+        (
+            vec!["run", "-s", "x", "--stats-interval", "soon", "--", "true"],
+            ["soon", "stats-interval"],
+        ),
+        (vec!["run"], ["CMD", "Usage"]),
+    ] {
+        let finished = tollgate(&arguments);
+        assert_eq!(finished.code(), 2, "{arguments:?}: {}", finished.stderr);
+        for part in parts {
+            assert!(
+                finished.stderr.contains(part),
+                "{arguments:?}: no {part:?} in {}",
+                finished.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn unknown_settings_are_named() {
+    refused(
+        &["run", "-o", "outputs.rat=5", "--", "true"],
+        2,
+        &["outputs.rat", "outputs.rate"],
+    );
+    refused(
+        &["run", "-o", "outputs.rate=often", "--", "true"],
+        2,
+        &["outputs.rate", "often"],
+    );
+    refused(
+        &["run", "-o", "json_output", "--", "true"],
+        2,
+        &["json_output"],
+    );
+    refused(
+        &["run", "-o", "priority=huge", "--", "true"],
+        2,
+        &["huge", "critical"],
+    );
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_missing_support() {
+    let finished = tollgate(&["run", "--engine", "ebpf", "--", "true"]);
+    assert!(matches!(finished.code(), 2 | 3), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("tollgate: cannot "),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_command_that_is_not_found_is_127() {
+    refused(
+        &["run", "--", "no-such-program-at-all"],
+        127,
+        &["cannot run no-such-program-at-all", "help: "],
+    );
+    refused(
+        &["run", "--", "/no/such/program"],
+        127,
+        &["cannot run /no/such/program", "help: "],
+    );
+    refused(
+        &["run", "--", "slep"],
+        127,
+        &["cannot run slep", "did you mean `sleep`?"],
+    );
+    refused(&["run", "--", ""], 127, &["cannot run", "help: "]);
+}
+
+#[test]
+fn a_command_that_cannot_be_executed_is_126() {
+    let scratch = Scratch::new();
+    let text = scratch.file("text", 0o644, "hello\n");
+    let orphan = scratch.file("orphan", 0o755, "#!/no/such/interpreter\n");
+    let broken = scratch.file("broken", 0o755, b"\x7fELF but no more");
+    refused(
+        &["run", "--", name(&text)],
+        126,
+        &["cannot run", "chmod +x"],
+    );
+    refused(
+        &["run", "--", name(scratch.path())],
+        126,
+        &["cannot run", "directory", "help: "],
+    );
+    refused(
+        &["run", "--", name(&orphan)],
+        126,
+        &["cannot run", "/no/such/interpreter", "help: "],
+    );
+    refused(&["run", "--", name(&broken)], 126, &["cannot ", "broken"]);
+    let closed = scratch.file("closed/program", 0o755, "#!/bin/sh\n");
+    let folder = closed.parent().expect("it has one");
+    std::fs::set_permissions(folder, Permissions::from_mode(0o000)).expect("it is ours");
+    if !e2e::is_root() {
+        refused(
+            &["run", "--", name(&closed)],
+            126,
+            &["cannot run", "ermission denied"],
+        );
+    }
+    std::fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+#[test]
+fn rules_check_says_the_same_and_where() {
+    let scratch = Scratch::new();
+    let file = scratch.file("my.yaml", 0o644, rule("evt.type = open and proc.nme = x"));
+    let finished = tollgate(&["rules", "check", name(&file)]);
+    assert_eq!(finished.code(), 2, "{}{}", finished.stdout, finished.stderr);
+    let text = finished.stdout + &finished.stderr;
+    for part in ["my.yaml:3:", "proc.nme", "proc.name", "LOAD_"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let good = scratch.file("good.yaml", 0o644, rule("evt.type = open"));
+    let finished = tollgate(&["rules", "check", name(&good)]);
+    assert_eq!(finished.code(), 0, "{}{}", finished.stdout, finished.stderr);
+}
