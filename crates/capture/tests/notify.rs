@@ -220,6 +220,8 @@ libc.dup(fd)
     );
     let (seen, counters) = watch(&stdio_plan(), &script);
     assert!(counters.stdio_watches >= 1, "{counters:?}");
+    // The call that starts the watch is judged like any other.
+    assert_eq!(seen.iter().filter(|seen| seen.kind == "socketpair").count(), 1, "{counters:?}");
     seen.iter().filter(|seen| seen.kind == "dup").map(|seen| seen.outcome).collect()
 }
 

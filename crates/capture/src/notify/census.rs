@@ -1,7 +1,5 @@
 //! What `/proc` says of a process that the tree is about to enter.
 
-use std::sync::OnceLock;
-
 use event::{Comm, Pid, StartTime, Tid};
 use rustix::fs::{Access, AtFlags};
 
@@ -112,15 +110,4 @@ impl Census {
     fn exists(&self, path: &str) -> bool {
         rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
     }
-}
-
-/// When a process started, in nanoseconds since the epoch.
-pub(crate) fn start_ns(start: StartTime) -> u64 {
-    static BOOT_NS: OnceLock<u64> = OnceLock::new();
-    let boot = *BOOT_NS.get_or_init(|| {
-        let realtime = sys::time::now_ns(sys::time::Clock::Real);
-        realtime.saturating_sub(sys::time::now_ns(sys::time::Clock::Boot))
-    });
-    let ticks_per_second = rustix::param::clock_ticks_per_second();
-    boot + start.0.saturating_mul(1_000_000_000 / ticks_per_second.max(1))
 }

@@ -162,9 +162,7 @@ impl<J: Judge> Receiver<J> {
             self.exec(&view, &process);
             return;
         }
-        if self.keep_stdio(call, &process) {
-            return;
-        }
+        self.keep_stdio(call, &process);
         if !shared.is_judged(call) {
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
@@ -295,28 +293,34 @@ impl<J: Judge> Receiver<J> {
     }
 
     /// A process with one of descriptors 0..2 closed and a socket to put there is watched closely
-    /// from the call on that makes it one. True: the tracer answers the call.
-    fn keep_stdio(&self, call: &Call, process: &Arc<Process>) -> bool {
+    /// from the call on that makes it one.
+    fn keep_stdio(&self, call: &Call, process: &Arc<Process>) {
         let shared = &self.worker.shared;
         if !shared.watch_stdio {
-            return false;
+            return;
         }
         let tree = &shared.tree;
-        match stdio::effect(call) {
-            Effect::None => return false,
-            Effect::ClosesOnExec => {
-                tree.suspect_stdio(process);
-                return false;
-            }
+        let effect = stdio::effect(call);
+        match effect {
+            Effect::None => return,
+            Effect::ClosesOnExec => return tree.suspect_stdio(process),
             Effect::Closes => tree.suspect_stdio(process),
             Effect::MakesSocket => tree.makes_socket(process),
         }
-        if !tree.may_redirect(process, shared.watch_stdio_any) || shared.tracer.watches(process.pid) {
-            return false;
+        let any = shared.watch_stdio_any;
+        if !tree.may_redirect(process, any) || shared.tracer.watches(process.pid) {
+            return;
+        }
+        // Shells close standard output on the way to redirecting it; by now it is open again.
+        let census = &tree.census;
+        let is_whole = || {
+            census.has_stdio(process.pid) && !census.closes_stdio_on_exec(process.pid)
+        };
+        if effect == Effect::MakesSocket && is_whole() {
+            return tree.clear_stdio(process.pid);
         }
         Counters::add(&shared.counters.stdio_watches);
-        shared.tracer.request(Request::Watch { call: *call, pid: process.pid });
-        true
+        shared.tracer.watch(process.pid);
     }
 
     /// Calls that the tracer waits for are its to answer.

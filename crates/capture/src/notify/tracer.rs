@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ impl Followed {
     }
 }
 
-/// What a receiver asks for. In each case the caller is parked and the tracer answers its call.
+/// What a receiver asks for while the caller is parked. Unless said otherwise the tracer answers.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Follow a sleeping call, parked for the second time under this id, to its end.
@@ -70,13 +71,13 @@ pub(crate) enum Request {
         /// The id it is parked under now.
         id: u64,
     },
-    /// The call frees one of descriptors 0..2 of a process with sockets, or makes the first socket
-    /// of one that has one closed: watch the process until all are open.
+    /// Watch the process, which has one of descriptors 0..2 closed and may have a socket, until all
+    /// are open. The receiver goes on with the call when this is told to have begun.
     Watch {
-        /// The parked call.
-        call: Call,
         /// The process.
         pid: Pid,
+        /// Told that its threads are traced.
+        begun: SyncSender<()>,
     },
     /// Learn the result of an exec and stay if one of descriptors 0..2 is closed after it.
     Exec(Followed),
@@ -142,6 +143,14 @@ impl TracerHandle {
     /// Whether [`TracerHandle::claim`] can answer anything but `Nothing`.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire) > 0
+    }
+
+    /// Has the process watched from before its parked call goes on.
+    pub(crate) fn watch(&self, pid: Pid) {
+        let (begun, wait) = sync_channel(1);
+        self.request(Request::Watch { pid, begun });
+        // Later than this the call goes on with the watch about to begin.
+        let _ = wait.recv_timeout(WATCH_DEADLINE);
     }
 
     pub(crate) fn request(&self, request: Request) {
@@ -311,9 +320,10 @@ impl<J: Judge> Tracer<J> {
                 }
                 self.answer(id);
             }
-            Request::Watch { call, pid } => {
+            Request::Watch { pid, begun } => {
                 self.watch(pid);
-                self.answer(call.id);
+                // A receiver that has given up waiting has let the call go.
+                let _ = begun.send(());
             }
         }
     }
@@ -639,6 +649,8 @@ fn is_stop_signal(signal: i32) -> bool {
 
 /// A stop whose SIGCHLD went to a thread that does not block it is found this much later.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long a call waits for its process to be watched.
+const WATCH_DEADLINE: Duration = Duration::from_secs(1);
 /// Rounds of looking for threads that are not traced yet; each can only find what the one before
 /// let be made.
 const WATCH_ROUNDS: usize = 16;

@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use event::{Comm, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::census::{Census, Identity, start_ns};
+use super::census::{Census, Identity};
 use super::counters::Counters;
+use crate::procfs::start_ns;
 
 /// How many dead processes that forked shortly before are remembered, to recognise children that
 /// had not made a call yet when their parent was killed.

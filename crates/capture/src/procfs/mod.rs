@@ -18,6 +18,7 @@ mod strings;
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use event::{Comm, CommandLine, Lookup, StartTime};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
@@ -99,6 +100,17 @@ impl ProcError {
     pub fn into_lookup<T>(self) -> Lookup<T> {
         Lookup::Unknown
     }
+}
+
+/// When a process started, in nanoseconds since the epoch.
+pub(crate) fn start_ns(start: StartTime) -> u64 {
+    static BOOT_NS: OnceLock<u64> = OnceLock::new();
+    let boot = *BOOT_NS.get_or_init(|| {
+        let realtime = sys::time::now_ns(sys::time::Clock::Real);
+        realtime.saturating_sub(sys::time::now_ns(sys::time::Clock::Boot))
+    });
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    boot + start.0.saturating_mul(1_000_000_000 / ticks_per_second.max(1))
 }
 
 /// An open `/proc`.

@@ -143,7 +143,7 @@ fn in_upper_layer(
     }
     // A file that was copied up keeps the handle of its origin, so that alone proves nothing.
     if !trust_paths {
-        return None;
+        return changed_since_start(proc, pid);
     }
     let below = |path: &[u8], base: &[u8]| {
         let base = base.strip_suffix(b"/").unwrap_or(base);
@@ -164,6 +164,22 @@ fn in_upper_layer(
         }
         Err(_) => None,
     }
+}
+
+/// Whether the file was made or changed after the container was started, seen from inside: images
+/// are older than their containers, copying up sets the change time, and nobody without
+/// CAP_SYS_TIME can set that back.
+fn changed_since_start(proc: &Proc, pid: i32) -> Option<bool> {
+    /// Inode of the pid namespace that the machine starts with (PROC_PID_INIT_INO).
+    const INITIAL: u64 = 0xeffffffc;
+    let own_pid = std::process::id().cast_signed();
+    if proc.namespace(own_pid, "ns/pid").ok()? == INITIAL {
+        // Process 1 is the machine's, which says nothing about the container.
+        return None;
+    }
+    let started_ns = crate::procfs::start_ns(proc.stat(1).ok()?.start);
+    let changed_ns = nanoseconds(&proc.stat_link(pid, "exe").ok()?.stx_ctime);
+    Some(changed_ns >= started_ns)
 }
 
 /// Overlay's file handles carry where the file lies (struct ovl_fb in fs/overlayfs/overlayfs.h).
