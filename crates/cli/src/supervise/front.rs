@@ -33,10 +33,17 @@ pub(super) fn run(
     })
     .map_err(Failure::process("make the agent process"))?;
     let signals = signals::forwarded_stream().map_err(Failure::process("read signals"))?;
-    let leads_session = rustix::process::getsid(None)
-        .is_ok_and(|session| session.as_raw_nonzero().get() == pid);
+    let leads_session = session() == Some(pid);
     let front = Front { path: &command.path, pid, agent, from_agent, signals, leads_session };
     front.stand_in()
+}
+
+/// The session, from proc_pid_stat(5): `pid (name) state parent group session`, where the name may
+/// have spaces and parentheses. rustix relies on getsid(2) to be positive, but in a container that
+/// was not given a session of its own it is 0.
+fn session() -> Option<i32> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }
 
 /// Everything that is learnt of processes comes from `/proc`, by their numbers in this namespace.
