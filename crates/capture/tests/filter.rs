@@ -236,36 +236,3 @@ fn a_filter_of_every_call_with_tests_is_accepted() {
     assert!(results == [-14] || results == [ENOENT], "{results:?}");
 }
 
-/// Not a test of speed but a way to see it: `cargo test -p capture --test filter -- --ignored
-/// --nocapture`.
-#[test]
-#[ignore = "prints a measurement; needs a quiet machine"]
-fn price_of_an_unlisted_call() {
-    let Some(native) = Arch::native() else { return };
-    let scratch = Scratch::new("price");
-    let caller = scratch.caller(false).expect("measuring needs gcc");
-    let mut floor = Plan::default();
-    for trap in abi::FLOOR {
-        let any_of = match trap.any_of {
-            [] => vec![Vec::new()],
-            groups => groups.iter().map(|group| group.to_vec()).collect(),
-        };
-        floor.calls.extend(plan(vec![(trap.call, any_of)]).calls);
-    }
-    let program = program(&floor, native);
-    let getppid = Syscall::from_name("getppid").and_then(|call| call.number(native));
-    let call = format!("time {} 20000", getppid.expect("every architecture has it"));
-    let calls = [call];
-    for round in 0..5 {
-        let without = scratch.results(&caller, None, &calls)[0];
-        let with = scratch.results(&caller, Some(&program), &calls)[0];
-        println!(
-            "round {round}: getppid {}.{:02} ns alone, {}.{:02} ns below {} instructions",
-            without / 100,
-            without % 100,
-            with / 100,
-            with % 100,
-            program.instructions().len(),
-        );
-    }
-}
