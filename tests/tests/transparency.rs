@@ -254,8 +254,7 @@ fn closed_standard_streams_lead_nowhere() {
 
 #[test]
 fn no_descriptor_and_no_variable_is_added() {
-    let script =
-        "cd /proc/self/fd && echo *; env | sort | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= -e ^SHLVL=";
+    let script = "cd /proc/self/fd && echo *; env | sort | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= -e ^SHLVL= -e ^T=";
     let (plain, _) = shell("bash", &format!("bash -c '{script}'"));
     let (watched, _) = shell("bash", &format!("$T bash -c '{script}'"));
     assert_eq!(plain.stdout, watched.stdout);
@@ -431,7 +430,7 @@ fn expect(script: &str) -> (Finished, Scratch) {
     let tollgate = e2e::program();
     let head = format!(
         "set timeout 15\nproc fail {{why}} {{ puts stderr \"expected $why\"; exit 9 }}\n\
-         proc want {{text}} {{ expect {{ -re $text {{}} timeout {{ fail $text }} eof {{ fail \"$text, got its end\" }} }} }}\n\
+         proc want {{text}} {{ expect -re $text {{}} timeout {{ fail $text }} eof {{ fail \"$text, got its end\" }} }}\n\
          proc over {{}} {{ catch {{ expect eof }} }}\n\
          proc start {{args}} {{ global spawn_id spawn_out; spawn -noecho {} run -q -r {} -- {{*}}$args }}\n",
         tollgate.display(),
