@@ -68,9 +68,8 @@ fn supervise(launch: Launch<'_>, front: &Front, start: Start) -> Result<(), Mess
     let own_pid = std::process::id().cast_signed();
     // Lives as long as this process: the waiter, which shares the table, watches it.
     let own_process = sys::pidfd::open(own_pid).map_err(not_ready)?;
-    let (to_agent, from_waiter) = channel().map_err(|error| {
-        Message::NotReady(error.raw_os_error().unwrap_or(EIO))
-    })?;
+    let (to_agent, from_waiter) =
+        channel().map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
     let waiter = sys::clone::clone_child(CloneFlags::FILES, || {
         waiter::run(launch, &page, &to_agent, &own_process)
     })
@@ -88,7 +87,10 @@ fn supervise(launch: Launch<'_>, front: &Front, start: Start) -> Result<(), Mess
     front.tell(Message::Waiter(waiter.pid));
     front.tell(Message::Started(command));
     let transparent = vec![Pid(front.pid), Pid(own_pid), Pid(waiter.pid)];
-    let services = match start(Listening { listener, transparent }) {
+    let services = match start(Listening {
+        listener,
+        transparent,
+    }) {
         Ok(services) => services,
         Err(error) => {
             eprintln!("tollgate: {error:#}");

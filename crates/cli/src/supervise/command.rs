@@ -44,13 +44,17 @@ const EINVAL: i32 = 22;
 /// Runs in a child that shares its descriptor table: it makes only system calls, allocates
 /// nothing, and after the filter is installed its only call is exec.
 pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
-    page.int(slot::PID).store(std::process::id().cast_signed(), Ordering::Release);
+    page.int(slot::PID)
+        .store(std::process::id().cast_signed(), Ordering::Release);
     if let Err(error) = signals::reset_for_command(launch.callers_mask) {
-        page.int(slot::FILTER_ERROR).store(error.errno(), Ordering::Release);
+        page.int(slot::FILTER_ERROR)
+            .store(error.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
     match install(launch.program) {
-        Ok(listener) => page.int(slot::LISTENER).store(listener + 1, Ordering::Release),
+        Ok(listener) => page
+            .int(slot::LISTENER)
+            .store(listener + 1, Ordering::Release),
         Err(errno) => {
             page.int(slot::FILTER_ERROR).store(errno, Ordering::Release);
             return NOT_EXECUTED;
@@ -58,7 +62,8 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
     }
     let command = launch.command;
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
-    page.int(slot::EXEC_ERROR).store(error.errno(), Ordering::Release);
+    page.int(slot::EXEC_ERROR)
+        .store(error.errno(), Ordering::Release);
     NOT_EXECUTED
 }
 
@@ -75,7 +80,9 @@ fn install(program: &FilterProgram) -> Result<i32, i32> {
             Err(error) if error.errno() == EINVAL && flags == killable => {
                 flags = FilterFlags::NEW_LISTENER;
             }
-            Err(error) if error.errno() == EACCES && !sys::prctl::no_new_privs().unwrap_or(true) => {
+            Err(error)
+                if error.errno() == EACCES && !sys::prctl::no_new_privs().unwrap_or(true) =>
+            {
                 sys::seccomp::set_no_new_privs().map_err(|error| error.errno())?;
             }
             Err(error) => return Err(error.errno()),

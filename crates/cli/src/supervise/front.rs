@@ -23,10 +23,17 @@ pub(super) fn run(
     let (messages, from_agent) = channel().map_err(Failure::io("make a pipe"))?;
     let pid = std::process::id().cast_signed();
     let process = sys::pidfd::open(pid).map_err(Failure::process("open this process"))?;
-    let callers_mask =
-        signals::block_forwarded().map_err(Failure::process("block signals"))?;
-    let launch = Launch { command, program, callers_mask };
-    let seen_by_agent = agent::Front { messages, pid, process };
+    let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
+    let launch = Launch {
+        command,
+        program,
+        callers_mask,
+    };
+    let seen_by_agent = agent::Front {
+        messages,
+        pid,
+        process,
+    };
     // The closure owns the pipe's other end, so that this process does not keep it open.
     let agent = sys::clone::clone_child(CloneFlags::default(), move || {
         agent::run(launch, &seen_by_agent, start)
@@ -34,7 +41,14 @@ pub(super) fn run(
     .map_err(Failure::process("make the agent process"))?;
     let signals = signals::forwarded_stream().map_err(Failure::process("read signals"))?;
     let leads_session = session() == Some(pid);
-    let front = Front { path: &command.path, pid, agent, from_agent, signals, leads_session };
+    let front = Front {
+        path: &command.path,
+        pid,
+        agent,
+        from_agent,
+        signals,
+        leads_session,
+    };
     front.stand_in()
 }
 
@@ -54,8 +68,11 @@ fn check_proc() -> Result<(), Failure> {
         return Ok(());
     }
     let found = found.display();
-    let text = format!("it belongs to another pid namespace, where this process is {found}, not {own}");
-    Err(Failure::Proc { cause: std::io::Error::other(text) })
+    let text =
+        format!("it belongs to another pid namespace, where this process is {found}, not {own}");
+    Err(Failure::Proc {
+        cause: std::io::Error::other(text),
+    })
 }
 
 struct Front<'a> {
@@ -83,7 +100,11 @@ impl Front<'_> {
                 self.forward(below, Since::Running);
                 continue;
             }
-            match self.from_agent.receive().map_err(Failure::io("hear from the agent"))? {
+            match self
+                .from_agent
+                .receive()
+                .map_err(Failure::io("hear from the agent"))?
+            {
                 Some(Message::Waiter(pid)) => waiter = pid,
                 Some(Message::Started(command)) => {
                     below = Some(Below { waiter, command });
@@ -95,14 +116,22 @@ impl Front<'_> {
                 Some(Message::Ended(status)) => return Ok(status),
                 Some(Message::ExecFailed(errno)) => {
                     let path = self.path.to_string_lossy().into_owned();
-                    return Err(Failure::Exec { path, cause: os_error(errno) });
+                    return Err(Failure::Exec {
+                        path,
+                        cause: os_error(errno),
+                    });
                 }
                 Some(Message::FilterFailed(errno)) => {
-                    return Err(Failure::Filter { cause: os_error(errno) });
+                    return Err(Failure::Filter {
+                        cause: os_error(errno),
+                    });
                 }
                 Some(Message::NotReady(errno)) => {
                     let action = "make the processes that watch";
-                    return Err(Failure::Process { action, cause: os_error(errno) });
+                    return Err(Failure::Process {
+                        action,
+                        cause: os_error(errno),
+                    });
                 }
                 Some(Message::ServicesFailed) => return Err(Failure::Services),
                 Some(Message::WaiterGone) => return Err(Failure::Gone { process: "waiter" }),

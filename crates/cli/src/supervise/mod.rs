@@ -69,7 +69,11 @@ pub(crate) type Start = Box<dyn FnOnce(Listening) -> anyhow::Result<Box<dyn Serv
 /// # Errors
 ///
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
-pub(crate) fn run(command: &Command, program: &FilterProgram, start: Start) -> Result<i32, Failure> {
+pub(crate) fn run(
+    command: &Command,
+    program: &FilterProgram,
+    start: Start,
+) -> Result<i32, Failure> {
     front::run(command, program, start)
 }
 
@@ -121,7 +125,10 @@ pub(crate) enum Failure {
 
 impl Failure {
     fn process(action: &'static str) -> impl FnOnce(sys::SyscallError) -> Self {
-        move |error| Self::Process { action, cause: error.into() }
+        move |error| Self::Process {
+            action,
+            cause: error.into(),
+        }
     }
 
     fn io(action: &'static str) -> impl FnOnce(std::io::Error) -> Self {

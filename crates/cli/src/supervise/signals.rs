@@ -33,13 +33,15 @@ const LAST: i32 = 64;
 
 /// What stays as it is in every process of ours: what cannot be changed, news of children, and
 /// faults, which concern the process that made them.
-const UNTOUCHED: [i32; 9] =
-    [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGCHLD, SIGSTOP, SIGSYS];
+const UNTOUCHED: [i32; 9] = [
+    SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGCHLD, SIGSTOP, SIGSYS,
+];
 /// Stops that can be blocked.
 const STOPS: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
 /// What the kernel sends to a whole group because of the terminal: then the command has it too.
-const FROM_TERMINAL: [i32; 8] =
-    [SIGHUP, SIGINT, SIGQUIT, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH];
+const FROM_TERMINAL: [i32; 8] = [
+    SIGHUP, SIGINT, SIGQUIT, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+];
 
 const EINVAL: i32 = 22;
 
@@ -114,20 +116,31 @@ mod tests {
 
     #[test]
     fn everything_is_passed_on_but_faults_children_and_what_cannot_be() {
-        let left_out: Vec<i32> =
-            (1..=LAST).filter(|signal| !forwarded().contains(*signal)).collect();
+        let left_out: Vec<i32> = (1..=LAST)
+            .filter(|signal| !forwarded().contains(*signal))
+            .collect();
         assert_eq!(left_out, [4, 5, 7, 8, 9, 11, 17, 19, 31]);
     }
 
     #[test]
     fn a_hang_up_is_the_leaders_alone_and_keys_are_the_groups() {
-        let kernel = |signal| Signal { signal, code: 0x80, pid: 0, uid: 0, status: 0 };
+        let kernel = |signal| Signal {
+            signal,
+            code: 0x80,
+            pid: 0,
+            uid: 0,
+            status: 0,
+        };
         assert!(reached_command(&kernel(SIGINT), true));
         assert!(reached_command(&kernel(SIGHUP), false));
         assert!(!reached_command(&kernel(SIGHUP), true));
         // A timer of the caller's that exec kept.
         assert!(!reached_command(&kernel(14), false));
-        let sent = Signal { code: 0, pid: 1, ..kernel(SIGINT) };
+        let sent = Signal {
+            code: 0,
+            pid: 1,
+            ..kernel(SIGINT)
+        };
         assert!(!reached_command(&sent, false));
     }
 }

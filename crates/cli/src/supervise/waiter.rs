@@ -53,7 +53,10 @@ pub(super) fn run(
 /// Reports what has become of the command since the last look; answers with its end.
 fn pass_on(pid: i32, page: &SharedPage, agent: &Sender) -> Option<Message> {
     loop {
-        match wait::wait(Target::Pid(pid), wait::UNTRACED | wait::CONTINUED | wait::NO_HANG) {
+        match wait::wait(
+            Target::Pid(pid),
+            wait::UNTRACED | wait::CONTINUED | wait::NO_HANG,
+        ) {
             Ok(None) => return None,
             Ok(Some((_, Status::Stopped(signal)))) => {
                 report(agent, Message::Stopped(signal));
@@ -86,8 +89,10 @@ fn failure(page: &SharedPage) -> Option<Message> {
 
 /// Sleeps until something happens to a child or to the agent.
 fn agent_is_gone(agent: &OwnedFd, children: &SignalStream) -> bool {
-    let mut polled =
-        [PollFd::new(agent.as_fd(), poll::IN), PollFd::new(children.as_fd(), poll::IN)];
+    let mut polled = [
+        PollFd::new(agent.as_fd(), poll::IN),
+        PollFd::new(children.as_fd(), poll::IN),
+    ];
     match poll::poll(&mut polled, None) {
         Ok(_) => {}
         Err(error) if error.is(EINTR) => return false,
