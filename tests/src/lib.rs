@@ -5,6 +5,7 @@
 
 mod alert;
 mod binary;
+mod case;
 mod container;
 mod fixture;
 mod identity;
@@ -17,6 +18,7 @@ mod watch;
 
 pub use alert::{Alert, Pattern};
 pub use binary::program;
+pub use case::{Act, Case, act};
 pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS};
 pub use fixture::Fixture;
 pub use identity::Identity;

@@ -58,6 +58,8 @@ pub fn stock_rules(file: &PathBuf) -> Vec<StockRule> {
 }
 
 fn stock_rule(item: &str) -> StockRule {
+    // Comments between the rules belong to the next one.
+    let item = item.split("\n#").next().unwrap_or(item);
     let name = item
         .lines()
         .next()
@@ -80,7 +82,8 @@ fn stock_rule(item: &str) -> StockRule {
         .trim_start_matches('[')
         .trim_end_matches(']')
         .split(',');
-    let output = after("output");
+    let output = item.split_once("\n  output:").map_or("", |(_, rest)| rest);
+    let output = output.split("\n  priority:").next().unwrap_or_default();
     let field = |part: &str| {
         let end = part.find(|c: char| !(c.is_alphanumeric() || "._[]".contains(c)));
         part[..end.unwrap_or(part.len())].to_owned()

@@ -5,71 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use e2e::Identity::{self, Docker, Root, User};
+use e2e::Identity::{Docker, Root, User};
 use e2e::Place::{self, Below, Host, HostNetwork, Inside};
-use e2e::{Alert, Pattern, SENTINEL, StockRule, Watch, Watched, need_root, skip};
-
-/// A program that does, or nearly does, what a rule is about.
-struct Act {
-    command: &'static [&'static str],
-    places: &'static [Place],
-    identities: &'static [Identity],
-    terminal: bool,
-    /// The process that does it, and for an act that must fire, what its alert holds.
-    process: &'static str,
-    fields: &'static [(&'static str, &'static str)],
-}
-
-/// A rule, what fires it, and what must not.
-struct Case {
-    rule: &'static str,
-    fires: &'static [Act],
-    near_misses: &'static [Act],
-}
-
-/// An act of `process` inside a container.
-const fn act(process: &'static str, command: &'static [&'static str]) -> Act {
-    Act {
-        command,
-        places: &[Inside],
-        identities: Identity::ALL,
-        terminal: false,
-        process,
-        fields: &[],
-    }
-}
-
-impl Act {
-    const fn at(self, places: &'static [Place]) -> Self {
-        Self { places, ..self }
-    }
-
-    const fn by(self, identities: &'static [Identity]) -> Self {
-        Self { identities, ..self }
-    }
-
-    const fn showing(self, fields: &'static [(&'static str, &'static str)]) -> Self {
-        Self { fields, ..self }
-    }
-
-    const fn on_terminal(self) -> Self {
-        Self {
-            terminal: true,
-            ..self
-        }
-    }
-
-    fn watch(&self, place: Place, identity: Identity) -> Watch {
-        let watch = Watch::new(self.command.iter())
-            .place(place)
-            .identity(identity);
-        if self.terminal {
-            watch.terminal()
-        } else {
-            watch
-        }
-    }
-}
+use e2e::{Case, act, need_root, skip};
 
 const ANYWHERE: &[Place] = &[Host, Inside, Below];
 const CONTAINER: &[Place] = &[Inside, Below];
@@ -173,7 +111,9 @@ macro_rules! cases {
         $(#[test]
         fn $name() {
             const CASE: Case = $case;
-            CASE.check();
+            let Some(file) = e2e::stock_rules_file() else { return skip_without_file() };
+            need_root!();
+            CASE.check(&file);
         })*
 
         #[test]
@@ -605,131 +545,6 @@ fileless_execution => Case {
             .at(ANYWHERE),
     ],
 };
-}
-
-impl Case {
-    /// Runs every act in every place as every user, some at a time.
-    fn check(&self) {
-        need_root!();
-        let Some(file) = e2e::stock_rules_file() else {
-            return skip_without_file();
-        };
-        let rules = e2e::stock_rules(&file);
-        let stock = rules.iter().find(|rule| rule.name == self.rule);
-        let stock = stock.unwrap_or_else(|| panic!("no rule {} in {}", self.rule, file.display()));
-        let mut failures = Vec::new();
-        for (act, must_fire) in self.acts() {
-            for &place in act.places {
-                for &identity in act.identities {
-                    let watched = act
-                        .watch(place, identity)
-                        .rules_file(&file)
-                        .rules(SENTINEL)
-                        .run();
-                    let outcome = if must_fire {
-                        fired(&watched, stock, act, place, identity)
-                    } else {
-                        did_not_fire(&watched, stock, act)
-                    };
-                    if let Err(why) = outcome {
-                        failures.push(format!(
-                            "{:?} at {place:?} as {identity:?}: {why}\n{}",
-                            act.command,
-                            watched.story()
-                        ));
-                    }
-                }
-            }
-        }
-        let count = failures.len();
-        assert!(
-            failures.is_empty(),
-            "{count} failures of {}:\n{}",
-            self.rule,
-            failures.join("\n")
-        );
-    }
-
-    fn acts(&self) -> impl Iterator<Item = (&Act, bool)> {
-        let fires = self.fires.iter().map(|act| (act, true));
-        fires.chain(self.near_misses.iter().map(|act| (act, false)))
-    }
-}
-
-fn fired(
-    watched: &Watched,
-    stock: &StockRule,
-    act: &Act,
-    place: Place,
-    identity: Identity,
-) -> Result<(), String> {
-    let alerts = watched.of(&stock.name);
-    let by = |alert: &&&Alert| Pattern(act.process).fits(&alert.field("proc.name"));
-    let Some(alert) = alerts.iter().find(by) else {
-        return Err(format!("{} did not fire for {}", stock.name, act.process));
-    };
-    // The one priority that alerts spell otherwise than rules do.
-    let priority = alert
-        .priority
-        .to_uppercase()
-        .replace("INFORMATIONAL", "INFO");
-    expect("priority", &priority, &stock.priority)?;
-    expect("source", &alert.source, "syscall")?;
-    let set = |tags: &[String]| tags.iter().cloned().collect::<BTreeSet<_>>();
-    if set(&alert.tags) != set(&stock.tags) {
-        return Err(format!("tags are {:?}", alert.tags));
-    }
-    for field in &stock.fields {
-        if !alert.fields.contains_key(field) {
-            return Err(format!("the output has no {field}"));
-        }
-    }
-    for (field, pattern) in act.fields {
-        expect(field, &alert.field(field), pattern)?;
-    }
-    user_fits(alert, act, place, identity)
-}
-
-/// Unless the act is about another user, the alert names the one it was started as.
-fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Result<(), String> {
-    if act.fields.iter().any(|(field, _)| *field == "user.name") {
-        return Ok(());
-    }
-    expect(
-        "user.uid",
-        &alert.field("user.uid"),
-        &identity.uid().to_string(),
-    )?;
-    match place {
-        Place::Inside => expect(
-            "user.name",
-            &alert.field("user.name"),
-            identity.name_in_container(),
-        ),
-        _ if identity.uid() == 0 => expect("user.name", &alert.field("user.name"), "root"),
-        _ => Ok(()),
-    }
-}
-
-fn expect(what: &str, found: &str, pattern: &str) -> Result<(), String> {
-    if Pattern(pattern).fits(found) {
-        return Ok(());
-    }
-    Err(format!("{what} is {found:?}, expected {pattern:?}"))
-}
-
-fn did_not_fire(watched: &Watched, stock: &StockRule, act: &Act) -> Result<(), String> {
-    let seen = watched.of("Sentinel");
-    if !seen
-        .iter()
-        .any(|alert| alert.field("proc.name") == act.process)
-    {
-        return Err(format!("the start of {} was not seen at all", act.process));
-    }
-    match watched.of(&stock.name).first() {
-        Some(alert) => Err(format!("{} fired: {alert}", stock.name)),
-        None => Ok(()),
-    }
 }
 
 fn skip_without_file() {

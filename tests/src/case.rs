@@ -1,0 +1,201 @@
+//! A rule with programs that must fire it and programs that must not.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::{Alert, Identity, Pattern, Place, SENTINEL, StockRule, Watch, Watched, stock_rules};
+
+/// A program that does, or nearly does, what a rule is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Act {
+    command: &'static [&'static str],
+    places: &'static [Place],
+    identities: &'static [Identity],
+    terminal: bool,
+    /// The process that does it, and for an act that must fire, what its alert holds.
+    process: &'static str,
+    fields: &'static [(&'static str, &'static str)],
+}
+
+/// A rule, what fires it, and what must not.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Name of the rule.
+    pub rule: &'static str,
+    /// What must fire it.
+    pub fires: &'static [Act],
+    /// What must not.
+    pub near_misses: &'static [Act],
+}
+
+/// An act of `process` inside a container.
+pub const fn act(process: &'static str, command: &'static [&'static str]) -> Act {
+    Act {
+        command,
+        places: &[Place::Inside],
+        identities: Identity::ALL,
+        terminal: false,
+        process,
+        fields: &[],
+    }
+}
+
+impl Act {
+    /// In other places.
+    pub const fn at(self, places: &'static [Place]) -> Self {
+        Self { places, ..self }
+    }
+
+    /// As these users only.
+    pub const fn by(self, identities: &'static [Identity]) -> Self {
+        Self { identities, ..self }
+    }
+
+    /// With these fields in its alert.
+    pub const fn showing(self, fields: &'static [(&'static str, &'static str)]) -> Self {
+        Self { fields, ..self }
+    }
+
+    /// On a terminal.
+    pub const fn on_terminal(self) -> Self {
+        Self {
+            terminal: true,
+            ..self
+        }
+    }
+
+    fn watch(&self, place: Place, identity: Identity) -> Watch {
+        let watch = Watch::new(self.command.iter())
+            .place(place)
+            .identity(identity);
+        if self.terminal {
+            watch.terminal()
+        } else {
+            watch
+        }
+    }
+}
+
+impl Case {
+    /// Runs every act in every place as every user under the rules of a file.
+    ///
+    /// # Panics
+    /// If one of them does not do what it must.
+    pub fn check(&self, file: &PathBuf) {
+        let rules = stock_rules(file);
+        let stock = rules.iter().find(|rule| rule.name == self.rule);
+        let stock = stock.unwrap_or_else(|| panic!("no rule {} in {}", self.rule, file.display()));
+        let mut failures = Vec::new();
+        for (act, must_fire) in self.acts() {
+            for &place in act.places {
+                for &identity in act.identities {
+                    let watched = act
+                        .watch(place, identity)
+                        .rules_file(file)
+                        .rules(SENTINEL)
+                        .run();
+                    let outcome = if must_fire {
+                        fired(&watched, stock, act, place, identity)
+                    } else {
+                        did_not_fire(&watched, stock, act)
+                    };
+                    if let Err(why) = outcome {
+                        failures.push(format!(
+                            "{:?} at {place:?} as {identity:?}: {why}\n{}",
+                            act.command,
+                            watched.story()
+                        ));
+                    }
+                }
+            }
+        }
+        let count = failures.len();
+        assert!(
+            failures.is_empty(),
+            "{count} failures of {}:\n{}",
+            self.rule,
+            failures.join("\n")
+        );
+    }
+
+    fn acts(&self) -> impl Iterator<Item = (&Act, bool)> {
+        let fires = self.fires.iter().map(|act| (act, true));
+        fires.chain(self.near_misses.iter().map(|act| (act, false)))
+    }
+}
+
+fn fired(
+    watched: &Watched,
+    stock: &StockRule,
+    act: &Act,
+    place: Place,
+    identity: Identity,
+) -> Result<(), String> {
+    let alerts = watched.of(&stock.name);
+    let by = |alert: &&&Alert| Pattern(act.process).fits(&alert.field("proc.name"));
+    let Some(alert) = alerts.iter().find(by) else {
+        return Err(format!("{} did not fire for {}", stock.name, act.process));
+    };
+    // The one priority that alerts spell otherwise than rules do.
+    let priority = alert
+        .priority
+        .to_uppercase()
+        .replace("INFORMATIONAL", "INFO");
+    expect("priority", &priority, &stock.priority)?;
+    expect("source", &alert.source, "syscall")?;
+    let set = |tags: &[String]| tags.iter().cloned().collect::<BTreeSet<_>>();
+    if set(&alert.tags) != set(&stock.tags) {
+        return Err(format!("tags are {:?}", alert.tags));
+    }
+    for field in &stock.fields {
+        if !alert.fields.contains_key(field) {
+            return Err(format!("the output has no {field}"));
+        }
+    }
+    for (field, pattern) in act.fields {
+        expect(field, &alert.field(field), pattern)?;
+    }
+    user_fits(alert, act, place, identity)
+}
+
+/// Unless the act is about another user, the alert names the one it was started as.
+fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Result<(), String> {
+    if act.fields.iter().any(|(field, _)| *field == "user.name") {
+        return Ok(());
+    }
+    expect(
+        "user.uid",
+        &alert.field("user.uid"),
+        &identity.uid().to_string(),
+    )?;
+    match place {
+        Place::Inside => expect(
+            "user.name",
+            &alert.field("user.name"),
+            identity.name_in_container(),
+        ),
+        _ if identity.uid() == 0 => expect("user.name", &alert.field("user.name"), "root"),
+        _ => Ok(()),
+    }
+}
+
+fn expect(what: &str, found: &str, pattern: &str) -> Result<(), String> {
+    if Pattern(pattern).fits(found) {
+        return Ok(());
+    }
+    Err(format!("{what} is {found:?}, expected {pattern:?}"))
+}
+
+fn did_not_fire(watched: &Watched, stock: &StockRule, act: &Act) -> Result<(), String> {
+    let seen = watched.of("Sentinel");
+    if !seen
+        .iter()
+        .any(|alert| alert.field("proc.name") == act.process)
+    {
+        return Err(format!("the start of {} was not seen at all", act.process));
+    }
+    match watched.of(&stock.name).first() {
+        Some(alert) => Err(format!("{} fired: {alert}", stock.name)),
+        None => Ok(()),
+    }
+}
