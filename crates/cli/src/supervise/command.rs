@@ -68,17 +68,19 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
 }
 
 /// Installs the filter. Without CAP_SYS_ADMIN that needs no_new_privs, which is set only then: it
-/// takes the effect from set-user-ID programs.
+/// takes the effect from set-user-ID programs. A filter that observes is no reason to slow the
+/// whole command by the mitigation that kernels before 5.16 tie to seccomp.
 fn install(program: &FilterProgram) -> Result<i32, i32> {
-    let killable = FilterFlags::NEW_LISTENER.union(FilterFlags::WAIT_KILLABLE_RECV);
+    let listening = FilterFlags::NEW_LISTENER.union(FilterFlags::SPEC_ALLOW);
+    let killable = listening.union(FilterFlags::WAIT_KILLABLE_RECV);
     let mut flags = killable;
     loop {
         match sys::seccomp::install_filter(program.instructions(), flags) {
             Ok(Some(listener)) => return Ok(std::os::fd::IntoRawFd::into_raw_fd(listener)),
             Ok(None) => return Err(EINVAL),
-            // Below 5.19 the kernel does not know the second flag.
+            // Below 5.19 the kernel does not know the last flag.
             Err(error) if error.errno() == EINVAL && flags == killable => {
-                flags = FilterFlags::NEW_LISTENER;
+                flags = listening;
             }
             Err(error)
                 if error.errno() == EACCES && !sys::prctl::no_new_privs().unwrap_or(true) =>
