@@ -220,7 +220,8 @@ codes! {
         "Nothing here produces events of this source, so the rule is left out."
     UnsafeNaCheck Warning "LOAD_UNSAFE_NA_CHECK"
         "A field is compared with `<NA>`"
-        "<NA> is how a missing value is printed, not a value: use `exists` or `not FIELD exists`."
+        "<NA> is how a missing value is printed, not a value: use `exists` or `not FIELD exists`. \
+         Falco says so of fields of Kubernetes audit and JSON events alone, which are unknown here."
     NoEvtType Warning "LOAD_NO_EVTTYPE"
         "A condition does not restrict the event type"
         "The rule has to look at nearly every event, which is slow: add a check of evt.type."

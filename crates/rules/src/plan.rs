@@ -27,7 +27,8 @@ pub use self::groups::MAX_GROUPS;
 /// round trip without a change of CPU).
 pub const NOTIFY_COST_NS: u64 = 2_500;
 
-/// Calls that ordinary programs make so often that stopping each is felt.
+/// Calls that ordinary programs make so often that stopping each is felt: rules that need each of
+/// one are warned about.
 pub const HOT_CALLS: &[Syscall] = &[
     Syscall::BRK,
     Syscall::CLOCK_GETTIME,
@@ -60,13 +61,16 @@ pub const HOT_CALLS: &[Syscall] = &[
     Syscall::RECVMSG,
     Syscall::RT_SIGACTION,
     Syscall::RT_SIGPROCMASK,
-    Syscall::SENDMSG,
     Syscall::SENDTO,
     Syscall::STAT,
     Syscall::STATX,
     Syscall::WRITE,
     Syscall::WRITEV,
 ];
+
+/// Calls that only some programs make often. A rule about datagrams needs each of them, because the
+/// address is in memory: worth a note, not a warning at each start.
+pub const BUSY_CALLS: &[Syscall] = &[Syscall::SENDMMSG, Syscall::SENDMSG];
 
 impl Engine {
     /// The plan for the rules, the floor of rare security calls and the calls that engines keep
@@ -197,13 +201,7 @@ impl<'a> Planner<'a> {
         let warn = |(rule, calls): (&usize, &BTreeSet<Syscall>)| {
             let rule = &self.engine.rules[*rule];
             let names: Vec<&str> = calls.iter().map(|call| call.name()).collect();
-            let cost = NOTIFY_COST_NS / 1000;
-            let tenths = NOTIFY_COST_NS % 1000 / 100;
-            let message = format!(
-                "expensive: every {} has to be looked at, {cost}.{tenths} microseconds each when \
-                 watched without privileges",
-                names.join(", ")
-            );
+            let message = format!("expensive: {}", explain::every(&names.join(", ")));
             Diagnostic::new(Code::ConditionWarning, rule.location.clone(), message)
                 .in_item(format!("rule {}", rule.name))
                 .with_help("restrict the rule to rarer calls or to arguments passed in registers")

@@ -150,7 +150,7 @@ impl Checker {
             self.report(problem);
             return Tree::Const(false);
         }
-        self.doubts(compare, operand);
+        self.doubts(compare);
         if let Some(names) = self.event_names(operand, compare)
             && !self.check_event_names(&names)
         {
@@ -233,20 +233,11 @@ impl Checker {
     }
 
     /// What is allowed but likely a mistake.
-    fn doubts(&mut self, compare: &Compare, operand: OperandId) {
-        let operand = self.operands.get(operand).text.clone();
+    fn doubts(&mut self, compare: &Compare) {
         for literal in constants(&compare.right) {
             let Some(text) = literal.text.as_str() else {
                 continue;
             };
-            if text == "<NA>" {
-                let message = format!("`{operand}` is never the text `<NA>`");
-                self.report(
-                    Problem::new(Code::UnsafeNaCheck, literal.span, message).help(format!(
-                        "write `{operand} exists` or `not {operand} exists`"
-                    )),
-                );
-            }
             let name = text.split_ascii_whitespace().collect::<String>();
             if is_field_name(&name) {
                 let message = format!("`{text}` is compared as text but is the name of a field");

@@ -110,10 +110,14 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
+    #[inline]
     fn node(&mut self, id: NodeId) -> Truth {
         match self.program.node(id) {
             Node::Literal { atom, negated } => {
-                let truth = self.atom(atom);
+                let truth = match self.memo.known(atom.index()) {
+                    Some(truth) => truth,
+                    None => self.atom(atom),
+                };
                 if negated { !truth } else { truth }
             }
             Node::All { children, shared } => self.inner(id, children, shared, Truth::False),
@@ -145,26 +149,43 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         result
     }
 
+    /// Decides an atom that is not remembered.
+    #[inline(never)]
     fn atom(&mut self, id: AtomId) -> Truth {
-        if let Some(truth) = self.memo.known(id.index()) {
-            return truth;
-        }
         let program = self.program;
         let atom = program.atoms.get(id);
-        if self.is_early(atom.key.operand) && matches!(atom.check, Check::Test(_)) {
-            return Truth::Unknown;
-        }
-        let left = self.value(atom.key.operand);
-        let right = match &atom.check {
-            // An absent left side decides without the right one.
-            Check::Operand(_, right) if left != Value::Absent => self.value(*right),
-            _ => Value::Bool(true),
-        };
         let context = Context {
             world: self.event.world,
             arena: self.event.arena,
         };
-        let truth = atom.decide(&left, &right, context);
+        let truth = match &atom.check {
+            Check::Test(_) => {
+                let operand = atom.key.operand;
+                if self.is_early(operand) {
+                    return Truth::Unknown;
+                }
+                match self.remembered(operand) {
+                    Some(left) => atom.decide(left, &Value::Bool(true), context),
+                    None => {
+                        // Decided before it is copied: loads that span stores just made (tag and
+                        // content) stall the processor longer than most extractions take.
+                        let left = self.extract(operand);
+                        let truth = atom.decide(&left, &Value::Bool(true), context);
+                        self.keep(operand, left);
+                        truth
+                    }
+                }
+            }
+            Check::Operand(_, right) => {
+                let left = self.value(atom.key.operand);
+                // An absent left side decides without the right one.
+                let right = match left {
+                    Value::Absent => Value::Bool(true),
+                    _ => self.value(*right),
+                };
+                atom.decide(&left, &right, context)
+            }
+        };
         self.memo.remember(id.index(), truth);
         truth
     }
@@ -189,23 +210,38 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         if self.is_early(id) {
             return Value::Unknown;
         }
-        let (generation, position) = self.memo.slots[id.index()];
-        if generation == self.memo.generation {
-            return self.values[position as usize];
+        if let Some(value) = self.remembered(id) {
+            return *value;
         }
         let value = self.extract(id);
-        let position = u32::try_from(self.values.len()).expect("fewer values than operands");
-        self.values.push(value);
-        self.memo.slots[id.index()] = (self.memo.generation, position);
+        self.keep(id, value);
         value
     }
 
+    fn remembered(&self, id: OperandId) -> Option<&Value<'a>> {
+        let (generation, position) = self.memo.slots[id.index()];
+        (generation == self.memo.generation).then(|| &self.values[position as usize])
+    }
+
+    fn keep(&mut self, id: OperandId, value: Value<'a>) {
+        let position = u32::try_from(self.values.len()).expect("fewer values than operands");
+        self.values.push(value);
+        self.memo.slots[id.index()] = (self.memo.generation, position);
+    }
+
+    /// The stage was checked, from a table: asking the field each time costs more than most
+    /// extractions.
+    #[inline]
     fn extract(&mut self, id: OperandId) -> Value<'a> {
-        let program = self.program;
+        match &self.program.operands.get(id).source {
+            OperandSource::Field(field) => (field.spec.extract)(self.event, &field.argument),
+            other => self.compose(other),
+        }
+    }
+
+    fn compose(&mut self, source: &OperandSource) -> Value<'a> {
         let arena = self.event.arena;
-        match &program.operands.get(id).source {
-            // The stage was checked by `value`, from a table: asking the field each time costs
-            // more than most extractions.
+        match source {
             OperandSource::Field(field) => (field.spec.extract)(self.event, &field.argument),
             OperandSource::Constant(text) => Value::Text(arena.alloc_slice_copy(text)),
             OperandSource::List(items) => Value::List(self.all(items)),

@@ -1,18 +1,18 @@
 //! Finds the rules that one text rules out, with one lookup for all of them.
 //!
-//! Most conditions need one field to be in a set (`proc.name in (..) and ..`). For a kind of
-//! events the field that most rules need is looked up once; rules whose set lacks the value are
-//! false without being evaluated.
+//! Most conditions need one field to have one of some values (`proc.name in (..) and ..`, or
+//! several of these with `or`). For a kind of events the field that most rules need is looked up
+//! once; rules that need other values than it has are false without being evaluated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
 use event::Value;
 use event::field::Cost;
 
-use super::atom::{Atoms, Right};
+use super::atom::{AtomKey, Atoms, Right};
 use super::operand::{OperandId, Operands, Spread};
-use super::program::{Entry, Node, NodeId};
+use super::program::{Children, Entry, Node, NodeId};
 use super::text_set::ByteHasher;
 use crate::condition::ast::Op;
 
@@ -28,72 +28,50 @@ pub(crate) struct Index {
     /// What is looked up.
     pub(crate) operand: OperandId,
     by_value: HashMap<Box<[u8]>, u64, BuildHasherDefault<ByteHasher>>,
-    /// Entries that do not need the operand to be in a set.
+    /// Entries that do not need the operand to have one of some values.
     others: u64,
 }
 
 impl Index {
-    /// Builds the index for the entries of a kind, if it is worth it. `conjuncts` gives what a
-    /// root needs all of.
+    /// Builds the index for the entries of a kind, if it is worth it.
     pub(crate) fn new<'n>(
         entries: &[Entry],
         atoms: &Atoms,
         operands: &Operands,
-        conjuncts: impl Fn(NodeId) -> &'n [NodeId],
-        node: impl Fn(NodeId) -> Node,
+        children: &'n dyn Fn(Children) -> &'n [NodeId],
+        node: &dyn Fn(NodeId) -> Node,
     ) -> Option<Self> {
-        let needed = |root: NodeId, wanted: Option<OperandId>| {
-            conjuncts(root).iter().find_map(|id| match node(*id) {
-                Node::Literal {
-                    atom,
-                    negated: false,
-                } => {
-                    let key = &atoms.get(atom).key;
-                    let operand = operands.get(key.operand);
-                    let is_set = key.op == Some(Op::In)
-                        && operand.spread == Spread::One
-                        && is_text(operand.ty)
-                        && operands.cost(key.operand) < Cost::Far
-                        && !operands
-                            .as_field(key.operand)
-                            .is_some_and(|it| it.spec.host_name);
-                    match &key.right {
-                        Right::Constants(texts)
-                            if is_set && wanted.is_none_or(|wanted| wanted == key.operand) =>
-                        {
-                            Some((key.operand, texts))
-                        }
-                        _ => None,
-                    }
-                }
-                _ => None,
-            })
+        let needs = Needs {
+            atoms,
+            operands,
+            children,
+            node,
         };
-        let roots = || entries.iter().take(MAX_INDEXED).enumerate();
-        let mut counts: HashMap<OperandId, usize> = HashMap::new();
-        for (_, entry) in roots() {
-            if let Some((operand, _)) = entry.root.and_then(|root| needed(root, None)) {
-                *counts.entry(operand).or_default() += 1;
+        let mut by_operand: BTreeMap<OperandId, Vec<(usize, Texts)>> = BTreeMap::new();
+        for (position, entry) in entries.iter().take(MAX_INDEXED).enumerate() {
+            for (operand, texts) in entry.root.map(|root| needs.of(root)).unwrap_or_default() {
+                by_operand
+                    .entry(operand)
+                    .or_default()
+                    .push((position, texts));
             }
         }
-        let best = counts
+        // Rules that all ask the same share its answer already.
+        let tells_apart = |rules: &[(usize, Texts)]| rules.iter().any(|rule| rule.1 != rules[0].1);
+        let (operand, indexed) = by_operand
             .into_iter()
-            .max_by_key(|(operand, count)| (*count, *operand));
-        let (operand, _) =
-            best.filter(|(_, count)| *count >= MIN_INDEXED && *count * 3 >= entries.len())?;
+            .filter(|(_, rules)| rules.len() >= MIN_INDEXED && rules.len() * 3 >= entries.len())
+            .filter(|(_, rules)| tells_apart(rules))
+            .max_by_key(|(operand, rules)| (rules.len(), *operand))?;
         let mut index = Self {
             operand,
             by_value: HashMap::default(),
-            others: 0,
+            others: u64::MAX,
         };
-        for (position, entry) in roots() {
-            match entry.root.and_then(|root| needed(root, Some(operand))) {
-                Some((_, texts)) => {
-                    for text in texts {
-                        *index.by_value.entry(text.as_bytes().into()).or_default() |= 1 << position;
-                    }
-                }
-                None => index.others |= 1 << position,
+        for (position, texts) in indexed {
+            index.others &= !(1 << position);
+            for text in texts {
+                *index.by_value.entry(text).or_default() |= 1 << position;
             }
         }
         Some(index)
@@ -107,6 +85,72 @@ impl Index {
             _ => return Candidates(u64::MAX),
         };
         Candidates(bits | self.others)
+    }
+}
+
+/// Values of which a condition needs one.
+type Texts = BTreeSet<Box<[u8]>>;
+
+/// Finds what conditions need.
+struct Needs<'a, 'n> {
+    atoms: &'a Atoms,
+    operands: &'a Operands,
+    children: &'n dyn Fn(Children) -> &'n [NodeId],
+    node: &'a dyn Fn(NodeId) -> Node,
+}
+
+impl Needs<'_, '_> {
+    /// By operand: values of which it has to have one for the condition to hold.
+    fn of(&self, id: NodeId) -> BTreeMap<OperandId, Texts> {
+        match (self.node)(id) {
+            Node::Literal { negated: true, .. } => BTreeMap::new(),
+            Node::Literal { atom, .. } => {
+                let key = &self.atoms.get(atom).key;
+                match &key.right {
+                    Right::Constants(texts) if self.is_set(key) => {
+                        let texts = texts.iter().map(|text| text.as_bytes().into());
+                        BTreeMap::from([(key.operand, texts.collect())])
+                    }
+                    _ => BTreeMap::new(),
+                }
+            }
+            Node::All { children, .. } => {
+                let mut all: BTreeMap<OperandId, Texts> = BTreeMap::new();
+                for child in (self.children)(children) {
+                    for (operand, texts) in self.of(*child) {
+                        let known = all.entry(operand).or_insert_with(|| texts.clone());
+                        known.retain(|text| texts.contains(text));
+                    }
+                }
+                all
+            }
+            Node::Any { children, .. } => {
+                let each = (self.children)(children)
+                    .iter()
+                    .map(|child| self.of(*child));
+                let either = each.reduce(|mut any, mut other| {
+                    any.retain(|operand, texts| match other.remove(operand) {
+                        Some(more) => {
+                            texts.extend(more);
+                            true
+                        }
+                        None => false,
+                    });
+                    any
+                });
+                either.unwrap_or_default()
+            }
+        }
+    }
+
+    fn is_set(&self, key: &AtomKey) -> bool {
+        let operand = self.operands.get(key.operand);
+        let field = self.operands.as_field(key.operand);
+        key.op == Some(Op::In)
+            && operand.spread == Spread::One
+            && is_text(operand.ty)
+            && self.operands.cost(key.operand) < Cost::Far
+            && !field.is_some_and(|field| field.spec.host_name)
     }
 }
 

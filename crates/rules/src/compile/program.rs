@@ -252,15 +252,10 @@ impl Builder<'_> {
 
     fn index(&self, entries: &[Entry]) -> Option<Index> {
         let node = |id: NodeId| self.nodes[id.index()].node;
-        let conjuncts = |root: NodeId| -> &[NodeId] {
-            match node(root) {
-                Node::All { children, .. } => {
-                    &self.children[children.start as usize..children.end as usize]
-                }
-                _ => &[],
-            }
+        let children = |children: Children| -> &[NodeId] {
+            &self.children[children.start as usize..children.end as usize]
         };
-        Index::new(entries, self.atoms, self.operands, conjuncts, node)
+        Index::new(entries, self.atoms, self.operands, &children, &node)
     }
 
     fn fold(&mut self, tree: &Tree, facts: &mut Facts<'_>) -> Folded {

@@ -10,6 +10,8 @@ pub(crate) struct TextSet {
     /// Bit n: some item has n bytes; the last bit stands for all longer ones. Most lookups end
     /// here, before anything is hashed.
     lengths: u64,
+    /// Bit n: some item ends with the byte n. Paths differ more at their end than at their start.
+    ends: [u64; 4],
 }
 
 impl TextSet {
@@ -18,6 +20,8 @@ impl TextSet {
         let mut set = Self::default();
         for text in texts {
             set.lengths |= 1 << text.len().min(63);
+            let (word, bit) = end(text);
+            set.ends[word] |= bit;
             set.items.insert(text.into());
         }
         set
@@ -25,8 +29,17 @@ impl TextSet {
 
     /// Whether `text` is one of them.
     pub(crate) fn contains(&self, text: &[u8]) -> bool {
-        self.lengths >> text.len().min(63) & 1 == 1 && self.items.contains(text)
+        let (word, bit) = end(text);
+        self.lengths >> text.len().min(63) & 1 == 1
+            && self.ends[word] & bit != 0
+            && self.items.contains(text)
     }
+}
+
+/// Where the last byte of a text stands in [`TextSet::ends`]; an empty text counts as a NUL.
+fn end(text: &[u8]) -> (usize, u64) {
+    let byte = text.last().copied().unwrap_or_default();
+    (usize::from(byte >> 6), 1 << (byte & 63))
 }
 
 /// A fast hash of short texts. It need not resist chosen keys: the set's keys come from rules, and

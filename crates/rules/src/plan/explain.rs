@@ -6,6 +6,7 @@ use std::sync::Arc;
 use abi::{RegisterTest, Syscall, TestOp};
 use event::{CallPlan, EventKind, Need, Plan, Reason, Stage, StdioWatch};
 
+use super::{BUSY_CALLS, HOT_CALLS, NOTIFY_COST_NS};
 use crate::engine::Engine;
 
 /// Why the plan is as it is, by call and by rule.
@@ -34,6 +35,8 @@ pub struct CallExplanation {
     pub rules: Vec<String>,
     /// Why it is planned apart from rules.
     pub other_reasons: Vec<&'static str>,
+    /// What it costs that rules need each of them, if that is felt.
+    pub note: Option<String>,
 }
 
 /// One rule.
@@ -116,6 +119,8 @@ fn explain_call(call: Syscall, planned: &CallPlan) -> CallExplanation {
     }
     let always = planned.any_of.iter().any(Vec::is_empty);
     let groups = planned.any_of.iter().filter(|_| !always);
+    let is_felt = always && !rules.is_empty();
+    let is_often_made = HOT_CALLS.contains(&call) || BUSY_CALLS.contains(&call);
     CallExplanation {
         call,
         predicate: groups.map(|group| show_group(call, group)).collect(),
@@ -123,7 +128,18 @@ fn explain_call(call: Syscall, planned: &CallPlan) -> CallExplanation {
         result: planned.result,
         rules,
         other_reasons,
+        note: (is_felt && is_often_made).then(|| every(call.name())),
     }
+}
+
+/// What it costs to look at each of some calls.
+pub(super) fn every(calls: &str) -> String {
+    let cost = NOTIFY_COST_NS / 1000;
+    let tenths = NOTIFY_COST_NS % 1000 / 100;
+    format!(
+        "every {calls} has to be looked at, {cost}.{tenths} microseconds each when watched without \
+         privileges"
+    )
 }
 
 fn show_group(call: Syscall, group: &[RegisterTest]) -> String {

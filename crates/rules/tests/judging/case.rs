@@ -1,7 +1,7 @@
 //! Events for tests: one system call with all that can be known of it, seen at any stage.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use abi::Syscall;
 use bumpalo::Bump;
@@ -242,7 +242,21 @@ impl Case {
             role: Role::Client,
             unix_path: None,
             connected: Known::NotYet,
-            name_changed: Known::NotYet,
+            name_changed: if stage >= Stage::Exit {
+                self.changes_name()
+            } else {
+                Known::NotYet
+            },
+        }
+    }
+
+    /// A call gives a socket a new name only by an address that it passes.
+    fn changes_name(&self) -> Known<bool> {
+        match EventKind::of_syscall(self.call).spec().descriptor {
+            DescriptorSource::Addressed { address, .. } => {
+                Known::Yes(self.registers[usize::from(address)] != 0)
+            }
+            _ => Known::Yes(false),
         }
     }
 
@@ -336,12 +350,10 @@ impl World for Case {
         })
     }
     fn user(&self, _: &Process, uid: u32) -> Lookup<Arc<User>> {
-        let name = if uid == 0 { "root" } else { "daemon" };
-        self.seen(Arc::new(User {
-            name: name.to_owned(),
-            home: "/".to_owned(),
-            shell: "/bin/sh".to_owned(),
-        }))
+        // Kept, as real worlds do: looking at an event must not allocate.
+        static ROOT: LazyLock<Arc<User>> = LazyLock::new(|| user("root"));
+        static OTHER: LazyLock<Arc<User>> = LazyLock::new(|| user("daemon"));
+        self.seen(Arc::clone(if uid == 0 { &ROOT } else { &OTHER }))
     }
     fn group(&self, _: &Process, _: u32) -> Lookup<Arc<Group>> {
         Lookup::Missing
@@ -362,4 +374,12 @@ impl World for Case {
     fn host_name(&self) -> &str {
         "test-host"
     }
+}
+
+fn user(name: &str) -> Arc<User> {
+    Arc::new(User {
+        name: name.to_owned(),
+        home: "/".to_owned(),
+        shell: "/bin/sh".to_owned(),
+    })
 }

@@ -80,6 +80,9 @@ const ATOMS: &[&str] = &[
     "fd.nameraw contains '../'",
     "fd.typechar = f",
     "fd.typechar = 4",
+    "fd.name_changed = true",
+    "fd.name_changed = false",
+    "fd.name_changed != true",
     "fd.type = ipv4",
     "fd.sip = 10.0.0.2",
     "fd.sport = 80",
@@ -170,7 +173,13 @@ fn maybe_indexed() -> impl Strategy<Value = String> {
     let sets = &["cat, sh", "bash", "sshd, login, cat", "nothing"][..];
     let indexed = (prop::sample::select(sets), condition())
         .prop_map(|(set, rest)| format!("proc.name in ({set}) and ({rest})"));
-    prop_oneof![condition(), indexed]
+    let names = &["cat", "sh", "nothing"][..];
+    let either =
+        prop::collection::vec((prop::sample::select(names), condition()), 2..4).prop_map(|parts| {
+            let part = |(name, rest)| format!("(proc.name = {name} and ({rest}))");
+            parts.into_iter().map(part).collect::<Vec<_>>().join(" or ")
+        });
+    prop_oneof![condition(), indexed, either]
 }
 
 fn rule_texts(conditions: &[String]) -> String {

@@ -91,6 +91,9 @@ fn text_call(call: &CallExplanation) -> String {
     for reason in &call.other_reasons {
         out.push_str(&format!("  because   {reason}\n"));
     }
+    if let Some(note) = &call.note {
+        out.push_str(&format!("  note      {note}\n"));
+    }
     out
 }
 
@@ -140,6 +143,7 @@ fn json_explanation(engine: &Engine, explanation: &Explanation) -> Value {
                 "result": result_word(call.result),
                 "rules": call.rules,
                 "other_reasons": call.other_reasons,
+                "note": call.note,
             })
         })
         .collect();
