@@ -84,9 +84,7 @@ impl Limited {
         let stderr = drain(self.child.stderr.take());
         let out = self.text(&stdout, "standard output");
         let err = self.text(&stderr, "standard error");
-        let Ok(out) = out else {
-            panic!("{}; standard error: {err:?}", out.unwrap_err())
-        };
+        let out = out.unwrap_or_else(|error| panic!("{error}; standard error: {err:?}"));
         let err = err.unwrap_or_else(|error| panic!("{error}; standard output: {out}"));
         let status = self.wait();
         if let Some(writer) = writer {

@@ -42,12 +42,18 @@ impl Scratch {
         path
     }
 
-    /// Copies a program here, for users who cannot reach it where it is.
+    /// Puts a program here, for users who cannot reach it where it is.
     ///
     /// # Panics
     /// If that fails.
     pub fn program(&self, from: &Path, name: &str) -> PathBuf {
         let path = self.path().join(name);
+        let mode = fs::metadata(from).map(|data| data.permissions().mode());
+        let for_all = mode.as_ref().is_ok_and(|mode| mode & 0o555 == 0o555);
+        if for_all && fs::hard_link(from, &path).is_ok() {
+            return path;
+        }
+        // On another file system, or not for everybody.
         fs::copy(from, &path)
             .and_then(|_| fs::set_permissions(&path, Permissions::from_mode(0o755)))
             .unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));

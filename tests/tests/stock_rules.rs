@@ -397,11 +397,11 @@ kernel_module => Case {
 
 debugfs => Case {
     rule: "Debugfs Launched in Privileged Container",
-    fires: &[act("debugfs", &["debugfs", "-V"]).at(CONTAINER).by(&[Root])
+    fires: &[act("debugfs", &["debugfs", "-V"]).known().by(&[Root])
         .showing(&[("proc.cmdline", "debugfs -V"), ("evt.type", "execve")])],
     near_misses: &[
-        act("debugfs", &["debugfs", "-V"]).at(CONTAINER).by(&[Docker]),
-        act("mke2fs", &["mke2fs", "-V"]).at(CONTAINER).by(&[Root]),
+        act("debugfs", &["debugfs", "-V"]).known().by(&[Docker]),
+        act("mke2fs", &["mke2fs", "-V"]).known().by(&[Root]),
         act("debugfs", &["debugfs", "-V"]).at(&[Host]).by(&[Root]),
     ],
 };
