@@ -85,6 +85,14 @@ fn cases() -> Vec<(&'static str, Case)> {
         ),
         ("execve", exec),
         ("connect", connect),
+        (
+            "symlinkat",
+            open(Syscall::SYMLINKAT, [1, 3, 1, 0, 0, 0], "/usr/bin/cat"),
+        ),
+        (
+            "ptrace attach",
+            Case::new(Syscall::PTRACE, [16, 100, 0, 0, 0, 0]),
+        ),
     ]
 }
 
