@@ -62,7 +62,11 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(gauge: Arc<Gauge>) -> Self {
         let buffer = RefCell::new(Vec::with_capacity(STRING_LIMIT));
-        Self { gauge, refused: Cell::new(false), buffer }
+        Self {
+            gauge,
+            refused: Cell::new(false),
+            buffer,
+        }
     }
 
     /// While set, every read answers [`Unreadable::Refused`]: used for the call that made an
@@ -88,7 +92,9 @@ impl Memory {
     /// Fills `buffer` or nothing.
     pub(crate) fn read_exact(&self, tid: Tid, address: u64, buffer: &mut [u8]) -> Option<()> {
         let wanted = buffer.len();
-        let len = self.guarded(|| sys::process_memory::read(tid.0, address, buffer)).ok()?;
+        let len = self
+            .guarded(|| sys::process_memory::read(tid.0, address, buffer))
+            .ok()?;
         (len == wanted).then_some(())
     }
 
@@ -117,7 +123,8 @@ impl Memory {
         let mut at = address;
         while texts.len() < TEXTS_LIMIT && address != 0 {
             let mut pointer = [0_u8; 8];
-            self.read_exact(tid, at, &mut pointer[..pointer_bytes]).ok_or(Unreadable::Fault)?;
+            self.read_exact(tid, at, &mut pointer[..pointer_bytes])
+                .ok_or(Unreadable::Fault)?;
             let pointer = u64::from_le_bytes(pointer);
             if pointer == 0 {
                 break;

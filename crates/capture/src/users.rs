@@ -293,8 +293,16 @@ mod tests {
         std::thread::sleep(FRESH);
         let stuck = Deadline::new(1);
         let (release, released) = std::sync::mpsc::channel::<()>();
-        stuck.leave(move || { let _ = released.recv(); }).unwrap();
-        assert_eq!(ask(&stuck).as_deref(), Some("bcd"), "the old version stands in");
+        stuck
+            .leave(move || {
+                let _ = released.recv();
+            })
+            .unwrap();
+        assert_eq!(
+            ask(&stuck).as_deref(),
+            Some("bcd"),
+            "the old version stands in"
+        );
         drop(release);
         assert_eq!(ask(&deadline), None);
         std::fs::remove_dir_all(&root).unwrap();

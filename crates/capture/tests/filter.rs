@@ -235,4 +235,3 @@ fn a_filter_of_every_call_with_tests_is_accepted() {
     );
     assert!(results == [-14] || results == [ENOENT], "{results:?}");
 }
-

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 use abi::{Arch, RegisterTest, Syscall, TestOp};
 use capture::filter::{FilterOptions, compile};
 use capture::notify::{CounterSnapshot, Notices, Parts, Processes, Supervisor};
-use event::{CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch, Weight};
+use event::{
+    CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch,
+    Weight,
+};
 use sys::clone::CloneFlags;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
@@ -45,14 +48,17 @@ impl Judge for Everything {
             Param::Text(text) => Some(text.to_vec()),
             _ => None,
         });
-        self.0.lock().expect("no test panics holding it").push(Seen {
-            kind: event.kind.name(),
-            path,
-            outcome: event.outcome,
-            stage: event.stage,
-            pid: event.process.pid.0,
-            parent: event.process.parent().map(|parent| parent.pid.0),
-        });
+        self.0
+            .lock()
+            .expect("no test panics holding it")
+            .push(Seen {
+                kind: event.kind.name(),
+                path,
+                outcome: event.outcome,
+                stage: event.stage,
+                pid: event.process.pid.0,
+                parent: event.process.parent().map(|parent| parent.pid.0),
+            });
         0
     }
 }
@@ -75,7 +81,10 @@ fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], stdio: StdioWatch) -> Plan 
         };
         (*syscall, call)
     });
-    Plan { calls: calls.collect(), stdio }
+    Plan {
+        calls: calls.collect(),
+        stdio,
+    }
 }
 
 fn always(calls: &[Syscall]) -> Vec<(Syscall, Vec<Vec<RegisterTest>>)> {
@@ -95,15 +104,21 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     let child = sys::clone::clone_child(CloneFlags::FILES, || {
         let flags = FilterFlags::NEW_LISTENER.union(FilterFlags::WAIT_KILLABLE_RECV);
         let listener = sys::seccomp::install_filter(program.instructions(), flags);
-        let Ok(Some(listener)) = listener else { return 99 };
-        page.int(0).store(listener.into_raw_fd() + 1, Ordering::Release);
+        let Ok(Some(listener)) = listener else {
+            return 99;
+        };
+        page.int(0)
+            .store(listener.into_raw_fd() + 1, Ordering::Release);
         let _failed = sys::exec::execve(&path, &argv, &environment);
         98
     })
     .expect("one thread");
     let deadline = Instant::now() + Duration::from_secs(5);
     while page.int(0).load(Ordering::Acquire) == 0 {
-        assert!(Instant::now() < deadline, "the child did not install its filter");
+        assert!(
+            Instant::now() < deadline,
+            "the child did not install its filter"
+        );
         std::thread::sleep(Duration::from_micros(50));
     }
     let listener = sys::fd::duplicate_number(page.int(0).load(Ordering::Acquire) - 1);
@@ -140,25 +155,41 @@ fn isolated(name: &str, case: fn()) {
 }
 
 fn opens_come_with_path_and_result() {
-    let plan = plan(&always(&[Syscall::OPENAT, Syscall::EXECVE]), StdioWatch::Off);
-    let (seen, counters) = watch(&plan, "cat /etc/hostname /nonexistent >/dev/null 2>&1; true");
+    let plan = plan(
+        &always(&[Syscall::OPENAT, Syscall::EXECVE]),
+        StdioWatch::Off,
+    );
+    let (seen, counters) = watch(
+        &plan,
+        "cat /etc/hostname /nonexistent >/dev/null 2>&1; true",
+    );
     let find = |path: &[u8]| {
-        seen.iter().find(|seen| seen.kind == "openat" && seen.path.as_deref() == Some(path))
+        seen.iter()
+            .find(|seen| seen.kind == "openat" && seen.path.as_deref() == Some(path))
     };
-    assert_eq!(find(b"/nonexistent").expect("seen").outcome, Outcome::Returned(-2));
+    assert_eq!(
+        find(b"/nonexistent").expect("seen").outcome,
+        Outcome::Returned(-2)
+    );
     let Outcome::Returned(fd) = find(b"/etc/hostname").expect("seen").outcome else {
         panic!("no result")
     };
     assert!(fd >= 0);
     assert!(seen.iter().all(|seen| seen.stage == Stage::Exit));
-    assert_eq!(counters.escalation_refused + counters.unknown_calls + counters.gone, 0, "{counters:?}");
+    assert_eq!(
+        counters.escalation_refused + counters.unknown_calls + counters.gone,
+        0,
+        "{counters:?}"
+    );
 }
 
 fn execs_fail_and_succeed_in_order() {
     let plan = plan(&always(&[Syscall::EXECVE]), StdioWatch::Off);
     let (seen, _) = watch(&plan, "/nonexistent/program; /bin/true; exec /bin/true");
-    let results: Vec<_> =
-        seen.iter().map(|seen| (seen.path.clone().unwrap_or_default(), seen.outcome)).collect();
+    let results: Vec<_> = seen
+        .iter()
+        .map(|seen| (seen.path.clone().unwrap_or_default(), seen.outcome))
+        .collect();
     assert_eq!(
         results,
         [
@@ -181,7 +212,11 @@ fn a_sleeping_call_is_followed_to_its_result() {
         .filter(|seen| seen.path.as_ref().is_some_and(|path| path.ends_with(b"/f")))
         .collect();
     assert_eq!(opens.len(), 2, "{opens:?}");
-    assert!(opens.iter().all(|seen| matches!(seen.outcome, Outcome::Returned(fd) if fd >= 0)));
+    assert!(
+        opens
+            .iter()
+            .all(|seen| matches!(seen.outcome, Outcome::Returned(fd) if fd >= 0))
+    );
     assert!(counters.followed >= 1, "{counters:?}");
 }
 
@@ -196,7 +231,11 @@ fn stdio_plan() -> Plan {
         (Syscall::DUP2, second.clone()),
         (Syscall::DUP3, second),
     ];
-    calls.extend(always(&[Syscall::EXECVE, Syscall::SOCKET, Syscall::SOCKETPAIR]));
+    calls.extend(always(&[
+        Syscall::EXECVE,
+        Syscall::SOCKET,
+        Syscall::SOCKETPAIR,
+    ]));
     plan(&calls, StdioWatch::Sockets)
 }
 
@@ -221,12 +260,22 @@ libc.dup(fd)
     let (seen, counters) = watch(&stdio_plan(), &script);
     assert!(counters.stdio_watches >= 1, "{counters:?}");
     // The call that starts the watch is judged like any other.
-    assert_eq!(seen.iter().filter(|seen| seen.kind == "socketpair").count(), 1, "{counters:?}");
-    seen.iter().filter(|seen| seen.kind == "dup").map(|seen| seen.outcome).collect()
+    assert_eq!(
+        seen.iter().filter(|seen| seen.kind == "socketpair").count(),
+        1,
+        "{counters:?}"
+    );
+    seen.iter()
+        .filter(|seen| seen.kind == "dup")
+        .map(|seen| seen.outcome)
+        .collect()
 }
 
 fn a_plain_dup_into_a_closed_standard_descriptor_is_seen() {
-    assert_eq!(dups("pair(); libc.close(0)"), [Outcome::Returned(0), Outcome::Returned(1)]);
+    assert_eq!(
+        dups("pair(); libc.close(0)"),
+        [Outcome::Returned(0), Outcome::Returned(1)]
+    );
 }
 
 fn a_socket_made_after_a_standard_descriptor_was_closed_starts_the_watch() {
@@ -235,7 +284,10 @@ fn a_socket_made_after_a_standard_descriptor_was_closed_starts_the_watch() {
 }
 
 fn programs_that_close_their_output_without_sockets_are_left_alone() {
-    let (seen, counters) = watch(&stdio_plan(), "cat /dev/null; ls / >/dev/null; exec 0<&-; /bin/true");
+    let (seen, counters) = watch(
+        &stdio_plan(),
+        "cat /dev/null; ls / >/dev/null; exec 0<&-; /bin/true",
+    );
     assert_eq!(counters.stdio_watches, 0, "{counters:?}");
     assert_eq!(seen.iter().filter(|seen| seen.kind == "execve").count(), 4);
 }
@@ -297,7 +349,9 @@ os.open(f, os.O_RDONLY)
 os.wait(); os.unlink(f); os.rmdir(d)
 '"#;
     let (seen, counters) = watch(&plan(&always(&[Syscall::OPENAT]), StdioWatch::Off), script);
-    let hostname = seen.iter().filter(|seen| seen.path.as_deref() == Some(b"/etc/hostname"));
+    let hostname = seen
+        .iter()
+        .filter(|seen| seen.path.as_deref() == Some(b"/etc/hostname"));
     assert_eq!(hostname.count(), 1, "{counters:?}");
     let fifo = seen.iter().filter(|seen| {
         seen.path.as_ref().is_some_and(|path| path.ends_with(b"/f"))
@@ -315,9 +369,18 @@ if pid == 0:
 assert os.wait()[1] == 0
 print("traced")
 ' >/dev/null && exec /bin/true"#;
-    let (seen, _) = watch(&plan(&always(&[Syscall::PTRACE, Syscall::EXECVE]), StdioWatch::Off), script);
+    let (seen, _) = watch(
+        &plan(
+            &always(&[Syscall::PTRACE, Syscall::EXECVE]),
+            StdioWatch::Off,
+        ),
+        script,
+    );
     assert!(seen.iter().any(|seen| seen.kind == "ptrace"));
-    assert!(seen.last().expect("seen").path.as_deref() == Some(b"/bin/true"), "{seen:?}");
+    assert!(
+        seen.last().expect("seen").path.as_deref() == Some(b"/bin/true"),
+        "{seen:?}"
+    );
 }
 
 fn an_orphan_keeps_its_killed_parent() {
@@ -331,11 +394,21 @@ if os.fork() == 0:
 os.wait()
 time.sleep(0.6)
 '"#;
-    let calls = [Syscall::EXECVE, Syscall::CLONE, Syscall::FORK, Syscall::VFORK];
+    let calls = [
+        Syscall::EXECVE,
+        Syscall::CLONE,
+        Syscall::FORK,
+        Syscall::VFORK,
+    ];
     let (seen, counters) = watch(&plan(&always(&calls), StdioWatch::Off), script);
-    let exec = seen.iter().find(|seen| seen.path.as_deref() == Some(b"/bin/true"));
+    let exec = seen
+        .iter()
+        .find(|seen| seen.path.as_deref() == Some(b"/bin/true"));
     let parent = exec.expect("seen").parent;
-    assert!(parent.is_some_and(|pid| pid != 1), "{parent:?} {counters:?}");
+    assert!(
+        parent.is_some_and(|pid| pid != 1),
+        "{parent:?} {counters:?}"
+    );
     assert_eq!(counters.guessed_parents, 1, "{counters:?}");
 }
 
@@ -344,7 +417,10 @@ fn parallel_callers_are_all_seen() {
     let script = "for i in 1 2 3 4 5 6 7 8; do \
                   (for j in 1 2 3 4 5 6 7 8 9; do : < /etc/passwd; done) & done; wait";
     let (seen, counters) = watch(&plan, script);
-    let opens = seen.iter().filter(|seen| seen.path.as_deref() == Some(b"/etc/passwd")).count();
+    let opens = seen
+        .iter()
+        .filter(|seen| seen.path.as_deref() == Some(b"/etc/passwd"))
+        .count();
     assert_eq!(opens, 72, "{counters:?}");
 }
 
@@ -371,5 +447,8 @@ fn main() {
     for (name, case) in cases {
         isolated(name, case);
     }
-    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out", cases.len());
+    println!(
+        "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+        cases.len()
+    );
 }

@@ -66,8 +66,10 @@ pub(crate) enum Engine {
 /// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
 /// cannot be executed.
 #[derive(Args, Debug)]
-#[command(after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
-                        and stdout stays open for their alerts.")]
+#[command(
+    after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
+                        and stdout stays open for their alerts."
+)]
 pub(crate) struct Run {
     /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
     #[arg(short = 'r', long = "rules", value_name = "RULES")]

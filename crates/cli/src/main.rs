@@ -50,7 +50,10 @@ fn execute(verb: Verb) -> Outcome {
 
 /// Prints help, the version, or what is wrong with the command line.
 fn refuse(error: &clap::Error) -> ExitCode {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
         // Whoever asked for help has it or does not want it; a closed pipe is no failure.
         let _ = error.print();
         return Exit::Ok.into();

@@ -55,7 +55,10 @@ pub trait World: Sync {
     /// The image of a process that is held before the first instruction of a new program.
     fn image_at_exec(&self, process: &Process, exec_time_ns: u64) -> Image {
         let _ = process;
-        Image { exec_time_ns, ..Image::default() }
+        Image {
+            exec_time_ns,
+            ..Image::default()
+        }
     }
     /// Environment at exec, NUL-separated.
     fn environment(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;

@@ -12,6 +12,8 @@ pub mod ruleset;
 
 pub use alert::{Alert, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};
-pub use engine::{AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, RuleMatching, Scratch};
+pub use engine::{
+    AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, RuleMatching, Scratch,
+};
 pub use load::Loader;
 pub use ruleset::{Priority, Rule, Ruleset};

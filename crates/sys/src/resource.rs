@@ -188,10 +188,21 @@ pub fn set_time_slice(slice: Duration) -> Result<()> {
     let size = size_of::<SchedulingAttributes>() as u32;
     let runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     let nice = nice_value()?;
-    let attributes = SchedulingAttributes { size, nice, runtime, ..Default::default() };
+    let attributes = SchedulingAttributes {
+        size,
+        nice,
+        runtime,
+        ..Default::default()
+    };
     // SAFETY: `attributes` says its own size and lives through the call, which only reads it.
     unsafe {
-        syscall!("sched_setattr", libc::SYS_sched_setattr, 0_i32, &raw const attributes, 0_u32)
+        syscall!(
+            "sched_setattr",
+            libc::SYS_sched_setattr,
+            0_i32,
+            &raw const attributes,
+            0_u32
+        )
     }?;
     Ok(())
 }
@@ -199,7 +210,14 @@ pub fn set_time_slice(slice: Duration) -> Result<()> {
 /// Nice value of the calling thread, which `sched_setattr` would otherwise reset.
 fn nice_value() -> Result<i32> {
     // SAFETY: both arguments are numbers.
-    let raw = unsafe { syscall!("getpriority", libc::SYS_getpriority, libc::PRIO_PROCESS, 0_i32) }?;
+    let raw = unsafe {
+        syscall!(
+            "getpriority",
+            libc::SYS_getpriority,
+            libc::PRIO_PROCESS,
+            0_i32
+        )
+    }?;
     // The raw call answers 20 minus the nice value, so that it is never negative.
     Ok(20 - crate::kernel::number(raw))
 }

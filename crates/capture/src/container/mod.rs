@@ -126,7 +126,11 @@ impl Containers {
             return Ok(Arc::clone(container));
         }
         drop(known);
-        let container = Arc::new(self.find(proc, pid, &place));
+        let mut container = self.find(proc, pid, &place);
+        if container.privileged.is_none() {
+            container.privileged = privileged(proc, pid, &container);
+        }
+        let container = Arc::new(container);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= CACHE_LIMIT {
             // Rare enough that order of use is not worth keeping.
@@ -150,13 +154,13 @@ impl Containers {
 
     fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {
         if let Some(identity) = identify(&place.cgroup) {
-            return self.described(proc, pid, identity);
+            return self.described(identity);
         }
         if place.mount_namespace != self.own.mount_namespace
             && let Ok(mounts) = proc.mountinfo(pid)
             && let Some(identity) = inside::by_mounts(&mounts)
         {
-            return self.described(proc, pid, identity);
+            return self.described(identity);
         }
         if self.agent_on_host {
             return if place.is_initial() {
@@ -174,14 +178,11 @@ impl Containers {
         Container::unknown()
     }
 
-    fn described(&self, proc: &Proc, pid: i32, identity: Identity) -> Container {
+    fn described(&self, identity: Identity) -> Container {
         let mut container = identity.into_container();
         // Inside a container these directories would be the workload's own.
         if self.agent_on_host {
             state::describe(&mut container, &self.state_root);
-        }
-        if container.privileged.is_none() {
-            container.privileged = privileged(proc, pid, &container);
         }
         container
     }
@@ -193,7 +194,7 @@ const SYS_ADMIN: u64 = 1 << 21;
 
 /// Guesses by the bounding set, which only shrinks.
 fn privileged(proc: &Proc, pid: i32, container: &Container) -> Option<bool> {
-    if container.containment != Containment::Known {
+    if container.containment == Containment::Host {
         return None;
     }
     let bounding = proc.status(pid).ok()?.status.cap_bounding;

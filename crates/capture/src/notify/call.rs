@@ -26,17 +26,29 @@ pub(crate) struct Call {
 
 impl Call {
     /// Names the call; `None` for a number that its architecture does not have.
-    pub(crate) fn decode(notification: &sys::notify::Notification, memory: &Memory) -> Option<Self> {
+    pub(crate) fn decode(
+        notification: &sys::notify::Notification,
+        memory: &Memory,
+    ) -> Option<Self> {
         let (arch, syscall) = abi::arch::decode(notification.arch, notification.nr)?;
         let syscall = syscall?;
         let tid = Tid(notification.tid);
         let (syscall, args) = if syscall == Syscall::SOCKETCALL {
-            unpack_socketcall(notification.args, tid, memory).unwrap_or((syscall, notification.args))
+            unpack_socketcall(notification.args, tid, memory)
+                .unwrap_or((syscall, notification.args))
         } else {
             (syscall, notification.args)
         };
         let kind = EventKind::of_syscall(syscall);
-        Some(Self { id: notification.id, tid, arch, syscall, kind, ip: notification.ip, args })
+        Some(Self {
+            id: notification.id,
+            tid,
+            arch,
+            syscall,
+            kind,
+            ip: notification.ip,
+            args,
+        })
     }
 
     /// Whether pointers and longs of the caller are 32 bits wide.

@@ -32,12 +32,19 @@ const LINGERING_LIMIT: usize = 8;
 
 impl Census {
     pub(crate) fn new() -> Result<Self, crate::procfs::ProcError> {
-        Ok(Self { proc: Proc::open()?, deadline: Deadline::new(LINGERING_LIMIT) })
+        Ok(Self {
+            proc: Proc::open()?,
+            deadline: Deadline::new(LINGERING_LIMIT),
+        })
     }
 
     pub(crate) fn identity(&self, pid: Pid) -> Option<Identity> {
         let stat = self.proc.stat(pid.0).ok()?;
-        Some(Identity { ppid: stat.stat.ppid, start: stat.start, comm: stat.comm })
+        Some(Identity {
+            ppid: stat.stat.ppid,
+            start: stat.start,
+            comm: stat.comm,
+        })
     }
 
     pub(crate) fn thread_group(&self, tid: Tid) -> Option<Pid> {
@@ -56,7 +63,9 @@ impl Census {
 
     pub(crate) fn threads(&self, pid: Pid) -> Vec<Tid> {
         let path = format!("/proc/{}/task", pid.0);
-        let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+        let Ok(entries) = std::fs::read_dir(path) else {
+            return Vec::new();
+        };
         entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().map(Tid))
             .collect()
@@ -68,9 +77,15 @@ impl Census {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
             let file = format!("/proc/{}/task/{}/children", pid.0, tid.0);
-            let Ok(text) = std::fs::read(file) else { continue };
+            let Ok(text) = std::fs::read(file) else {
+                continue;
+            };
             let text = String::from_utf8_lossy(&text[..text.len().min(LIST_LIMIT)]);
-            children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid));
+            children.extend(
+                text.split_ascii_whitespace()
+                    .filter_map(|pid| pid.parse().ok())
+                    .map(Pid),
+            );
         }
         children
     }
@@ -78,13 +93,19 @@ impl Census {
     /// Whether descriptors 0, 1 and 2 of the process are open.
     pub(crate) fn has_stdio(&self, pid: Pid) -> bool {
         let mut buffer = [0; LINK_LIMIT];
-        (0..=2).all(|number| self.proc.descriptor_link(pid.0, number, &mut buffer).is_ok())
+        (0..=2).all(|number| {
+            self.proc
+                .descriptor_link(pid.0, number, &mut buffer)
+                .is_ok()
+        })
     }
 
     /// Whether the process has a socket open; true if that cannot be seen.
     pub(crate) fn has_socket(&self, pid: Pid) -> bool {
         let directory = format!("/proc/{}/fd", pid.0);
-        let Ok(entries) = std::fs::read_dir(&directory) else { return true };
+        let Ok(entries) = std::fs::read_dir(&directory) else {
+            return true;
+        };
         let is_socket = |number: i32| {
             let mut buffer = [0; LINK_LIMIT];
             let link = self.proc.descriptor_link(pid.0, number, &mut buffer);
@@ -98,7 +119,8 @@ impl Census {
     /// Whether one of them closes at the next exec.
     pub(crate) fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
         (0..=2).any(|number| {
-            let Ok(text) = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", pid.0)) else {
+            let Ok(text) = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", pid.0))
+            else {
                 return true;
             };
             let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));

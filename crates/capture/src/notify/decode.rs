@@ -35,17 +35,30 @@ pub(crate) struct Decoded<'a> {
 
 /// Reads everything that a call's arguments say.
 pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> {
-    let mut reader = Reader { call, memory, arena, unreadable: false, gone: false };
+    let mut reader = Reader {
+        call,
+        memory,
+        arena,
+        unreadable: false,
+        gone: false,
+    };
     let specs = call.kind.spec().params;
     let params = arena.alloc_slice_fill_iter(specs.iter().map(|spec| reader.param(spec.source)));
     let descriptor = reader.descriptor(params);
-    Decoded { params, descriptor, unreadable: reader.unreadable, gone: reader.gone }
+    Decoded {
+        params,
+        descriptor,
+        unreadable: reader.unreadable,
+        gone: reader.gone,
+    }
 }
 
 impl<'a> Decoded<'a> {
     /// The same with the result filled in.
     pub(crate) fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {
-        let Outcome::Returned(result) = outcome else { return *self };
+        let Outcome::Returned(result) = outcome else {
+            return *self;
+        };
         let faulted = result == -14;
         let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source) {
             (_, ParamSource::Result) => Param::Int(result),
@@ -55,8 +68,14 @@ impl<'a> Decoded<'a> {
         };
         let sources = call.kind.spec().params.iter().map(|spec| spec.source);
         let params = arena.alloc_slice_fill_iter(self.params.iter().zip(sources).map(fill));
-        let descriptor = self.descriptor.map(|known| known_at_exit(known, call, result));
-        Self { params, descriptor, ..*self }
+        let descriptor = self
+            .descriptor
+            .map(|known| known_at_exit(known, call, result));
+        Self {
+            params,
+            descriptor,
+            ..*self
+        }
     }
 }
 
@@ -74,7 +93,10 @@ fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -
     if let Some(socket) = &mut descriptor.socket {
         const EINPROGRESS: i64 = -115;
         let established = result >= 0 || result == EINPROGRESS;
-        let named = matches!(call.kind.spec().descriptor, DescriptorSource::Addressed { .. });
+        let named = matches!(
+            call.kind.spec().descriptor,
+            DescriptorSource::Addressed { .. }
+        );
         if socket.connected == Known::NotYet {
             socket.connected = Known::Yes(established && named);
         }
@@ -112,7 +134,9 @@ impl<'a> Reader<'_, 'a> {
             ParamSource::Text(position) => self.text(call.raw(position)),
             ParamSource::Texts(position) => {
                 let width = if call.is_32_bit() { 4 } else { 8 };
-                let texts = self.memory.texts(call.tid, call.raw(position), width, self.arena);
+                let texts = self
+                    .memory
+                    .texts(call.tid, call.raw(position), width, self.arena);
                 self.readable(texts).map_or(Param::Unreadable, Param::Texts)
             }
             ParamSource::Field { arg, offset, size } => {
@@ -138,7 +162,12 @@ impl<'a> Reader<'_, 'a> {
 
     fn register(&self, position: u8) -> Param<'a> {
         use abi::ArgKind;
-        let kind = self.call.syscall.args().get(usize::from(position)).map(|spec| spec.kind);
+        let kind = self
+            .call
+            .syscall
+            .args()
+            .get(usize::from(position))
+            .map(|spec| spec.kind);
         match kind {
             Some(ArgKind::Fd | ArgKind::DirFd | ArgKind::Int32 | ArgKind::Pid) => {
                 Param::Int(i64::from(self.call.int(position)))
@@ -176,10 +205,16 @@ impl<'a> Reader<'_, 'a> {
             DescriptorSource::Duplicated(_) => Some(unresolved(Known::NotYet)),
             DescriptorSource::Accepted(_) => Some(unresolved(Known::NotYet)),
             DescriptorSource::CreatedSocket => Some(self.created_socket()),
-            DescriptorSource::Created(kind) => {
-                Some(Descriptor { kind: Known::Yes(kind), ..unresolved(Known::NotYet) })
-            }
-            DescriptorSource::Addressed { fd, address, len, remote } => {
+            DescriptorSource::Created(kind) => Some(Descriptor {
+                kind: Known::Yes(kind),
+                ..unresolved(Known::NotYet)
+            }),
+            DescriptorSource::Addressed {
+                fd,
+                address,
+                len,
+                remote,
+            } => {
                 let length = u64::from(self.call.int(len).unsigned_abs());
                 Some(self.addressed(call.int(fd), call.raw(address), length, remote))
             }
@@ -189,22 +224,37 @@ impl<'a> Reader<'_, 'a> {
 
     fn opened(&self, params: &[Param<'a>], name: u8, flags: u8) -> Descriptor<'a> {
         let name = match params.get(usize::from(name)) {
-            Some(Param::Text(raw)) => Name::Passed { raw, base: self.base(name) },
+            Some(Param::Text(raw)) => Name::Passed {
+                raw,
+                base: self.base(name),
+            },
             Some(Param::Unreadable) => Name::Unreadable,
             _ => Name::None,
         };
         let kind = match params.get(usize::from(flags)) {
-            Some(Param::Uint(flags)) if is_directory(*flags) => Known::Yes(DescriptorKind::Directory),
+            Some(Param::Uint(flags)) if is_directory(*flags) => {
+                Known::Yes(DescriptorKind::Directory)
+            }
             Some(Param::Unreadable) => Known::NotYet,
             _ => Known::Yes(DescriptorKind::File),
         };
-        Descriptor { name, kind, ..unresolved(Known::NotYet) }
+        Descriptor {
+            name,
+            kind,
+            ..unresolved(Known::NotYet)
+        }
     }
 
     /// The directory descriptor that the path parameter at this index starts at.
     fn base(&self, param: u8) -> Option<i32> {
         let source = self.call.kind.spec().params.get(usize::from(param))?.source;
-        let ParamSource::Path { base: Some(position), .. } = source else { return None };
+        let ParamSource::Path {
+            base: Some(position),
+            ..
+        } = source
+        else {
+            return None;
+        };
         let descriptor = self.call.int(position);
         (descriptor != AT_FDCWD).then_some(descriptor)
     }
@@ -222,7 +272,11 @@ impl<'a> Reader<'_, 'a> {
             connected: Known::Yes(false),
             name_changed: Known::Yes(false),
         };
-        Descriptor { kind: Known::Yes(kind), socket: Some(socket), ..unresolved(Known::NotYet) }
+        Descriptor {
+            kind: Known::Yes(kind),
+            socket: Some(socket),
+            ..unresolved(Known::NotYet)
+        }
     }
 
     fn addressed(&mut self, fd: i32, address: u64, len: u64, remote: bool) -> Descriptor<'a> {
@@ -233,29 +287,47 @@ impl<'a> Reader<'_, 'a> {
         }
         let len = usize::try_from(len.min(ADDRESS_LIMIT)).expect("bounded");
         let bytes = self.memory.bytes(self.call.tid, address, len, self.arena);
-        let Some(bytes) = self.readable(bytes) else { return unresolved(number) };
+        let Some(bytes) = self.readable(bytes) else {
+            return unresolved(number);
+        };
         // Too short for its family: the kernel refuses it.
-        let Some(address) = sockets::parse_address(bytes) else { return unresolved(number) };
+        let Some(address) = sockets::parse_address(bytes) else {
+            return unresolved(number);
+        };
         let endpoint = address.endpoint().map_or(Known::Never, Known::Yes);
         let socket = Socket {
             transport: Known::NotYet,
             local: if remote { Known::NotYet } else { endpoint },
             remote: if remote { endpoint } else { Known::NotYet },
             role: if remote { Role::Client } else { Role::Server },
-            unix_path: address.unix_path().map(|path| &*self.arena.alloc_slice_copy(&path)),
+            unix_path: address
+                .unix_path()
+                .map(|path| &*self.arena.alloc_slice_copy(&path)),
             connected: Known::NotYet,
             name_changed: Known::NotYet,
         };
         let kind = Known::Yes(kind_of_address(&address));
-        Descriptor { kind, socket: Some(socket), ..unresolved(number) }
+        Descriptor {
+            kind,
+            socket: Some(socket),
+            ..unresolved(number)
+        }
     }
 
     /// `struct msghdr` starts with the pointer to the address and its length.
     fn message(&mut self, fd: i32, message: u8) -> Descriptor<'a> {
-        let (width, pointer) = if self.call.is_32_bit() { (4, 4) } else { (8, 8) };
+        let (width, pointer) = if self.call.is_32_bit() {
+            (4, 4)
+        } else {
+            (8, 8)
+        };
         let mut header = [0_u8; 12];
         let header = &mut header[..width + 4];
-        if self.memory.read_exact(self.call.tid, self.call.raw(message), header).is_none() {
+        if self
+            .memory
+            .read_exact(self.call.tid, self.call.raw(message), header)
+            .is_none()
+        {
             self.unreadable = true;
             return unresolved(Known::Yes(i64::from(fd)));
         }
@@ -291,18 +363,25 @@ pub(crate) fn resolve<'a>(
 ) -> Descriptor<'a> {
     let number = match call.kind.spec().descriptor {
         DescriptorSource::Duplicated(fd) => Some(call.int(fd)),
-        DescriptorSource::Accepted(_) => {
-            result.and_then(|result| i32::try_from(result).ok()).filter(|fd| *fd >= 0)
-        }
+        DescriptorSource::Accepted(_) => result
+            .and_then(|result| i32::try_from(result).ok())
+            .filter(|fd| *fd >= 0),
         DescriptorSource::Argument(fd)
         | DescriptorSource::Addressed { fd, .. }
         | DescriptorSource::Message { fd, .. } => Some(call.int(fd)),
         _ => None,
     };
-    let Some(number) = number else { return descriptor };
-    let Some(found) = census.descriptor(pid, call.tid, number) else { return descriptor };
+    let Some(number) = number else {
+        return descriptor;
+    };
+    let Some(found) = census.descriptor(pid, call.tid, number) else {
+        return descriptor;
+    };
     let connecting = result.is_none()
-        && matches!(call.kind.spec().descriptor, DescriptorSource::Addressed { remote: true, .. });
+        && matches!(
+            call.kind.spec().descriptor,
+            DescriptorSource::Addressed { remote: true, .. }
+        );
     merge(descriptor, &found, connecting, arena)
 }
 
@@ -322,7 +401,9 @@ fn merge<'a>(
     }
     descriptor.device = kernel.device;
     descriptor.inode = kernel.inode;
-    let Some(kernel) = kernel.socket else { return descriptor };
+    let Some(kernel) = kernel.socket else {
+        return descriptor;
+    };
     let path = |path: Option<&[u8]>| path.map(|path| &*arena.alloc_slice_copy(path));
     let Some(mut socket) = descriptor.socket else {
         let own = Socket {
@@ -340,10 +421,10 @@ fn merge<'a>(
     socket.transport = kernel.transport;
     // A socket that is about to be connected gets its own address by that.
     let is_bound = matches!(kernel.local, Known::Yes(local) if local.port != 0);
-    if socket.local == Known::NotYet && (is_bound || !connecting) {
+    if !matches!(socket.local, Known::Yes(_)) && (is_bound || !connecting) {
         socket.local = kernel.local;
     }
-    if socket.remote == Known::NotYet {
+    if !matches!(socket.remote, Known::Yes(_)) {
         socket.remote = kernel.remote;
     }
     socket.unix_path = socket.unix_path.or_else(|| path(kernel.unix_path));
@@ -414,7 +495,9 @@ impl Decoded<'_> {
     pub(crate) fn detach(&self) -> OwnedDecoded {
         let params = self.params.iter().map(owned_param).collect();
         let descriptor = self.descriptor.map(|descriptor| {
-            let unix_path = descriptor.socket.and_then(|socket| socket.unix_path.map(<[u8]>::to_vec));
+            let unix_path = descriptor
+                .socket
+                .and_then(|socket| socket.unix_path.map(<[u8]>::to_vec));
             let socket = descriptor.socket.map(|socket| Socket {
                 transport: socket.transport,
                 local: socket.local,
@@ -434,7 +517,11 @@ impl Decoded<'_> {
             };
             (plain, owned_name(descriptor.name), unix_path)
         });
-        OwnedDecoded { params, descriptor, unreadable: self.unreadable }
+        OwnedDecoded {
+            params,
+            descriptor,
+            unreadable: self.unreadable,
+        }
     }
 }
 
@@ -466,15 +553,28 @@ impl OwnedDecoded {
             let name = match name {
                 OwnedName::None => Name::None,
                 OwnedName::Unreadable => Name::Unreadable,
-                OwnedName::Passed { raw, base } => Name::Passed { raw: copy(raw), base: *base },
+                OwnedName::Passed { raw, base } => Name::Passed {
+                    raw: copy(raw),
+                    base: *base,
+                },
                 OwnedName::Resolved(path) => Name::Resolved(copy(path)),
             };
-            let socket = plain
-                .socket
-                .map(|socket| Socket { unix_path: unix_path.as_ref().map(copy), ..socket });
-            Descriptor { name, socket, ..*plain }
+            let socket = plain.socket.map(|socket| Socket {
+                unix_path: unix_path.as_ref().map(copy),
+                ..socket
+            });
+            Descriptor {
+                name,
+                socket,
+                ..*plain
+            }
         });
-        Decoded { params, descriptor, unreadable: self.unreadable, gone: false }
+        Decoded {
+            params,
+            descriptor,
+            unreadable: self.unreadable,
+            gone: false,
+        }
     }
 }
 
@@ -495,7 +595,10 @@ fn owned_name(name: Name<'_>) -> OwnedName {
     match name {
         Name::None => OwnedName::None,
         Name::Unreadable => OwnedName::Unreadable,
-        Name::Passed { raw, base } => OwnedName::Passed { raw: raw.to_vec(), base },
+        Name::Passed { raw, base } => OwnedName::Passed {
+            raw: raw.to_vec(),
+            base,
+        },
         Name::Resolved(path) => OwnedName::Resolved(path.to_vec()),
     }
 }

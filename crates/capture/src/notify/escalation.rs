@@ -94,8 +94,17 @@ fn wait_for_stop(abandoned: &mut Vec<i32>) -> Stop {
 }
 
 fn stopped_at(tid: i32, status: Status) -> Stop {
-    let held = Held { tid, signal: delivered(status) };
-    if matches!(status, Status::PtraceEvent { event: ptrace::EVENT_EXEC, .. }) {
+    let held = Held {
+        tid,
+        signal: delivered(status),
+    };
+    if matches!(
+        status,
+        Status::PtraceEvent {
+            event: ptrace::EVENT_EXEC,
+            ..
+        }
+    ) {
         return Stop::Returned { result: 0, held };
     }
     let Ok(mut registers) = ptrace::registers(tid) else {
@@ -121,9 +130,13 @@ pub(crate) fn is_own_interruption(tid: i32, registers: &mut ptrace::Registers) -
 
 /// Whether a signal that is not blocked waits for the thread.
 fn has_deliverable_signal(tid: i32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else { return true };
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return true;
+    };
     let mask = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
     };
     match (mask("SigPnd"), mask("ShdPnd"), mask("SigBlk")) {

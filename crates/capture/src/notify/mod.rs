@@ -159,9 +159,15 @@ impl<J: Judge> Shared<J> {
     fn new(parts: Parts<J>) -> std::io::Result<Self> {
         let mut interest = vec![Interest::default(); Syscall::all().len()];
         for (syscall, call) in &parts.plan.calls {
-            let judged = call.reasons.iter().any(|reason| matches!(reason, Reason::Rule(_)));
+            let judged = call
+                .reasons
+                .iter()
+                .any(|reason| matches!(reason, Reason::Rule(_)));
             for variant in Syscall::all().filter(|variant| variant.base() == syscall.base()) {
-                interest[variant.index()] = Interest { trapped: true, judged };
+                interest[variant.index()] = Interest {
+                    trapped: true,
+                    judged,
+                };
             }
         }
         Ok(Self {
@@ -234,7 +240,10 @@ impl<J: Judge> Shared<J> {
     pub(crate) fn wait_until_parallel(&self) -> bool {
         let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
         while *mode == Mode::Single && !self.has_ended() {
-            mode = self.mode_changed.wait(mode).unwrap_or_else(PoisonError::into_inner);
+            mode = self
+                .mode_changed
+                .wait(mode)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         !self.has_ended()
     }
@@ -295,7 +304,8 @@ impl Seat {
     /// The caller's memory has been read. False: the call was taken away.
     pub(crate) fn proceed(&self) -> bool {
         let exchange =
-            self.state.compare_exchange(READING, WORKING, Ordering::AcqRel, Ordering::Acquire);
+            self.state
+                .compare_exchange(READING, WORKING, Ordering::AcqRel, Ordering::Acquire);
         exchange.is_ok() || self.state.load(Ordering::Acquire) == IDLE
     }
 
@@ -352,23 +362,25 @@ pub(crate) fn spawn_receiver<J: Judge + 'static>(
     unfinished: Option<Notification>,
 ) -> std::io::Result<()> {
     let (shared, seat) = (Arc::clone(shared), Arc::clone(seat));
-    std::thread::Builder::new().name("receiver".to_owned()).spawn(move || {
-        seat.set_thread(rustix::thread::gettid().as_raw_nonzero().get());
-        // Every call waits for this thread. Where it is refused, callers wait a little longer.
-        let _ = sys::resource::set_time_slice(RECEIVER_SLICE);
-        let mut unfinished = unfinished;
-        loop {
-            let receiver = Receiver::new(Arc::clone(&shared), Arc::clone(&seat));
-            let run = std::panic::AssertUnwindSafe(|| receiver.run(unfinished.take()));
-            if std::panic::catch_unwind(run).is_ok() {
-                seat.end();
-                return;
+    std::thread::Builder::new()
+        .name("receiver".to_owned())
+        .spawn(move || {
+            seat.set_thread(rustix::thread::gettid().as_raw_nonzero().get());
+            // Every call waits for this thread. Where it is refused, callers wait a little longer.
+            let _ = sys::resource::set_time_slice(RECEIVER_SLICE);
+            let mut unfinished = unfinished;
+            loop {
+                let receiver = Receiver::new(Arc::clone(&shared), Arc::clone(&seat));
+                let run = std::panic::AssertUnwindSafe(|| receiver.run(unfinished.take()));
+                if std::panic::catch_unwind(run).is_ok() {
+                    seat.end();
+                    return;
+                }
+                // The panic hook has said why. Its call must not stay parked.
+                Counters::add(&shared.counters.receiver_panics);
+                shared.answer(seat.current().id);
             }
-            // The panic hook has said why. Its call must not stay parked.
-            Counters::add(&shared.counters.receiver_panics);
-            shared.answer(seat.current().id);
-        }
-    })?;
+        })?;
     Ok(())
 }
 

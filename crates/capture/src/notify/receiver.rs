@@ -144,8 +144,14 @@ impl<J: Judge> Receiver<J> {
             return;
         }
         let live = Live::default();
-        let mut view =
-            View { call, time_ns, decoded, outcome: Outcome::Pending, live: &live, arena };
+        let mut view = View {
+            call,
+            time_ns,
+            decoded,
+            outcome: Outcome::Pending,
+            live: &live,
+            arena,
+        };
         let for_rules_only = role == Role::Plain && !shared.concerns_stdio(call);
         if for_rules_only && self.worker.weigh_strings(&view) == Weight::Reject {
             Counters::add(&counters.rejected_at_strings);
@@ -169,7 +175,14 @@ impl<J: Judge> Receiver<J> {
             return;
         }
         if let Some(descriptor) = view.decoded.descriptor {
-            let resolved = decode::resolve(&shared.tree.census, call, descriptor, None, process.pid, arena);
+            let resolved = decode::resolve(
+                &shared.tree.census,
+                call,
+                descriptor,
+                None,
+                process.pid,
+                arena,
+            );
             view.decoded.descriptor = Some(resolved);
         }
         match self.worker.weigh_entry(&view, &process) {
@@ -187,13 +200,16 @@ impl<J: Judge> Receiver<J> {
     /// spare) is an unknown process, never a reason to let a call pass unseen. `None`: it ended.
     fn caller(&self, call: &Call) -> Option<Arc<Process>> {
         let shared = &self.worker.shared;
-        shared.tree.of_thread(call.tid, &shared.counters).or_else(|| {
-            let waits = shared.listener.is_valid(call.id).unwrap_or(false);
-            waits.then(|| {
-                Counters::add(&shared.counters.unknown_callers);
-                Arc::new(super::tree::stranger(call.tid))
+        shared
+            .tree
+            .of_thread(call.tid, &shared.counters)
+            .or_else(|| {
+                let waits = shared.listener.is_valid(call.id).unwrap_or(false);
+                waits.then(|| {
+                    Counters::add(&shared.counters.unknown_callers);
+                    Arc::new(super::tree::stranger(call.tid))
+                })
             })
-        })
     }
 
     /// Before the call goes on: what only this moment can tell.
@@ -277,7 +293,14 @@ impl<J: Judge> Receiver<J> {
     }
 
     fn finish(&mut self, view: &View<'_>, outcome: Outcome, process: &Arc<Process>) {
-        self.worker.finish(view.call, view.time_ns, &view.decoded, outcome, process, view.arena);
+        self.worker.finish(
+            view.call,
+            view.time_ns,
+            &view.decoded,
+            outcome,
+            process,
+            view.arena,
+        );
     }
 
     /// The result of an exec is always learnt. A program that may start with one of descriptors
@@ -313,9 +336,8 @@ impl<J: Judge> Receiver<J> {
         }
         // Shells close standard output on the way to redirecting it; by now it is open again.
         let census = &tree.census;
-        let is_whole = || {
-            census.has_stdio(process.pid) && !census.closes_stdio_on_exec(process.pid)
-        };
+        let is_whole =
+            || census.has_stdio(process.pid) && !census.closes_stdio_on_exec(process.pid);
         if effect == Effect::MakesSocket && is_whole() {
             return tree.clear_stdio(process.pid);
         }
@@ -330,7 +352,10 @@ impl<J: Judge> Receiver<J> {
         match shared.tracer.claim(call, decode) {
             Claim::Nothing => false,
             Claim::Again(followed) => {
-                shared.tracer.request(Request::Follow { followed, id: call.id });
+                shared.tracer.request(Request::Follow {
+                    followed,
+                    id: call.id,
+                });
                 true
             }
             Claim::Restarted => {

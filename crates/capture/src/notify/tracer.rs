@@ -45,7 +45,12 @@ impl Followed {
         process: &Arc<Process>,
     ) -> Self {
         let process = Arc::clone(process);
-        Self { call: *call, time_ns, decoded: decoded.detach(), process }
+        Self {
+            call: *call,
+            time_ns,
+            decoded: decoded.detach(),
+            process,
+        }
     }
 
     /// Whether a trapped call is this one made again.
@@ -57,7 +62,14 @@ impl Followed {
     /// Concludes it.
     pub(crate) fn finish<J: Judge>(&self, worker: &mut Worker<J>, outcome: Outcome, arena: &Bump) {
         let decoded = self.decoded.borrow(arena);
-        worker.finish(&self.call, self.time_ns, &decoded, outcome, &self.process, arena);
+        worker.finish(
+            &self.call,
+            self.time_ns,
+            &decoded,
+            outcome,
+            &self.process,
+            arena,
+        );
     }
 }
 
@@ -137,7 +149,12 @@ impl TracerHandle {
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags)?;
-        Ok(Self { active: AtomicUsize::new(0), state: Mutex::default(), execs: Mutex::default(), wake })
+        Ok(Self {
+            active: AtomicUsize::new(0),
+            state: Mutex::default(),
+            execs: Mutex::default(),
+            wake,
+        })
     }
 
     /// Whether [`TracerHandle::claim`] can answer anything but `Nothing`.
@@ -173,9 +190,15 @@ impl TracerHandle {
         if let Some(followed) = state.expected.remove(&call.tid) {
             self.count(&state);
             let same = followed.is_again(call, decode);
-            return if same { Claim::Again(followed) } else { Claim::Interrupted(followed) };
+            return if same {
+                Claim::Again(followed)
+            } else {
+                Claim::Interrupted(followed)
+            };
         }
-        let Some(tracee) = state.traced.get_mut(&call.tid) else { return Claim::Nothing };
+        let Some(tracee) = state.traced.get_mut(&call.tid) else {
+            return Claim::Nothing;
+        };
         match tracee.awaited.take() {
             Some(awaited) if awaited.is_again(call, decode) => {
                 tracee.awaited = Some(awaited);
@@ -200,7 +223,11 @@ impl TracerHandle {
     /// Whether the process is watched already.
     pub(crate) fn watches(&self, pid: Pid) -> bool {
         self.is_active()
-            && self.state().traced.values().any(|tracee| tracee.pid == pid && tracee.watched)
+            && self
+                .state()
+                .traced
+                .values()
+                .any(|tracee| tracee.pid == pid && tracee.watched)
     }
 
     /// An exec is about to be let go.
@@ -218,9 +245,13 @@ impl TracerHandle {
         }
         let mut state = self.state();
         let leader = Tid(pid.0);
-        state.expected.retain(|_, followed| followed.process.pid != pid);
+        state
+            .expected
+            .retain(|_, followed| followed.process.pid != pid);
         let before = state.traced.len();
-        state.traced.retain(|tid, tracee| tracee.pid != pid || *tid == leader);
+        state
+            .traced
+            .retain(|tid, tracee| tracee.pid != pid || *tid == leader);
         let lost = before - state.traced.len();
         self.count(&state);
         lost
@@ -275,7 +306,10 @@ pub(crate) struct Tracer<J: Judge> {
 impl<J: Judge> Tracer<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>) -> Self {
         let memory = Memory::new(Arc::new(Gauge::default()));
-        Self { worker: Worker::new(shared), memory }
+        Self {
+            worker: Worker::new(shared),
+            memory,
+        }
     }
 
     /// Serves requests and stops until shut down.
@@ -305,7 +339,7 @@ impl<J: Judge> Tracer<J> {
         match request {
             Request::Follow { followed, id } => {
                 let (tid, pid) = (followed.call.tid, followed.process.pid);
-                if !self.seize(tid, pid, Wish::Result(followed.clone())) {
+                if !self.seize(tid, pid, Wish::Result(Box::new(followed.clone()))) {
                     self.unlearnt(&followed);
                 }
                 self.answer(id);
@@ -364,8 +398,13 @@ impl<J: Judge> Tracer<J> {
         }
         // The stop this asks for is where following starts.
         let interrupted = ptrace::interrupt(tid.0).is_ok();
-        let mut tracee =
-            Tracee { pid, watched: false, awaited: None, entered: None, fresh: true };
+        let mut tracee = Tracee {
+            pid,
+            watched: false,
+            awaited: None,
+            entered: None,
+            fresh: true,
+        };
         wish.add_to(&mut tracee);
         shared.tracer.state().traced.insert(tid, tracee);
         interrupted
@@ -445,7 +484,9 @@ impl<J: Judge> Tracer<J> {
             if !std::mem::take(&mut tracee.fresh) || tracee.awaited.is_none() {
                 return;
             }
-            let Ok(mut registers) = ptrace::registers(tid.0) else { return };
+            let Ok(mut registers) = ptrace::registers(tid.0) else {
+                return;
+            };
             let result = registers.result();
             if RESTART_CODES.contains(&result) {
                 return;
@@ -461,11 +502,18 @@ impl<J: Judge> Tracer<J> {
     }
 
     fn at_birth(&mut self, parent: Tid) {
-        let Ok(child) = ptrace::event_message(parent.0) else { return };
-        let Ok(child) = i32::try_from(child) else { return };
+        let Ok(child) = ptrace::event_message(parent.0) else {
+            return;
+        };
+        let Ok(child) = i32::try_from(child) else {
+            return;
+        };
         let watched = {
             let state = self.shared().tracer.state();
-            state.traced.get(&parent).is_some_and(|tracee| tracee.watched)
+            state
+                .traced
+                .get(&parent)
+                .is_some_and(|tracee| tracee.watched)
         };
         self.adopt(Tid(child), watched);
     }
@@ -474,15 +522,30 @@ impl<J: Judge> Tracer<J> {
     /// watched process, has its parent's descriptors.
     fn adopt(&self, child: Tid, watched: bool) {
         // One that has ended already was reported before its birth was.
-        let Some(pid) = self.shared().tree.census.thread_group(child) else { return };
-        let newborn = Tracee { pid, watched, awaited: None, entered: None, fresh: false };
-        self.shared().tracer.state().traced.entry(child).or_insert(newborn);
+        let Some(pid) = self.shared().tree.census.thread_group(child) else {
+            return;
+        };
+        let newborn = Tracee {
+            pid,
+            watched,
+            awaited: None,
+            entered: None,
+            fresh: false,
+        };
+        self.shared()
+            .tracer
+            .state()
+            .traced
+            .entry(child)
+            .or_insert(newborn);
     }
 
     /// The exec of a traced thread succeeded. If that was not the leader it now has the leader's
     /// id; the others are gone.
     fn at_exec(&mut self, tid: Tid) {
-        let former = ptrace::event_message(tid.0).ok().and_then(|tid| i32::try_from(tid).ok());
+        let former = ptrace::event_message(tid.0)
+            .ok()
+            .and_then(|tid| i32::try_from(tid).ok());
         let awaited = {
             let mut state = self.shared().tracer.state();
             if let Some(former) = former.map(Tid)
@@ -503,7 +566,11 @@ impl<J: Judge> Tracer<J> {
 
     fn at_syscall(&mut self, tid: Tid) {
         match ptrace::syscall_info(tid.0) {
-            Ok(ptrace::SyscallInfo { arch, op: SyscallOp::Entry { nr, args }, .. }) => {
+            Ok(ptrace::SyscallInfo {
+                arch,
+                op: SyscallOp::Entry { nr, args },
+                ..
+            }) => {
                 let mut state = self.shared().tracer.state();
                 if let Some(tracee) = state.traced.get_mut(&tid) {
                     tracee.entered = Some((arch, nr, args));
@@ -511,7 +578,10 @@ impl<J: Judge> Tracer<J> {
                 drop(state);
                 resume(tid, 0);
             }
-            Ok(ptrace::SyscallInfo { op: SyscallOp::Exit { rval, .. }, .. }) => {
+            Ok(ptrace::SyscallInfo {
+                op: SyscallOp::Exit { rval, .. },
+                ..
+            }) => {
                 self.returned(tid, rval);
             }
             _ => resume(tid, 0),
@@ -562,20 +632,35 @@ impl<J: Judge> Tracer<J> {
         result: i64,
     ) {
         let shared = Arc::clone(&self.worker.shared);
-        let Ok(number) = u32::try_from(number) else { return };
-        let Some((arch, Some(syscall))) = abi::arch::decode(audit, number) else { return };
+        let Ok(number) = u32::try_from(number) else {
+            return;
+        };
+        let Some((arch, Some(syscall))) = abi::arch::decode(audit, number) else {
+            return;
+        };
         let fills = syscall == abi::Syscall::DUP && (0..=2).contains(&result);
         if !fills || shared.is_trapped(syscall) {
             return;
         }
         let kind = EventKind::of_syscall(syscall);
-        let call = Call { id: 0, tid, arch, syscall, kind, args, ip: 0 };
-        let Some(process) = shared.tree.of_thread(Tid(pid.0), &shared.counters) else { return };
+        let call = Call {
+            id: 0,
+            tid,
+            arch,
+            syscall,
+            kind,
+            args,
+            ip: 0,
+        };
+        let Some(process) = shared.tree.of_thread(Tid(pid.0), &shared.counters) else {
+            return;
+        };
         let arena = Bump::new();
         let decoded = decode::decode(&call, &self.memory, &arena);
         let time_ns = sys::time::now_ns(sys::time::Clock::Real);
         let outcome = Outcome::Returned(result);
-        self.worker.finish(&call, time_ns, &decoded, outcome, &process, &arena);
+        self.worker
+            .finish(&call, time_ns, &decoded, outcome, &process, &arena);
     }
 
     /// All of 0..2 are open: the threads of the process are let go as they stop.
@@ -585,7 +670,11 @@ impl<J: Judge> Tracer<J> {
             shared.tree.clear_stdio(pid);
         }
         let mut state = shared.tracer.state();
-        for (tid, tracee) in state.traced.iter_mut().filter(|(_, tracee)| tracee.pid == pid) {
+        for (tid, tracee) in state
+            .traced
+            .iter_mut()
+            .filter(|(_, tracee)| tracee.pid == pid)
+        {
             tracee.watched = false;
             // A thread that sleeps would keep its tracer for as long as it sleeps.
             let _ = ptrace::interrupt(tid.0);
@@ -620,7 +709,7 @@ impl<J: Judge> Tracer<J> {
 #[derive(Debug)]
 enum Wish {
     /// The result of this call.
-    Result(Followed),
+    Result(Box<Followed>),
     /// Every call, until descriptors 0..2 are open.
     Watch,
 }
@@ -628,7 +717,7 @@ enum Wish {
 impl Wish {
     fn add_to(self, tracee: &mut Tracee) {
         match self {
-            Self::Result(followed) => tracee.awaited = Some(followed),
+            Self::Result(followed) => tracee.awaited = Some(*followed),
             Self::Watch => tracee.watched = true,
         }
     }

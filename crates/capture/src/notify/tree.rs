@@ -77,14 +77,21 @@ impl Node {
         match &self.pidfd {
             Some(pidfd) => !has_ended(pidfd),
             // No descriptor to spare: the pid may have been reused, so the start time decides.
-            None => census.identity(self.process.pid).map(|who| who.start) == Some(self.process.start),
+            None => {
+                census.identity(self.process.pid).map(|who| who.start) == Some(self.process.start)
+            }
         }
     }
 }
 
 impl Tree {
     pub(crate) fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
-        Ok(Self { inner: Mutex::new(Inner::default()), census: Census::new()?, pidfds: AtomicUsize::new(0), transparent })
+        Ok(Self {
+            inner: Mutex::new(Inner::default()),
+            census: Census::new()?,
+            pidfds: AtomicUsize::new(0),
+            transparent,
+        })
     }
 
     /// The process that thread `tid` belongs to; `None` if it is gone.
@@ -105,7 +112,10 @@ impl Tree {
 
     /// A process that is already in the tree.
     pub(crate) fn find(&self, pid: Pid) -> Option<Arc<Process>> {
-        self.inner().nodes.get(&pid).map(|node| Arc::clone(&node.process))
+        self.inner()
+            .nodes
+            .get(&pid)
+            .map(|node| Arc::clone(&node.process))
     }
 
     /// A fork was let go: its child will show up.
@@ -119,7 +129,11 @@ impl Tree {
     ///
     /// Preconditions: the process is parked, so that it has neither ended nor changed.
     pub(crate) fn claim_children(&self, process: &Arc<Process>) {
-        let pending = self.inner().nodes.get(&process.pid).map_or(0, |node| node.forks_pending);
+        let pending = self
+            .inner()
+            .nodes
+            .get(&process.pid)
+            .map_or(0, |node| node.forks_pending);
         if pending == 0 {
             return;
         }
@@ -249,11 +263,19 @@ impl Tree {
         let pidfd = spare.then(|| sys::pidfd::open(pid.0).ok()).flatten();
         let image = self.inherited_image(parent.as_ref());
         let start_ns = start_ns(identity.start);
-        let process =
-            Arc::new(Process::new(pid, identity.start, start_ns, parent.clone(), image, identity.comm));
+        let process = Arc::new(Process::new(
+            pid,
+            identity.start,
+            start_ns,
+            parent.clone(),
+            image,
+            identity.comm,
+        ));
         let mut stdio_suspect = false;
         let first_of_the_workload = origin == Origin::Watched
-            && parent.as_ref().is_none_or(|parent| !self.is_watched(parent));
+            && parent
+                .as_ref()
+                .is_none_or(|parent| !self.is_watched(parent));
         let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
         let mut inner = self.inner();
         if let Some(node) = inner.nodes.get(&pid)
@@ -276,9 +298,11 @@ impl Tree {
             stdio_suspect,
             has_sockets,
         };
-        self.pidfds.fetch_add(usize::from(node.pidfd.is_some()), Ordering::Relaxed);
+        self.pidfds
+            .fetch_add(usize::from(node.pidfd.is_some()), Ordering::Relaxed);
         if let Some(former) = inner.nodes.insert(pid, node) {
-            self.pidfds.fetch_sub(usize::from(former.pidfd.is_some()), Ordering::Relaxed);
+            self.pidfds
+                .fetch_sub(usize::from(former.pidfd.is_some()), Ordering::Relaxed);
         }
         inner.added_since_sweep += 1;
         if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
@@ -319,15 +343,16 @@ impl Inner {
     fn sweep(&mut self, census: &Census) -> usize {
         let mut closed = 0;
         self.added_since_sweep = 0;
-        let ended: Vec<Pid> =
-            self
+        let ended: Vec<Pid> = self
             .nodes
             .iter()
             .filter(|(_, node)| node.origin == Origin::Watched && !node.is_alive(census))
             .map(|(pid, _)| *pid)
             .collect();
         for pid in ended {
-            let Some(node) = self.nodes.remove(&pid) else { continue };
+            let Some(node) = self.nodes.remove(&pid) else {
+                continue;
+            };
             node.process.set_exited();
             closed += usize::from(node.pidfd.is_some());
             if node.forks_pending > 0 {
@@ -353,6 +378,9 @@ pub(crate) fn stranger(tid: Tid) -> Process {
 /// thread is gone.
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     matches!(poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
 }

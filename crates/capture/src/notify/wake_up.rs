@@ -65,7 +65,9 @@ mod tests {
     fn callers_that_queue_switch_to_parallel_and_a_mixed_load_keeps_the_mode() {
         let mut arrivals = Arrivals::default();
         let every = |n: u32, arrivals: &mut Arrivals| {
-            (0..WINDOW).filter_map(|i| arrivals.record(i % n == 0)).next_back()
+            (0..WINDOW)
+                .filter_map(|i| arrivals.record(i % n == 0))
+                .next_back()
         };
         assert_eq!(every(2, &mut arrivals), Some(Mode::Parallel));
         assert_eq!(every(8, &mut arrivals), None);

@@ -48,14 +48,22 @@ pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Resu
     for order in [Order::First, Order::Second] {
         let seat = Arc::new(Seat::new(order));
         spawn_receiver(&shared, &seat, None)?;
-        posts.push(Post { seat, reading_since: None, waiting_since: None });
+        posts.push(Post {
+            seat,
+            reading_since: None,
+            waiting_since: None,
+        });
     }
     std::thread::Builder::new()
         .name("watchdog".to_owned())
         .spawn(move || watch(&shared, posts, tracer))
 }
 
-fn watch<J: Judge + 'static>(shared: &Arc<Shared<J>>, mut posts: Vec<Post>, tracer: JoinHandle<()>) {
+fn watch<J: Judge + 'static>(
+    shared: &Arc<Shared<J>>,
+    mut posts: Vec<Post>,
+    tracer: JoinHandle<()>,
+) {
     let mut stuck = Vec::new();
     while !has_hung_up(&shared.listener) {
         let mut replacements = Vec::new();
@@ -108,13 +116,21 @@ fn look<J: Judge + 'static>(
     let unfinished = post.seat.retire()?;
     Counters::add(&shared.counters.read_timeouts);
     shared.notices.read_timed_out(Pid(unfinished.tid));
-    let order = if post.seat.is_second() { Order::Second } else { Order::First };
+    let order = if post.seat.is_second() {
+        Order::Second
+    } else {
+        Order::First
+    };
     let seat = Arc::new(Seat::new(order));
     // Without a thread the caller would stay parked: let it go unseen rather than hang it.
     if spawn_receiver(shared, &seat, Some(unfinished)).is_err() {
         shared.answer(unfinished.id);
     }
-    Some(Post { seat, reading_since: None, waiting_since: None })
+    Some(Post {
+        seat,
+        reading_since: None,
+        waiting_since: None,
+    })
 }
 
 fn interrupt(seat: &Seat) {

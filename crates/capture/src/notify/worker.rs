@@ -42,19 +42,37 @@ impl<J: Judge> Worker<J> {
             Arc::new(Image::default()),
             Comm::new(b""),
         );
-        Self { shared, scratch, unnamed }
+        Self {
+            shared,
+            scratch,
+            unnamed,
+        }
     }
 
     /// Weighs what registers and strings say, before anything about the caller is known.
     pub(crate) fn weigh_strings(&mut self, view: &View<'_>) -> Weight {
         let image = self.unnamed.image();
-        let event = event(&*self.shared.world, view, Stage::Strings, &self.unnamed, image, 0);
+        let event = event(
+            &*self.shared.world,
+            view,
+            Stage::Strings,
+            &self.unnamed,
+            image,
+            0,
+        );
         self.shared.judge.weigh(&mut self.scratch, &event)
     }
 
     /// Weighs with the caller known.
     pub(crate) fn weigh_entry(&mut self, view: &View<'_>, process: &Process) -> Weight {
-        let event = event(&*self.shared.world, view, Stage::Entry, process, process.image(), 0);
+        let event = event(
+            &*self.shared.world,
+            view,
+            Stage::Entry,
+            process,
+            process.image(),
+            0,
+        );
         self.shared.judge.weigh(&mut self.scratch, &event)
     }
 
@@ -62,10 +80,20 @@ impl<J: Judge> Worker<J> {
     pub(crate) fn conclude(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
         let shared = &*self.shared;
         let number = shared.events.fetch_add(1, Ordering::Relaxed) + 1;
-        let event = event(&*shared.world, view, stage, process, process.image(), number);
+        let event = event(
+            &*shared.world,
+            view,
+            stage,
+            process,
+            process.image(),
+            number,
+        );
         let undecided = shared.judge.conclude(&mut self.scratch, &event);
         if undecided > 0 {
-            shared.counters.undecided.fetch_add(u64::from(undecided), Ordering::Relaxed);
+            shared
+                .counters
+                .undecided
+                .fetch_add(u64::from(undecided), Ordering::Relaxed);
             shared.notices.undecided(&event, undecided);
         }
     }
@@ -85,7 +113,10 @@ impl<J: Judge> Worker<J> {
             self.exec_returned(decoded, outcome, process);
             let succeeded = outcome == Outcome::Returned(0);
             let lost = self.shared.tracer.exec_returned(process.pid, succeeded);
-            self.shared.counters.gone.fetch_add(lost as u64, Ordering::Relaxed);
+            self.shared
+                .counters
+                .gone
+                .fetch_add(lost as u64, Ordering::Relaxed);
         }
         let mut decoded = decoded.returned(call, outcome, arena);
         if let Some(descriptor) = decoded.descriptor {
@@ -104,7 +135,14 @@ impl<J: Judge> Worker<J> {
             decoded.descriptor = Some(resolved);
         }
         let live = Live::default();
-        let view = View { call, time_ns, decoded, outcome, live: &live, arena };
+        let view = View {
+            call,
+            time_ns,
+            decoded,
+            outcome,
+            live: &live,
+            arena,
+        };
         self.conclude(&view, Stage::Exit, process);
     }
 
@@ -123,7 +161,10 @@ impl<J: Judge> Worker<J> {
             }
             Outcome::Returned(_) => {}
             // Whether it succeeded is not known: describe the program that was asked for.
-            _ => process.exec(Arc::new(requested_image(decoded)), requested_comm(decoded, process)),
+            _ => process.exec(
+                Arc::new(requested_image(decoded)),
+                requested_comm(decoded, process),
+            ),
         }
     }
 }
@@ -169,7 +210,10 @@ fn requested<'a>(decoded: &Decoded<'a>) -> (Option<&'a [u8]>, Option<&'a [&'a [u
 
 fn requested_image(decoded: &Decoded<'_>) -> Image {
     let (path, argv) = requested(decoded);
-    let image = Image { exec_time_ns: now_ns(Clock::Real), ..Image::default() };
+    let image = Image {
+        exec_time_ns: now_ns(Clock::Real),
+        ..Image::default()
+    };
     if let Some((exe, args)) = argv.and_then(<[_]>::split_first) {
         let command_line = event::CommandLine {
             exe: exe.to_vec(),
@@ -194,7 +238,9 @@ fn requested_image(decoded: &Decoded<'_>) -> Image {
 
 fn requested_comm(decoded: &Decoded<'_>, process: &Process) -> Comm {
     let base = |path: &[u8]| Comm::new(path.rsplit(|byte| *byte == b'/').next().unwrap_or(path));
-    requested(decoded).0.map_or_else(|| process.last_comm(), base)
+    requested(decoded)
+        .0
+        .map_or_else(|| process.last_comm(), base)
 }
 
 /// What a call means for the engine's own state.

@@ -131,23 +131,40 @@ impl ResolvedDescriptor {
 }
 
 impl ResolvedSocket {
+    /// Which end of its connection the socket is. The kernel does not keep that; the end with a
+    /// port from the range that it gives to clients is the client, and where both have one the
+    /// process itself: a server rarely listens there, a back-connecting shell's master often does.
+    fn role(&self) -> Role {
+        match (self.local, self.remote) {
+            _ if self.listening => Role::Server,
+            (Some(local), Some(remote)) => {
+                let is_server = local.port < FIRST_CLIENT_PORT && remote.port >= FIRST_CLIENT_PORT;
+                if is_server {
+                    Role::Server
+                } else {
+                    Role::Client
+                }
+            }
+            _ => Role::Unknown,
+        }
+    }
+
     /// The same as events carry it.
     pub fn as_socket(&self) -> Socket<'_> {
         Socket {
             transport: known(self.transport),
             local: known(self.local),
             remote: known(self.remote),
-            role: if self.listening {
-                Role::Server
-            } else {
-                Role::Unknown
-            },
+            role: self.role(),
             unix_path: self.unix_path.as_deref(),
             connected: known(self.connected),
             name_changed: Known::Never,
         }
     }
 }
+
+/// Start of `net.ipv4.ip_local_port_range` as the kernel sets it.
+const FIRST_CLIENT_PORT: u16 = 32768;
 
 fn known<T>(value: Option<T>) -> Known<T> {
     value.map_or(Known::Never, Known::Yes)
