@@ -30,7 +30,7 @@ pub(crate) enum Stop {
     Refused,
     /// The caller ended.
     Gone,
-    /// The caller did not stop within the deadline; it stays seized.
+    /// The caller did not stop within the deadline; it stays seized and will stop late.
     Stuck,
 }
 
@@ -51,7 +51,10 @@ const RESTART_ALWAYS: i64 = -513;
 /// `-EINTR`.
 const INTERRUPTED: i64 = -4;
 
-/// Stops the caller after its call. `abandoned`: threads of this tracer that were stuck before.
+/// Stops of threads that did not stop in time when their own turn was.
+pub(crate) type LateStops = Vec<(i32, Status)>;
+
+/// Stops the caller after its call. Stops of other tracees of this thread go into `late`.
 ///
 /// Preconditions: the caller is parked in notification `call.id`.
 /// Postconditions: unless `Refused`, the notification is answered.
@@ -59,7 +62,8 @@ pub(crate) fn stop_after(
     call: &Call,
     listener: &sys::notify::Listener,
     gauge: &Gauge,
-    abandoned: &mut Vec<i32>,
+    is_late: impl Fn(i32) -> bool,
+    late: &mut LateStops,
 ) -> Stop {
     let tid = call.tid.0;
     let is_exec = Role::of(call.syscall) == Role::Exec;
@@ -71,21 +75,19 @@ pub(crate) fn stop_after(
     // An answer that finds nobody means that the caller was killed, which the wait reports too.
     let _ = listener.respond_continue(call.id);
     gauge.enter();
-    let stop = wait_for_stop(abandoned);
+    let stop = wait_for_stop(tid, is_late, late);
     gauge.leave();
     stop
 }
 
-fn wait_for_stop(abandoned: &mut Vec<i32>) -> Stop {
+fn wait_for_stop(caller: i32, is_late: impl Fn(i32) -> bool, late: &mut LateStops) -> Stop {
     loop {
         // Any tracee of this thread, not just the caller by its id: see `Held::tid`.
         match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
-            Ok(Some((tid, status))) if abandoned.contains(&tid) => {
-                abandoned.retain(|stuck| *stuck != tid);
-                release_after(tid, status);
-            }
-            Ok(Some((_, status))) if status.is_end() => return Stop::Gone,
+            Ok(Some((tid, status))) if tid != caller && is_late(tid) => late.push((tid, status)),
             Ok(Some((tid, status))) => return stopped_at(tid, status),
+            // The watchdog's signal. A caller that only waits for a processor will stop.
+            Err(error) if error.is(EINTR) && is_runnable(caller) => {}
             Ok(None) => return Stop::Stuck,
             Err(error) if error.is(EINTR) => return Stop::Stuck,
             Err(_) => return Stop::Gone,
@@ -93,7 +95,19 @@ fn wait_for_stop(abandoned: &mut Vec<i32>) -> Stop {
     }
 }
 
-fn stopped_at(tid: i32, status: Status) -> Stop {
+/// Whether a thread runs or waits for a processor.
+fn is_runnable(tid: i32) -> bool {
+    let Ok(stat) = std::fs::read(format!("/proc/{tid}/stat")) else {
+        return false;
+    };
+    crate::procfs::parse_stat(&stat).is_some_and(|stat| stat.state == b'R')
+}
+
+/// What a stop after a call says.
+pub(crate) fn stopped_at(tid: i32, status: Status) -> Stop {
+    if status.is_end() {
+        return Stop::Gone;
+    }
     let held = Held {
         tid,
         signal: delivered(status),
@@ -150,13 +164,6 @@ fn delivered(status: Status) -> i32 {
     match status {
         Status::Stopped(signal) => signal,
         _ => 0,
-    }
-}
-
-/// Lets a thread that stopped late run on.
-pub(crate) fn release_after(tid: i32, status: Status) {
-    if !status.is_end() {
-        release(tid, delivered(status));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The hot loop: receive, look, let go.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use sys::time::{Clock, now_ns};
 use super::call::Call;
 use super::counters::Counters;
 use super::decode;
-use super::escalation::{self, Stop};
+use super::escalation::{self, LateStops, Stop};
 use super::stdio::{self, Effect};
 use super::tracer::{Claim, Followed, Request};
 use super::wake_up::Arrivals;
@@ -39,7 +40,7 @@ pub(crate) struct Receiver<J: Judge> {
     last_answer_ns: u64,
     last_tid: i32,
     /// Seized callers that did not stop in time; they are looked after between calls.
-    abandoned: Vec<i32>,
+    abandoned: HashMap<i32, Followed>,
 }
 
 impl<J: Judge> Receiver<J> {
@@ -53,7 +54,7 @@ impl<J: Judge> Receiver<J> {
             arrivals: Arrivals::default(),
             last_answer_ns: 0,
             last_tid: 0,
-            abandoned: Vec::new(),
+            abandoned: HashMap::new(),
         }
     }
 
@@ -88,7 +89,7 @@ impl<J: Judge> Receiver<J> {
             return false;
         }
         while !self.abandoned.is_empty() && !shared.has_ended() {
-            self.release_abandoned();
+            self.serve_abandoned();
             if is_readable_within(&shared.listener, ABANDONED_POLL) {
                 break;
             }
@@ -247,12 +248,17 @@ impl<J: Judge> Receiver<J> {
         if is_exec {
             shared.tracer.exec_begins(process.pid);
         }
+        let mut late = LateStops::new();
         let stop = escalation::stop_after(
             call,
             &shared.listener,
             &self.seat.waiting,
-            &mut self.abandoned,
+            |tid| self.abandoned.contains_key(&tid),
+            &mut late,
         );
+        for (tid, status) in late {
+            self.stopped_late(tid, status);
+        }
         match stop {
             Stop::Returned { result, held } => {
                 Counters::add(&counters.escalated);
@@ -284,10 +290,9 @@ impl<J: Judge> Receiver<J> {
                 }
             }
             Stop::Stuck => {
-                self.abandoned.push(call.tid.0);
+                let followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                self.abandoned.insert(call.tid.0, followed);
                 self.seat.set_has_abandoned(true);
-                Counters::add(&counters.escalation_refused);
-                self.finish(view, Outcome::Unlearnt, process);
             }
         }
     }
@@ -373,14 +378,12 @@ impl<J: Judge> Receiver<J> {
         }
     }
 
-    fn release_abandoned(&mut self) {
+    /// Looks after callers that did not stop in time.
+    fn serve_abandoned(&mut self) {
         let options = sys::wait::ALL | sys::wait::NO_THREAD | sys::wait::NO_HANG;
         loop {
             match sys::wait::wait(sys::wait::Target::Any, options) {
-                Ok(Some((tid, status))) => {
-                    escalation::release_after(tid, status);
-                    self.abandoned.retain(|stuck| *stuck != tid);
-                }
+                Ok(Some((tid, status))) => self.stopped_late(tid, status),
                 Ok(None) => break,
                 // Nobody is left to wait for.
                 Err(_) => {
@@ -390,6 +393,31 @@ impl<J: Judge> Receiver<J> {
             }
         }
         self.seat.set_has_abandoned(!self.abandoned.is_empty());
+    }
+
+    /// A caller that had been given up for the moment stopped after its call.
+    fn stopped_late(&mut self, tid: i32, status: sys::wait::Status) {
+        let shared = Arc::clone(&self.worker.shared);
+        let followed = self.abandoned.remove(&tid);
+        match (escalation::stopped_at(tid, status), followed) {
+            (Stop::Returned { result, held }, Some(followed)) => {
+                Counters::add(&shared.counters.followed);
+                followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
+                escalation::release(held.tid, held.signal);
+            }
+            (Stop::Sleeps(held), Some(followed)) => {
+                shared.tracer.expect_again(followed);
+                escalation::release(held.tid, held.signal);
+            }
+            (Stop::Returned { held, .. } | Stop::Sleeps(held), None) => {
+                escalation::release(held.tid, held.signal);
+            }
+            (_, Some(followed)) => {
+                Counters::add(&shared.counters.gone);
+                shared.tracer.exec_returned(followed.process.pid, false);
+            }
+            (_, None) => {}
+        }
     }
 }
 

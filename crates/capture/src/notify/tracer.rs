@@ -34,7 +34,7 @@ pub(crate) struct Followed {
     pub(crate) call: Call,
     time_ns: u64,
     decoded: OwnedDecoded,
-    process: Arc<Process>,
+    pub(crate) process: Arc<Process>,
 }
 
 impl Followed {
