@@ -162,66 +162,6 @@ pub fn affinity(tid: i32) -> Result<Vec<usize>> {
         .collect())
 }
 
-/// `struct sched_attr` in its first version, which every kernel since 3.14 takes.
-#[repr(C)]
-#[derive(Default)]
-struct SchedulingAttributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-/// Asks for a time slice of this length for the calling thread, without changing its share: a
-/// thread with a short slice runs sooner after a wake-up. The kernel keeps it within 0.1 to 100 ms.
-///
-/// # Kernel
-/// 6.12; earlier kernels take the call and do nothing.
-///
-/// # Errors
-/// EPERM where a container's profile forbids it.
-pub fn set_time_slice(slice: Duration) -> Result<()> {
-    let size = size_of::<SchedulingAttributes>() as u32;
-    let runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
-    let nice = nice_value()?;
-    let attributes = SchedulingAttributes {
-        size,
-        nice,
-        runtime,
-        ..Default::default()
-    };
-    // SAFETY: `attributes` says its own size and lives through the call, which only reads it.
-    unsafe {
-        syscall!(
-            "sched_setattr",
-            libc::SYS_sched_setattr,
-            0_i32,
-            &raw const attributes,
-            0_u32
-        )
-    }?;
-    Ok(())
-}
-
-/// Nice value of the calling thread, which `sched_setattr` would otherwise reset.
-fn nice_value() -> Result<i32> {
-    // SAFETY: both arguments are numbers.
-    let raw = unsafe {
-        syscall!(
-            "getpriority",
-            libc::SYS_getpriority,
-            libc::PRIO_PROCESS,
-            0_i32
-        )
-    }?;
-    // The raw call answers 20 minus the nice value, so that it is never negative.
-    Ok(20 - crate::kernel::number(raw))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

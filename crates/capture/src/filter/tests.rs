@@ -264,16 +264,19 @@ fn unlisted_calls_are_decided_without_arguments() {
 }
 
 #[test]
-fn thread_creation_passes_and_clone3_is_refused_until_a_rule_names_it() {
+fn plain_clones_pass_and_clone3_is_refused_until_a_rule_names_it() {
     let audit = Arch::X86_64.audit();
     let options = FilterOptions::notify(Arch::X86_64);
     let program = compile(&floor(), &options).unwrap();
     let clone = Syscall::CLONE.number(Arch::X86_64).unwrap();
     let clone3 = Syscall::CLONE3.number(Arch::X86_64).unwrap();
-    let thread = [0x3d_0f00, 0, 0, 0, 0, 0];
-    assert_eq!(action_of(&program, audit, clone, thread), Action::Allow);
+    for plain in [0x3d_0f00, 0x11, 0x4111] {
+        let args = [plain, 0, 0, 0, 0, 0];
+        assert_eq!(action_of(&program, audit, clone, args), Action::Allow);
+    }
+    let new_pid_namespace = [0x2000_0011, 0, 0, 0, 0, 0];
     assert_eq!(
-        action_of(&program, audit, clone, [0x11, 0, 0, 0, 0, 0]),
+        action_of(&program, audit, clone, new_pid_namespace),
         Action::Notify
     );
     assert_eq!(

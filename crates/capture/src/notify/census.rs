@@ -10,7 +10,10 @@ use crate::sockets::{self, ResolvedDescriptor};
 /// Who a process is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
+    pub(crate) pid: Pid,
     pub(crate) ppid: Pid,
+    /// The session's leader, dead or alive.
+    pub(crate) session: Pid,
     pub(crate) start: StartTime,
     pub(crate) comm: Comm,
 }
@@ -41,7 +44,9 @@ impl Census {
     pub(crate) fn identity(&self, pid: Pid) -> Option<Identity> {
         let stat = self.proc.stat(pid.0).ok()?;
         Some(Identity {
+            pid,
             ppid: stat.stat.ppid,
+            session: Pid(stat.stat.sid),
             start: stat.start,
             comm: stat.comm,
         })

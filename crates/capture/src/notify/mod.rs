@@ -352,9 +352,6 @@ impl Seat {
     }
 }
 
-/// The kernel's shortest: a receiver works for a few microseconds at a time.
-const RECEIVER_SLICE: std::time::Duration = std::time::Duration::from_micros(100);
-
 /// Starts a receiver in a thread of its own.
 pub(crate) fn spawn_receiver<J: Judge + 'static>(
     shared: &Arc<Shared<J>>,
@@ -366,8 +363,6 @@ pub(crate) fn spawn_receiver<J: Judge + 'static>(
         .name("receiver".to_owned())
         .spawn(move || {
             seat.set_thread(rustix::thread::gettid().as_raw_nonzero().get());
-            // Every call waits for this thread. Where it is refused, callers wait a little longer.
-            let _ = sys::resource::set_time_slice(RECEIVER_SLICE);
             let mut unfinished = unfinished;
             loop {
                 let receiver = Receiver::new(Arc::clone(&shared), Arc::clone(&seat));

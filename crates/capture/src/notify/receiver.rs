@@ -164,7 +164,6 @@ impl<J: Judge> Receiver<J> {
             shared.answer(call.id);
             return;
         };
-        self.keep_state(role, &process);
         if role == Role::Exec {
             self.exec(&view, &process);
             return;
@@ -211,16 +210,6 @@ impl<J: Judge> Receiver<J> {
                     Arc::new(super::tree::stranger(call.tid))
                 })
             })
-    }
-
-    /// Before the call goes on: what only this moment can tell.
-    fn keep_state(&self, role: Role, process: &Arc<Process>) {
-        let tree = &self.worker.shared.tree;
-        match role {
-            Role::Exec | Role::Exit => tree.claim_children(process),
-            Role::Fork => tree.forked(process),
-            Role::Plain => {}
-        }
     }
 
     /// Concludes while the caller is parked, then lets it go.

@@ -1,9 +1,10 @@
 //! The watched processes: who they are, whose children they are, what they run.
 //!
 //! A process is keyed by pid while its pidfd says that it lives, and by pid and start time for
-//! ever. It is entered when its first call is trapped, or earlier: while its parent is parked in
-//! a call that could lose it (exec, exit), the parent's unseen children are entered first, so
-//! parentage does not depend on who reaps an orphan.
+//! ever. It is entered when its first call is trapped. Forks and ends of processes are not trapped
+//! (`abi::FLOOR` says why), so the parent of a process that was orphaned before its first call is
+//! inferred from what a child inherits, and counted as a guess; it is always a process of the
+//! workload, never whoever reaps the orphan.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -17,14 +18,16 @@ use super::census::{Census, Identity};
 use super::counters::Counters;
 use crate::procfs::start_ns;
 
-/// How many dead processes that forked shortly before are remembered, to recognise children that
-/// had not made a call yet when their parent was killed.
+/// How many dead processes are remembered, to recognise children that had not made a call yet when
+/// their parent ended.
 const RECENT_DEATHS: usize = 256;
 /// Ancestors above the workload that are looked up; more than any real chain.
 const ANCESTOR_LIMIT: usize = 64;
 /// Processes that are told by pidfd; any more are told by pid and start time, which costs a read of
 /// `/proc` for each call. Below the usual soft limit of 1024 descriptors.
 const PIDFD_LIMIT: usize = 512;
+/// Start times are told in clock ticks.
+const START_RESOLUTION_NS: u64 = 10_000_000;
 /// Threads whose process is remembered; past it the cache starts anew.
 const THREAD_CACHE: usize = 8192;
 /// Entries added between two sweeps for ended processes, at least.
@@ -44,8 +47,10 @@ pub(crate) struct Tree {
 struct Inner {
     nodes: HashMap<Pid, Node>,
     threads: HashMap<Tid, Pid>,
-    /// Processes that ended with children that had not been seen.
+    /// Processes that ended, the last one last.
     recent_deaths: VecDeque<Arc<Process>>,
+    /// The workload's first process: an ancestor of all others.
+    root: Option<Arc<Process>>,
     added_since_sweep: usize,
 }
 
@@ -53,8 +58,6 @@ struct Node {
     process: Arc<Process>,
     /// Readable when the process has ended; `None` if it could not be opened.
     pidfd: Option<OwnedFd>,
-    /// Forks that were let go and whose child has not been seen.
-    forks_pending: u32,
     /// Whether it is a process of the workload, not an ancestor of it.
     origin: Origin,
     /// One of descriptors 0..2 may be closed, or may close at the next exec. Inherited by fork.
@@ -118,34 +121,14 @@ impl Tree {
             .map(|node| Arc::clone(&node.process))
     }
 
-    /// A fork was let go: its child will show up.
-    pub(crate) fn forked(&self, process: &Process) {
-        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
-            node.forks_pending += 1;
-        }
-    }
-
-    /// Enters the unseen children of a process that is about to change or end.
-    ///
-    /// Preconditions: the process is parked, so that it has neither ended nor changed.
-    pub(crate) fn claim_children(&self, process: &Arc<Process>) {
-        let pending = self
-            .inner()
-            .nodes
-            .get(&process.pid)
-            .map_or(0, |node| node.forks_pending);
-        if pending == 0 {
-            return;
-        }
+    /// Enters the unseen children of a process whose state is about to change.
+    fn claim_children(&self, process: &Arc<Process>) {
         for child in self.census.children(process.pid) {
             if self.find(child).is_none()
                 && let Some(stat) = self.census.identity(child)
             {
                 self.insert(child, &stat, Some(Arc::clone(process)), Origin::Watched);
             }
-        }
-        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
-            node.forks_pending = 0;
         }
     }
 
@@ -211,28 +194,42 @@ impl Tree {
         {
             return Some(parent);
         }
-        // The workload's first process, or an orphan whose parent was killed before the orphan's
-        // first call: an end by itself would have claimed it.
-        if let Some(parent) = self.recently_dead_parent(identity) {
+        if let Some(parent) = self.likely_parent(identity) {
             Counters::add(&counters.guessed_parents);
             return Some(parent);
         }
         self.outside(identity.ppid, 0)
     }
 
-    /// A process that died between a fork and the child's first call, by what a child inherits.
-    fn recently_dead_parent(&self, child: &Identity) -> Option<Arc<Process>> {
+    /// The parent of an orphan, by what a child inherits: the name first, then the session. `None`
+    /// for the workload's first process, which is nobody's orphan.
+    fn likely_parent(&self, child: &Identity) -> Option<Arc<Process>> {
         let mut inner = self.inner();
+        let root = inner.root.clone()?;
         self.sweep(&mut inner);
-        let fits = |dead: &&Arc<Process>| dead.start <= child.start;
-        inner
-            .recent_deaths
-            .iter()
-            .rev()
-            .filter(fits)
-            .find(|dead| dead.last_comm() == child.comm)
-            .or_else(|| inner.recent_deaths.iter().rev().find(fits))
-            .cloned()
+        let fits = |process: &Arc<Process>| {
+            process.start <= child.start && process.last_comm() == child.comm
+        };
+        let dead = inner.recent_deaths.iter().rev().find(|dead| fits(dead));
+        let watched =
+            |node: &&Node| node.origin == Origin::Watched && node.process.pid != child.pid;
+        let living = || {
+            let nodes = inner.nodes.values().filter(watched);
+            let fitting = nodes.filter(|node| fits(&node.process));
+            fitting
+                .max_by_key(|node| node.process.start)
+                .map(|node| &node.process)
+        };
+        let leader = || {
+            let leader = inner.nodes.get(&child.session).filter(watched);
+            leader.map(|node| &node.process)
+        };
+        Some(
+            dead.or_else(living)
+                .or_else(leader)
+                .cloned()
+                .unwrap_or(root),
+        )
     }
 
     /// A process that is not watched: an ancestor of the workload.
@@ -261,7 +258,7 @@ impl Tree {
         // Opened before the lock is taken: a system call must not make the other receiver wait.
         let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
         let pidfd = spare.then(|| sys::pidfd::open(pid.0).ok()).flatten();
-        let image = self.inherited_image(parent.as_ref());
+        let image = self.inherited_image(parent.as_ref(), start_ns(identity.start));
         let start_ns = start_ns(identity.start);
         let process = Arc::new(Process::new(
             pid,
@@ -284,7 +281,6 @@ impl Tree {
             return Arc::clone(&node.process);
         }
         if let Some(parent) = parent.and_then(|parent| inner.nodes.get_mut(&parent.pid)) {
-            parent.forks_pending = parent.forks_pending.saturating_sub(1);
             stdio_suspect = parent.stdio_suspect;
             if parent.origin == Origin::Watched {
                 has_sockets = parent.has_sockets;
@@ -293,7 +289,6 @@ impl Tree {
         let node = Node {
             process: Arc::clone(&process),
             pidfd,
-            forks_pending: 0,
             origin,
             stdio_suspect,
             has_sockets,
@@ -304,6 +299,9 @@ impl Tree {
             self.pidfds
                 .fetch_sub(usize::from(former.pidfd.is_some()), Ordering::Relaxed);
         }
+        if first_of_the_workload {
+            inner.root.get_or_insert_with(|| Arc::clone(&process));
+        }
         inner.added_since_sweep += 1;
         if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
             self.sweep(&mut inner);
@@ -313,10 +311,14 @@ impl Tree {
 
     /// What a forked child runs: the image of its parent, if that is watched; the workload's first
     /// process runs the agent's own code until its first exec, and nobody asks about that.
-    fn inherited_image(&self, parent: Option<&Arc<Process>>) -> Arc<Image> {
+    /// A parent that has exec'd since the child was born has another image than the child; that
+    /// one's own is read when somebody asks.
+    fn inherited_image(&self, parent: Option<&Arc<Process>>, born_ns: u64) -> Arc<Image> {
         parent
             .filter(|parent| self.is_watched(parent))
-            .map_or_else(Arc::default, |parent| parent.image())
+            .map(|parent| parent.image())
+            .filter(|image| image.exec_time_ns <= born_ns + START_RESOLUTION_NS)
+            .unwrap_or_default()
     }
 
     fn sweep(&self, inner: &mut Inner) {
@@ -355,9 +357,7 @@ impl Inner {
             };
             node.process.set_exited();
             closed += usize::from(node.pidfd.is_some());
-            if node.forks_pending > 0 {
-                self.recent_deaths.push_back(node.process);
-            }
+            self.recent_deaths.push_back(node.process);
         }
         while self.recent_deaths.len() > RECENT_DEATHS {
             self.recent_deaths.pop_front();

@@ -250,10 +250,6 @@ pub(crate) enum Role {
     Plain,
     /// Replaces the program.
     Exec,
-    /// Makes a process.
-    Fork,
-    /// Ends the process.
-    Exit,
 }
 
 impl Role {
@@ -261,8 +257,6 @@ impl Role {
         use abi::Syscall as S;
         match syscall {
             S::EXECVE | S::EXECVEAT => Self::Exec,
-            S::CLONE | S::CLONE3 | S::FORK | S::VFORK => Self::Fork,
-            S::EXIT_GROUP => Self::Exit,
             _ => Self::Plain,
         }
     }

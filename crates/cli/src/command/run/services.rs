@@ -156,6 +156,8 @@ fn snapshot(counters: &CounterSnapshot, judge: &Engine) -> Snapshot {
             ("read_timeouts", counters.read_timeouts),
             ("undecided", counters.undecided),
             ("gone", counters.gone),
+            ("unknown_callers", counters.unknown_callers),
+            ("receiver_panics", counters.receiver_panics),
             ("unknown_calls", counters.unknown_calls),
             ("guessed_parents", counters.guessed_parents),
             ("stdio_watches", counters.stdio_watches),
