@@ -132,7 +132,7 @@ fn every_background_job_of_a_shell_starts() {
 }
 
 #[test]
-fn no_call_is_interrupted_that_never_is() {
+fn forks_are_never_interrupted_and_opens_are_restarted() {
     Workload {
         script: "interrupted.sh",
         calls: 1000,
