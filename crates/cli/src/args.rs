@@ -77,7 +77,7 @@ pub(crate) struct Run {
     /// Configuration file, as Falco's falco.yaml
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Set one key of the configuration, as in outputs.rate=5 or rules_files[0]=a.yaml; repeatable
+    /// Set one key of the configuration, as in outputs.rate=5; repeatable
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
     /// How events are captured
