@@ -41,7 +41,7 @@ bless: build ## rewrite the expected outputs; review the difference
 
 bench-smoke: build ## run every benchmark once, to see that it still runs
 	$(CARGO) bench --workspace --locked --bench '*' -- --test
-	$(TOLLGATE) bench quick --rounds 1
+	$(TOLLGATE) bench quick --rounds 1 --out "$$(mktemp -d)/smoke"
 
 static: ## build one file that needs no libraries, for the machine at hand
 	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli --target $(HOST)

@@ -3,8 +3,8 @@
 //! The workload runs under one seccomp filter, compiled from the interest plan, that parks a
 //! thread in each planned call and tells the supervisor. A *receiver* looks at the call in stages
 //! ([`event::Stage`]) and lets it go as soon as no rule can match any more. Where the result is
-//! needed it stops the caller once after the call ([`escalation`]). Calls that sleep, and
-//! processes with a standard descriptor closed, are followed by the *tracer* ([`tracer`]). The
+//! needed it stops the caller once after the call (`escalation`). Calls that sleep, and
+//! processes with a standard descriptor closed, are followed by the *tracer* (`tracer`). The
 //! *watchdog* replaces a receiver that a hostile page holds up.
 //!
 //! Nothing can be dropped: a caller waits until its call was looked at.
