@@ -90,8 +90,8 @@ fn cases() -> Vec<(&'static str, Case)> {
             open(Syscall::SYMLINKAT, [1, 3, 1, 0, 0, 0], "/usr/bin/cat"),
         ),
         (
-            "ptrace attach",
-            Case::new(Syscall::PTRACE, [16, 100, 0, 0, 0, 0]),
+            "ptrace peek",
+            Case::new(Syscall::PTRACE, [1, 100, 0, 0, 0, 0]),
         ),
     ]
 }
