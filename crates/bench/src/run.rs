@@ -116,13 +116,19 @@ impl Taken<'_> {
         let before = State::now();
         let execution = executor.execute(&invocation)?;
         let after = State::now();
+        let asked = stats_file.is_some();
         let counters = stats_file.and_then(|path| {
             let text = fs::read_to_string(&path).ok();
-            // Absent when the subject failed before it wrote; that failure is in the sample.
+            // A subject that failed before it wrote has left nothing to remove.
             let _ = fs::remove_file(&path);
             last_counters(&text?)
         });
+        let is_silent = asked && counters.is_none();
         let mut sample = self.sample(&execution, counters.unwrap_or_default());
+        // Nobody can tell what such a run has lost, so its time proves nothing.
+        if is_silent && sample.invalid.is_none() {
+            sample.invalid = Some("the subject wrote no counters".to_owned());
+        }
         sample.load_1m = before.load.map(|load| load[0]);
         sample.steal_ms = after
             .steal_ms
@@ -446,6 +452,34 @@ mod tests {
             assert_eq!(bad[0].invalid.as_deref(), Some(expected));
             assert_eq!(bad[0].stderr.as_deref(), Some("the reason"));
             assert_eq!(bad[0].ns_per_operation(), None);
+        }
+    }
+
+    #[test]
+    fn a_subject_that_was_asked_for_counters_and_wrote_none_is_invalid() {
+        let stop = Stop::new().unwrap();
+        for (written, expected) in [
+            (None, Some("the subject wrote no counters")),
+            (Some("no JSON"), Some("the subject wrote no counters")),
+            (Some(r#"{"cur":{"events":7,"drops":0}}"#), None),
+        ] {
+            let mut plan = plan(1);
+            plan.subjects[0].wrapper = "slow {stats} {}".to_owned();
+            let (_, recording, _) = run_mock(&plan, &stop, |argv, _| {
+                if let (true, Some(text)) = (argv[0] == "slow", written) {
+                    fs::write(&argv[1], text).unwrap();
+                }
+                done(REPORT)
+            });
+            let slow = |sample: &&Sample| sample.subject == "slow";
+            let (asked, others): (Vec<_>, Vec<_>) = recording.samples.iter().partition(slow);
+            assert_eq!((asked.len(), others.len()), (2, 4));
+            assert!(
+                asked
+                    .iter()
+                    .all(|sample| sample.invalid.as_deref() == expected)
+            );
+            assert!(others.iter().all(|sample| sample.invalid.is_none()));
         }
     }
 
