@@ -31,6 +31,12 @@ fn sleeper(world: &LiveWorld, program: &str) -> (Child, Process) {
         .env("MARK", "x")
         .spawn()
         .unwrap();
+    // The kernel wakes the parent of a vfork when the old memory is gone, a moment before the new
+    // program's arguments are in place.
+    let arguments = format!("/proc/{}/cmdline", child.id());
+    while std::fs::read(&arguments).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
     let process = process_of(world, child.id());
     (child, process)
 }
