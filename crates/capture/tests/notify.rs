@@ -84,6 +84,7 @@ fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], stdio: StdioWatch) -> Plan 
     Plan {
         calls: calls.collect(),
         stdio,
+        executable_file: false,
     }
 }
 

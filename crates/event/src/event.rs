@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bumpalo::Bump;
 
 use crate::{
-    Comm, Container, Descriptor, EventKind, Image, Lookup, Process, Stat, Status, Tid, World,
+    Comm, Container, Credentials, Descriptor, EventKind, Image, Lookup, Process, Stat, Status, Tid,
+    World,
 };
 
 /// How much of an event is known. Each stage knows all that the one before knew.
@@ -17,6 +18,8 @@ pub enum Stage {
     /// Also strings and structures that arguments point to, and the directories that relative
     /// paths start at.
     Strings,
+    /// Also what an open descriptor among the arguments is.
+    Descriptor,
     /// Also everything about the process, its ancestors, its user and container.
     Entry,
     /// Also the result: nothing more will be learnt.
@@ -64,8 +67,10 @@ pub struct Live {
     pub comm: OnceCell<Lookup<Comm>>,
     /// Group, session, terminal.
     pub stat: OnceCell<Lookup<Stat>>,
-    /// Credentials.
+    /// Ids and capabilities.
     pub status: OnceCell<Lookup<Status>>,
+    /// User and group.
+    pub credentials: OnceCell<Lookup<Credentials>>,
     /// Container.
     pub container: OnceCell<Arc<Container>>,
 }
@@ -119,7 +124,17 @@ impl<'a> Event<'a> {
         self.live.stat.get_or_init(|| self.world.stat(self.process))
     }
 
-    /// Credentials of the calling thread.
+    /// User and group of the calling thread.
+    pub fn credentials(&self) -> &'a Lookup<Credentials> {
+        self.live
+            .credentials
+            .get_or_init(|| match self.live.status.get() {
+                Some(Lookup::Found(status)) => Lookup::Found(status.credentials),
+                _ => self.world.credentials(self.process, self.tid),
+            })
+    }
+
+    /// Ids and capabilities of the calling thread.
     pub fn status(&self) -> &'a Lookup<Status> {
         self.live
             .status

@@ -33,8 +33,8 @@ pub use kind::{
 };
 pub use plan::{CallPlan, Need, Plan, Reason, StdioWatch};
 pub use process::{
-    Comm, CommandLine, Executable, ExecutableFlags, Image, Pid, Process, StartTime, Stat, Status,
-    Tid,
+    Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,
+    StartTime, Stat, Status, Tid,
 };
 pub use value::{Value, ValueType};
 pub use world::{Group, Lookup, NoWorld, User, World};

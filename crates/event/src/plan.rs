@@ -47,6 +47,9 @@ pub struct Plan {
     pub calls: BTreeMap<Syscall, CallPlan>,
     /// Whether the engine has to notice a `dup` that makes descriptor 0, 1 or 2.
     pub stdio: StdioWatch,
+    /// Whether a rule asks at other events than an exec for the file that the program came from:
+    /// then it has to be looked at when it is exec'd, because it may be gone or changed later.
+    pub executable_file: bool,
 }
 
 /// Which `dup` that makes descriptor 0, 1 or 2 matters. It can make one only while one of them is

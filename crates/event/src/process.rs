@@ -75,10 +75,8 @@ pub struct ExecutableFlags {
 }
 
 /// The executable file of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Executable {
-    /// `/proc/PID/exe`; of a deleted file without the kernel's ` (deleted)` suffix.
-    pub path: Vec<u8>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutableFile {
     /// Where it came from.
     pub flags: ExecutableFlags,
     /// Inode number.
@@ -113,10 +111,8 @@ pub struct Stat {
 /// What `/proc/TID/status` tells and can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
+    /// Effective user and group.
+    pub credentials: Credentials,
     /// Real user id.
     pub real_uid: u32,
     /// Inheritable capabilities.
@@ -137,6 +133,15 @@ pub struct Status {
     pub vsid: i32,
 }
 
+/// Who a thread acts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
 /// One program in one process: from exec to exec. A forked child shares its parent's image.
 #[derive(Debug, Default)]
 pub struct Image {
@@ -144,8 +149,11 @@ pub struct Image {
     pub exec_time_ns: u64,
     /// Filled by the engine at exec, or on first need.
     pub command_line: OnceLock<Option<CommandLine>>,
-    /// Filled by the engine at exec, or on first need.
-    pub executable: OnceLock<Option<Executable>>,
+    /// Path of the executable: `/proc/PID/exe`; of a deleted file without the kernel's
+    /// ` (deleted)` suffix. Filled by the engine at exec, or on first need.
+    pub executable: OnceLock<Option<Vec<u8>>>,
+    /// Filled on first need; at exec if the plan says so ([`crate::Plan::executable_file`]).
+    pub executable_file: OnceLock<Option<ExecutableFile>>,
     /// NUL-separated environment; filled on first need.
     pub environment: OnceLock<Option<Vec<u8>>>,
 }

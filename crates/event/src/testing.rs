@@ -8,8 +8,8 @@ use bumpalo::Bump;
 
 use crate::{
     Comm, CommandLine, Container, Descriptor, DescriptorKind, DescriptorSource, Event, EventKind,
-    Executable, Group, Image, Known, Live, Lookup, Name, Outcome, Param, ParamSource, Pid, Process,
-    Socket, Stage, StartTime, Stat, Status, Tid, User, World,
+    ExecutableFile, Group, Image, Known, Live, Lookup, Name, Outcome, Param, ParamSource, Pid,
+    Process, Socket, Stage, StartTime, Stat, Status, Tid, User, World,
 };
 
 /// What a [`FakeWorld`] tells of one process. Whatever is not set is unknown.
@@ -23,8 +23,10 @@ pub struct Facts {
     pub status: Lookup<Status>,
     /// Arguments.
     pub command_line: Lookup<CommandLine>,
-    /// Executable.
-    pub executable: Lookup<Executable>,
+    /// Path of the executable.
+    pub executable: Lookup<Vec<u8>>,
+    /// File of the executable.
+    pub executable_file: Lookup<ExecutableFile>,
     /// Environment.
     pub environment: Lookup<Vec<u8>>,
     /// Login uid.
@@ -39,6 +41,7 @@ impl Default for Facts {
             status: Lookup::Unknown,
             command_line: Lookup::Unknown,
             executable: Lookup::Unknown,
+            executable_file: Lookup::Unknown,
             environment: Lookup::Unknown,
             login_uid: Lookup::Unknown,
         }
@@ -121,8 +124,12 @@ impl World for FakeWorld {
         self.of(process, |facts| &facts.command_line)
     }
 
-    fn executable(&self, process: &Process, _: &Image) -> Lookup<Executable> {
+    fn executable(&self, process: &Process, _: &Image) -> Lookup<Vec<u8>> {
         self.of(process, |facts| &facts.executable)
+    }
+
+    fn executable_file(&self, process: &Process, _: &Image) -> Lookup<ExecutableFile> {
+        self.of(process, |facts| &facts.executable_file)
     }
 
     fn environment(&self, process: &Process, _: &Image) -> Lookup<Vec<u8>> {
@@ -215,8 +222,8 @@ pub fn image(command: &[&str]) -> Arc<Image> {
             args,
             truncated: false,
         })),
-        executable: OnceLock::from(Some(Executable {
-            path: path.as_bytes().to_vec(),
+        executable: OnceLock::from(Some(path.as_bytes().to_vec())),
+        executable_file: OnceLock::from(Some(ExecutableFile {
             flags: crate::ExecutableFlags::default(),
             inode: 7,
             ctime_ns: 500_000_000,

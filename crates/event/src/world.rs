@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use bumpalo::Bump;
 
-use crate::{Comm, CommandLine, Container, Executable, Image, Pid, Process, Stat, Status, Tid};
+use crate::{
+    Comm, CommandLine, Container, Credentials, ExecutableFile, Image, Pid, Process, Stat, Status,
+    Tid,
+};
 
 /// Whether something can be told at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,13 +51,25 @@ pub trait World: Sync {
     fn stat(&self, process: &Process) -> Lookup<Stat>;
     /// Present credentials and capabilities of a thread of the process.
     fn status(&self, process: &Process, tid: Tid) -> Lookup<Status>;
+    /// Present user and group of a thread of the process: part of [`World::status`] that an engine
+    /// may learn for less.
+    fn credentials(&self, process: &Process, tid: Tid) -> Lookup<Credentials> {
+        match self.status(process, tid) {
+            Lookup::Found(status) => Lookup::Found(status.credentials),
+            Lookup::Missing => Lookup::Missing,
+            Lookup::Unknown => Lookup::Unknown,
+        }
+    }
     /// Arguments of the image.
     fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine>;
-    /// Executable of the image.
-    fn executable(&self, process: &Process, image: &Image) -> Lookup<Executable>;
+    /// Path of the executable of the image.
+    fn executable(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
+    /// The file of the image.
+    fn executable_file(&self, process: &Process, image: &Image) -> Lookup<ExecutableFile>;
     /// The image of a process that is held before the first instruction of a new program.
-    fn image_at_exec(&self, process: &Process, exec_time_ns: u64) -> Image {
-        let _ = process;
+    /// `with_file`: its file will be asked for at later events ([`crate::Plan::executable_file`]).
+    fn image_at_exec(&self, process: &Process, exec_time_ns: u64, with_file: bool) -> Image {
+        let _ = (process, with_file);
         Image {
             exec_time_ns,
             ..Image::default()
@@ -114,7 +129,10 @@ impl World for NoWorld {
     fn command_line(&self, _: &Process, _: &Image) -> Lookup<CommandLine> {
         Lookup::Unknown
     }
-    fn executable(&self, _: &Process, _: &Image) -> Lookup<Executable> {
+    fn executable(&self, _: &Process, _: &Image) -> Lookup<Vec<u8>> {
+        Lookup::Unknown
+    }
+    fn executable_file(&self, _: &Process, _: &Image) -> Lookup<ExecutableFile> {
         Lookup::Unknown
     }
     fn environment(&self, _: &Process, _: &Image) -> Lookup<Vec<u8>> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use event::field::Field;
 use event::testing::{Arg, EventBuilder, Facts, FakeWorld, process};
 use event::{
-    Comm, Container, Containment, DescriptorKind, Endpoint, Event, Group, Known, Lookup, Pid, Role,
-    Socket, Stage, Stat, Status, Transport, User, Value,
+    Comm, Container, Containment, Credentials, DescriptorKind, Endpoint, Event, Group, Known,
+    Lookup, Pid, Role, Socket, Stage, Stat, Status, Transport, User, Value,
 };
 
 const AT_FDCWD: i32 = -100;
@@ -522,8 +522,7 @@ fn paths_of_links_and_renames() {
 
 fn status(uid: u32) -> Status {
     Status {
-        uid,
-        gid: 5,
+        credentials: Credentials { uid, gid: 5 },
         real_uid: uid,
         cap_inheritable: 0,
         cap_permitted: 1,

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use event::field::{self, ArgumentKind, Field};
 use event::testing::{Arg, EventBuilder, Facts, FakeWorld, image, process};
 use event::{
-    Changes, Comm, CommandLine, Container, Containment, DescriptorKind, DescriptorSource, Endpoint,
-    EventKind, Executable, ExecutableFlags, Group, Known, Lookup, ParamSource, ParamType, Pid,
-    Process, Role, Socket, Stage, Stat, Status, Transport, User, Value,
+    Changes, Comm, CommandLine, Container, Containment, Credentials, DescriptorKind,
+    DescriptorSource, Endpoint, EventKind, ExecutableFile, ExecutableFlags, Group, Known, Lookup,
+    ParamSource, ParamType, Pid, Process, Role, Socket, Stage, Stat, Status, Transport, User,
+    Value,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -211,8 +212,10 @@ fn world(
 ) -> FakeWorld {
     let number = |changed: bool| if changed { 1000 } else { 0 };
     let status = Status {
-        uid: number(changed.credentials),
-        gid: number(changed.credentials),
+        credentials: Credentials {
+            uid: number(changed.credentials),
+            gid: number(changed.credentials),
+        },
         real_uid: number(changed.credentials),
         cap_inheritable: 0,
         cap_permitted: if changed.credentials { 0 } else { 3 },
@@ -250,8 +253,8 @@ fn world(
             Lookup::Found(status)
         },
         command_line: Lookup::Found(CommandLine::default()),
-        executable: Lookup::Found(Executable {
-            path: b"/x".to_vec(),
+        executable: Lookup::Found(b"/x".to_vec()),
+        executable_file: Lookup::Found(ExecutableFile {
             flags: ExecutableFlags::default(),
             inode: 1,
             ctime_ns: 1,
@@ -305,8 +308,14 @@ fn world(
 fn check(scene: &Scene, fields: &[Field]) {
     let builder = scene.builder();
     // In the order of an engine: what is asked early must not spoil what is asked late.
-    let stages = [Stage::Registers, Stage::Strings, Stage::Entry].map(|stage| builder.at(stage));
-    let earlier: Vec<[Value<'_>; 3]> = fields
+    let stages = [
+        Stage::Registers,
+        Stage::Strings,
+        Stage::Descriptor,
+        Stage::Entry,
+    ]
+    .map(|stage| builder.at(stage));
+    let earlier: Vec<[Value<'_>; 4]> = fields
         .iter()
         .map(|field| stages.each_ref().map(|event| field.extract(event)))
         .collect();

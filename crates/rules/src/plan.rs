@@ -151,6 +151,7 @@ impl<'a> Planner<'a> {
                 self.hot.entry(entry.rule).or_default().insert(call);
             }
             let stages = stages(program, entry, kind);
+            self.plan.executable_file |= entry.executable_file && !kind.changes().image;
             let planned = self.call(call);
             planned.any_of.extend(any_of);
             planned.strings |= stages.strings;

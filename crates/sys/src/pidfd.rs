@@ -71,6 +71,75 @@ pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<()> {
     Ok(())
 }
 
+/// Who a process is, by its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its id in the caller's pid namespace.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent: u32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// Tells who a process is without a look at `/proc`; ids are in the caller's namespaces.
+///
+/// # Kernel
+/// 6.13.
+///
+/// # Errors
+/// ENOTTY or EINVAL on an older kernel, ESRCH when the process was reaped.
+pub fn info(pidfd: BorrowedFd<'_>) -> Result<Info> {
+    let mut raw = RawInfo {
+        mask: INFO_PID | INFO_CREDS,
+        ..RawInfo::default()
+    };
+    // SAFETY: `raw` is a `struct pidfd_info` of the first size, which the request number carries.
+    unsafe {
+        syscall!(
+            "ioctl(PIDFD_GET_INFO)",
+            libc::SYS_ioctl,
+            pidfd,
+            GET_INFO,
+            std::ptr::from_mut(&mut raw)
+        )
+    }?;
+    Ok(Info {
+        pid: raw.tgid,
+        parent: raw.ppid,
+        uid: raw.euid,
+        gid: raw.egid,
+    })
+}
+
+/// `struct pidfd_info` as Linux 6.13 has it; later ones are longer and take this size, too.
+#[repr(C)]
+#[derive(Default)]
+struct RawInfo {
+    mask: u64,
+    cgroup_id: u64,
+    pid: u32,
+    tgid: u32,
+    ppid: u32,
+    ruid: u32,
+    rgid: u32,
+    euid: u32,
+    egid: u32,
+    suid: u32,
+    sgid: u32,
+    fsuid: u32,
+    fsgid: u32,
+    exit_code: i32,
+}
+
+const INFO_PID: u64 = 1;
+const INFO_CREDS: u64 = 2;
+/// `_IOWR(0xFF, 11, struct pidfd_info)`.
+const GET_INFO: u32 = 3 << 30 | 64 << 16 | 0xff << 8 | 11;
+const _: () = assert!(size_of::<RawInfo>() == 64);
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -97,6 +166,21 @@ mod tests {
         reader.read_exact(&mut byte).expect("one byte was written");
         assert_eq!(&byte, b"x");
         testing::kill_and_reap(child);
+    }
+
+    #[test]
+    fn a_descriptor_tells_who_the_process_is() {
+        let own = open(crate::syscall::getpid()).expect("this process runs");
+        match info(own.as_fd()) {
+            Ok(info) => {
+                assert_eq!(info.pid, std::process::id());
+                assert_eq!(info.parent, std::os::unix::process::parent_id());
+            }
+            Err(error) => assert!(
+                error.is(libc::ENOTTY) || error.is(libc::EINVAL),
+                "before 6.13: {error}"
+            ),
+        }
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Census {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline).ok()
     }
 
+    /// The same unless it is a socket, without a look at the process.
+    pub(crate) fn file(&self, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
+        sockets::resolve_file(&self.proc, tid.0, number).ok()?
+    }
+
     /// Whether the thread belongs to the process.
     pub(crate) fn has_thread(&self, pid: Pid, tid: Tid) -> bool {
         self.exists(&format!("{}/task/{}", pid.0, tid.0))

@@ -28,6 +28,8 @@ counters! {
     unjudged,
     /// Let go because no rule can match what the registers and strings say.
     rejected_at_strings,
+    /// Let go because no rule can match the descriptor that the call is about.
+    rejected_at_descriptor,
     /// Let go because no rule can match the caller.
     rejected_at_entry,
     /// Concluded without waiting for the result.

@@ -352,6 +352,30 @@ fn unresolved<'a>(number: Known<i64>) -> Descriptor<'a> {
     }
 }
 
+/// Completes a descriptor that is an open file before the caller is known. `None`: there is nothing
+/// to look at before the call returns, it is a socket, or it cannot be seen.
+pub(crate) fn resolve_file<'a>(
+    census: &Census,
+    call: &Call,
+    descriptor: Descriptor<'a>,
+    arena: &'a Bump,
+) -> Option<Descriptor<'a>> {
+    let number = existing_descriptor(call)?;
+    let found = census.file(call.tid, number)?;
+    Some(merge(descriptor, &found, false, arena))
+}
+
+/// The descriptor among the arguments of a call.
+fn existing_descriptor(call: &Call) -> Option<i32> {
+    match call.kind.spec().descriptor {
+        DescriptorSource::Argument(fd)
+        | DescriptorSource::Duplicated(fd)
+        | DescriptorSource::Addressed { fd, .. }
+        | DescriptorSource::Message { fd, .. } => Some(call.int(fd)),
+        _ => None,
+    }
+}
+
 /// Completes a descriptor by looking at the caller's open files.
 pub(crate) fn resolve<'a>(
     census: &Census,
@@ -362,14 +386,10 @@ pub(crate) fn resolve<'a>(
     arena: &'a Bump,
 ) -> Descriptor<'a> {
     let number = match call.kind.spec().descriptor {
-        DescriptorSource::Duplicated(fd) => Some(call.int(fd)),
         DescriptorSource::Accepted(_) => result
             .and_then(|result| i32::try_from(result).ok())
             .filter(|fd| *fd >= 0),
-        DescriptorSource::Argument(fd)
-        | DescriptorSource::Addressed { fd, .. }
-        | DescriptorSource::Message { fd, .. } => Some(call.int(fd)),
-        _ => None,
+        _ => existing_descriptor(call),
     };
     let Some(number) = number else {
         return descriptor;

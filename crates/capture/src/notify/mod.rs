@@ -27,7 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use abi::Syscall;
-use event::{Event, Judge, Pid, Plan, Process, Reason, StdioWatch, World};
+use event::{Credentials, Event, Judge, Lookup, Pid, Plan, Process, Reason, StdioWatch, World};
 use sys::notify::{Listener, Notification};
 use sys::signal::{SignalSet, SignalStream};
 
@@ -39,6 +39,7 @@ use tree::Tree;
 use wake_up::Mode;
 
 use crate::memory::Gauge;
+use crate::world::ProcessIndex;
 
 /// Is told what the engine has to say about itself.
 pub trait Notices: Send + Sync {
@@ -66,6 +67,21 @@ impl Processes {
     /// A process that has been seen.
     pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.0.find(pid)
+    }
+}
+
+/// Processes that the engine has seen; of any other it cannot tell.
+impl ProcessIndex for Processes {
+    fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
+        self.find(pid).map_or(Lookup::Unknown, Lookup::Found)
+    }
+
+    fn is_alive(&self, process: &Process) -> Option<bool> {
+        self.0.is_alive(process)
+    }
+
+    fn credentials(&self, process: &Process) -> Option<Credentials> {
+        self.0.credentials(process)
     }
 }
 
@@ -143,6 +159,8 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) watch_stdio: bool,
     /// Whether it matters what is not a socket, too.
     pub(crate) watch_stdio_any: bool,
+    /// Whether the file of a program has to be looked at when it starts.
+    pub(crate) plan_executable_file: bool,
     interest: Vec<Interest>,
     mode: Mutex<Mode>,
     mode_changed: Condvar,
@@ -181,6 +199,7 @@ impl<J: Judge> Shared<J> {
             events: AtomicU64::new(0),
             watch_stdio: parts.plan.stdio != StdioWatch::Off,
             watch_stdio_any: parts.plan.stdio == StdioWatch::Any,
+            plan_executable_file: parts.plan.executable_file,
             interest,
             mode: Mutex::new(Mode::Single),
             mode_changed: Condvar::new(),

@@ -154,8 +154,7 @@ impl<J: Judge> Receiver<J> {
             arena,
         };
         let for_rules_only = role == Role::Plain && !shared.concerns_stdio(call);
-        if for_rules_only && self.worker.weigh_strings(&view) == Weight::Reject {
-            Counters::add(&counters.rejected_at_strings);
+        if for_rules_only && self.rejects_unnamed(&mut view) {
             shared.answer(call.id);
             return;
         }
@@ -194,6 +193,28 @@ impl<J: Judge> Receiver<J> {
             Weight::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
             Weight::Undecided => self.escalate(&view, &process),
         }
+    }
+
+    /// Whether no rule can match whoever the caller is.
+    fn rejects_unnamed(&mut self, view: &mut View<'_>) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        if self.worker.weigh_unnamed(view, Stage::Strings) == Weight::Reject {
+            Counters::add(&shared.counters.rejected_at_strings);
+            return true;
+        }
+        let Some(descriptor) = view.decoded.descriptor else {
+            return false;
+        };
+        let census = &shared.tree.census;
+        let Some(resolved) = decode::resolve_file(census, view.call, descriptor, view.arena) else {
+            return false;
+        };
+        view.decoded.descriptor = Some(resolved);
+        if self.worker.weigh_unnamed(view, Stage::Descriptor) == Weight::Reject {
+            Counters::add(&shared.counters.rejected_at_descriptor);
+            return true;
+        }
+        false
     }
 
     /// The calling process; one of which nothing can be learnt (`/proc` hidden, no descriptor to

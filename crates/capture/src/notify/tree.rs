@@ -7,11 +7,11 @@
 //! workload, never whoever reaps the orphan.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use event::{Comm, Image, Pid, Process, StartTime, Tid};
+use event::{Comm, Credentials, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::census::{Census, Identity};
@@ -102,6 +102,10 @@ impl Tree {
         if let Some(process) = self.known(tid) {
             return Some(process);
         }
+        // A descriptor can be had of thread groups only, so having one tells a group's leader.
+        if let Ok(pidfd) = sys::pidfd::open(tid.0) {
+            return self.enter(Pid(tid.0), Some(pidfd), counters);
+        }
         let pid = self.census.thread_group(tid)?;
         if pid.0 != tid.0 {
             let mut inner = self.inner();
@@ -110,7 +114,27 @@ impl Tree {
             }
             inner.threads.insert(tid, pid);
         }
-        self.enter(pid, counters)
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        self.enter(pid, pidfd, counters)
+    }
+
+    /// Whether a process runs, if its descriptor can tell.
+    pub(crate) fn is_alive(&self, process: &Process) -> Option<bool> {
+        self.with_pidfd(process, |pidfd| !has_ended(pidfd))
+    }
+
+    /// Who a process acts as, if its descriptor can tell (Linux 6.13).
+    pub(crate) fn credentials(&self, process: &Process) -> Option<Credentials> {
+        let info = self.with_pidfd(process, |pidfd| sys::pidfd::info(pidfd.as_fd()).ok())??;
+        let (uid, gid) = (info.uid, info.gid);
+        Some(Credentials { uid, gid })
+    }
+
+    fn with_pidfd<T>(&self, process: &Process, ask: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+        let inner = self.inner();
+        let node = inner.nodes.get(&process.pid)?;
+        let same = node.process.start == process.start;
+        node.pidfd.as_ref().filter(|_| same).map(ask)
     }
 
     /// A process that is already in the tree.
@@ -127,7 +151,8 @@ impl Tree {
             if self.find(child).is_none()
                 && let Some(stat) = self.census.identity(child)
             {
-                self.insert(child, &stat, Some(Arc::clone(process)), Origin::Watched);
+                let pidfd = sys::pidfd::open(child.0).ok();
+                self.insert(&stat, pidfd, Some(Arc::clone(process)), Origin::Watched);
             }
         }
     }
@@ -176,7 +201,7 @@ impl Tree {
         belongs.then(|| Arc::clone(&node.process))
     }
 
-    fn enter(&self, pid: Pid, counters: &Counters) -> Option<Arc<Process>> {
+    fn enter(&self, pid: Pid, pidfd: Option<OwnedFd>, counters: &Counters) -> Option<Arc<Process>> {
         let identity = self.census.identity(pid)?;
         if let Some(process) = self.find(pid)
             && process.start == identity.start
@@ -184,7 +209,7 @@ impl Tree {
             return Some(process);
         }
         let parent = self.parent_of(&identity, counters);
-        Some(self.insert(pid, &identity, parent, Origin::Watched))
+        Some(self.insert(&identity, pidfd, parent, Origin::Watched))
     }
 
     /// The true parent of a process that is seen for the first time.
@@ -245,19 +270,20 @@ impl Tree {
             return Some(known);
         }
         let parent = self.outside(identity.ppid, depth + 1);
-        Some(self.insert(pid, &identity, parent, Origin::Outside))
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        Some(self.insert(&identity, pidfd, parent, Origin::Outside))
     }
 
     fn insert(
         &self,
-        pid: Pid,
         identity: &Identity,
+        pidfd: Option<OwnedFd>,
         parent: Option<Arc<Process>>,
         origin: Origin,
     ) -> Arc<Process> {
-        // Opened before the lock is taken: a system call must not make the other receiver wait.
+        let pid = identity.pid;
         let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
-        let pidfd = spare.then(|| sys::pidfd::open(pid.0).ok()).flatten();
+        let pidfd = pidfd.filter(|_| spare);
         let image = self.inherited_image(parent.as_ref(), start_ns(identity.start));
         let start_ns = start_ns(identity.start);
         let process = Arc::new(Process::new(

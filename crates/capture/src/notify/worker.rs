@@ -49,17 +49,10 @@ impl<J: Judge> Worker<J> {
         }
     }
 
-    /// Weighs what registers and strings say, before anything about the caller is known.
-    pub(crate) fn weigh_strings(&mut self, view: &View<'_>) -> Weight {
+    /// Weighs what the call itself says, before anything about the caller is known.
+    pub(crate) fn weigh_unnamed(&mut self, view: &View<'_>, stage: Stage) -> Weight {
         let image = self.unnamed.image();
-        let event = event(
-            &*self.shared.world,
-            view,
-            Stage::Strings,
-            &self.unnamed,
-            image,
-            0,
-        );
+        let event = event(&*self.shared.world, view, stage, &self.unnamed, image, 0);
         self.shared.judge.weigh(&mut self.scratch, &event)
     }
 
@@ -109,8 +102,9 @@ impl<J: Judge> Worker<J> {
         process: &Arc<Process>,
         arena: &Bump,
     ) {
+        let live = Live::default();
         if Role::of(call.syscall) == Role::Exec {
-            self.exec_returned(decoded, outcome, process);
+            self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
             let lost = self.shared.tracer.exec_returned(process.pid, succeeded);
             self.shared
@@ -134,7 +128,6 @@ impl<J: Judge> Worker<J> {
             );
             decoded.descriptor = Some(resolved);
         }
-        let live = Live::default();
         let view = View {
             call,
             time_ns,
@@ -147,14 +140,22 @@ impl<J: Judge> Worker<J> {
     }
 
     /// Takes over the new program of a process, while it is held before its first instruction.
-    fn exec_returned(&self, decoded: &Decoded<'_>, outcome: Outcome, process: &Arc<Process>) {
+    fn exec_returned(
+        &self,
+        decoded: &Decoded<'_>,
+        outcome: Outcome,
+        process: &Arc<Process>,
+        live: &Live,
+    ) {
         let world = &*self.shared.world;
         match outcome {
             Outcome::Returned(0) => {
                 // Now, because a child may ask for its parent's program after the parent's end.
-                let image = world.image_at_exec(process, now_ns(Clock::Real));
-                let comm = match world.comm(process) {
-                    Lookup::Found(comm) => comm,
+                let with_file = self.shared.plan_executable_file;
+                let image = world.image_at_exec(process, now_ns(Clock::Real), with_file);
+                let comm = live.comm.get_or_init(|| world.comm(process));
+                let comm = match comm {
+                    Lookup::Found(comm) => *comm,
                     _ => process.last_comm(),
                 };
                 process.exec(Arc::new(image), comm);
@@ -224,14 +225,7 @@ fn requested_image(decoded: &Decoded<'_>) -> Image {
         let _ = image.command_line.set(Some(command_line));
     }
     if let Some(path) = path {
-        let executable = event::Executable {
-            path: path.to_vec(),
-            flags: event::ExecutableFlags::default(),
-            inode: 0,
-            ctime_ns: 0,
-            mtime_ns: 0,
-        };
-        let _ = image.executable.set(Some(executable));
+        let _ = image.executable.set(Some(path.to_vec()));
     }
     image
 }

@@ -1,6 +1,6 @@
 //! `/proc/TID/status`.
 
-use event::Status;
+use event::{Credentials, Status};
 
 use super::ProcError;
 
@@ -65,17 +65,27 @@ pub fn parse_status(
         if count == 0 {
             break;
         }
-        for byte in &chunk[..count.min(chunk.len())] {
-            if *byte == b'\n' {
+        let mut rest = &chunk[..count.min(chunk.len())];
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            if len == 0 {
+                partial.take(&rest[..end.min(LINE_LIMIT)]);
+            } else {
+                len = append(&mut line, len, &rest[..end]);
                 partial.take(&line[..len]);
                 len = 0;
-            } else if len < LINE_LIMIT {
-                line[len] = *byte;
-                len += 1;
             }
+            rest = &rest[end + 1..];
         }
+        len = append(&mut line, len, rest);
     }
     Ok(partial.finish())
+}
+
+/// Adds the next piece of a line as far as it fits; answers with the new length.
+fn append(line: &mut [u8; LINE_LIMIT], len: usize, piece: &[u8]) -> usize {
+    let fits = piece.len().min(LINE_LIMIT - len);
+    line[len..len + fits].copy_from_slice(&piece[..fits]);
+    len + fits
 }
 
 impl Partial {
@@ -83,10 +93,15 @@ impl Partial {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
             return;
         };
-        let Ok(value) = std::str::from_utf8(&line[colon + 1..]) else {
+        let (key, value) = (&line[..colon], &line[colon + 1..]);
+        // Most lines count memory or signals.
+        if key.starts_with(b"Vm") || key.starts_with(b"Sig") {
+            return;
+        }
+        let Ok(value) = std::str::from_utf8(value) else {
             return;
         };
-        match &line[..colon] {
+        match key {
             b"Tgid" => self.tgid = value.trim().parse().ok(),
             b"PPid" => self.ppid = value.trim().parse().ok(),
             b"TracerPid" => self.tracer = value.trim().parse().ok(),
@@ -114,8 +129,7 @@ impl Partial {
         let [_, gid, _, fs_gid] = self.gids?;
         let tgid = self.tgid?;
         let status = Status {
-            uid,
-            gid,
+            credentials: Credentials { uid, gid },
             real_uid,
             cap_inheritable: self.capabilities[0]?,
             cap_permitted: self.capabilities[1]?,

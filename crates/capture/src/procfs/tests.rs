@@ -54,10 +54,14 @@ fn status_is_read_across_pieces_and_past_huge_group_lists() {
         let parsed = status_of(text.as_bytes(), piece).unwrap();
         assert_eq!((parsed.tgid, parsed.ppid, parsed.tracer), (50, 7, 9));
         assert_eq!(
-            (parsed.status.real_uid, parsed.status.uid, parsed.fs_uid),
+            (
+                parsed.status.real_uid,
+                parsed.status.credentials.uid,
+                parsed.fs_uid
+            ),
             (1, 2, 4)
         );
-        assert_eq!((parsed.status.gid, parsed.fs_gid), (6, 8));
+        assert_eq!((parsed.status.credentials.gid, parsed.fs_gid), (6, 8));
         assert_eq!((parsed.status.vpid, parsed.status.vtid), (3, 4));
         assert_eq!((parsed.status.vpgid, parsed.status.vsid), (3, 0));
         assert_eq!(parsed.status.cap_permitted, 0x1ff_ffff_ffff);

@@ -64,24 +64,40 @@ pub fn resolve(
 ) -> Result<ResolvedDescriptor, ProcError> {
     let mut buffer = [0; LINK_LIMIT];
     let link = proc.descriptor_link(tid, number, &mut buffer)?;
-    if let Some(inode) = socket_inode(link) {
-        let socket = resolve_socket(proc, (pid, tid), number, inode, deadline);
-        return Ok(ResolvedDescriptor {
-            kind: socket_kind(&socket),
-            name: link.to_vec(),
-            device: None,
-            inode: Some(inode),
-            socket: Some(socket),
-        });
-    }
-    let metadata = proc.stat_descriptor(tid, number).ok();
+    let Some(inode) = socket_inode(link) else {
+        return Ok(file(proc, tid, number, link));
+    };
+    let socket = resolve_socket(proc, (pid, tid), number, inode, deadline);
     Ok(ResolvedDescriptor {
+        kind: socket_kind(&socket),
+        name: link.to_vec(),
+        device: None,
+        inode: Some(inode),
+        socket: Some(socket),
+    })
+}
+
+/// The same for anything but a socket, for which it answers `None`: needs no process.
+pub fn resolve_file(
+    proc: &Proc,
+    tid: i32,
+    number: i32,
+) -> Result<Option<ResolvedDescriptor>, ProcError> {
+    let mut buffer = [0; LINK_LIMIT];
+    let link = proc.descriptor_link(tid, number, &mut buffer)?;
+    let is_socket = socket_inode(link).is_some();
+    Ok((!is_socket).then(|| file(proc, tid, number, link)))
+}
+
+fn file(proc: &Proc, tid: i32, number: i32, link: &[u8]) -> ResolvedDescriptor {
+    let metadata = proc.stat_descriptor(tid, number).ok();
+    ResolvedDescriptor {
         kind: file_kind(link, metadata.as_ref()),
         name: link.to_vec(),
         device: metadata.as_ref().map(device_number),
         inode: metadata.as_ref().map(|metadata| metadata.stx_ino),
         socket: None,
-    })
+    }
 }
 
 /// What kind of descriptor of a thread it is, without addresses.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use event::{Executable, ExecutableFlags};
+use event::{ExecutableFile, ExecutableFlags};
 use rustix::fs::{Statx, StatxTimestamp};
 
 use super::writable;
@@ -14,6 +14,8 @@ use crate::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
 
 /// How long facts about a mount count: a remount may change them.
 const FRESH: Duration = Duration::from_secs(2);
+/// What the kernel adds to the path of a deleted file.
+const DELETED: &[u8] = b" (deleted)";
 /// How many mounts are remembered.
 const MOUNT_LIMIT: usize = 256;
 
@@ -85,21 +87,30 @@ impl Mounts {
     }
 }
 
-/// Reads everything about the executable. Waits for nothing that the process controls: attributes
+/// Path of the executable. Of a deleted file it comes without the kernel's suffix, which is part of
+/// the name of a file that exists: so that is looked up where a path ends in it.
+pub(super) fn path(proc: &Proc, pid: i32) -> Result<Vec<u8>, ProcError> {
+    let mut buffer = [0; LINK_LIMIT];
+    let link = proc.link(pid, "exe", &mut buffer)?;
+    match link.strip_suffix(DELETED) {
+        Some(path) if proc.stat_link(pid, "exe")?.stx_nlink == 0 => Ok(path.to_vec()),
+        _ => Ok(link.to_vec()),
+    }
+}
+
+/// Reads everything about the executable's file. Waits for nothing that the process controls: attributes
 /// are the cached ones. `trust_paths` says whether paths that mounts name can be believed, which
 /// they cannot inside a container.
-pub(super) fn read(
+pub(super) fn file(
     proc: &Proc,
     mounts: &Mounts,
     trust_paths: bool,
     pid: i32,
-) -> Result<Executable, ProcError> {
+) -> Result<ExecutableFile, ProcError> {
     let mut buffer = [0; LINK_LIMIT];
     let link = proc.link(pid, "exe", &mut buffer)?;
     let file = proc.stat_link(pid, "exe")?;
-    let deleted = link
-        .strip_suffix(b" (deleted)")
-        .filter(|_| file.stx_nlink == 0);
+    let deleted = link.strip_suffix(DELETED).filter(|_| file.stx_nlink == 0);
     let path = deleted.unwrap_or(link);
     let mount = mounts.of(proc, pid, file.stx_mnt_id);
     let read_only = mount.as_ref().is_some_and(|mount| mount.read_only);
@@ -119,8 +130,7 @@ pub(super) fn read(
         // Only a memfd has such a path, no mount in sight and no name.
         from_memfd: path.starts_with(b"/memfd:") && deleted.is_some() && mount.is_none(),
     };
-    Ok(Executable {
-        path: path.to_vec(),
+    Ok(ExecutableFile {
         flags,
         inode: file.stx_ino,
         ctime_ns: nanoseconds(&file.stx_ctime),

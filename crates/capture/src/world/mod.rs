@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use bumpalo::Bump;
 use event::{
-    Comm, CommandLine, Container, DescriptorKind, Executable, Group, Image, Lookup, Pid, Process,
-    StartTime, Stat, Status, Tid, User, World,
+    Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
+    Lookup, Pid, Process, StartTime, Stat, Status, Tid, User, World,
 };
 
 use crate::container::{ContainerOptions, Containers};
@@ -43,6 +43,18 @@ const GUARD_THREADS: usize = 8;
 pub trait ProcessIndex: Send + Sync {
     /// The process of this pid: `Missing` if there is none, `Unknown` if that cannot be told.
     fn process(&self, pid: Pid) -> Lookup<Arc<Process>>;
+
+    /// Whether the process still runs; `None` if only `/proc` can tell.
+    fn is_alive(&self, process: &Process) -> Option<bool> {
+        let _ = process;
+        None
+    }
+
+    /// Who the process's first thread acts as; `None` if only `/proc` can tell.
+    fn credentials(&self, process: &Process) -> Option<Credentials> {
+        let _ = process;
+        None
+    }
 }
 
 /// What a live world may be told.
@@ -139,7 +151,8 @@ impl LiveWorld {
     }
 
     fn is_alive(&self, process: &Process) -> bool {
-        !process.has_exited() && self.proc.stat_of(process.pid.0, process.start).is_ok()
+        let by_start = || self.proc.stat_of(process.pid.0, process.start).is_ok();
+        !process.has_exited() && self.index.is_alive(process).unwrap_or_else(by_start)
     }
 
     /// A fact that belongs to an image: remembered, or read now if the image is still running.
@@ -178,8 +191,8 @@ impl LiveWorld {
         }
     }
 
-    fn read_executable(&self, pid: i32) -> Result<Executable, ProcError> {
-        executable::read(
+    fn read_executable_file(&self, pid: i32) -> Result<ExecutableFile, ProcError> {
+        executable::file(
             &self.proc,
             &self.mounts,
             self.containers.agent_on_host(),
@@ -227,25 +240,30 @@ fn found<T>(answer: Result<T, ProcError>) -> Lookup<T> {
 impl World for LiveWorld {
     // Reads the arguments in place: nothing of the new program has run, so its stack is ordinary
     // memory.
-    fn image_at_exec(&self, process: &Process, exec_time_ns: u64) -> Image {
+    fn image_at_exec(&self, process: &Process, exec_time_ns: u64, with_file: bool) -> Image {
+        let pid = process.pid.0;
         let image = Image {
             exec_time_ns,
             ..Image::default()
         };
-        if let Ok(line) = self.proc.command_line(process.pid.0) {
+        if let Ok(line) = self.proc.command_line(pid) {
             let _ = image.command_line.set(Some(line));
         }
-        if let Ok(executable) = self.read_executable(process.pid.0) {
-            let _ = image.executable.set(Some(executable));
+        if let Ok(path) = executable::path(&self.proc, pid) {
+            let _ = image.executable.set(Some(path));
+        }
+        if with_file && let Ok(file) = self.read_executable_file(pid) {
+            let _ = image.executable_file.set(Some(file));
         }
         image
     }
 
     fn comm(&self, process: &Process) -> Lookup<Comm> {
         if !process.has_exited()
-            && let Ok(stat) = self.proc.stat_of(process.pid.0, process.start)
+            && let Ok(comm) = self.proc.comm(process.pid.0)
+            && self.is_alive(process)
         {
-            process.set_last_comm(stat.comm);
+            process.set_last_comm(comm);
         }
         Lookup::Found(process.last_comm())
     }
@@ -271,6 +289,17 @@ impl World for LiveWorld {
         }
     }
 
+    fn credentials(&self, process: &Process, tid: Tid) -> Lookup<Credentials> {
+        let leads = tid.0 == process.pid.0 && !process.has_exited();
+        if let Some(credentials) = leads.then(|| self.index.credentials(process)).flatten() {
+            return Lookup::Found(credentials);
+        }
+        match self.status(process, tid) {
+            Lookup::Found(status) => Lookup::Found(status.credentials),
+            _ => Lookup::Unknown,
+        }
+    }
+
     fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine> {
         let pid = process.pid.0;
         self.of_image(process, image, &image.command_line, || {
@@ -281,9 +310,17 @@ impl World for LiveWorld {
         })
     }
 
-    fn executable(&self, process: &Process, image: &Image) -> Lookup<Executable> {
+    fn executable(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>> {
         self.of_image(process, image, &image.executable, || {
-            self.read_executable(process.pid.0).map(Some).map_err(drop)
+            let path = executable::path(&self.proc, process.pid.0);
+            path.map(Some).map_err(drop)
+        })
+    }
+
+    fn executable_file(&self, process: &Process, image: &Image) -> Lookup<ExecutableFile> {
+        self.of_image(process, image, &image.executable_file, || {
+            let file = self.read_executable_file(process.pid.0);
+            file.map(Some).map_err(drop)
         })
     }
 

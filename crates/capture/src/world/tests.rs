@@ -60,7 +60,7 @@ fn a_child_is_described_and_remembered_after_its_end() {
     let Lookup::Found(status) = world.status(&process, tid) else {
         panic!("status")
     };
-    assert_eq!(status.uid, rustix::process::geteuid().as_raw());
+    assert_eq!(status.credentials.uid, rustix::process::geteuid().as_raw());
     assert_eq!(
         world.status(&process, Tid(1)),
         Lookup::Unknown,
@@ -76,8 +76,8 @@ fn a_child_is_described_and_remembered_after_its_end() {
     let Lookup::Found(executable) = world.executable(&process, &image) else {
         panic!("exe")
     };
-    assert!(executable.path.ends_with(b"sleep"));
-    assert!(!executable.flags.from_memfd);
+    assert!(executable.ends_with(b"sleep"));
+    assert!(!file_of(&world, &process).flags.from_memfd);
     let Lookup::Found(environment) = world.environment(&process, &image) else {
         panic!("env")
     };
@@ -99,6 +99,13 @@ fn a_child_is_described_and_remembered_after_its_end() {
     assert_eq!(world.container(&process), container);
     assert_eq!(world.login_uid(&process), Lookup::Unknown);
     assert_eq!(world.user(&process, 0), Lookup::Unknown);
+}
+
+fn file_of(world: &LiveWorld, process: &Process) -> ExecutableFile {
+    match world.executable_file(process, &process.image()) {
+        Lookup::Found(file) => file,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -230,17 +237,16 @@ fn deleted_and_nameless_executables_are_told() {
     let Lookup::Found(before) = world.executable(&process, &image) else {
         panic!("before")
     };
-    assert_eq!(
-        before.path, wanted,
-        "a name that ends like the kernel's mark"
-    );
+    assert_eq!(before, wanted, "a name that ends like the kernel's mark");
+    let file_before = file_of(&world, &process);
     std::fs::remove_file(&path).unwrap();
     process.exec(Arc::default(), Comm::new(b"x"));
     let Lookup::Found(after) = world.executable(&process, &process.image()) else {
         panic!()
     };
-    assert_eq!((after.path, after.inode), (wanted, before.inode));
-    assert!(!after.flags.from_memfd);
+    let file_after = file_of(&world, &process);
+    assert_eq!((after, file_after.inode), (wanted, file_before.inode));
+    assert!(!file_after.flags.from_memfd);
     end(child);
 
     let memfd = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::empty()).unwrap();
@@ -257,8 +263,8 @@ fn deleted_and_nameless_executables_are_told() {
     let Lookup::Found(found) = world.executable(&process, &process.image()) else {
         panic!()
     };
-    assert!(found.flags.from_memfd, "{found:?}");
-    assert_eq!(found.path, b"/memfd:x");
+    assert_eq!(found, b"/memfd:x");
+    assert!(file_of(&world, &process).flags.from_memfd);
     end(child);
 }
 
@@ -297,17 +303,10 @@ fn layers_of_an_overlay_are_told_apart() {
     std::fs::set_permissions(changed, mode).unwrap();
     let look = |name: &str| {
         let (child, process) = sleeper(&world, &at(&format!("merged/{name}")));
-        let found = world.executable(&process, &process.image());
+        let file = file_of(&world, &process);
         let says_upper = executable::handle_says_upper(world.proc(), process.pid.0);
         end(child);
-        let Lookup::Found(executable) = found else {
-            panic!("{name}")
-        };
-        (
-            executable.flags.upper_layer,
-            executable.flags.lower_layer,
-            says_upper,
-        )
+        (file.flags.upper_layer, file.flags.lower_layer, says_upper)
     };
     let found = [look("below"), look("above"), look("changed")];
     let unmounted = Command::new("umount").arg(at("merged")).status().unwrap();
@@ -336,12 +335,9 @@ fn writability_follows_the_permission_check() {
     std::fs::copy("/bin/sleep", &path).unwrap();
     let look = |path: &str| {
         let (child, process) = sleeper(&world, path);
-        let found = world.executable(&process, &process.image());
+        let file = file_of(&world, &process);
         end(child);
-        let Lookup::Found(executable) = found else {
-            panic!("{path}")
-        };
-        executable.flags.writable
+        file.flags.writable
     };
     assert!(look(path.to_str().unwrap()), "the owner's own file");
     if rustix::process::geteuid().is_root() {
@@ -364,13 +360,10 @@ fn writability_follows_the_permission_check() {
             std::thread::yield_now();
         }
         let process = process_of(&world, child.id());
-        let found = world.executable(&process, &process.image());
+        let file = file_of(&world, &process);
         end(child);
-        let Lookup::Found(executable) = found else {
-            panic!("setpriv")
-        };
         assert!(
-            !executable.flags.writable,
+            !file.flags.writable,
             "another user's file without write permission"
         );
     }

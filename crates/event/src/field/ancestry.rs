@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bumpalo::collections::Vec;
 
 use super::text::{Text, copied};
-use crate::{Comm, CommandLine, Event, Executable, Image, Lookup, Process, Value};
+use crate::{Comm, CommandLine, Event, ExecutableFile, Image, Lookup, Process, Value};
 
 /// How far up the ancestors are followed. Deeper trees make the answer unknown, not wrong.
 pub(super) const MAX_ANCESTORS: usize = 128;
@@ -73,16 +73,16 @@ impl<'a> Subject<'a> {
         )
     }
 
-    /// Looks at the executable.
-    pub(super) fn executable<T>(
+    /// Looks at the file that the program came from.
+    pub(super) fn executable_file<T>(
         &self,
         event: &Event<'a>,
-        look: impl FnOnce(&Executable) -> T,
+        look: impl FnOnce(&ExecutableFile) -> T,
     ) -> Lookup<T> {
         let image = self.image();
         cached(
-            &image.executable,
-            || event.world.executable(self.process(), &image),
+            &image.executable_file,
+            || event.world.executable_file(self.process(), &image),
             look,
         )
     }
@@ -111,10 +111,13 @@ impl<'a> Subject<'a> {
 
     /// Path of the executable.
     pub(super) fn exe_path(&self, event: &Event<'a>) -> Value<'a> {
-        found(
-            self.executable(event, |file| copied(event.arena, &file.path)),
-            |value| value,
-        )
+        let image = self.image();
+        let path = cached(
+            &image.executable,
+            || event.world.executable(self.process(), &image),
+            |path: &std::vec::Vec<u8>| copied(event.arena, path),
+        );
+        found(path, |value| value)
     }
 
     /// All arguments but the first, with a space between them.

@@ -84,6 +84,8 @@ pub enum ProcessFact {
     Thread,
     /// Program, arguments, environment.
     Image,
+    /// The file that the program came from.
+    ExecutableFile,
     /// Command name.
     Comm,
     /// Command name and arguments.
@@ -284,11 +286,11 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
             Fact::Number,
         ) => Stage::Registers,
         (DescriptorSource::Duplicated(_), Fact::Number) => Stage::Exit,
-        (DescriptorSource::Argument(_) | DescriptorSource::Duplicated(_), _) => Stage::Entry,
+        (DescriptorSource::Argument(_) | DescriptorSource::Duplicated(_), _) => Stage::Descriptor,
         (
             DescriptorSource::Addressed { .. } | DescriptorSource::Message { .. },
             Fact::Kind | Fact::TypeChar | Fact::Transport | Fact::Inode,
-        ) => Stage::Entry,
+        ) => Stage::Descriptor,
         // Whoever calls connect is the client, and the address it passes is the server's.
         (DescriptorSource::Addressed { remote: true, .. }, Fact::ServerEnd | Fact::RemoteEnd)
             if kind.name() == "connect" =>
@@ -298,7 +300,7 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
         (
             DescriptorSource::Addressed { remote: true, .. } | DescriptorSource::Message { .. },
             Fact::RemoteEnd | Fact::ServerEnd,
-        ) => Stage::Entry,
+        ) => Stage::Descriptor,
         _ => Stage::Exit,
     }
 }
@@ -313,7 +315,7 @@ fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Sta
     let changed = match fact {
         ProcessFact::Identity | ProcessFact::AncestorIdentity => false,
         ProcessFact::Thread => changes.thread,
-        ProcessFact::Image => changes.image,
+        ProcessFact::Image | ProcessFact::ExecutableFile => changes.image,
         ProcessFact::Comm => changes.comm,
         ProcessFact::CommandLine => changes.comm || changes.image,
         ProcessFact::Credentials | ProcessFact::Namespaced => status,

@@ -32,7 +32,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
 ];
 
 fn own<'a>(event: &Event<'a>, show: impl FnOnce(u32) -> Value<'a>) -> Value<'a> {
-    found(event.status().clone(), |status| show(status.gid))
+    found(event.credentials().clone(), |who| show(who.gid))
 }
 
 /// Name of the group with this id.

@@ -4,7 +4,9 @@ use super::ancestry::{Subject, Tell, ancestor, found, tell};
 use super::text::{Text, copied};
 use super::{Argument, ArgumentKind, Class, FieldSpec, ProcessFact as Fact, Source, fd};
 use crate::ValueType::{self, AbsTime, Bool, Int, Path, RelTime, Uint};
-use crate::{Event, Executable, Lookup, ParamSpec, ParamType, Pid, Process, Stat, Status, Value};
+use crate::{
+    Event, ExecutableFile, Lookup, ParamSpec, ParamType, Pid, Process, Stat, Status, Value,
+};
 
 pub(super) const CLASS: Class = Class {
     name: "proc",
@@ -32,14 +34,14 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("proc.cmdnargs", Uint, fact(Fact::Image), |e, _| count(e, |args| args.len()), "How many arguments there are, without argv[0]."),
     FieldSpec::new("proc.cmdlenargs", Uint, fact(Fact::Image), |e, _| count(e, |args| args.iter().map(Vec::len).sum()), "How long the arguments are together, without the spaces."),
     FieldSpec::new("proc.env", TEXT, fact(Fact::Image), env, "Environment at the start of the program, or the value of one variable: `proc.env[HOME]`.").with(ArgumentKind::Name { required: false }),
-    FieldSpec::new("proc.is_exe_writable", Bool, fact(Fact::Image), |e, _| exe(e, |file| Value::Bool(file.flags.writable)), "Whether the user who runs the executable may write it."),
-    FieldSpec::new("proc.is_exe_upper_layer", Bool, fact(Fact::Image), |e, _| exe(e, |file| layer(file.flags.upper_layer)), "Whether the executable lies in the upper layer of an overlay: it came after the image."),
-    FieldSpec::new("proc.is_exe_lower_layer", Bool, fact(Fact::Image), |e, _| exe(e, |file| layer(file.flags.lower_layer)), "Whether the executable lies in a lower layer of an overlay."),
-    FieldSpec::new("proc.is_exe_from_memfd", Bool, fact(Fact::Image), |e, _| exe(e, |file| Value::Bool(file.flags.from_memfd)), "Whether the executable exists in memory only."),
-    FieldSpec::new("proc.exe_ino", Int, fact(Fact::Image), |e, _| exe(e, |file| nonzero(file.inode)), "Inode of the executable."),
-    FieldSpec::new("proc.exe_ino.ctime", AbsTime, fact(Fact::Image), |e, _| exe(e, |file| time(file.ctime_ns)), "When the status of the executable changed."),
-    FieldSpec::new("proc.exe_ino.mtime", AbsTime, fact(Fact::Image), |e, _| exe(e, |file| time(file.mtime_ns)), "When the executable was modified."),
-    FieldSpec::new("proc.exe_ino.ctime_duration_proc_start", RelTime, fact(Fact::Image), since_change, "Nanoseconds from the change of the executable to the start of the process."),
+    FieldSpec::new("proc.is_exe_writable", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| Value::Bool(file.flags.writable)), "Whether the user who runs the executable may write it."),
+    FieldSpec::new("proc.is_exe_upper_layer", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| layer(file.flags.upper_layer)), "Whether the executable lies in the upper layer of an overlay: it came after the image."),
+    FieldSpec::new("proc.is_exe_lower_layer", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| layer(file.flags.lower_layer)), "Whether the executable lies in a lower layer of an overlay."),
+    FieldSpec::new("proc.is_exe_from_memfd", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| Value::Bool(file.flags.from_memfd)), "Whether the executable exists in memory only."),
+    FieldSpec::new("proc.exe_ino", Int, fact(Fact::ExecutableFile), |e, _| exe(e, |file| nonzero(file.inode)), "Inode of the executable."),
+    FieldSpec::new("proc.exe_ino.ctime", AbsTime, fact(Fact::ExecutableFile), |e, _| exe(e, |file| time(file.ctime_ns)), "When the status of the executable changed."),
+    FieldSpec::new("proc.exe_ino.mtime", AbsTime, fact(Fact::ExecutableFile), |e, _| exe(e, |file| time(file.mtime_ns)), "When the executable was modified."),
+    FieldSpec::new("proc.exe_ino.ctime_duration_proc_start", RelTime, fact(Fact::ExecutableFile), since_change, "Nanoseconds from the change of the executable to the start of the process."),
     FieldSpec::absent("proc.exe_ino.ctime_duration_pidns_start", RelTime, NAMESPACE, "Nanoseconds from the start of the pid namespace to the change of the executable."),
     FieldSpec::absent("proc.pidns_init_start_ts", AbsTime, NAMESPACE, "When the first process of the pid namespace started."),
     FieldSpec::new("proc.cwd", Path, fact(Fact::Directory), directory, "Working directory, with a slash at its end."),
@@ -172,10 +174,9 @@ fn ancestor_env<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
     Value::Absent
 }
 
-fn exe<'a>(event: &Event<'a>, look: impl FnOnce(&Executable) -> Value<'a>) -> Value<'a> {
-    found(Subject::caller(event).executable(event, look), |value| {
-        value
-    })
+fn exe<'a>(event: &Event<'a>, look: impl FnOnce(&ExecutableFile) -> Value<'a>) -> Value<'a> {
+    let looked = Subject::caller(event).executable_file(event, look);
+    found(looked, |value| value)
 }
 
 fn layer<'a>(layer: Option<bool>) -> Value<'a> {
@@ -343,8 +344,8 @@ pub(super) fn param<'a>(event: &Event<'a>, spec: &ParamSpec) -> Value<'a> {
         "tty" => stat(event, |stat| Value::Uint(u64::from(stat.tty))),
         "vm_size" => stat(event, |stat| Value::Uint(stat.vm_size_kib)),
         "vm_rss" => stat(event, |stat| Value::Uint(stat.vm_rss_kib)),
-        "uid" => number(event, |status| u64::from(status.uid)),
-        "gid" => number(event, |status| u64::from(status.gid)),
+        "uid" => number(event, |status| u64::from(status.credentials.uid)),
+        "gid" => number(event, |status| u64::from(status.credentials.gid)),
         "cap_inheritable" => number(event, |status| status.cap_inheritable),
         "cap_permitted" => number(event, |status| status.cap_permitted),
         "cap_effective" => number(event, |status| status.cap_effective),
@@ -386,7 +387,7 @@ fn nul_ended<'a>(event: &Event<'a>, joined: Value<'a>) -> Value<'a> {
     found(ended, |value| value)
 }
 
-fn exec_flags<'a>(event: &Event<'a>, file: &Executable) -> Value<'a> {
+fn exec_flags<'a>(event: &Event<'a>, file: &ExecutableFile) -> Value<'a> {
     let flags = [
         (file.flags.writable, "EXE_WRITABLE"),
         (file.flags.upper_layer == Some(true), "EXE_UPPER_LAYER"),

@@ -65,7 +65,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
 pub(super) const NOBODY: &str = "<NA>";
 
 fn own<'a>(event: &Event<'a>, show: impl FnOnce(u32) -> Value<'a>) -> Value<'a> {
-    found(event.status().clone(), |status| show(status.uid))
+    found(event.credentials().clone(), |who| show(who.uid))
 }
 
 fn login<'a>(event: &Event<'a>, show: impl FnOnce(Option<u32>) -> Value<'a>) -> Value<'a> {

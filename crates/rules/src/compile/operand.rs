@@ -266,7 +266,7 @@ impl Operands {
         }
     }
 
-    fn each_field<'a>(&'a self, id: OperandId, visit: &mut dyn FnMut(&'a Field)) {
+    pub(crate) fn each_field<'a>(&'a self, id: OperandId, visit: &mut dyn FnMut(&'a Field)) {
         self.each_field_operand(id, &mut |part| {
             visit(self.as_field(part).expect("only fields are visited"));
         });

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use event::field::{ProcessFact, Source as FieldSource};
 use event::{EventKind, Stage};
 
 use super::atom::{AtomId, Atoms, Check, operand_cost};
@@ -55,6 +56,8 @@ pub(crate) struct Entry {
     pub(crate) stage: Stage,
     /// The stage from which all that the rule prints is known.
     pub(crate) output_stage: Stage,
+    /// Whether it asks for the file that the program came from.
+    pub(crate) executable_file: bool,
 }
 
 /// The rules that can match one kind of events.
@@ -207,6 +210,7 @@ impl Builder<'_> {
                 root,
                 stage,
                 output_stage,
+                executable_file: self.asks_for_file(root, source),
             });
         }
         if entries.is_empty() {
@@ -225,6 +229,33 @@ impl Builder<'_> {
             stages,
             index,
         }
+    }
+
+    /// Whether a rule asks for the file that the caller's program came from.
+    fn asks_for_file(&self, root: Option<NodeId>, source: &Source<'_>) -> bool {
+        let mut asks = false;
+        let mut look = |id: OperandId| {
+            self.operands.each_field(id, &mut |field| {
+                asks |= field.depends_on() == FieldSource::Process(ProcessFact::ExecutableFile);
+            });
+        };
+        source.outputs.iter().for_each(|id| look(*id));
+        let mut below: Vec<NodeId> = root.into_iter().collect();
+        while let Some(id) = below.pop() {
+            match self.nodes[id.index()].node {
+                Node::Literal { atom, .. } => {
+                    let atom = self.atoms.get(atom);
+                    look(atom.key.operand);
+                    if let Check::Operand(_, right) = &atom.check {
+                        look(*right);
+                    }
+                }
+                Node::All { children, .. } | Node::Any { children, .. } => {
+                    below.extend(&self.children[children.start as usize..children.end as usize]);
+                }
+            }
+        }
+        asks
     }
 
     /// The stage from which the first atom below a node is known. An atom that compares two

@@ -6,10 +6,10 @@ use std::sync::{Arc, LazyLock};
 use abi::Syscall;
 use bumpalo::Bump;
 use event::{
-    Comm, CommandLine, Container, Containment, Descriptor, DescriptorKind, DescriptorSource,
-    Endpoint, Event, EventKind, Executable, ExecutableFlags, Group, Image, Known, Live, Lookup,
-    Name, Outcome, Param, ParamSource, ParamType, Pid, Process, Role, Socket, Stage, StartTime,
-    Stat, Status, Tid, Transport, User, World,
+    Comm, CommandLine, Container, Containment, Credentials, Descriptor, DescriptorKind,
+    DescriptorSource, Endpoint, Event, EventKind, ExecutableFile, ExecutableFlags, Group, Image,
+    Known, Live, Lookup, Name, Outcome, Param, ParamSource, ParamType, Pid, Process, Role, Socket,
+    Stage, StartTime, Stat, Status, Tid, Transport, User, World,
 };
 
 /// One call by one process.
@@ -287,8 +287,10 @@ impl World for Case {
     }
     fn status(&self, _: &Process, _: Tid) -> Lookup<Status> {
         self.seen(Status {
-            uid: self.uid,
-            gid: self.uid,
+            credentials: Credentials {
+                uid: self.uid,
+                gid: self.uid,
+            },
             real_uid: self.uid,
             cap_inheritable: 0,
             cap_permitted: 0,
@@ -313,12 +315,12 @@ impl World for Case {
             truncated: false,
         })
     }
-    fn executable(&self, process: &Process, _: &Image) -> Lookup<Executable> {
-        let path = [b"/bin/", process.last_comm().as_bytes()].concat();
-        let flags = ExecutableFlags::default();
-        self.seen(Executable {
-            path,
-            flags,
+    fn executable(&self, process: &Process, _: &Image) -> Lookup<Vec<u8>> {
+        self.seen([b"/bin/", process.last_comm().as_bytes()].concat())
+    }
+    fn executable_file(&self, _: &Process, _: &Image) -> Lookup<ExecutableFile> {
+        self.seen(ExecutableFile {
+            flags: ExecutableFlags::default(),
             inode: 1,
             ctime_ns: 0,
             mtime_ns: 0,

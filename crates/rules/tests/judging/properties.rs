@@ -303,7 +303,13 @@ fn possible_result(case: &Case) -> Option<i64> {
     }
 }
 
-const STAGES: [Stage; 4] = [Stage::Registers, Stage::Strings, Stage::Entry, Stage::Exit];
+const STAGES: [Stage; 5] = [
+    Stage::Registers,
+    Stage::Strings,
+    Stage::Descriptor,
+    Stage::Entry,
+    Stage::Exit,
+];
 
 fn is_planned(plan: &Plan, case: &Case) -> bool {
     plan.calls.get(&case.call).is_some_and(|planned| {

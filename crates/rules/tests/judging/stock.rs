@@ -87,7 +87,13 @@ fn judging_events_that_match_nothing_allocates_nothing() {
     let mut scratch = engine.scratch();
     let mut arena = bumpalo::Bump::with_capacity(1 << 16);
     for case in [&open, &connect, &exec] {
-        for stage in [Stage::Registers, Stage::Strings, Stage::Entry, Stage::Exit] {
+        for stage in [
+            Stage::Registers,
+            Stage::Strings,
+            Stage::Descriptor,
+            Stage::Entry,
+            Stage::Exit,
+        ] {
             arena.reset();
             let allocated = case.at_in(stage, &arena, |event| {
                 // The world of the test allocates its answers: the second look finds them.

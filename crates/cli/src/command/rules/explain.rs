@@ -125,6 +125,7 @@ fn stage_word(stage: Stage) -> &'static str {
     match stage {
         Stage::Registers => "at once",
         Stage::Strings => "strings",
+        Stage::Descriptor => "descr.",
         Stage::Entry => "process",
         Stage::Exit => "result",
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use capture::container::ContainerOptions;
 use capture::notify::{CounterSnapshot, Notices, Parts, Processes, Supervisor};
-use capture::world::{LiveWorld, ProcessIndex, WorldOptions};
-use event::{Event, Lookup, Pid, Plan, Process};
+use capture::world::{LiveWorld, WorldOptions};
+use event::{Event, Pid, Plan};
 use outputs::{Dispatcher, Internal, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
 use rules::{AlertValue, Engine, Priority};
 
@@ -52,7 +52,7 @@ impl Blueprint {
             container,
             ..WorldOptions::default()
         };
-        let world = LiveWorld::new(options, Arc::new(Index(processes.clone())))?;
+        let world = LiveWorld::new(options, Arc::new(processes.clone()))?;
         let supervisor = Supervisor::start(Parts {
             listener: listening.listener,
             plan: self.plan,
@@ -89,15 +89,6 @@ impl Blueprint {
 fn complain(quiet: bool, problem: &str) {
     if !quiet {
         terminal::complain(&format!("tollgate: {problem}\n"));
-    }
-}
-
-/// Processes that the engine has seen; of any other it cannot tell.
-struct Index(Processes);
-
-impl ProcessIndex for Index {
-    fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
-        self.0.find(pid).map_or(Lookup::Unknown, Lookup::Found)
     }
 }
 
@@ -147,6 +138,7 @@ fn snapshot(counters: &CounterSnapshot, judge: &Engine) -> Snapshot {
             ("trapped", counters.trapped),
             ("unjudged", counters.unjudged),
             ("rejected_at_strings", counters.rejected_at_strings),
+            ("rejected_at_descriptor", counters.rejected_at_descriptor),
             ("rejected_at_entry", counters.rejected_at_entry),
             ("concluded_at_entry", counters.concluded_at_entry),
             ("escalated", counters.escalated),
