@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use sys::features::KernelVersion;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -18,8 +19,19 @@ const STYLES: Styles = Styles::styled()
 #[command(name = "tollgate", version, styles = STYLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
+    /// Do without what kernels after this version have; for tests, see CONTRIBUTING.md
+    #[arg(long, global = true, hide = true, value_name = "VERSION", value_parser = kernel_version)]
+    pub(crate) pretend_kernel: Option<KernelVersion>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
+    /// Below it there is no engine to run.
+    const OLDEST: KernelVersion = KernelVersion::new(5, 5);
+    KernelVersion::parse(text)
+        .filter(|version| *version >= OLDEST)
+        .ok_or("expected a version from 5.5 on, as in 5.10")
 }
 
 /// What to do.

@@ -22,7 +22,12 @@ use crate::failure::Outcome;
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => execute(cli.verb),
+        Ok(cli) => {
+            if let Some(version) = cli.pretend_kernel {
+                sys::features::pretend(version);
+            }
+            execute(cli.verb)
+        }
         Err(error) => return refuse(&error),
     };
     match outcome {

@@ -86,6 +86,9 @@ pub(crate) fn words<const N: usize>(given: [usize; N]) -> [usize; 6] {
 /// and the call must not break an invariant of this process (unmapping live memory, closing a
 /// descriptor that somebody owns).
 pub(crate) unsafe fn call(name: &'static str, nr: c_long, args: [usize; 6]) -> Result<usize> {
+    if let Some(errno) = crate::features::refusal(nr, &args) {
+        return Err(SyscallError::new(name, errno));
+    }
     let [a, b, c, d, e, f] = args;
     // SAFETY: the caller vouches for the arguments; `syscall` itself passes six words on.
     let result = unsafe { libc::syscall(nr, a, b, c, d, e, f) };

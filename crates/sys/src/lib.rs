@@ -12,6 +12,7 @@ pub mod credential;
 pub mod error;
 pub mod exec;
 pub mod fd;
+pub mod features;
 pub mod file;
 pub mod namespace;
 pub mod notify;
