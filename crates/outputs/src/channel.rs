@@ -1,9 +1,11 @@
 //! What a channel is to the dispatcher.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rules::{Alert, AlertValue};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::format::Formatter;
 
@@ -63,12 +65,36 @@ fn value_size(value: &AlertValue) -> usize {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write alerts")]
 pub struct DeliveryError {
-    /// How many of the alerts, counted from the first, were delivered all the same.
+    /// How many of the alerts were delivered all the same.
     pub delivered: usize,
     /// Whether trying again is pointless: the reader of a pipe has gone.
     pub dead: bool,
     /// The cause.
     pub source: io::Error,
+}
+
+impl DeliveryError {
+    /// Delivers alerts one at a time, the next also after one that failed. The error is the last.
+    pub(crate) fn of_each(
+        alerts: &[Arc<Delivery>],
+        mut deliver: impl FnMut(&Delivery) -> io::Result<()>,
+    ) -> Result<(), Self> {
+        let mut delivered = 0;
+        let mut last = None;
+        for alert in alerts {
+            match deliver(alert) {
+                Ok(()) => delivered += 1,
+                Err(error) => last = Some(error),
+            }
+        }
+        last.map_or(Ok(()), |source| {
+            Err(Self {
+                delivered,
+                dead: false,
+                source,
+            })
+        })
+    }
 }
 
 /// Takes alerts somewhere. Lives on a thread of its own and may block as long as it likes: what
@@ -91,5 +117,95 @@ pub trait Channel: Send {
     /// If it cannot be opened again; the next delivery tries once more.
     fn reopen(&mut self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Nothing will be delivered any more: ends what the channel has started.
+    fn close(&mut self) {}
+
+    /// What others may know of the other end, and do to it, while a delivery blocks.
+    fn peer(&self) -> Arc<Peer> {
+        Arc::default()
+    }
+}
+
+/// The other end of a channel, seen from other threads.
+#[derive(Debug, Default)]
+pub struct Peer {
+    timeouts: AtomicU64,
+    restarts: AtomicU64,
+    /// Leader of the process group that the channel writes to. There only while it is not reaped,
+    /// so that the number cannot be another process's.
+    group: Mutex<Option<Pid>>,
+    killed: AtomicBool,
+}
+
+impl Peer {
+    /// How often the other end did not answer or read in time.
+    pub fn timeouts(&self) -> u64 {
+        self.timeouts.load(Ordering::Relaxed)
+    }
+
+    /// How often the other end was started anew after it had ended by itself or been killed.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_timeout(&self) {
+        self.timeouts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn group(&self) -> MutexGuard<'_, Option<Pid>> {
+        // A pid is stored whole or not at all, so a poisoned lock holds a valid one.
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no process may be started any more.
+    pub(crate) fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+
+    /// Kills the process at the other end, if there is one, which ends a delivery that waits for
+    /// it, and keeps the channel from starting another.
+    pub(crate) fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        self.kill_group();
+    }
+
+    /// Kills the process at the other end, if there is one.
+    pub(crate) fn kill_group(&self) {
+        if let Some(group) = *self.group() {
+            // Fails only if all of the group have just ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use rules::Priority;
+
+    use super::*;
+    use crate::format::Format;
+    use crate::internal::{Internal, internal_alert};
+
+    /// Alerts with the messages `n=0`, `n=1`, ...
+    pub(crate) fn deliveries(count: usize, format: Format) -> Vec<Arc<Delivery>> {
+        let formatter = Arc::new(Formatter::new(format));
+        let alert = |n| {
+            let event = Internal {
+                rule: "t",
+                priority: Priority::Notice,
+                message: format!("n={n}"),
+                fields: vec![],
+            };
+            internal_alert(&"box".into(), event)
+        };
+        (0..count)
+            .map(|n| Arc::new(Delivery::new(alert(n), Arc::clone(&formatter))))
+            .collect()
     }
 }

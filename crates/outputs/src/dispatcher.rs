@@ -5,11 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rules::Alert;
 
-use crate::channel::{Channel, Delivery};
+use crate::channel::{Channel, Delivery, Peer};
 use crate::format::{Format, Formatter};
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{QUEUE_CAPACITY, Queue, QueueCapacity};
@@ -76,6 +76,10 @@ pub struct ChannelCounters {
     pub lost_write_failed: u64,
     /// Alerts waiting or being delivered.
     pub pending: usize,
+    /// How often the other end did not answer or read in time.
+    pub timeouts: u64,
+    /// How often the other end, a program, was started anew.
+    pub restarts: u64,
 }
 
 /// What has happened to alerts so far.
@@ -211,6 +215,22 @@ impl Dispatcher {
             .collect()
     }
 
+    /// Ends every channel and what it has started: a program gets the end of its input, and is
+    /// killed if it still runs when the deadline has passed. What waits in a queue is lost, so
+    /// [`Dispatcher::flush`] comes before.
+    pub fn close(&self, deadline: Instant) {
+        let lanes = &self.inner.hub.lanes;
+        for lane in lanes {
+            lane.queue.abandon();
+        }
+        for lane in lanes {
+            if !lane.queue.wait_for_end(deadline) {
+                lane.peer.kill();
+                lane.queue.wait_for_end(Instant::now() + KILL_GRACE);
+            }
+        }
+    }
+
     /// What has happened so far.
     pub fn counters(&self) -> Counters {
         let inner = &self.inner;
@@ -243,6 +263,7 @@ impl Prepared {
         let lanes = channels.iter().map(|channel| Lane {
             name: channel.name().to_owned(),
             queue: Queue::new(settings.capacity),
+            peer: channel.peer(),
             loss_announced: Mutex::new(None),
         });
         let hub = Arc::new(Hub {
@@ -287,6 +308,9 @@ impl Prepared {
         Ok(dispatcher)
     }
 }
+
+/// How long a channel's thread may take to notice that what it waits for was killed.
+const KILL_GRACE: Duration = Duration::from_millis(200);
 
 struct Inner {
     hub: Arc<Hub>,
@@ -344,6 +368,7 @@ pub(crate) struct Hub {
 pub(crate) struct Lane {
     pub(crate) name: String,
     pub(crate) queue: Queue,
+    peer: Arc<Peer>,
     /// When the other channels last heard of losses here.
     loss_announced: Mutex<Option<Instant>>,
 }
@@ -402,6 +427,8 @@ impl Lane {
             lost_queue_full: counters.lost_queue_full,
             lost_write_failed: counters.lost_write_failed,
             pending: self.queue.pending(),
+            timeouts: self.peer.timeouts(),
+            restarts: self.peer.restarts(),
         }
     }
 }

@@ -99,28 +99,12 @@ const NONBLOCK: i32 = 0o4000;
 mod tests {
     use std::fs;
 
-    use rules::Priority;
-
     use super::*;
-    use crate::format::{Format, Formatter};
-    use crate::internal::{Internal, internal_alert};
+    use crate::channel::testing;
+    use crate::format::Format;
 
     fn deliveries(count: usize) -> Vec<Arc<Delivery>> {
-        let formatter = Arc::new(Formatter::new(Format::default()));
-        (0..count)
-            .map(|n| {
-                let event = Internal {
-                    rule: "t",
-                    priority: Priority::Notice,
-                    message: format!("n={n}"),
-                    fields: vec![],
-                };
-                Arc::new(Delivery::new(
-                    internal_alert(&"box".into(), event),
-                    Arc::clone(&formatter),
-                ))
-            })
-            .collect()
+        testing::deliveries(count, Format::default())
     }
 
     fn lines(path: &Path) -> usize {

@@ -15,26 +15,32 @@ mod channel;
 mod dispatcher;
 mod file;
 mod format;
+mod http;
 mod internal;
 pub mod json;
+mod program;
 mod queue;
 mod stats;
 mod stdout;
 mod stream;
+mod syslog;
 mod throttle;
 mod time;
 mod worker;
 
-pub use channel::{Channel, Delivery, DeliveryError};
+pub use channel::{Channel, Delivery, DeliveryError, Peer};
 pub use dispatcher::{
     ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, Settings, StartError,
 };
 pub use file::{FileChannel, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
+pub use http::{ClientFiles, HttpChannel, HttpError, HttpOptions, TlsOptions};
 pub use internal::{Internal, internal_alert};
+pub use program::{ProgramChannel, ProgramOptions};
 pub use queue::{QUEUE_CAPACITY, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };
 pub use stdout::StdoutChannel;
+pub use syslog::SyslogChannel;
 pub use throttle::{Throttle, ThrottleRate};

@@ -80,6 +80,8 @@ struct State {
     reopen: bool,
     stop: bool,
     dead: bool,
+    /// The channel's thread has done its last.
+    ended: bool,
 }
 
 impl Queue {
@@ -154,9 +156,7 @@ impl Queue {
     pub(crate) fn die(&self) {
         let mut state = self.state();
         state.dead = true;
-        state.counters.lost_write_failed += count(state.waiting.len());
-        state.waiting.clear();
-        state.bytes = state.in_flight.1;
+        state.drop_waiting();
         drop(state);
         self.idle.notify_all();
     }
@@ -188,6 +188,32 @@ impl Queue {
     pub(crate) fn stop(&self) {
         self.state().stop = true;
         self.work.notify_one();
+    }
+
+    /// Tells the channel's thread to end after what it is delivering; what waits is lost.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        state.drop_waiting();
+        state.dead = true;
+        state.stop = true;
+        drop(state);
+        self.work.notify_one();
+        self.idle.notify_all();
+    }
+
+    /// The channel's thread ends.
+    pub(crate) fn end(&self) {
+        self.state().ended = true;
+        self.idle.notify_all();
+    }
+
+    /// Waits until the channel's thread has ended; false if the deadline came first.
+    pub(crate) fn wait_for_end(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let wait = self
+            .idle
+            .wait_timeout_while(self.state(), left, |state| !state.ended);
+        wait.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
     /// Waits until all is delivered and announced, or the deadline has passed. Returns how many
@@ -233,6 +259,12 @@ impl State {
         let batch: Vec<_> = self.waiting.drain(..count).collect();
         self.in_flight = (count, batch.iter().map(|delivery| delivery.size()).sum());
         batch
+    }
+
+    fn drop_waiting(&mut self) {
+        self.counters.lost_write_failed += count(self.waiting.len());
+        self.waiting.clear();
+        self.bytes = self.in_flight.1;
     }
 
     fn unannounced(&self) -> u64 {

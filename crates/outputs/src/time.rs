@@ -26,6 +26,25 @@ pub(crate) fn rfc_3339(time_ns: u64) -> String {
     format!("{}Z", date_time(time_ns))
 }
 
+/// `Nov  1 13:53:31` in local time, the stamp of RFC 3164.
+pub(crate) fn syslog_stamp(time_ns: u64, zone: &TimeZone) -> String {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let time = civil(time_ns, zone);
+    let month = usize::try_from(time.month() - 1)
+        .ok()
+        .and_then(|month| MONTHS.get(month))
+        .expect("months count from 1 to 12");
+    format!(
+        "{month} {:>2} {:02}:{:02}:{:02}",
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
+}
+
 /// Nanoseconds since the epoch, now. Before the epoch and after the year 2554 there is only 0 and
 /// the maximum.
 pub(crate) fn now_ns() -> u64 {
@@ -67,6 +86,12 @@ mod tests {
         assert_eq!(clock(TIME, &TimeZone::UTC), "08:15:42.000000007");
         assert_eq!(iso_8601(TIME), "2026-11-21T08:15:42.000000007+0000");
         assert_eq!(rfc_3339(TIME), "2026-11-21T08:15:42.000000007Z");
+    }
+
+    #[test]
+    fn a_syslog_stamp_pads_the_day_with_a_space() {
+        assert_eq!(syslog_stamp(TIME, &TimeZone::UTC), "Nov 21 08:15:42");
+        assert_eq!(syslog_stamp(0, &TimeZone::UTC), "Jan  1 00:00:00");
     }
 
     #[test]

@@ -47,7 +47,10 @@ impl Worker {
                         self.report(&mut reported, "cannot reopen alert channel", &error);
                     }
                 }
-                Task::Stop => return,
+                Task::Stop => {
+                    self.channel.close();
+                    return self.hub.lanes[self.lane].queue.end();
+                }
             }
         }
     }

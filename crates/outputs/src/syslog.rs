@@ -1,0 +1,279 @@
+//! The system's log, through its local socket.
+//!
+//! Entries look as the C library's `openlog("falco", LOG_PID, LOG_USER)` makes them, so that filters
+//! written for Falco's entries find these.
+
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use rules::Priority;
+
+use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::time;
+
+/// Name of the program in front of an entry.
+const IDENT: &str = "falco";
+
+/// `LOG_USER` of syslog(3), in its place above the three bits of the level.
+const FACILITY_USER: usize = 1 << 3;
+
+/// Sends entries to the system's log.
+#[derive(Debug)]
+pub struct SyslogChannel {
+    path: PathBuf,
+    timeout: Duration,
+    zone: TimeZone,
+    socket: Option<Socket>,
+    peer: Arc<Peer>,
+}
+
+impl SyslogChannel {
+    /// Where the daemon listens on every Linux.
+    pub const PATH: &'static str = "/dev/log";
+
+    /// Of the daemon that listens at `path`, now or later: nothing is opened before the first
+    /// alert. A daemon that does not read for `timeout` loses the alert.
+    pub fn new(path: PathBuf, timeout: Duration) -> Self {
+        Self {
+            path,
+            timeout,
+            zone: TimeZone::system(),
+            socket: None,
+            peer: Arc::default(),
+        }
+    }
+
+    fn entry(&self, delivery: &Delivery) -> String {
+        let alert = delivery.alert();
+        let stamp = time::syslog_stamp(alert.time_ns, &self.zone);
+        let priority = FACILITY_USER + level(alert.priority);
+        let pid = std::process::id();
+        let line = delivery.line().trim_end_matches('\n');
+        format!("<{priority}>{stamp} {IDENT}[{pid}]: {line}")
+    }
+
+    fn send(&mut self, entry: &str) -> io::Result<()> {
+        // A daemon that was restarted has left the old socket dead: one more try on a new one.
+        if let Some(socket) = self.socket.take() {
+            match socket.send(entry) {
+                Ok(()) => return self.keep(socket),
+                Err(error) if !is_gone(&error) => return Err(self.counted(error)),
+                Err(_) => {}
+            }
+        }
+        let socket = Socket::connect(&self.path, self.timeout)?;
+        match socket.send(entry) {
+            Ok(()) => self.keep(socket),
+            Err(error) => Err(self.counted(error)),
+        }
+    }
+
+    fn keep(&mut self, socket: Socket) -> io::Result<()> {
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    fn counted(&self, error: io::Error) -> io::Error {
+        if error.kind() != ErrorKind::WouldBlock {
+            return error;
+        }
+        // So the kernel calls it when the time limit of a socket has passed.
+        self.peer.count_timeout();
+        io::Error::new(ErrorKind::TimedOut, "the log daemon does not read")
+    }
+}
+
+impl Channel for SyslogChannel {
+    fn name(&self) -> &str {
+        "syslog"
+    }
+
+    fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        DeliveryError::of_each(alerts, |alert| {
+            let entry = self.entry(alert);
+            self.send(&entry)
+        })
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        self.socket = None;
+        Ok(())
+    }
+
+    fn peer(&self) -> Arc<Peer> {
+        Arc::clone(&self.peer)
+    }
+}
+
+/// A daemon takes datagrams, or, rarely, a stream in which a zero byte ends an entry.
+#[derive(Debug)]
+enum Socket {
+    Datagram(UnixDatagram),
+    Stream(UnixStream),
+}
+
+/// `EPROTOTYPE`, the same on every Linux: the socket is of the other kind.
+const PROTOTYPE: i32 = 91;
+
+impl Socket {
+    fn connect(path: &PathBuf, timeout: Duration) -> io::Result<Self> {
+        // Zero would mean no limit.
+        let limit = Some(timeout.max(Duration::from_millis(1)));
+        let datagram = UnixDatagram::unbound()?;
+        match datagram.connect(path) {
+            Ok(()) => {
+                datagram.set_write_timeout(limit)?;
+                Ok(Self::Datagram(datagram))
+            }
+            Err(error) if error.raw_os_error() == Some(PROTOTYPE) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(limit)?;
+                Ok(Self::Stream(stream))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(&self, entry: &str) -> io::Result<()> {
+        match self {
+            Self::Datagram(socket) => socket.send(entry.as_bytes()).map(|_| ()),
+            Self::Stream(socket) => {
+                let mut bytes = entry.as_bytes().to_vec();
+                bytes.push(0);
+                let mut socket = socket;
+                socket.write_all(&bytes)
+            }
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::NotConnected
+            | ErrorKind::BrokenPipe
+    )
+}
+
+fn level(priority: Priority) -> usize {
+    Priority::ALL
+        .iter()
+        .position(|other| *other == priority)
+        .expect("the list has every priority")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    use super::*;
+    use crate::channel::testing::deliveries;
+    use crate::format::Format;
+
+    fn channel(path: &Path) -> SyslogChannel {
+        SyslogChannel::new(path.to_owned(), Duration::from_millis(50))
+    }
+
+    fn receive(socket: &UnixDatagram) -> String {
+        let mut buffer = [0; 4096];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn an_entry_looks_as_the_c_library_makes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        let alerts = deliveries(2, Format::default());
+        channel(&path).deliver(&alerts).unwrap();
+        for alert in &alerts {
+            let entry = receive(&daemon);
+            // Notice is level 5, user is facility 1.
+            let rest = entry.strip_prefix("<13>").expect(&entry);
+            let (stamp, rest) = rest.split_at(15);
+            assert_eq!(
+                stamp,
+                time::syslog_stamp(alert.alert().time_ns, &TimeZone::system())
+            );
+            let pid = std::process::id();
+            let line = alert.line().trim_end();
+            assert_eq!(rest, format!(" falco[{pid}]: {line}"));
+        }
+    }
+
+    #[test]
+    fn levels_are_those_of_syslog() {
+        assert_eq!(level(Priority::Emergency), 0);
+        assert_eq!(level(Priority::Warning), 4);
+        assert_eq!(level(Priority::Debug), 7);
+    }
+
+    #[test]
+    fn a_daemon_that_comes_late_and_comes_back_gets_alerts_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let alerts = deliveries(1, Format::default());
+        let mut channel = channel(&path);
+        let error = channel.deliver(&alerts).unwrap_err();
+        assert_eq!((error.delivered, error.dead), (0, false));
+        assert_eq!(error.source.kind(), ErrorKind::NotFound);
+
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        channel.deliver(&alerts).unwrap();
+        assert!(receive(&daemon).ends_with("n=0"));
+
+        drop(daemon);
+        let error = channel.deliver(&alerts).unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
+        fs::remove_file(&path).unwrap();
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        channel.deliver(&alerts).unwrap();
+        assert!(receive(&daemon).ends_with("n=0"));
+
+        // Restarted between two alerts: nothing is lost.
+        fs::remove_file(&path).unwrap();
+        let successor = UnixDatagram::bind(&path).unwrap();
+        drop(daemon);
+        channel.deliver(&alerts).unwrap();
+        assert!(receive(&successor).ends_with("n=0"));
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_read_loses_alerts_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let _daemon = UnixDatagram::bind(&path).unwrap();
+        let mut channel = channel(&path);
+        // More than any default of net.unix.max_dgram_qlen.
+        let alerts = deliveries(1, Format::default());
+        let error = (0..10_000).find_map(|_| channel.deliver(&alerts).err());
+        let error = error.expect("the queue of a socket is bounded");
+        assert_eq!(error.source.kind(), ErrorKind::TimedOut);
+        assert_eq!(channel.peer().timeouts(), 1);
+    }
+
+    #[test]
+    fn a_daemon_with_a_stream_gets_entries_that_end_with_a_zero_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let daemon = UnixListener::bind(&path).unwrap();
+        let mut channel = channel(&path);
+        channel.deliver(&deliveries(2, Format::default())).unwrap();
+        drop(channel);
+        let mut all = String::new();
+        daemon.accept().unwrap().0.read_to_string(&mut all).unwrap();
+        let entries: Vec<_> = all.split_terminator('\0').collect();
+        assert_eq!(entries.len(), 2);
+        assert!(entries[0].ends_with("n=0") && entries[1].ends_with("n=1"));
+    }
+}
