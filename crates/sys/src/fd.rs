@@ -138,6 +138,38 @@ pub fn close_on_exec_from(first: u32) -> Result<()> {
     Ok(())
 }
 
+/// Closes all descriptors from 3 on but `kept`: for a process that was cloned to do one small thing
+/// and must not hold open what its maker has. Values that own a closed descriptor are copies of the
+/// maker's; dropping one fails with EBADF, as long as nothing is opened here afterwards.
+///
+/// # Kernel
+/// 5.9.
+///
+/// # Errors
+/// ENOSYS on older kernels.
+pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<()> {
+    use std::os::fd::AsRawFd;
+    let mut first = 3_u32;
+    while let Some(next) = kept
+        .iter()
+        .map(|fd| fd.as_raw_fd().cast_unsigned())
+        .filter(|fd| *fd >= first)
+        .min()
+    {
+        if next > first {
+            close_range(first, next - 1)?;
+        }
+        first = next + 1;
+    }
+    close_range(first, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> Result<()> {
+    // SAFETY: descriptors are numbers; no memory belongs to them.
+    unsafe { syscall!("close_range", libc::SYS_close_range, first, last, 0_u32) }?;
+    Ok(())
+}
+
 /// A file without a name. `flags` is a sum of `libc::MFD_*`.
 ///
 /// # Errors
@@ -238,5 +270,21 @@ mod tests {
         assert_eq!(done, Ok(()));
         assert_eq!(std::fs::File::from(file).metadata().expect("open").len(), 1);
         assert!(eventfd(1).is_ok());
+    }
+
+    #[test]
+    fn a_child_keeps_what_it_names() {
+        let (reader, writer) = pipe(libc::O_CLOEXEC).expect("pipe");
+        let (_other, closed) = pipe(libc::O_CLOEXEC).expect("pipe");
+        let outcome = crate::testing::in_child(|| {
+            keep_only(&[writer.as_fd(), reader.as_fd()]).map_err(|e| e.errno())?;
+            write(writer.as_fd(), b"x").map_err(|e| e.errno())?;
+            match write(closed.as_fd(), b"x") {
+                Err(error) if error.is(libc::EBADF) => Ok(()),
+                _ => Err(255),
+            }
+        });
+        assert_eq!(outcome, Ok(()));
+        assert_eq!(read(reader.as_fd(), &mut [0]), Ok(1));
     }
 }

@@ -1,5 +1,6 @@
 //! A page that parent and child share.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::time::Duration;
 
@@ -139,6 +140,109 @@ impl Drop for SharedPage {
     }
 }
 
+/// 64-bit slots in memory that has a descriptor, so that a program started later can share it too.
+#[derive(Debug)]
+pub struct SharedWords {
+    first: std::ptr::NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: there is nothing but atomics, and the mapping lives as long as the owner.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above: every access is through a shared reference to an atomic.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// `count` zeroed slots in a file without a name, which can be neither shrunk nor grown.
+    ///
+    /// # Errors
+    /// ENOMEM, EMFILE, ENOSYS where memory files are switched off.
+    pub fn create(count: usize) -> Result<(Self, OwnedFd)> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let file = crate::fd::memory_file(c"tollgate-board", flags)?;
+        // SAFETY: both arguments are numbers.
+        unsafe {
+            syscall!(
+                "ftruncate",
+                libc::SYS_ftruncate,
+                file.as_fd(),
+                count * size_of::<AtomicU64>()
+            )
+        }?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: all arguments are numbers.
+        unsafe {
+            syscall!(
+                "fcntl(F_ADD_SEALS)",
+                libc::SYS_fcntl,
+                file.as_fd(),
+                libc::F_ADD_SEALS,
+                seals
+            )
+        }?;
+        let words = Self::open(file.as_fd(), count)?;
+        Ok((words, file))
+    }
+
+    /// Maps a file that [`Self::create`] made with as many slots.
+    ///
+    /// # Errors
+    /// EINVAL for a file that is too small or may shrink, ENOMEM, EBADF.
+    pub fn open(file: BorrowedFd<'_>, count: usize) -> Result<Self> {
+        let size = count * size_of::<AtomicU64>();
+        // A page past the end of the file would be a fault, not an error.
+        // SAFETY: all arguments are numbers.
+        let seals = unsafe {
+            syscall!(
+                "fcntl(F_GET_SEALS)",
+                libc::SYS_fcntl,
+                file,
+                libc::F_GET_SEALS
+            )
+        }?;
+        // SAFETY: all arguments are numbers.
+        let end = unsafe { syscall!("lseek", libc::SYS_lseek, file, 0_usize, libc::SEEK_END) }?;
+        if crate::kernel::number(seals) & libc::F_SEAL_SHRINK == 0 || end < size || count == 0 {
+            return Err(SyscallError::new("mmap", libc::EINVAL));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; the file is
+        // as large as the mapping and stays so.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                std::os::fd::AsRawFd::as_raw_fd(&file),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(SyscallError::last("mmap"));
+        }
+        match std::ptr::NonNull::new(address.cast::<AtomicU64>()) {
+            Some(first) => Ok(Self { first, count }),
+            None => Err(SyscallError::new("mmap", libc::EFAULT)),
+        }
+    }
+
+    /// All slots.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is `count` words long, page-aligned, zero bytes are a value, and it
+        // is unmapped only when `self` is dropped.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        let size = self.count * size_of::<AtomicU64>();
+        // SAFETY: the mapping was made by `open` with this size, and no reference outlives `self`.
+        unsafe { libc::munmap(self.first.as_ptr().cast(), size) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
@@ -162,5 +266,17 @@ mod tests {
         assert_eq!(page.word(255).load(Ordering::Acquire), u64::MAX);
         page.wait(1, 0, Some(Duration::from_millis(1)))
             .expect("a timeout is not an error");
+    }
+
+    #[test]
+    fn words_are_shared_by_their_file() {
+        let (words, file) = SharedWords::create(1024).expect("memory");
+        let again = SharedWords::open(file.as_fd(), 1024).expect("the same file");
+        words.words()[1023].store(7, Ordering::Release);
+        assert_eq!(again.words()[1023].load(Ordering::Acquire), 7);
+        let larger = SharedWords::open(file.as_fd(), 1025 * 4096);
+        assert!(larger.is_err_and(|error| error.is(libc::EINVAL)));
+        let unsealed = crate::fd::memory_file(c"x", libc::MFD_CLOEXEC).expect("memory");
+        assert!(SharedWords::open(unsealed.as_fd(), 1).is_err());
     }
 }
