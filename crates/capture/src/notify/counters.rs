@@ -18,6 +18,25 @@ macro_rules! counters {
                 CounterSnapshot { $($name: self.$name.load(Ordering::Relaxed),)+ }
             }
         }
+
+        impl CounterSnapshot {
+            /// The totals in a fixed order.
+            pub(crate) fn values(&self) -> Vec<u64> {
+                vec![$(self.$name,)+]
+            }
+
+            /// The totals from that order.
+            pub(crate) fn from_values(value: impl Fn(usize) -> u64) -> Self {
+                let mut values = (0..).map(value);
+                Self { $($name: values.next().unwrap_or(0),)+ }
+            }
+
+            /// These and those of another supervisor of the same workload.
+            #[must_use]
+            pub fn plus(&self, other: &Self) -> Self {
+                Self { $($name: self.$name + other.$name,)+ }
+            }
+        }
     };
 }
 

@@ -14,6 +14,7 @@ mod census;
 mod counters;
 mod decode;
 mod escalation;
+mod pulse;
 mod receiver;
 mod stdio;
 mod tracer;
@@ -33,6 +34,8 @@ use sys::signal::{SignalSet, SignalStream};
 
 use call::Call;
 pub use counters::{CounterSnapshot, Counters};
+use pulse::SeatPulse;
+pub use pulse::{Held, Pulse, Vitals};
 use receiver::Receiver;
 use tracer::{Tracer, TracerHandle};
 use tree::Tree;
@@ -114,8 +117,17 @@ impl<J: Judge + 'static> Supervisor<J> {
     ///
     /// If a thread cannot be started.
     pub fn start(parts: Parts<J>) -> std::io::Result<Self> {
+        Self::start_watched(parts, Arc::new(Pulse::private()?))
+    }
+
+    /// As [`Supervisor::start`], showing its work to another process.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started.
+    pub fn start_watched(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
         watchdog::prepare_signals()?;
-        let shared = Arc::new(Shared::new(parts)?);
+        let shared = Arc::new(Shared::new(parts, pulse)?);
         shared.set_mode_now(Mode::Single);
         let watchdog = watchdog::start(Arc::clone(&shared))?;
         Ok(Self { shared, watchdog })
@@ -137,6 +149,12 @@ impl<J: Judge + 'static> Supervisor<J> {
         self.shared.has_ended()
     }
 
+    /// Receives no more calls, concludes those it has, and ends; whoever has another copy of the
+    /// listener gets the rest. [`Supervisor::join`] waits for that.
+    pub fn hand_over(&self) {
+        self.shared.handing_over.store(true, Ordering::Release);
+    }
+
     /// Waits until the last watched process has ended and every call has been concluded.
     pub fn join(self) -> CounterSnapshot {
         // The watchdog outlives the receivers and reports panics of theirs itself.
@@ -155,6 +173,9 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) notices: Arc<dyn Notices>,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
+    /// What is shown to whoever watches over this supervisor.
+    pub(crate) pulse: Arc<Pulse>,
+    handing_over: AtomicBool,
     /// Whether descriptors 0..2 have to be kept track of.
     pub(crate) watch_stdio: bool,
     /// Whether it matters what is not a socket, too.
@@ -174,7 +195,7 @@ struct Interest {
 }
 
 impl<J: Judge> Shared<J> {
-    fn new(parts: Parts<J>) -> std::io::Result<Self> {
+    fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
         let mut interest = vec![Interest::default(); Syscall::all().len()];
         for (syscall, call) in &parts.plan.calls {
             let judged = call
@@ -197,6 +218,8 @@ impl<J: Judge> Shared<J> {
             notices: parts.notices,
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
+            pulse,
+            handing_over: AtomicBool::new(false),
             watch_stdio: parts.plan.stdio != StdioWatch::Off,
             watch_stdio_any: parts.plan.stdio == StdioWatch::Any,
             plan_executable_file: parts.plan.executable_file,
@@ -231,6 +254,11 @@ impl<J: Judge> Shared<J> {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Somebody else goes on with the calls to come.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.handing_over.load(Ordering::Acquire)
     }
 
     /// No watched process is left.
@@ -280,6 +308,7 @@ pub(crate) struct Seat {
     /// Callers that did not stop in time wait for this receiver.
     has_abandoned: AtomicBool,
     thread: AtomicI32,
+    pulse: SeatPulse,
 }
 
 /// Which receiver it is.
@@ -298,7 +327,7 @@ const RETIRED: u32 = 3;
 const ENDED: u32 = 4;
 
 impl Seat {
-    pub(crate) fn new(order: Order) -> Self {
+    pub(crate) fn new(order: Order, pulse: &Arc<Pulse>) -> Self {
         Self {
             reading: Arc::new(Gauge::default()),
             waiting: Gauge::default(),
@@ -307,6 +336,7 @@ impl Seat {
             current: Mutex::new(Notification::default()),
             has_abandoned: AtomicBool::new(false),
             thread: AtomicI32::new(0),
+            pulse: pulse.seat(),
         }
     }
 
@@ -316,8 +346,19 @@ impl Seat {
 
     /// A call was received; until [`Seat::proceed`] the watchdog may take it away.
     pub(crate) fn begin(&self, notification: &Notification) {
+        self.pulse.received(notification);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = *notification;
         self.state.store(READING, Ordering::Release);
+    }
+
+    /// A call was inherited from a receiver that got stuck with it.
+    pub(crate) fn inherit(&self, notification: &Notification) {
+        self.pulse.received(notification);
+    }
+
+    /// The call has been dealt with.
+    pub(crate) fn done(&self) {
+        self.pulse.done();
     }
 
     /// The caller's memory has been read. False: the call was taken away.
@@ -393,6 +434,7 @@ pub(crate) fn spawn_receiver<J: Judge + 'static>(
                 // The panic hook has said why. Its call must not stay parked.
                 Counters::add(&shared.counters.receiver_panics);
                 shared.answer(seat.current().id);
+                seat.done();
             }
         })?;
     Ok(())

@@ -62,9 +62,11 @@ impl<J: Judge> Receiver<J> {
     /// `unfinished`: the call that the predecessor got stuck with.
     pub(crate) fn run(mut self, unfinished: Option<sys::notify::Notification>) {
         if let Some(notification) = unfinished {
+            self.seat.inherit(&notification);
             self.memory.refuse(true);
             self.handle(&notification);
             self.memory.refuse(false);
+            self.seat.done();
         }
         let mut notification = sys::notify::Notification::default();
         while !self.seat.is_retired() && self.may_receive() {
@@ -73,12 +75,22 @@ impl<J: Judge> Receiver<J> {
                     self.note_arrival(&notification);
                     self.seat.begin(&notification);
                     self.handle(&notification);
+                    self.seat.done();
                     self.last_answer_ns = now_ns(Clock::Monotonic);
                 }
                 // A signal from the watchdog, or the caller was killed before it was received.
                 Ok(Received::Interrupted | Received::CallerGone | Received::WouldBlock) => {}
                 Err(_) => break,
             }
+        }
+        self.leave();
+    }
+
+    /// Concludes what can no longer be waited for. At the end of the workload there is nothing.
+    fn leave(&mut self) {
+        for followed in std::mem::take(&mut self.abandoned).into_values() {
+            Counters::add(&self.worker.shared.counters.escalation_refused);
+            followed.finish(&mut self.worker, Outcome::Unlearnt, &Bump::new());
         }
     }
 

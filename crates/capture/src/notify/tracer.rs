@@ -329,9 +329,22 @@ impl<J: Judge> Tracer<J> {
             self.serve_stops();
             let state = handle.state();
             handle.count(&state);
-            if state.shut_down {
+            let shut_down = state.shut_down;
+            drop(state);
+            if shut_down {
+                self.leave();
                 return;
             }
+        }
+    }
+
+    /// Concludes the calls that still sleep: the end of this thread lets their callers go. At the
+    /// end of the workload there are none. A call that was undone is made again, for whoever
+    /// receives it then.
+    fn leave(&mut self) {
+        let traced = std::mem::take(&mut self.shared().tracer.state().traced);
+        for followed in traced.into_values().filter_map(|tracee| tracee.awaited) {
+            self.unlearnt(&followed);
         }
     }
 

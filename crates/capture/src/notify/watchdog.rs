@@ -27,6 +27,8 @@ const STUCK_LIMIT: usize = 64;
 const SIGNAL: i32 = 12;
 /// Pause between signals to a receiver that has to leave: one may arrive just before it blocks.
 const LEAVE_PAUSE: Duration = Duration::from_millis(1);
+/// Such pauses before a receiver that waits for a caller's stop is interrupted, too.
+const LEAVE_PATIENCE: u32 = 100;
 
 struct Post {
     seat: Arc<Seat>,
@@ -46,7 +48,7 @@ pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Resu
     let tracer = spawn_tracer(&shared)?;
     let mut posts = Vec::new();
     for order in [Order::First, Order::Second] {
-        let seat = Arc::new(Seat::new(order));
+        let seat = Arc::new(Seat::new(order, &shared.pulse));
         spawn_receiver(&shared, &seat, None)?;
         posts.push(Post {
             seat,
@@ -65,7 +67,8 @@ fn watch<J: Judge + 'static>(
     tracer: JoinHandle<()>,
 ) {
     let mut stuck = Vec::new();
-    while !has_hung_up(&shared.listener) {
+    while !has_hung_up(&shared.listener) && !shared.is_handing_over() {
+        shared.pulse.tick(&shared.counters.snapshot());
         let mut replacements = Vec::new();
         for post in &mut posts {
             if let Some(replacement) = look(shared, post, stuck.len()) {
@@ -78,15 +81,21 @@ fn watch<J: Judge + 'static>(
         stuck.retain(|seat: &Arc<Seat>| !seat.has_ended());
     }
     shared.end();
+    let mut patience = LEAVE_PATIENCE;
     while posts.iter().any(|post| !post.seat.has_ended()) {
+        patience = patience.saturating_sub(1);
         for post in posts.iter().filter(|post| !post.seat.has_ended()) {
-            interrupt(&post.seat);
+            // One that waits for a caller's stop gets it, as a rule.
+            if post.seat.waiting.inside().is_none() || patience == 0 {
+                interrupt(&post.seat);
+            }
         }
         std::thread::sleep(LEAVE_PAUSE);
     }
     shared.tracer.shut_down();
     // A panic in the tracer has been printed by the panic hook already.
     let _ = tracer.join();
+    shared.pulse.tick(&shared.counters.snapshot());
 }
 
 /// Looks at one receiver; answers with its replacement if it had to be replaced.
@@ -121,7 +130,7 @@ fn look<J: Judge + 'static>(
     } else {
         Order::First
     };
-    let seat = Arc::new(Seat::new(order));
+    let seat = Arc::new(Seat::new(order, &shared.pulse));
     // Without a thread the caller would stay parked: let it go unseen rather than hang it.
     if spawn_receiver(shared, &seat, Some(unfinished)).is_err() {
         shared.answer(unfinished.id);

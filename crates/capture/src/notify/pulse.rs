@@ -1,0 +1,295 @@
+//! What a supervisor shows of its work to a process that watches over it.
+//!
+//! All of it is in memory that both share and that outlives the supervisor: which calls it holds,
+//! whether its receivers make progress, and its totals. Each receiver writes words of its own, so
+//! this costs a call a few stores and no locked instruction.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sys::notify::Notification;
+use sys::shared::SharedWords;
+
+use super::counters::CounterSnapshot;
+
+/// Id of the first call that was received; the kernel counts up from a random number.
+const FIRST_ID: usize = 0;
+/// Grows while the supervisor's threads are scheduled.
+const TICKS: usize = 1;
+/// Where the totals begin.
+const TOTALS: usize = 2;
+/// Where the receivers' words begin.
+const SEATS: usize = 64;
+/// Receivers at once: two, and those that a hostile page holds up.
+const SEAT_COUNT: usize = 72;
+
+/// Words of one receiver.
+mod seat {
+    /// Calls received.
+    pub(super) const RECEIVED: usize = 0;
+    /// Of these, calls that it has done with.
+    pub(super) const DONE: usize = 1;
+    /// Id of the last one.
+    pub(super) const ID: usize = 2;
+    /// Architecture and number of the last one.
+    pub(super) const CALL: usize = 3;
+    /// How many there are.
+    pub(super) const WORDS: usize = 4;
+}
+
+/// The shared memory of one supervisor.
+#[derive(Debug)]
+pub struct Pulse {
+    words: Arc<SharedWords>,
+    base: usize,
+    free: Mutex<Vec<usize>>,
+}
+
+/// What shows whether a supervisor works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Calls received and calls done with.
+    pub progress: u64,
+    /// Whether it is at work on a call.
+    pub is_busy: bool,
+    /// Grows while its threads are scheduled.
+    pub ticks: u64,
+}
+
+/// A call that a receiver was at work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The notification.
+    pub id: u64,
+    /// Architecture, as the kernel's audit number.
+    pub audit: u32,
+    /// Number of the call.
+    pub nr: u32,
+}
+
+impl Pulse {
+    /// Words that it takes.
+    pub const WORDS: usize = SEATS + SEAT_COUNT * seat::WORDS;
+
+    /// The words from `base` on.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer than [`Pulse::WORDS`].
+    pub fn new(words: Arc<SharedWords>, base: usize) -> Self {
+        assert!(words.words().len() >= base + Self::WORDS, "too few words");
+        Self {
+            words,
+            base,
+            free: Mutex::new((0..SEAT_COUNT).rev().collect()),
+        }
+    }
+
+    /// One that nobody watches.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory.
+    pub fn private() -> std::io::Result<Self> {
+        let (words, _file): (SharedWords, OwnedFd) = SharedWords::create(Self::WORDS)?;
+        Ok(Self::new(Arc::new(words), 0))
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words.words()[self.base + index]
+    }
+
+    fn seat_word(&self, seat: usize, index: usize) -> &AtomicU64 {
+        self.word(SEATS + seat * seat::WORDS + index)
+    }
+
+    /// Words for a receiver. There are more than there can be receivers; should they ever run out
+    /// the last ones are shared, which only blurs what is seen.
+    pub(crate) fn seat(self: &Arc<Self>) -> SeatPulse {
+        let number = self
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        SeatPulse {
+            pulse: Arc::clone(self),
+            number: number.unwrap_or(SEAT_COUNT - 1),
+        }
+    }
+
+    /// The threads are scheduled, and these are the totals.
+    pub(crate) fn tick(&self, totals: &CounterSnapshot) {
+        for (index, total) in totals.values().into_iter().enumerate() {
+            self.word(TOTALS + index).store(total, Ordering::Relaxed);
+        }
+        self.word(TICKS).fetch_add(1, Ordering::Release);
+    }
+
+    /// The totals as they were last shown.
+    pub fn totals(&self) -> CounterSnapshot {
+        CounterSnapshot::from_values(|index| self.word(TOTALS + index).load(Ordering::Relaxed))
+    }
+
+    /// Whether the supervisor works.
+    pub fn vitals(&self) -> Vitals {
+        let mut vitals = Vitals {
+            ticks: self.word(TICKS).load(Ordering::Acquire),
+            ..Vitals::default()
+        };
+        for number in 0..SEAT_COUNT {
+            // In this order: one that is done between the two looks busy at most.
+            let done = self.seat_word(number, seat::DONE).load(Ordering::Acquire);
+            let received = self
+                .seat_word(number, seat::RECEIVED)
+                .load(Ordering::Acquire);
+            vitals.progress = vitals.progress.wrapping_add(received).wrapping_add(done);
+            vitals.is_busy |= received != done;
+        }
+        vitals
+    }
+
+    /// The calls that receivers are at work on.
+    pub fn held(&self) -> impl Iterator<Item = Held> + '_ {
+        (0..SEAT_COUNT).filter_map(|number| {
+            let load = |index| self.seat_word(number, index).load(Ordering::Acquire);
+            (load(seat::RECEIVED) != load(seat::DONE)).then(|| {
+                let call = load(seat::CALL);
+                Held {
+                    id: load(seat::ID),
+                    audit: u32::try_from(call >> 32).expect("32 bits are left"),
+                    nr: u32::try_from(call & u64::from(u32::MAX)).expect("masked"),
+                }
+            })
+        })
+    }
+
+    /// Ids of the first and of the newest call that were received; `None` before the first.
+    pub fn ids(&self) -> Option<(u64, u64)> {
+        let first = self.word(FIRST_ID).load(Ordering::Acquire);
+        if first == 0 {
+            return None;
+        }
+        let age = |number| {
+            let id = self.seat_word(number, seat::ID).load(Ordering::Acquire);
+            // A seat that was never taken would be as old as the kernel's random start.
+            if id == 0 { 0 } else { id.wrapping_sub(first) }
+        };
+        let newest = (0..SEAT_COUNT).map(age).filter(|age| *age < u64::MAX / 2);
+        Some((first, first.wrapping_add(newest.max().unwrap_or(0))))
+    }
+
+    /// Makes the words a new supervisor's. Only when the former one has ended.
+    pub fn reset(&self) {
+        for index in 0..Self::WORDS {
+            self.word(index).store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The words of one receiver.
+#[derive(Debug)]
+pub(crate) struct SeatPulse {
+    pulse: Arc<Pulse>,
+    number: usize,
+}
+
+impl SeatPulse {
+    fn word(&self, index: usize) -> &AtomicU64 {
+        self.pulse.seat_word(self.number, index)
+    }
+
+    /// A call was received.
+    pub(crate) fn received(&self, notification: &Notification) {
+        let call = u64::from(notification.arch) << 32 | u64::from(notification.nr);
+        self.word(seat::ID)
+            .store(notification.id, Ordering::Relaxed);
+        self.word(seat::CALL).store(call, Ordering::Relaxed);
+        let received = self.word(seat::RECEIVED);
+        received.store(received.load(Ordering::Relaxed) + 1, Ordering::Release);
+        let first = self.pulse.word(FIRST_ID);
+        if first.load(Ordering::Relaxed) == 0 {
+            first.store(notification.id, Ordering::Release);
+        }
+    }
+
+    /// It has been dealt with.
+    pub(crate) fn done(&self) {
+        let received = self.word(seat::RECEIVED).load(Ordering::Relaxed);
+        self.word(seat::DONE).store(received, Ordering::Release);
+    }
+}
+
+impl Drop for SeatPulse {
+    fn drop(&mut self) {
+        self.done();
+        let mut free = self
+            .pulse
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !free.contains(&self.number) {
+            free.push(self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: u64) -> Notification {
+        Notification {
+            id,
+            nr: 257,
+            arch: 0xc000_003e,
+            ..Notification::default()
+        }
+    }
+
+    #[test]
+    fn what_a_receiver_holds_shows_until_it_is_done() {
+        let (words, file) = SharedWords::create(Pulse::WORDS + 8).expect("memory");
+        let pulse = Arc::new(Pulse::new(Arc::new(words), 8));
+        let seen = SharedWords::open(std::os::fd::AsFd::as_fd(&file), Pulse::WORDS + 8);
+        let seen = Pulse::new(Arc::new(seen.expect("the same file")), 8);
+        let (first, second) = (pulse.seat(), pulse.seat());
+        assert_eq!((seen.vitals(), seen.ids()), (Vitals::default(), None));
+        first.received(&call(41));
+        second.received(&call(42));
+        first.done();
+        let held: Vec<_> = seen.held().collect();
+        let expected = Held {
+            id: 42,
+            audit: 0xc000_003e,
+            nr: 257,
+        };
+        assert_eq!(held, [expected]);
+        assert_eq!(seen.ids(), Some((41, 42)));
+        let vitals = seen.vitals();
+        assert!(vitals.is_busy);
+        drop(second);
+        assert!(!seen.vitals().is_busy);
+        assert_eq!(seen.vitals().progress, vitals.progress + 1);
+        seen.reset();
+        assert_eq!(seen.vitals(), Vitals::default());
+    }
+
+    #[test]
+    fn ids_may_wrap_around() {
+        let pulse = Arc::new(Pulse::private().expect("memory"));
+        let seat = pulse.seat();
+        seat.received(&call(u64::MAX - 1));
+        seat.received(&call(3));
+        assert_eq!(pulse.ids(), Some((u64::MAX - 1, 3)));
+    }
+
+    #[test]
+    fn totals_come_back_as_they_were() {
+        let pulse = Pulse::private().expect("memory");
+        let totals = CounterSnapshot::from_values(|index| index as u64 + 1);
+        assert!(totals.values().len() <= SEATS - TOTALS);
+        pulse.tick(&totals);
+        assert_eq!((pulse.totals(), pulse.vitals().ticks), (totals, 1));
+    }
+}
