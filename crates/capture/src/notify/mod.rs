@@ -67,6 +67,11 @@ impl Processes {
         Ok(Self(Arc::new(Tree::new(transparent)?)))
     }
 
+    /// Enters a workload that runs already: whatever descends from a transparent process.
+    pub fn adopt(&self) {
+        self.0.adopt();
+    }
+
     /// A process that has been seen.
     pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.0.find(pid)

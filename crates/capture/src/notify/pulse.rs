@@ -179,6 +179,12 @@ impl Pulse {
         Some((first, first.wrapping_add(newest.max().unwrap_or(0))))
     }
 
+    /// Adds the totals of another, which has ended.
+    pub fn accumulate(&self, ended: &Pulse) {
+        let sum = self.totals().plus(&ended.totals());
+        self.tick(&sum);
+    }
+
     /// Makes the words a new supervisor's. Only when the former one has ended.
     pub fn reset(&self) {
         for index in 0..Self::WORDS {

@@ -145,6 +145,36 @@ impl Tree {
             .map(|node| Arc::clone(&node.process))
     }
 
+    /// Enters a workload that runs already, as far as it descends from transparent processes. What
+    /// a process had been seen to do is not known, so it may hold a socket.
+    pub(crate) fn adopt(&self) {
+        for top in &self.transparent {
+            let parent = self.outside(*top, 0);
+            let mut born: Vec<(Pid, Option<Arc<Process>>)> = Vec::new();
+            let children = self.census.children(*top).into_iter();
+            born.extend(children.map(|child| (child, parent.clone())));
+            while let Some((pid, parent)) = born.pop() {
+                if self.transparent.contains(&pid) || self.find(pid).is_some() {
+                    continue;
+                }
+                let Some(identity) = self.census.identity(pid) else {
+                    continue;
+                };
+                let pidfd = sys::pidfd::open(pid.0).ok();
+                let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+                // Not its parent's: it may have called exec.
+                process.exec(Arc::new(Image::default()), identity.comm);
+                let is_whole = self.census.has_stdio(pid) && !self.census.closes_stdio_on_exec(pid);
+                if let Some(node) = self.inner().nodes.get_mut(&pid) {
+                    node.stdio_suspect = !is_whole;
+                    node.has_sockets = true;
+                }
+                let children = self.census.children(pid).into_iter();
+                born.extend(children.map(|child| (child, Some(Arc::clone(&process)))));
+            }
+        }
+    }
+
     /// Enters the unseen children of a process whose state is about to change.
     fn claim_children(&self, process: &Arc<Process>) {
         for child in self.census.children(process.pid) {
