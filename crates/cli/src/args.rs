@@ -80,7 +80,8 @@ pub(crate) enum Engine {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
-                        and stdout stays open for their alerts."
+                        and stdout stays open for their alerts. Signals to this process go to \
+                        CMD; the agent (-P FILE) reopens its outputs on SIGUSR1 and SIGHUP."
 )]
 pub(crate) struct Run {
     /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
@@ -106,6 +107,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) stats_interval: u64,
+    /// Write the pid of the agent, which takes SIGUSR1 and SIGHUP, to this file
+    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
+    pub(crate) pidfile: Option<PathBuf>,
     /// Id of the container that CMD runs in, where it cannot be found out
     #[arg(long, value_name = "ID")]
     pub(crate) container_id: Option<String>,

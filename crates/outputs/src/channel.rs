@@ -169,18 +169,20 @@ impl Peer {
     }
 
     /// Kills the process at the other end, if there is one, which ends a delivery that waits for
-    /// it, and keeps the channel from starting another.
-    pub(crate) fn kill(&self) {
+    /// it, and keeps the channel from starting another. Says whether there was one.
+    pub(crate) fn kill(&self) -> bool {
         self.killed.store(true, Ordering::Release);
-        self.kill_group();
+        self.kill_group()
     }
 
-    /// Kills the process at the other end, if there is one.
-    pub(crate) fn kill_group(&self) {
-        if let Some(group) = *self.group() {
+    /// Kills the process at the other end. Says whether there was one.
+    pub(crate) fn kill_group(&self) -> bool {
+        let group = self.group();
+        if let Some(group) = *group {
             // Fails only if all of the group have just ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
+        group.is_some()
     }
 }
 

@@ -215,17 +215,19 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Ends every channel and what it has started: a program gets the end of its input, and is
-    /// killed if it still runs when the deadline has passed. What waits in a queue is lost, so
-    /// [`Dispatcher::flush`] comes before.
-    pub fn close(&self, deadline: Instant) {
+    /// Ends every channel and what it has started: a program gets the end of its input and `grace`
+    /// to end, or is killed at once if it is holding up a delivery. What waits in a queue is lost,
+    /// so [`Dispatcher::flush`] comes before.
+    pub fn close(&self, grace: Duration) {
+        let deadline = Instant::now() + grace;
         let lanes = &self.inner.hub.lanes;
         for lane in lanes {
             lane.queue.abandon();
         }
         for lane in lanes {
-            if !lane.queue.wait_for_end(deadline) {
-                lane.peer.kill();
+            let is_idle = lane.queue.pending() == 0;
+            let has_ended = is_idle && lane.queue.wait_for_end(deadline);
+            if !has_ended && lane.peer.kill() {
                 lane.queue.wait_for_end(Instant::now() + KILL_GRACE);
             }
         }

@@ -47,6 +47,95 @@ pub(super) const KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "http_output.ca_bundle",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.ca_bundle = PathBuf::from(value))
+        },
+    },
+    Key {
+        path: "http_output.ca_cert",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.ca_cert = PathBuf::from(value))
+        },
+    },
+    Key {
+        path: "http_output.ca_path",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.ca_path = PathBuf::from(value))
+        },
+    },
+    Key {
+        path: "http_output.client_cert",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.client_cert = PathBuf::from(value))
+        },
+    },
+    Key {
+        path: "http_output.client_key",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.client_key = PathBuf::from(value))
+        },
+    },
+    Key {
+        path: "http_output.compress_uploads",
+        set: |config, node| {
+            node.boolean()
+                .map(|value| config.http_output.compress_uploads = value)
+        },
+    },
+    Key {
+        path: "http_output.echo",
+        set: |config, node| node.boolean().map(|value| config.http_output.echo = value),
+    },
+    Key {
+        path: "http_output.enabled",
+        set: |config, node| {
+            node.boolean()
+                .map(|value| config.http_output.enabled = value)
+        },
+    },
+    Key {
+        path: "http_output.insecure",
+        set: |config, node| {
+            node.boolean()
+                .map(|value| config.http_output.insecure = value)
+        },
+    },
+    Key {
+        path: "http_output.keep_alive",
+        set: |config, node| {
+            node.boolean()
+                .map(|value| config.http_output.keep_alive = value)
+        },
+    },
+    Key {
+        path: "http_output.max_consecutive_timeouts",
+        set: max_consecutive_timeouts,
+    },
+    Key {
+        path: "http_output.mtls",
+        set: |config, node| node.boolean().map(|value| config.http_output.mtls = value),
+    },
+    Key {
+        path: "http_output.url",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.url = value.to_owned())
+        },
+    },
+    Key {
+        path: "http_output.user_agent",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.http_output.user_agent = value.to_owned())
+        },
+    },
+    Key {
         path: "json_include_message_property",
         set: |config, node| {
             node.boolean()
@@ -96,6 +185,27 @@ pub(super) const KEYS: &[Key] = &[
         set: priority,
     },
     Key {
+        path: "program_output.enabled",
+        set: |config, node| {
+            node.boolean()
+                .map(|value| config.program_output.enabled = value)
+        },
+    },
+    Key {
+        path: "program_output.keep_alive",
+        set: |config, node| {
+            node.boolean()
+                .map(|value| config.program_output.keep_alive = value)
+        },
+    },
+    Key {
+        path: "program_output.program",
+        set: |config, node| {
+            node.text()
+                .map(|value| config.program_output.program = value.to_owned())
+        },
+    },
+    Key {
         path: "rule_matching",
         set: rule_matching,
     },
@@ -106,6 +216,10 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "stdout_output.enabled",
         set: |config, node| node.boolean().map(|value| config.stdout_enabled = value),
+    },
+    Key {
+        path: "syslog_output.enabled",
+        set: |config, node| node.boolean().map(|value| config.syslog_enabled = value),
     },
     Key {
         path: "time_format_iso_8601",
@@ -128,7 +242,8 @@ pub(super) const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("config_files", "name each file with -c"),
     ("engine", "choose the engine with --engine"),
     ("falco_libs", "process state is looked up when needed"),
-    ("http_output", "the HTTP output is not in this release"),
+    ("grpc", "the gRPC output is not in this release"),
+    ("grpc_output", "the gRPC output is not in this release"),
     ("libs_logger", "there is no such log"),
     ("load_plugins", "plugins are not in this release"),
     ("log_level", "messages go to the standard error"),
@@ -137,10 +252,6 @@ pub(super) const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("metrics", "write counters with -s FILE"),
     ("plugins", "plugins are not in this release"),
     ("plugins_hostinfo", "plugins are not in this release"),
-    (
-        "program_output",
-        "the program output is not in this release",
-    ),
     (
         "rules",
         "disable a rule with `enabled: false` in a rule file",
@@ -154,10 +265,16 @@ pub(super) const WITHOUT_EFFECT: &[(&str, &str)] = &[
         "syscall_event_timeouts",
         "the notify engine has no such timeout",
     ),
-    ("syslog_output", "the syslog output is not in this release"),
     ("watch_config_files", "the configuration is read once"),
     ("webserver", "the web server is not in this release"),
 ];
+
+fn max_consecutive_timeouts(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    // Falco keeps it in one byte.
+    config.http_output.max_consecutive_timeouts = u8::try_from(node.integer()?)
+        .map_err(|error| Problem::new(&node.origin, format!("too large: {error}")))?;
+    Ok(())
+}
 
 fn max_burst(config: &mut Config, node: &Node) -> Result<(), Problem> {
     config.throttle.max_burst = u32::try_from(node.integer()?)

@@ -29,10 +29,14 @@ pub(crate) struct Config {
     pub(crate) throttle: ThrottleRate,
     /// Alerts that a channel's queue holds, if not the default.
     pub(crate) queue_capacity: Option<usize>,
-    /// How long the end of the program waits for a channel that does not move.
+    /// How long a channel may take over an alert, and the end of the program waits for one that
+    /// does not move.
     pub(crate) output_timeout_ms: u64,
     pub(crate) stdout_enabled: bool,
+    pub(crate) syslog_enabled: bool,
     pub(crate) file_output: FileOutput,
+    pub(crate) program_output: ProgramOutput,
+    pub(crate) http_output: HttpOutput,
     pub(crate) append_output: Vec<AppendOutput>,
 }
 
@@ -42,6 +46,55 @@ pub(crate) struct FileOutput {
     pub(crate) enabled: bool,
     pub(crate) keep_alive: bool,
     pub(crate) filename: PathBuf,
+}
+
+/// `program_output`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProgramOutput {
+    pub(crate) enabled: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) program: String,
+}
+
+/// `http_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpOutput {
+    pub(crate) enabled: bool,
+    pub(crate) url: String,
+    pub(crate) user_agent: String,
+    pub(crate) insecure: bool,
+    pub(crate) ca_cert: PathBuf,
+    pub(crate) ca_bundle: PathBuf,
+    pub(crate) ca_path: PathBuf,
+    pub(crate) mtls: bool,
+    pub(crate) client_cert: PathBuf,
+    pub(crate) client_key: PathBuf,
+    pub(crate) echo: bool,
+    pub(crate) compress_uploads: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) max_consecutive_timeouts: u8,
+}
+
+/// Falco's defaults.
+impl Default for HttpOutput {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            url: String::new(),
+            user_agent: "falcosecurity/falco".to_owned(),
+            insecure: false,
+            ca_cert: PathBuf::new(),
+            ca_bundle: PathBuf::new(),
+            ca_path: PathBuf::from("/etc/ssl/certs"),
+            mtls: false,
+            client_cert: PathBuf::from("/etc/ssl/certs/client.crt"),
+            client_key: PathBuf::from("/etc/ssl/certs/client.key"),
+            echo: false,
+            compress_uploads: false,
+            keep_alive: false,
+            max_consecutive_timeouts: 5,
+        }
+    }
 }
 
 /// Falco's defaults.
@@ -59,11 +112,14 @@ impl Default for Config {
             queue_capacity: None,
             output_timeout_ms: 2000,
             stdout_enabled: true,
+            syslog_enabled: false,
             file_output: FileOutput {
                 enabled: false,
                 keep_alive: false,
                 filename: PathBuf::from("./events.txt"),
             },
+            program_output: ProgramOutput::default(),
+            http_output: HttpOutput::default(),
             append_output: Vec::new(),
         }
     }
@@ -169,7 +225,7 @@ fn apply(
         {
             apply(&path, &entry.node, config, problems, ineffective);
         } else if let Some((_, why)) = WITHOUT_EFFECT.iter().find(|(key, _)| *key == path) {
-            if has_effect_elsewhere(&path, &entry.node) {
+            if has_effect_elsewhere(&entry.node) {
                 let origin = entry.origin.clone();
                 ineffective.push(Ineffective {
                     path: path.clone(),
@@ -207,16 +263,13 @@ fn warnings(ineffective: &[Ineffective]) -> Vec<String> {
     )]
 }
 
-/// An output that is switched off is not missed.
-fn has_effect_elsewhere(path: &str, node: &Node) -> bool {
+/// What is switched off is not missed.
+fn has_effect_elsewhere(node: &Node) -> bool {
     let Value::Map(entries) = &node.value else {
         return true;
     };
-    if !path.ends_with("_output") {
-        return true;
-    }
     let enabled = entries.iter().find(|entry| entry.key == "enabled");
-    enabled.is_some_and(|entry| entry.node.boolean() != Ok(false))
+    enabled.is_none_or(|entry| entry.node.boolean() != Ok(false))
 }
 
 fn unknown(path: &str, origin: &Origin) -> Problem {
@@ -282,6 +335,23 @@ file_output:
   enabled: true
   keep_alive: true
   filename: /tmp/alerts
+syslog_output: {enabled: true}
+program_output: {enabled: true, keep_alive: true, program: cat > /dev/null}
+http_output:
+  enabled: true
+  url: https://localhost/
+  user_agent: me
+  insecure: true
+  ca_cert: /c/ca.pem
+  ca_bundle: /c/bundle.pem
+  ca_path: /c
+  mtls: true
+  client_cert: /c/client.crt
+  client_key: /c/client.key
+  echo: true
+  compress_uploads: true
+  keep_alive: true
+  max_consecutive_timeouts: 7
 append_output:
   - suggested_output: true
   - match: {source: syscall, tags: [t], rule: R}
@@ -316,6 +386,28 @@ append_output:
                 enabled: true,
                 keep_alive: true,
                 filename: "/tmp/alerts".into(),
+            },
+            syslog_enabled: true,
+            program_output: ProgramOutput {
+                enabled: true,
+                keep_alive: true,
+                program: "cat > /dev/null".to_owned(),
+            },
+            http_output: HttpOutput {
+                enabled: true,
+                url: "https://localhost/".to_owned(),
+                user_agent: "me".to_owned(),
+                insecure: true,
+                ca_cert: "/c/ca.pem".into(),
+                ca_bundle: "/c/bundle.pem".into(),
+                ca_path: "/c".into(),
+                mtls: true,
+                client_cert: "/c/client.crt".into(),
+                client_key: "/c/client.key".into(),
+                echo: true,
+                compress_uploads: true,
+                keep_alive: true,
+                max_consecutive_timeouts: 7,
             },
             append_output: vec![AppendOutput {
                 rule: Some("R".into()),
@@ -407,14 +499,13 @@ append_output:
 
     #[test]
     fn falcos_own_keys_are_warned_about_where_they_would_have_done_something() {
-        let text = "engine: {kind: modern_ebpf}\nhttp_output: {enabled: false, url: ''}\n\
-                    syslog_output:\n  enabled: true\n";
+        let text = "engine: {kind: modern_ebpf}\ngrpc_output: {enabled: false}\nmetrics:\n  enabled: true\n";
         let (_, warnings) = parse("f.yaml", text, &[]).unwrap();
         assert_eq!(
             warnings,
             [
                 "f.yaml:1:1: `engine` has no effect: choose the engine with --engine",
-                "f.yaml:3:1: `syslog_output` has no effect: the syslog output is not in this release",
+                "f.yaml:3:1: `metrics` has no effect: write counters with -s FILE",
             ]
         );
     }

@@ -22,7 +22,7 @@ mod agent;
 mod command;
 mod front;
 mod message;
-mod signals;
+pub(crate) mod signals;
 mod waiter;
 
 use capture::filter::FilterProgram;

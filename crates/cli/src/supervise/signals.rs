@@ -10,7 +10,8 @@ use sys::signal::{
     Disposition, MaskChange, Signal, SignalSet, SignalStream, change_mask, set_disposition,
 };
 
-const SIGHUP: i32 = 1;
+/// Read the configuration anew.
+pub(crate) const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 const SIGILL: i32 = 4;
@@ -18,6 +19,9 @@ const SIGTRAP: i32 = 5;
 const SIGBUS: i32 = 7;
 const SIGFPE: i32 = 8;
 pub(super) const SIGKILL: i32 = 9;
+/// Reopen what alerts are written to.
+pub(crate) const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
 const SIGSEGV: i32 = 11;
 const SIGPIPE: i32 = 13;
 const SIGCHLD: i32 = 17;
@@ -91,6 +95,28 @@ pub(super) fn outlive_command() -> sys::Result<()> {
 /// News of children as a stream.
 pub(super) fn child_stream() -> sys::Result<SignalStream> {
     SignalStream::new(SignalSet::of(&[SIGCHLD]))
+}
+
+/// Orders to the agent as a stream: SIGHUP and SIGUSR1.
+///
+/// The other signals that it was to outlive are blocked from here on instead of ignored: exec keeps
+/// what is ignored, and a program that the agent starts for an output could never be ended by
+/// SIGTERM, while the standard library unblocks everything there. Each waits once at most, whoever
+/// sends it how often. Left ignored are real-time signals, which would pile up and which no shell
+/// sends, SIGPIPE, which the standard library looks after, and SIGUSR2, by which the engine's
+/// watchdog wakes its threads.
+///
+/// Preconditions: the process has one thread.
+pub(crate) fn orders() -> sys::Result<SignalStream> {
+    const LAST_STANDARD: i32 = 31;
+    let is_blocked =
+        |signal: &i32| !UNTOUCHED.contains(signal) && ![SIGPIPE, SIGUSR2].contains(signal);
+    let blocked: Vec<i32> = (1..=LAST_STANDARD).filter(is_blocked).collect();
+    change_mask(MaskChange::Block, SignalSet::of(&blocked))?;
+    for signal in blocked {
+        set_disposition(signal, Disposition::Default)?;
+    }
+    SignalStream::new(SignalSet::of(&[SIGHUP, SIGUSR1]))
 }
 
 /// Gives the command what the caller had. Of SIGPIPE nobody knows: the Rust runtime ignores it

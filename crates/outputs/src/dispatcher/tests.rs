@@ -5,6 +5,7 @@ use rules::{AlertValue, Priority};
 
 use super::*;
 use crate::channel::DeliveryError;
+use crate::program::{ProgramChannel, ProgramOptions};
 
 /// What a test channel does with the next delivery.
 enum Step {
@@ -343,4 +344,46 @@ fn buffered_channels_take_a_backlog_many_at_a_time() {
     }
     assert_eq!(dispatcher.flush(soon()), []);
     assert_eq!(gate.taken().len(), 100);
+}
+
+fn with_program(program: &str, keep_alive: bool) -> Dispatcher {
+    let channel = ProgramChannel::new(ProgramOptions {
+        program: program.to_owned(),
+        keep_alive,
+        timeout: Duration::from_secs(60),
+    });
+    let prepared = Dispatcher::prepare(settings(), vec![Box::new(channel)]);
+    prepared.start().unwrap()
+}
+
+#[test]
+fn closing_lets_a_program_read_to_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let dispatcher = with_program(&format!("sleep 0.2; cat > {}", out.display()), true);
+    for n in 0..3 {
+        dispatcher.emit(alert(&format!("n={n}")));
+    }
+    assert_eq!(
+        dispatcher.flush(Instant::now() + Duration::from_secs(10)),
+        []
+    );
+    dispatcher.close(Duration::from_secs(10));
+    let text = std::fs::read_to_string(&out).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+}
+
+#[test]
+fn closing_does_not_wait_for_a_program_that_holds_up_a_delivery() {
+    let dispatcher = with_program("sleep 1000", false);
+    for n in 0..3 {
+        dispatcher.emit(alert(&format!("n={n}")));
+    }
+    let start = Instant::now();
+    let pending = dispatcher.flush(start + Duration::from_millis(100));
+    assert_eq!(pending[0].alerts, 3);
+    dispatcher.close(Duration::from_secs(60));
+    assert!(start.elapsed() < Duration::from_secs(30));
+    let counters = &dispatcher.counters().channels[0];
+    assert_eq!((counters.pending, counters.lost_write_failed), (0, 3));
 }

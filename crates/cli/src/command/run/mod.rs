@@ -4,21 +4,24 @@
 //! configuration, files, the filter. What needs threads is made in the agent, by the closure that
 //! [`supervise::run`] calls there.
 
+mod channels;
+mod orders;
+mod pidfile;
 mod program;
 mod services;
 mod sink;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use abi::Arch;
 use capture::filter::{self, FilterOptions, FilterProgram};
 use outputs::{
-    Channel, Dispatcher, FileChannel, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity,
-    Settings, StatsFile, StdoutChannel, TimeFormat,
+    Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings, StatsFile,
+    TimeFormat,
 };
 use rules::EngineOptions;
 
+use self::pidfile::Pidfile;
 use self::services::Blueprint;
 use self::sink::DeferredSink;
 use crate::args::{Engine, Run};
@@ -53,8 +56,9 @@ pub(crate) fn execute(args: Run) -> Outcome {
         outputs: outputs(&config, args.quiet)?,
         stats,
         stats_interval: Duration::from_millis(args.stats_interval),
+        pidfile: args.pidfile.as_deref().map(Pidfile::create).transpose()?,
         container_id: args.container_id,
-        output_timeout: Duration::from_millis(config.output_timeout_ms),
+        output_timeout: channels::timeout(&config),
         quiet: args.quiet,
     };
     let status = supervise::run(&command, &program, blueprint.into_start());
@@ -131,26 +135,7 @@ fn compile(plan: &event::Plan) -> Result<FilterProgram, Failure> {
 
 /// Opens the channels and readies the dispatcher, without its threads.
 fn outputs(config: &Config, quiet: bool) -> Result<Prepared, Failure> {
-    let mut channels: Vec<Box<dyn Channel>> = Vec::new();
-    if config.stdout_enabled {
-        let channel = StdoutChannel::open().map_err(|error| {
-            Failure::new(
-                Exit::BadInput,
-                format!("cannot write alerts to stdout: {error}"),
-            )
-            .help("open it, or switch it off with -o stdout_output.enabled=false")
-        })?;
-        channels.push(Box::new(channel));
-    }
-    if config.file_output.enabled {
-        let filename: PathBuf = config.file_output.filename.clone();
-        let channel = FileChannel::open(filename, config.file_output.keep_alive);
-        channels.push(Box::new(channel.map_err(|error| {
-            Failure::from_error(Exit::BadInput, &error).help(
-                "name a writable file with -o file_output.filename=FILE; a FIFO needs a reader",
-            )
-        })?));
-    }
+    let channels = channels::open(config)?;
     Ok(Dispatcher::prepare(settings(config, quiet), channels))
 }
 

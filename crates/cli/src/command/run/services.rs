@@ -1,6 +1,6 @@
 //! What runs in the agent.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,10 @@ use event::{Event, Pid, Plan};
 use outputs::{Dispatcher, Internal, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
 use rules::{AlertValue, Engine, Priority};
 
+use super::orders;
+use super::pidfile::Pidfile;
 use super::sink::DeferredSink;
-use crate::supervise::{Listening, Services, Start};
+use crate::supervise::{Listening, Services, Start, signals};
 use crate::terminal;
 
 /// Everything that was readied before the fork.
@@ -24,6 +26,7 @@ pub(super) struct Blueprint {
     pub(super) outputs: Prepared,
     pub(super) stats: Option<StatsFile>,
     pub(super) stats_interval: Duration,
+    pub(super) pidfile: Option<Pidfile>,
     pub(super) container_id: Option<String>,
     /// How long a channel that does not move is waited for.
     pub(super) output_timeout: Duration,
@@ -39,7 +42,9 @@ impl Blueprint {
         })
     }
 
-    fn start(self, listening: Listening) -> anyhow::Result<Running> {
+    fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
+        // Before the first thread, which the signals could reach otherwise.
+        let signals = signals::orders().context("cannot wait for signals")?;
         let dispatcher = self.outputs.start()?;
         self.sink.connect(dispatcher.clone());
         let judge = Arc::new(self.judge);
@@ -62,6 +67,11 @@ impl Blueprint {
             notices: Arc::new(Announcer(dispatcher.clone())),
         })
         .context("cannot start the engine notify")?;
+        // Rules and configuration are read once.
+        orders::follow(signals, dispatcher.clone(), || ())?;
+        if let Some(pidfile) = &mut self.pidfile {
+            pidfile.write().context("cannot write the pid file")?;
+        }
         let quiet = self.quiet;
         let on_problem: OnProblem = Arc::new(move |problem: &str| complain(quiet, problem));
         let stats = self.stats.map(|file| {
@@ -79,8 +89,10 @@ impl Blueprint {
             supervisor: Some(supervisor),
             dispatcher,
             stats: stats.transpose()?,
+            pidfile: self.pidfile,
             output_timeout: self.output_timeout,
             flush_deadline: OnceCell::new(),
+            gave_up_at: Cell::new(None),
             quiet,
         })
     }
@@ -165,10 +177,22 @@ struct Running {
     supervisor: Option<Supervisor<Engine>>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
+    pidfile: Option<Pidfile>,
     output_timeout: Duration,
     /// Set by the first flush.
     flush_deadline: OnceCell<Instant>,
+    /// What was emitted and delivered when a flush left something behind.
+    gave_up_at: Cell<Option<(u64, u64)>>,
     quiet: bool,
+}
+
+impl Running {
+    /// Alerts by rules, and deliveries of any alert.
+    fn progress(&self) -> (u64, u64) {
+        let counters = self.dispatcher.counters();
+        let delivered = counters.channels.iter().map(|channel| channel.delivered);
+        (counters.emitted, delivered.sum())
+    }
 }
 
 impl Services for Running {
@@ -181,7 +205,9 @@ impl Services for Running {
         let deadline = *self
             .flush_deadline
             .get_or_init(|| Instant::now() + self.output_timeout);
-        self.dispatcher.flush(deadline);
+        if !self.dispatcher.flush(deadline).is_empty() {
+            self.gave_up_at.set(Some(self.progress()));
+        }
         // Whoever waits for the command may read the file as soon as it has ended.
         if let Some(stats) = &self.stats {
             stats.sample();
@@ -192,7 +218,13 @@ impl Services for Running {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.join();
         }
-        self.dispatcher.flush(Instant::now() + self.output_timeout);
+        // Channels that have not moved since they were waited for are not waited for again.
+        let deadline = if self.gave_up_at.get() == Some(self.progress()) {
+            Instant::now()
+        } else {
+            Instant::now() + self.output_timeout
+        };
+        self.dispatcher.flush(deadline);
         if let Some(stats) = self.stats.take() {
             stats.stop();
         }
@@ -204,6 +236,10 @@ impl Services for Running {
                 let problem = format!("{name}: {lost} alerts lost, {waiting} not delivered");
                 complain(self.quiet, &problem);
             }
+        }
+        self.dispatcher.close(self.output_timeout);
+        if let Some(pidfile) = self.pidfile.take() {
+            pidfile.remove();
         }
     }
 }

@@ -1,0 +1,50 @@
+//! What the agent does when it is told by a signal.
+
+use std::os::fd::AsFd;
+use std::thread;
+
+use anyhow::Context;
+use outputs::Dispatcher;
+use sys::poll::{self, PollFd};
+use sys::signal::SignalStream;
+
+use crate::supervise::signals::{SIGHUP, SIGUSR1};
+
+/// Follows orders on a thread of its own for as long as the process lives. SIGUSR1 and SIGHUP make
+/// every output close and open what it writes to; SIGHUP calls `on_reload` first.
+pub(super) fn follow(
+    orders: SignalStream,
+    dispatcher: Dispatcher,
+    on_reload: impl Fn() + Send + 'static,
+) -> anyhow::Result<()> {
+    let work = move || {
+        while wait(&orders) {
+            while let Ok(Some(order)) = orders.next() {
+                match order.signal {
+                    SIGHUP => {
+                        on_reload();
+                        dispatcher.reopen();
+                    }
+                    SIGUSR1 => dispatcher.reopen(),
+                    _ => {}
+                }
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("orders".to_owned())
+        .spawn(work)
+        .context("cannot start the thread that waits for signals")?;
+    Ok(())
+}
+
+/// Sleeps until an order comes; false if that is impossible.
+fn wait(orders: &SignalStream) -> bool {
+    let mut polled = [PollFd::new(orders.as_fd(), poll::IN)];
+    match poll::poll(&mut polled, None) {
+        Ok(_) => true,
+        Err(error) => error.is(EINTR),
+    }
+}
+
+const EINTR: i32 = 4;
