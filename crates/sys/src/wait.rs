@@ -117,6 +117,31 @@ pub fn wait(target: Target, flags: i32) -> Result<Option<(i32, Status)>> {
     Ok(Some((crate::kernel::number(found), Status::from_raw(raw))))
 }
 
+/// A child that has ended and waits to be reaped, if there is one. It stays to be reaped.
+///
+/// # Errors
+/// ECHILD when there are no children at all.
+pub fn peek_end() -> Result<Option<i32>> {
+    // SAFETY: `siginfo_t` is plain data, for which zero bytes are a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
+    // SAFETY: the kernel writes one siginfo_t to `info`; the rusage pointer may be null.
+    unsafe {
+        syscall!(
+            "waitid(P_ALL)",
+            libc::SYS_waitid,
+            libc::P_ALL,
+            0_u32,
+            &raw mut info,
+            flags,
+            0_usize
+        )
+    }?;
+    // SAFETY: waitid writes zeros, or a siginfo of the SIGCHLD form, which has si_pid.
+    let pid = unsafe { info.si_pid() };
+    Ok((pid != 0).then_some(pid))
+}
+
 /// Waits for the end of a child by its pidfd and reaps it; `None` with [`NO_HANG`] while it runs.
 ///
 /// # Kernel
@@ -162,6 +187,32 @@ pub fn wait_pidfd(pidfd: BorrowedFd<'_>, flags: i32) -> Result<Option<Status>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_that_has_ended_is_seen_before_it_is_reaped() {
+        // In a child of its own: tests of other threads have children too.
+        let seen = crate::testing::in_child(|| {
+            if !peek_end().is_err_and(|error| error.is(libc::ECHILD)) {
+                return Err(1);
+            }
+            let child = crate::testing::spawn(|| Err(7));
+            let seen = loop {
+                match peek_end() {
+                    Ok(Some(pid)) => break pid,
+                    Ok(None) => {}
+                    Err(_) => return Err(2),
+                }
+            };
+            if seen != child || peek_end() != Ok(Some(child)) {
+                return Err(3);
+            }
+            crate::testing::reap(child)
+                .err()
+                .filter(|code| *code == 7)
+                .map_or(Err(4), |_| Ok(()))
+        });
+        assert_eq!(seen, Ok(()));
+    }
 
     #[test]
     fn raw_statuses_are_told_apart() {

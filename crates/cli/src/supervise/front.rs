@@ -11,7 +11,7 @@ use capture::filter::FilterProgram;
 use super::command::Command;
 use super::message::{Message, Receiver, channel};
 use super::signals::{self, SIGCONT};
-use super::{Failure, Launch, Start, agent};
+use super::{Failure, Launch, Start, agent, orphans};
 
 /// Makes the agent, then stands for the command until it has ended.
 pub(super) fn run(
@@ -39,6 +39,7 @@ pub(super) fn run(
         agent::run(launch, &seen_by_agent, start)
     })
     .map_err(Failure::process("make the agent process"))?;
+    orphans::forget_if_first(pid).map_err(Failure::process("forget orphans"))?;
     let signals = signals::forwarded_stream().map_err(Failure::process("read signals"))?;
     let leads_session = session() == Some(pid);
     let front = Front {

@@ -22,6 +22,7 @@ mod agent;
 mod command;
 mod front;
 mod message;
+mod orphans;
 pub(crate) mod signals;
 mod waiter;
 

@@ -12,6 +12,7 @@ use sys::wait::{self, Status, Target};
 use super::Launch;
 use super::command::{become_command, slot};
 use super::message::{Message, Sender};
+use super::orphans::Orphans;
 use super::signals::{self, SIGKILL};
 
 /// Makes the command and reports on it until it has ended. Answers with an exit status.
@@ -21,6 +22,7 @@ pub(super) fn run(
     agent: &Sender,
     agent_process: &OwnedFd,
 ) -> i32 {
+    let orphans = Orphans::decide();
     let child = sys::clone::clone_child(CloneFlags::FILES, || become_command(launch, page));
     let pid = match child {
         Ok(pid) => pid,
@@ -36,8 +38,11 @@ pub(super) fn run(
     };
     loop {
         if let Some(end) = pass_on(pid, page, agent) {
-            return report(agent, end);
+            let status = report(agent, end);
+            orphans.outlive_command(agent_process, &children, agent_is_gone);
+            return status;
         }
+        orphans.reap(pid);
         if agent_is_gone(agent_process, &children) {
             // Nobody listens any more: calls that the filter traps would fail with ENOSYS from
             // now on, and as long as this process lives, which shares the agent's descriptors,

@@ -1,0 +1,102 @@
+//! Orphans of the workload: whose children they become.
+//!
+//! An orphan goes to the nearest ancestor that asked for orphans, else to pid 1. Two cases need care.
+//!
+//! Yama's `ptrace_scope` 1 lets a process without CAP_SYS_PTRACE look into its descendants only: a
+//! daemon, which detaches itself by a double fork, would be lost to the agent. There the waiter takes
+//! orphans in, and so they stay below the agent. Elsewhere it does not: a daemon expects the parent
+//! that it would have unwatched.
+//!
+//! As the first process of a pid namespace, the front is the parent of every orphan there.
+
+use std::os::fd::OwnedFd;
+
+use sys::credential::capabilities;
+use sys::prctl::set_child_subreaper;
+use sys::signal::{Disposition, SignalStream, set_disposition};
+use sys::wait::{self, Target};
+
+/// What the waiter does with orphans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Orphans {
+    /// Nothing: they are not its children.
+    Leave,
+    /// It is their parent.
+    TakeIn,
+}
+
+impl Orphans {
+    /// Decides, and asks the kernel for orphans if they are needed. To be called before there is a
+    /// child that could have some.
+    pub(super) fn decide() -> Self {
+        let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE));
+        // Refused by no kernel that has seccomp listeners.
+        if !capable && is_tracing_restricted() && set_child_subreaper(true).is_ok() {
+            Self::TakeIn
+        } else {
+            Self::Leave
+        }
+    }
+
+    /// Takes note of orphans that have ended, but leaves the command's end to be asked for.
+    pub(super) fn reap(self, command: i32) {
+        if self == Self::TakeIn {
+            while wait::peek_end()
+                .is_ok_and(|ended| ended.is_some_and(|pid| pid != command && reap(pid)))
+            {
+            }
+        }
+    }
+
+    /// Remains the orphans' parent when the command has ended, as long as there are any and the
+    /// agent watches them.
+    pub(super) fn outlive_command(
+        self,
+        agent: &OwnedFd,
+        children: &SignalStream,
+        agent_is_gone: impl Fn(&OwnedFd, &SignalStream) -> bool,
+    ) {
+        if self == Self::Leave {
+            return;
+        }
+        loop {
+            match wait::peek_end() {
+                Ok(Some(pid)) => {
+                    reap(pid);
+                }
+                Ok(None) if !agent_is_gone(agent, children) => {}
+                // The agent is gone, or there is no child any more.
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Lets the kernel clean up after orphans that the first process of a pid namespace gets, of
+/// sessions opened in the container too. This process asks nobody for its end: see `agent`.
+///
+/// Preconditions: the agent has been made, which must not inherit it.
+pub(super) fn forget_if_first(pid: i32) -> sys::Result<()> {
+    if pid == 1 {
+        set_disposition(SIGCHLD, Disposition::Ignore)?;
+    }
+    Ok(())
+}
+
+/// Whether a process may look into its own descendants only. Where `/proc` does not show kernel
+/// settings (`subset=pid`) that is assumed.
+fn is_tracing_restricted() -> bool {
+    const SETTINGS: &str = "/proc/sys/kernel";
+    let scope = std::fs::read_to_string(format!("{SETTINGS}/yama/ptrace_scope"));
+    match scope {
+        Ok(scope) => scope.trim() != "0",
+        Err(_) => !std::path::Path::new(SETTINGS).is_dir(),
+    }
+}
+
+fn reap(pid: i32) -> bool {
+    wait::wait(Target::Pid(pid), wait::ALL).is_ok()
+}
+
+const CAP_SYS_PTRACE: u8 = 19;
+const SIGCHLD: i32 = 17;
