@@ -193,6 +193,8 @@ fn syslog_gets_alerts_as_soon_as_somebody_listens() {
         while !work.join("ready").exists() {
             thread::sleep(Duration::from_millis(5));
         }
+        // The alert is on its way when the command goes on.
+        thread::sleep(Duration::from_millis(500));
         let daemon = UnixDatagram::bind(&log).expect("a socket");
         fs::write(work.join("go"), "").expect("writable");
         [entry(&daemon), entry(&daemon)]
