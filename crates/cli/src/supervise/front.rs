@@ -64,7 +64,12 @@ fn session() -> Option<i32> {
 /// Everything that is learnt of processes comes from `/proc`, by their numbers in this namespace.
 fn check_proc() -> Result<(), Failure> {
     let own = std::process::id().to_string();
-    let found = std::fs::read_link("/proc/self").map_err(|cause| Failure::Proc { cause })?;
+    let found = std::fs::read_link("/proc/self").map_err(|cause| Failure::Proc {
+        cause: match cause.kind() {
+            std::io::ErrorKind::NotFound => std::io::Error::other("nothing is mounted there"),
+            _ => cause,
+        },
+    })?;
     if found.as_os_str() == own.as_str() {
         return Ok(());
     }

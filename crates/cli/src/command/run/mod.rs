@@ -213,7 +213,8 @@ fn failure(failure: supervise::Failure) -> Failure {
              killer in `dmesg`",
         ),
         Cause::Proc { .. } => Failure::from_error(Exit::Unsupported, &failure).help(
-            "mount a fresh one with `mount -t proc proc /proc`, as `unshare --mount-proc` does",
+            "mount a fresh one with `mount -t proc proc /proc`; container runtimes do it, and so does \
+             `unshare --mount-proc`",
         ),
         Cause::Process { .. } => Failure::from_error(Exit::Internal, &failure)
             .help("look at the limits on processes (ulimit -u) and open files (ulimit -n)"),
