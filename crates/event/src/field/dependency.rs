@@ -82,8 +82,10 @@ pub enum ProcessFact {
     Identity,
     /// Thread id.
     Thread,
-    /// Program, arguments, environment.
+    /// Program and arguments.
     Image,
+    /// Environment at the start of the program.
+    Environment,
     /// The file that the program came from.
     ExecutableFile,
     /// Command name.
@@ -143,6 +145,8 @@ impl Source {
                 | ProcessFact::AncestorIdentity
                 | ProcessFact::Descriptors,
             ) => Cost::Far,
+            Self::Process(ProcessFact::Image) => Cost::Remembered,
+            Self::Process(ProcessFact::ExecutableFile) => Cost::File,
             Self::Process(_) => Cost::Process,
         }
     }
@@ -315,7 +319,9 @@ fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Sta
     let changed = match fact {
         ProcessFact::Identity | ProcessFact::AncestorIdentity => false,
         ProcessFact::Thread => changes.thread,
-        ProcessFact::Image | ProcessFact::ExecutableFile => changes.image,
+        ProcessFact::Image | ProcessFact::Environment | ProcessFact::ExecutableFile => {
+            changes.image
+        }
         ProcessFact::Comm => changes.comm,
         ProcessFact::CommandLine => changes.comm || changes.image,
         ProcessFact::Credentials | ProcessFact::Namespaced => status,

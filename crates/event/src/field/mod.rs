@@ -58,10 +58,14 @@ pub enum Cost {
     Free,
     /// Text is built from what is at hand.
     Text,
+    /// The program of the calling process, which an engine remembers.
+    Remembered,
     /// The world may be asked about the calling process.
     Process,
     /// The world may be asked about other processes, users or the container.
     Far,
+    /// Files may have to be looked at.
+    File,
 }
 
 /// Answers a field for an event whose stage is high enough.

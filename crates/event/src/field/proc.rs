@@ -33,11 +33,11 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("proc.exeline", TEXT, fact(Fact::Image), exe_line, "argv[0] and arguments."),
     FieldSpec::new("proc.cmdnargs", Uint, fact(Fact::Image), |e, _| count(e, |args| args.len()), "How many arguments there are, without argv[0]."),
     FieldSpec::new("proc.cmdlenargs", Uint, fact(Fact::Image), |e, _| count(e, |args| args.iter().map(Vec::len).sum()), "How long the arguments are together, without the spaces."),
-    FieldSpec::new("proc.env", TEXT, fact(Fact::Image), env, "Environment at the start of the program, or the value of one variable: `proc.env[HOME]`.").with(ArgumentKind::Name { required: false }),
+    FieldSpec::new("proc.env", TEXT, fact(Fact::Environment), env, "Environment at the start of the program, or the value of one variable: `proc.env[HOME]`.").with(ArgumentKind::Name { required: false }),
     FieldSpec::new("proc.is_exe_writable", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| Value::Bool(file.flags.writable)), "Whether the user who runs the executable may write it."),
     FieldSpec::new("proc.is_exe_upper_layer", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| layer(file.flags.upper_layer)), "Whether the executable lies in the upper layer of an overlay: it came after the image."),
     FieldSpec::new("proc.is_exe_lower_layer", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| layer(file.flags.lower_layer)), "Whether the executable lies in a lower layer of an overlay."),
-    FieldSpec::new("proc.is_exe_from_memfd", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| Value::Bool(file.flags.from_memfd)), "Whether the executable exists in memory only."),
+    FieldSpec::new("proc.is_exe_from_memfd", Bool, fact(Fact::ExecutableFile), from_memfd, "Whether the executable exists in memory only."),
     FieldSpec::new("proc.exe_ino", Int, fact(Fact::ExecutableFile), |e, _| exe(e, |file| nonzero(file.inode)), "Inode of the executable."),
     FieldSpec::new("proc.exe_ino.ctime", AbsTime, fact(Fact::ExecutableFile), |e, _| exe(e, |file| time(file.ctime_ns)), "When the status of the executable changed."),
     FieldSpec::new("proc.exe_ino.mtime", AbsTime, fact(Fact::ExecutableFile), |e, _| exe(e, |file| time(file.mtime_ns)), "When the executable was modified."),
@@ -178,6 +178,17 @@ fn exe<'a>(event: &Event<'a>, look: impl FnOnce(&ExecutableFile) -> Value<'a>) -
     let looked = Subject::caller(event).executable_file(event, look);
     found(looked, |value| value)
 }
+
+/// A memfd's path tells of it; only a file of that name has to be looked at.
+fn from_memfd<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
+    match Subject::caller(event).exe_path(event) {
+        Value::Text(path) if !path.starts_with(MEMFD) => Value::Bool(false),
+        _ => exe(event, |file| Value::Bool(file.flags.from_memfd)),
+    }
+}
+
+/// What the kernel puts before a memfd's name.
+const MEMFD: &[u8] = b"/memfd:";
 
 fn layer<'a>(layer: Option<bool>) -> Value<'a> {
     layer.map_or(Value::Unknown, Value::Bool)

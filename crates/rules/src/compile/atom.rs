@@ -255,8 +255,11 @@ pub(crate) fn operand_cost(cost: Cost) -> f32 {
     match cost {
         Cost::Free => 2.0,
         Cost::Text => 15.0,
-        Cost::Process => 40.0,
-        Cost::Far => 120.0,
+        Cost::Remembered => 40.0,
+        // Each takes a look or more into /proc.
+        Cost::Process => 3_000.0,
+        Cost::Far => 10_000.0,
+        Cost::File => 100_000.0,
     }
 }
 
