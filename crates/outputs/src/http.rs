@@ -1,5 +1,6 @@
 //! A web server that gets each alert as a POST request.
 
+mod names;
 mod tls;
 
 use std::fmt;
@@ -14,8 +15,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ureq::http::Uri;
 use ureq::http::uri::Scheme;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
+use self::names::Names;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 
 /// Where alerts are sent, and how.
@@ -251,7 +254,12 @@ fn agent(options: &HttpOptions) -> Result<Agent, HttpError> {
     if is_secure {
         config = config.tls_config(tls::config(&options.tls)?);
     }
-    Ok(config.build().new_agent())
+    let connector = DefaultConnector::default();
+    Ok(Agent::with_parts(
+        config.build(),
+        connector,
+        Names::default(),
+    ))
 }
 
 /// Whether the address is one of `https`.
