@@ -73,7 +73,8 @@ pub const WORKLOADS: &[Workload] = &[
     repeat("fork_exit_wait", "process", 1, fork_exit_wait::prepare, "fork a process that ends at once and wait for it (UnixBench `spawn`)"),
     repeat("fork_exec", "run", 1, fork_exec::prepare, "start /bin/true (or --path) and wait for it"),
     repeat("fork_exec_static", "run", 1, fork_exec::prepare_static, "start a program without dynamic loader (busybox, or --path) and wait for it"),
-    repeat("shell_tree", "tree", 1, shell_tree::prepare, "eight shell scripts at once: sort, od, grep, tee, wc (like UnixBench `shell8`)"),
+    repeat("shell_tree", "tree", 1, shell_tree::prepare, "eight shell scripts at once: sort, od, grep, tee, wc (like UnixBench `shell8`), in the C locale"),
+    repeat("shell_tree_utf8", "tree", 1, shell_tree::prepare_utf8, "the same in the locale C.UTF-8: every program opens 26 files more"),
     Workload { name: "opens_storm", summary: "opens of every kind from many processes and threads under signals; writes --oracle", unit: "open", kind: Kind::Once { run: opens_storm::run } },
 ];
 

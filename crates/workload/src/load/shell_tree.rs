@@ -29,25 +29,36 @@ cat count.$$ >> counts
 rm sorted.$$ od.$$ found.$$ count.$$
 ";
 
+/// In the C locale, so that the work does not depend on who starts it.
 pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
+    prepare_in(setup, "C")
+}
+
+/// In a locale that every program reads from 26 more files.
+pub(crate) fn prepare_utf8(setup: &Setup) -> Result<Batch, Error> {
+    prepare_in(setup, "C.UTF-8")
+}
+
+fn prepare_in(setup: &Setup, locale: &'static str) -> Result<Batch, Error> {
     let folder = tempfile::tempdir_in(setup.scratch()).map_err(Error::call("make a folder"))?;
     let (text, script) = (folder.path().join("text"), folder.path().join("script.sh"));
     write(&text, &text_to_sort())?;
     write(&script, SCRIPT)?;
     Ok(Box::new(move |times| {
         for _ in 0..times {
-            run_all(folder.path(), &script, &text)?;
+            run_all(folder.path(), &script, &text, locale)?;
         }
         Ok(())
     }))
 }
 
-fn run_all(folder: &Path, script: &PathBuf, text: &PathBuf) -> Result<(), Error> {
+fn run_all(folder: &Path, script: &PathBuf, text: &PathBuf, locale: &str) -> Result<(), Error> {
     let counts = folder.join("counts");
     write(&counts, "")?;
     let start = |_| {
         Command::new("/bin/sh")
             .args([script, text])
+            .env("LC_ALL", locale)
             .current_dir(folder)
             .stdin(Stdio::null())
             .spawn()
