@@ -244,6 +244,8 @@ fn agent(options: &HttpOptions) -> Result<Agent, HttpError> {
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
+        // The environment is the watched command's: its proxy need not know where alerts go.
+        .proxy(None)
         .user_agent(options.user_agent.as_str())
         .max_idle_age(if options.keep_alive {
             KEEP_ALIVE_IDLE

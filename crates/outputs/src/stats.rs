@@ -79,6 +79,8 @@ pub enum StatsError {
 pub struct StatsFile {
     path: PathBuf,
     file: File,
+    /// Lines that are in it already; `None` for a new file.
+    continues: Option<u64>,
 }
 
 /// Writes a stats file on a thread of its own.
@@ -97,7 +99,35 @@ impl StatsFile {
     pub fn create(path: &Path) -> Result<Self, StatsError> {
         let path = path.to_owned();
         match File::create(&path) {
-            Ok(file) => Ok(Self { path, file }),
+            Ok(file) => Ok(Self {
+                path,
+                file,
+                continues: None,
+            }),
+            Err(source) => Err(StatsError::Open { path, source }),
+        }
+    }
+
+    /// Opens the file of a run that goes on: lines are added to those that are there.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened.
+    pub fn append(path: &Path) -> Result<Self, StatsError> {
+        let path = path.to_owned();
+        let opened = File::options().append(true).create(true).open(&path);
+        // What cannot be read (a pipe, a terminal) has no lines to go on from.
+        let lines = std::fs::metadata(&path)
+            .ok()
+            .filter(std::fs::Metadata::is_file)
+            .and_then(|_| std::fs::read(&path).ok())
+            .map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count());
+        match opened {
+            Ok(file) => Ok(Self {
+                path,
+                file,
+                continues: Some(u64::try_from(lines).unwrap_or(u64::MAX)),
+            }),
             Err(source) => Err(StatsError::Open { path, source }),
         }
     }
@@ -115,12 +145,16 @@ impl StatsFile {
         on_problem: OnProblem,
     ) -> Result<StatsWriter, StatsError> {
         let (orders, ordered) = channel();
+        let before = match self.continues {
+            Some(_) => (source.snapshot(), dispatcher.counters()),
+            None => Default::default(),
+        };
         let sampler = Sampler {
             source,
             dispatcher,
             start: Instant::now(),
-            sample: 0,
-            before: Default::default(),
+            sample: self.continues.unwrap_or(0),
+            before,
         };
         let task = Task {
             file: self,
@@ -303,6 +337,32 @@ mod tests {
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
+    }
+
+    #[test]
+    fn a_file_that_goes_on_keeps_its_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stats");
+        let mut events = 0;
+        for opened in [StatsFile::create, StatsFile::append] {
+            events += 100;
+            let source = move || Snapshot {
+                events,
+                ..Snapshot::default()
+            };
+            let interval = Duration::from_mins(1);
+            let file = opened(&path).unwrap();
+            let writer = file.start(interval, Arc::new(source), dispatcher(), Arc::new(|_| ()));
+            let writer = writer.unwrap();
+            if events == 200 {
+                // Nothing has happened since the one before took over.
+                writer.sample();
+            }
+            writer.stop();
+        }
+        let lines = lines(&path);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(lines[0]["cur"]["events"], 100);
     }
 
     #[test]
