@@ -15,6 +15,7 @@ mod counters;
 mod decode;
 mod escalation;
 mod pulse;
+mod privileges;
 mod receiver;
 mod stdio;
 mod tracer;
@@ -34,6 +35,7 @@ use sys::signal::{SignalSet, SignalStream};
 
 use call::Call;
 pub use counters::{CounterSnapshot, Counters};
+pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
 use receiver::Receiver;
@@ -50,6 +52,10 @@ pub trait Notices: Send + Sync {
     fn undecided(&self, event: &Event<'_>, rules: u32);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
     fn read_timed_out(&self, pid: Pid);
+    /// A program does not get the privileges of its file; said once for each file.
+    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
+        let _ = (pid, withheld);
+    }
 }
 
 /// The processes that the engine has seen; shared with the world so that it can name them.
@@ -176,6 +182,7 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) tree: Arc<Tree>,
     pub(crate) counters: Counters,
     pub(crate) notices: Arc<dyn Notices>,
+    pub(crate) privileges: privileges::Privileges,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
     /// What is shown to whoever watches over this supervisor.
@@ -221,6 +228,7 @@ impl<J: Judge> Shared<J> {
             tree: parts.processes.0,
             counters: Counters::default(),
             notices: parts.notices,
+            privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
             pulse,

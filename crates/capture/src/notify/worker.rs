@@ -159,6 +159,10 @@ impl<J: Judge> Worker<J> {
                     _ => process.last_comm(),
                 };
                 process.exec(Arc::new(image), comm);
+                if let Some(withheld) = self.shared.privileges.withheld(process.pid) {
+                    let notices = &self.shared.notices;
+                    notices.privileges_withheld(process.pid, &withheld);
+                }
             }
             Outcome::Returned(_) => {}
             // Whether it succeeded is not known: describe the program that was asked for.

@@ -1,0 +1,175 @@
+//! Programs that do not get the privileges of their file.
+//!
+//! Without CAP_SYS_ADMIN a filter needs `no_new_privs`, under which set-user-ID and set-group-ID bits
+//! and file capabilities have no effect (execve(2)). The workload then runs otherwise than it would
+//! unwatched, so that is said: once for each file, and only if its privileges would have made a
+//! difference to the caller.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use event::{Credentials, Pid};
+use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Statx, StatxFlags};
+
+use crate::deadline::Deadline;
+use crate::procfs::Proc;
+
+/// What a program did not get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// The capabilities in the file's attribute.
+    Capabilities,
+    /// The file's group.
+    Group(u32),
+    /// The file's owner.
+    User(u32),
+}
+
+/// A program that runs with less than its file would give it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// The file.
+    pub path: Vec<u8>,
+    /// What it would have given.
+    pub privilege: Privilege,
+}
+
+/// Looks at programs that start.
+#[derive(Debug)]
+pub(crate) struct Privileges {
+    /// Nothing is withheld by us unless this is there.
+    watched: Option<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    proc: Proc,
+    deadline: Deadline,
+    /// Files that have been looked at.
+    seen: Mutex<HashSet<FileId>>,
+}
+
+/// Device, inode and time of the last change, of contents or attributes.
+type FileId = ((u32, u32), u64, (i64, u32));
+
+/// How many files are remembered; of more, none is looked at.
+const SEEN_LIMIT: usize = 16 * 1024;
+/// How long a file system may take to show a file's attributes.
+const PATIENCE: Duration = Duration::from_millis(10);
+const SET_USER_ID: u16 = 0o4000;
+/// With the group's right to execute; without it the bit means mandatory locking.
+const SET_GROUP_ID: u16 = 0o2010;
+const CAP_SYS_ADMIN: u8 = 21;
+
+impl Privileges {
+    /// # Errors
+    /// If `/proc` cannot be opened.
+    pub(crate) fn new() -> Result<Self, crate::procfs::ProcError> {
+        let capable = sys::credential::capabilities(0)
+            .is_ok_and(|sets| sets.effective.contains(CAP_SYS_ADMIN));
+        // Whoever set it before us has withheld them already.
+        let was_set = sys::prctl::no_new_privs().unwrap_or(false);
+        if capable || was_set {
+            return Ok(Self { watched: None });
+        }
+        let watched = Watched {
+            proc: Proc::open()?,
+            deadline: Deadline::new(1),
+            seen: Mutex::default(),
+        };
+        Ok(Self {
+            watched: Some(watched),
+        })
+    }
+
+    /// What the program that has just started in a process did not get, if that is new.
+    pub(crate) fn withheld(&self, pid: Pid) -> Option<Withheld> {
+        self.watched.as_ref()?.withheld(pid)
+    }
+}
+
+impl Watched {
+    fn withheld(&self, pid: Pid) -> Option<Withheld> {
+        let path = format!("/proc/{}/exe", pid.0);
+        // Without asking the file system, which may be the workload's own.
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let file = rustix::fs::statx(CWD, &path, flags, StatxFlags::BASIC_STATS).ok()?;
+        let privileged = file.stx_mode & (SET_USER_ID | SET_GROUP_ID);
+        if !self.is_new(&file) {
+            return None;
+        }
+        let attribute = path.clone();
+        let look = move || (has_capabilities(&attribute), ignores_privileges(&attribute));
+        let (has_capabilities, ignored) = self.deadline.run(PATIENCE, look).ok()?;
+        if ignored || (privileged == 0 && !has_capabilities) {
+            return None;
+        }
+        let status = self.proc.status(pid.0).ok()?;
+        let caller = status.status.credentials;
+        let privilege = difference(&file, has_capabilities, caller)?;
+        let path = std::fs::read_link(&path).ok()?.into_os_string().into_vec();
+        status.no_new_privs.then_some(Withheld { path, privilege })
+    }
+
+    fn is_new(&self, file: &Statx) -> bool {
+        let changed = (file.stx_ctime.tv_sec, file.stx_ctime.tv_nsec);
+        let device = (file.stx_dev_major, file.stx_dev_minor);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.len() < SEEN_LIMIT && seen.insert((device, file.stx_ino, changed))
+    }
+}
+
+/// What the file would have changed for the caller. Root needs no capabilities of a file.
+fn difference(file: &Statx, has_capabilities: bool, caller: Credentials) -> Option<Privilege> {
+    if file.stx_mode & SET_USER_ID != 0 && file.stx_uid != caller.uid {
+        return Some(Privilege::User(file.stx_uid));
+    }
+    if file.stx_mode & SET_GROUP_ID == SET_GROUP_ID && file.stx_gid != caller.gid {
+        return Some(Privilege::Group(file.stx_gid));
+    }
+    (has_capabilities && caller.uid != 0).then_some(Privilege::Capabilities)
+}
+
+fn has_capabilities(path: &str) -> bool {
+    let mut attribute = [0_u8; 64];
+    rustix::fs::getxattr(path, "security.capability", &mut attribute[..]).is_ok()
+}
+
+/// Whether the mount takes the effect from such files anyway.
+fn ignores_privileges(path: &str) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::NOSUID))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(mode: u16, uid: u32, gid: u32) -> Statx {
+        let flags = AtFlags::empty();
+        let mut file = rustix::fs::statx(CWD, "/", flags, StatxFlags::BASIC_STATS).unwrap();
+        (file.stx_mode, file.stx_uid, file.stx_gid) = (mode, uid, gid);
+        file
+    }
+
+    #[test]
+    fn only_what_would_have_changed_something_counts() {
+        let user = Credentials {
+            uid: 1000,
+            gid: 1000,
+        };
+        let root = Credentials { uid: 0, gid: 0 };
+        let sudo = file(0o104_755, 0, 0);
+        assert_eq!(difference(&sudo, false, user), Some(Privilege::User(0)));
+        assert_eq!(difference(&sudo, false, root), None);
+        let wall = file(0o102_755, 0, 5);
+        assert_eq!(difference(&wall, false, user), Some(Privilege::Group(5)));
+        let locked = file(0o102_744, 0, 5);
+        assert_eq!(difference(&locked, false, user), None);
+        let ping = file(0o100_755, 0, 0);
+        assert_eq!(difference(&ping, true, user), Some(Privilege::Capabilities));
+        assert_eq!(difference(&ping, true, root), None);
+        assert_eq!(difference(&ping, false, user), None);
+    }
+}
