@@ -4,15 +4,17 @@ CARGO    ?= cargo
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 TOLLGATE  = $(TARGET)/release/tollgate
 HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC    = $(TARGET)/$(HOST)/release/tollgate
 
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
-test test-all bless: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
-test-all: export TOLLGATE_TEST_SLOW = 1
+test test-all test-guest test-kernels bless: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test-all test-guest: export TOLLGATE_TEST_SLOW = 1
+test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-all check bless bench-smoke static
+.PHONY: help build demo test test-all test-guest test-kernels check bless bench-smoke static
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,8 +29,15 @@ demo: build ## show live alerts from real programs
 test: build ## run every test but the slow ones
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-test-all: build ## run every test: real package managers, compilers and servers too
+test-all: build static test-kernels ## run every test: real package managers, another kernel too
 	$(CARGO) test --workspace --locked --no-fail-fast
+
+test-guest: build ## run the tests that need another kernel, in an emulated machine
+	$(CARGO) test --locked --package e2e --test guest
+
+test-kernels: build ## fire every stock rule as on older kernels
+	for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \
+	    $(CARGO) test --locked --package e2e --test stock_rules || exit; done
 
 check: ## formatting, lints, API docs, and what xtask checks
 	$(CARGO) fmt --all --check
@@ -44,5 +53,6 @@ bench-smoke: build ## run every benchmark once, to see that it still runs
 	$(TOLLGATE) bench quick --rounds 1 --out "$$(mktemp -d)/smoke"
 
 static: ## build one file that needs no libraries, for the machine at hand
-	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli --target $(HOST)
-	@echo built $(TARGET)/$(HOST)/release/tollgate
+	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \
+	    --target $(HOST) --config 'profile.release.strip=true'
+	@echo built $(STATIC)

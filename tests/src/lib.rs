@@ -4,10 +4,12 @@
 //! What fails here fails a test, so the functions panic with a message instead of returning errors.
 
 mod alert;
+mod bare;
 mod binary;
 mod case;
 mod container;
 mod fixture;
+mod guest;
 mod identity;
 mod process;
 mod rootfs;
@@ -17,10 +19,12 @@ mod skip;
 mod watch;
 
 pub use alert::{Alert, Pattern};
+pub use bare::{BareRoot, ProcView, static_program};
 pub use binary::program;
 pub use case::{Act, Case, act};
 pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS};
 pub use fixture::Fixture;
+pub use guest::{Guest, GuestRun};
 pub use identity::Identity;
 pub use process::{Finished, Limited};
 pub use rules::{SENTINEL, StockRule, default_rules, stock_rules, stock_rules_file};

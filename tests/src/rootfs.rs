@@ -195,7 +195,7 @@ impl Rootfs {
 }
 
 /// The shared libraries that ldd(1) names.
-fn libraries_of(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
+pub(crate) fn libraries_of(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
     // Its exit status is 1 when one of the programs is static.
     let output = Command::new("ldd")
         .args(programs)

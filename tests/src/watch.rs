@@ -227,6 +227,7 @@ impl Watch {
             _ => self.program.display().to_string(),
         };
         let mut run = vec![tollgate, "run".to_owned(), "--quiet".to_owned()];
+        run.extend(pretended_kernel());
         run.extend(self.json.then(|| "--json".to_owned()));
         run.extend(["-o", "rule_matching=all", "-s"].map(str::to_owned));
         run.push(self.scratch.path().join("stats").display().to_string());
@@ -301,6 +302,14 @@ impl Watched {
                 .map_or_else(|| "none".to_owned(), Value::to_string),
         )
     }
+}
+
+/// Options that make the program act as on the kernel that `TOLLGATE_TEST_KERNEL` names.
+fn pretended_kernel() -> Vec<String> {
+    let version = std::env::var("TOLLGATE_TEST_KERNEL").ok();
+    version.map_or_else(Vec::new, |version| {
+        vec!["--pretend-kernel".to_owned(), version]
+    })
 }
 
 fn chain<const N: usize>(parts: [Vec<String>; N]) -> Vec<String> {

@@ -1,0 +1,346 @@
+//! A whole other kernel: Debian's cloud kernel in an emulated machine, with Yama.
+//!
+//! The machine has no disk. Its root file system is that of the containers of these tests, packed
+//! into an initial RAM disk together with a script; the script's output comes back over a serial
+//! port. Nothing of it needs privileges or hardware support on this side.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::binary::{program, repository};
+use crate::rootfs::Rootfs;
+use crate::{Identity, Limited, Scratch};
+
+/// The package that depends on the newest of Debian's small kernels.
+const META_PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// Longest that a machine may run; it starts in about four seconds on an idle host.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Memory for the root file system, twice (packed and not), and for what runs.
+const MEMORY: &str = "1024M";
+
+/// `YAMA`, `LIMIT` and `PREFIX` are filled in.
+const INIT: &str = r#"#!/usr/bin/sh
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin HOME=/root TERM=dumb
+# pivot_root(2) does not work on the initial root; a mount over it can be exchanged.
+busybox mount --bind / /old && cd /old && busybox mount --move . / && exec busybox chroot . /init2
+"#;
+const INIT2: &str = r#"#!/usr/bin/sh
+cd /
+busybox mount -t proc proc /proc
+read boot idle < /proc/uptime
+busybox mount -t sysfs sysfs /sys
+busybox mount -t devtmpfs devtmpfs /dev
+busybox mkdir -p /dev/pts /dev/shm
+busybox mount -t devpts devpts /dev/pts
+busybox mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+busybox ifconfig lo up
+busybox stty raw -F /dev/ttyS1
+busybox hostname guest
+echo YAMA > /proc/sys/kernel/yama/ptrace_scope
+timeout LIMIT PREFIX sh /script >> /run/stdout 2>> /run/stderr < /dev/null
+status=$?
+sizes=$(busybox wc -c < /run/stdout)" "$(busybox wc -c < /run/stderr)
+{ echo "$boot $status $sizes"; busybox cat /run/stdout /run/stderr; } > /dev/ttyS1
+busybox reboot -f
+"#;
+
+/// A machine that can be started.
+#[derive(Debug)]
+pub struct Guest {
+    kernel: PathBuf,
+    rootfs: Arc<Rootfs>,
+    program: PathBuf,
+    files: Vec<(PathBuf, String)>,
+    scratch: Scratch,
+}
+
+/// What came of a script.
+#[derive(Debug)]
+pub struct GuestRun {
+    /// Time from the start of the kernel to the first program, by the guest's clock.
+    pub boot: Duration,
+    /// The script's exit status.
+    pub code: i32,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Guest {
+    /// With the program under test at `/usr/local/bin/tollgate`.
+    ///
+    /// # Panics
+    /// If the kernel cannot be downloaded.
+    pub fn new() -> Self {
+        let scratch = Scratch::new();
+        let stripped = scratch.path().join("tollgate");
+        // Debug information is most of the file, and the machine would have to unpack it.
+        run(Command::new("strip")
+            .arg("-o")
+            .arg(&stripped)
+            .arg(program()));
+        Self {
+            kernel: kernel(),
+            rootfs: Rootfs::shared(),
+            program: stripped,
+            files: Vec::new(),
+            scratch,
+        }
+    }
+
+    /// With a file of this machine, at an absolute path of the guest.
+    pub fn file(mut self, from: &Path, to: &str) -> Self {
+        self.files.push((from.to_owned(), to.to_owned()));
+        self
+    }
+
+    /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as somebody.
+    ///
+    /// # Panics
+    /// If the machine does not come to the end of the script.
+    pub fn run(&self, yama: u8, identity: Identity, script: &str) -> GuestRun {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        // A test that failed with the machine has left nothing behind.
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = self.scratch.path().join("initrd");
+        self.pack(&image, &init2(yama, identity), script)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", image.display()));
+        let (console, output) = (self.path("console"), self.path("output"));
+        let mut machine = Command::new("qemu-system-x86_64");
+        machine.args([
+            "-accel",
+            "tcg",
+            "-m",
+            MEMORY,
+            "-nodefaults",
+            "-display",
+            "none",
+        ]);
+        machine.arg("-no-reboot").arg("-kernel").arg(&self.kernel);
+        machine.arg("-initrd").arg(&image);
+        machine.args([
+            "-append",
+            "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off",
+        ]);
+        machine
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()));
+        machine
+            .arg("-serial")
+            .arg(format!("file:{}", output.display()));
+        machine.stdin(Stdio::null());
+        let ended = Limited::start(&mut machine, LIMIT).finish(b"");
+        let answer = fs::read(&output).unwrap_or_default();
+        parse(&answer).unwrap_or_else(|| {
+            let console = fs::read(&console).unwrap_or_default();
+            panic!(
+                "the guest gave no result; machine: {}; output: {}; console: {}",
+                ended.stderr,
+                String::from_utf8_lossy(&answer),
+                String::from_utf8_lossy(&console)
+            )
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    fn pack(&self, image: &Path, init2: &str, script: &str) -> io::Result<()> {
+        let mut archive = Archive::new(BufWriter::new(File::create(image)?));
+        archive.tree(self.rootfs.path(), "")?;
+        archive.copy(&self.program, "usr/local/bin/tollgate")?;
+        for (from, to) in &self.files {
+            archive.copy(from, to.trim_start_matches('/'))?;
+        }
+        archive.add("init", 0o100_755, INIT.as_bytes())?;
+        archive.add("init2", 0o100_755, init2.as_bytes())?;
+        archive.add("script", 0o100_644, script.as_bytes())?;
+        archive.finish()
+    }
+}
+
+impl Default for Guest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn init2(yama: u8, identity: Identity) -> String {
+    // The script's own end comes first, so that its output is not lost with the machine.
+    let limit = (LIMIT - Duration::from_secs(30)).as_secs();
+    INIT2
+        .replace("YAMA", &yama.to_string())
+        .replace("LIMIT", &limit.to_string())
+        .replace("PREFIX", &identity.prefix().join(" "))
+}
+
+/// `BOOT STATUS SIZE SIZE`, and as many bytes of output and error output.
+fn parse(answer: &[u8]) -> Option<GuestRun> {
+    let end = answer.iter().position(|byte| *byte == b'\n')?;
+    let header = std::str::from_utf8(&answer[..end]).ok()?;
+    let words: Vec<_> = header.split_ascii_whitespace().collect();
+    let [boot, status, out, err] = words[..] else {
+        return None;
+    };
+    let (out, err): (usize, usize) = (out.parse().ok()?, err.parse().ok()?);
+    let text = &answer[end + 1..];
+    let part = |from: usize, to: usize| {
+        let bytes = text.get(from..to)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    Some(GuestRun {
+        boot: Duration::from_secs_f64(boot.parse().ok()?),
+        code: status.parse().ok()?,
+        stdout: part(0, out)?,
+        stderr: part(out, out + err)?,
+    })
+}
+
+/// The kernel's image; downloaded once and kept in the target folder.
+fn kernel() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| repository().join("target"), PathBuf::from);
+    let folder = target.join("guest");
+    let package = newest_package();
+    let image = folder.join(package.replace("linux-image-", "vmlinuz-"));
+    static ONCE: Mutex<()> = Mutex::new(());
+    let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if image.is_file() {
+        return image;
+    }
+    let scratch = Scratch::new();
+    let download = ["download", "--quiet", "--quiet", &package];
+    run(Command::new("apt-get")
+        .args(download)
+        .current_dir(scratch.path()));
+    let archive = fs::read_dir(scratch.path())
+        .expect("it is our folder")
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .expect("apt-get has just put the package here");
+    run(Command::new("dpkg-deb")
+        .arg("-x")
+        .arg(archive)
+        .arg(scratch.path()));
+    fs::create_dir_all(&folder).expect("the target folder is writable");
+    let name = image.file_name().expect("it was joined above");
+    // Renamed, so that a test that is stopped here leaves no half of it.
+    let half = image.with_extension("half");
+    fs::copy(scratch.path().join("boot").join(name), &half)
+        .and_then(|_| fs::rename(&half, &image))
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", image.display()));
+    image
+}
+
+fn newest_package() -> String {
+    let depends = Command::new("apt-cache")
+        .args(["depends", META_PACKAGE])
+        .output()
+        .expect("apt-cache is part of Debian");
+    let text = String::from_utf8_lossy(&depends.stdout);
+    let name = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
+    let name = name.unwrap_or_else(|| {
+        panic!("apt knows no {META_PACKAGE}: run `apt-get update`, then this again")
+    });
+    format!("linux-image-{name}")
+}
+
+fn run(command: &mut Command) {
+    let done = command
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}; run `./x test-guest`"));
+    let text = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{command:?} failed: {text}");
+}
+
+/// A cpio archive in the form that the kernel unpacks ("newc",
+/// Documentation/driver-api/early-userspace/buffer-format.rst).
+struct Archive<W: Write> {
+    out: W,
+    written: usize,
+    files: u32,
+}
+
+impl<W: Write> Archive<W> {
+    fn new(out: W) -> Self {
+        Self {
+            out,
+            written: 0,
+            files: 0,
+        }
+    }
+
+    /// A folder with all that is in it, at `prefix`.
+    fn tree(&mut self, folder: &Path, prefix: &str) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_str().expect("the names are ours");
+            let inside = format!("{prefix}{name}");
+            let data = entry.path().symlink_metadata()?;
+            let kind = data.file_type();
+            if kind.is_dir() {
+                self.add(&inside, data.mode(), b"")?;
+                self.tree(&entry.path(), &format!("{inside}/"))?;
+            } else if kind.is_symlink() {
+                let link = fs::read_link(entry.path())?;
+                self.add(&inside, data.mode(), link.as_os_str().as_bytes())?;
+            } else if !kind.is_socket() {
+                self.add(&inside, data.mode(), &fs::read(entry.path())?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, from: &Path, to: &str) -> io::Result<()> {
+        let mode = from.metadata()?.mode();
+        self.add(to, mode, &fs::read(from)?)
+    }
+
+    /// Everything belongs to root.
+    fn add(&mut self, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+        self.files += 1;
+        let (size, name_size) = (content.len(), name.len() + 1);
+        let number = self.files;
+        let header = format!(
+            "070701{number:08x}{mode:08x}{0:08x}{0:08x}{1:08x}{0:08x}{size:08x}\
+             {0:08x}{0:08x}{0:08x}{0:08x}{name_size:08x}{0:08x}",
+            0, 1
+        );
+        self.put(header.as_bytes())?;
+        self.put(name.as_bytes())?;
+        self.put(b"\0")?;
+        self.pad()?;
+        self.put(content)?;
+        self.pad()
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.add("TRAILER!!!", 0, b"")?;
+        self.out.flush()
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.written += bytes.len();
+        self.out.write_all(bytes)
+    }
+
+    fn pad(&mut self) -> io::Result<()> {
+        const ZEROS: [u8; 4] = [0; 4];
+        let odd = self.written % ZEROS.len();
+        self.put(&ZEROS[..(ZEROS.len() - odd) % ZEROS.len()])
+    }
+}

@@ -1,0 +1,281 @@
+//! Where there is no host access: one file copied into any image, in front of its entry point.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Alert, BareRoot, Finished, Limited, ProcView, Scratch, need_root, skip};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn alerts(finished: &Finished) -> Vec<Alert> {
+    finished.stdout.lines().filter_map(Alert::parse).collect()
+}
+
+#[test]
+fn in_a_bare_image_a_user_is_watched_with_little_of_proc() {
+    need_root!();
+    let root = BareRoot::new();
+    for proc in [ProcView::Masked, ProcView::OwnProcesses] {
+        let script = "cat /etc/shadow; touch /new 2>/dev/null; ls /sys /tmp /dev; id -u; exit 7";
+        let run = ["/tollgate", "run", "--json", "--", "/bin/sh", "-c", script];
+        let finished = root.run(proc, &run);
+        let alerts = alerts(&finished);
+        assert_eq!(finished.code(), 7, "{proc:?}: {finished:?}");
+        let [alert] = &alerts[..] else {
+            panic!("{proc:?}: one alert expected: {alerts:?}; {finished:?}")
+        };
+        assert_eq!(alert.rule, "Read sensitive file untrusted");
+        for (field, value) in [
+            ("fd.name", "/etc/shadow"),
+            ("proc.name", "cat"),
+            ("proc.exepath", "/bin/busybox"),
+            ("proc.pname", "sh"),
+            ("user.uid", "1000"),
+        ] {
+            assert_eq!(alert.field(field), value, "{proc:?} {field}: {alert}");
+        }
+        // The workload saw what it would have seen: none of the three folders.
+        assert_eq!(
+            finished.stderr.matches("No such file").count(),
+            3,
+            "{finished:?}"
+        );
+        assert!(!finished.stderr.contains("tollgate"), "{finished:?}");
+    }
+}
+
+#[test]
+fn without_proc_the_cause_and_the_next_step_are_named() {
+    need_root!();
+    let root = BareRoot::new();
+    let finished = root.run(ProcView::Missing, &["/tollgate", "run", "--", "/bin/true"]);
+    assert_eq!(finished.code(), 3, "{finished:?}");
+    assert_eq!(
+        finished.stderr,
+        "tollgate: cannot use /proc: nothing is mounted there\n\
+         help: mount a fresh one with `mount -t proc proc /proc`; container runtimes do it, and so \
+         does `unshare --mount-proc`\n"
+    );
+}
+
+#[test]
+fn the_static_program_needs_no_library() {
+    let Some(program) = e2e::static_program() else {
+        skip!("`make static` takes minutes", || Ok(String::from(
+            "TOLLGATE_STATIC_BIN is not set"
+        )));
+    };
+    // `ldd` has found no library; the loader of libraries is not asked for either.
+    let headers = Command::new("readelf")
+        .arg("--program-headers")
+        .arg(&program)
+        .output();
+    let headers = headers.expect("binutils are installed with gcc");
+    let text = String::from_utf8_lossy(&headers.stdout);
+    assert!(text.contains("LOAD") && !text.contains("INTERP"), "{text}");
+}
+
+/// `tollgate run -- COMMAND` as the first process of a pid namespace.
+fn first_process(scratch: &Scratch, script: &str) -> Limited {
+    let program = scratch.program(&e2e::program(), "tollgate");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--"]);
+    command
+        .arg(program)
+        .args(["run", "--quiet", "--", "bash", "-c", script]);
+    command.stdin(Stdio::null());
+    Limited::start(&mut command, LIMIT)
+}
+
+/// The process outside that is pid 1 inside: the only child of unshare(1).
+fn outside_pid(unshare: &Limited) -> Pid {
+    let pid = unshare.pid().as_raw_nonzero();
+    let file = format!("/proc/{pid}/task/{pid}/children");
+    let children = std::fs::read_to_string(file).expect("unshare runs");
+    let child = children.trim().parse().ok().and_then(Pid::from_raw);
+    child.unwrap_or_else(|| panic!("unshare has not one child: {children:?}"))
+}
+
+/// Waits until a file is there.
+fn wait_for(scratch: &Scratch, name: &str) {
+    let started = Instant::now();
+    while !scratch.path().join(name).exists() {
+        assert!(started.elapsed() < LIMIT, "{name} does not appear");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn as_pid_1_the_exit_status_is_the_commands() {
+    need_root!();
+    for (script, status) in [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137)] {
+        let finished = first_process(&Scratch::new(), script).finish(b"");
+        assert_eq!(finished.code(), status, "{script}: {finished:?}");
+    }
+}
+
+#[test]
+fn as_pid_1_signals_reach_the_command() {
+    need_root!();
+    for (handler, signal, status) in [
+        ("trap 'exit 42' TERM;", Signal::TERM, 42),
+        ("trap 'exit 43' INT;", Signal::INT, 43),
+        ("trap 'exit 44' QUIT;", Signal::QUIT, 44),
+        ("", Signal::TERM, 143),
+    ] {
+        let scratch = Scratch::new();
+        let ready = scratch.path().join("ready");
+        let script = format!(
+            "{handler} : > {}; while :; do sleep 0.05; done",
+            ready.display()
+        );
+        let run = first_process(&scratch, &script);
+        wait_for(&scratch, "ready");
+        kill_process(outside_pid(&run), signal).expect("it runs");
+        let finished = run.finish(b"");
+        assert_eq!(
+            finished.code(),
+            status,
+            "{handler:?} {signal:?}: {finished:?}"
+        );
+    }
+}
+
+#[test]
+fn as_pid_1_orphans_are_reaped_whoever_left_them() {
+    need_root!();
+    let scratch = Scratch::new();
+    let (ready, done) = (scratch.path().join("ready"), scratch.path().join("done"));
+    let script = format!(
+        "for i in 1 2 3 4 5; do ( (sleep 0.1; exit $i) & ); done; : > {}\n\
+         until [ -e {} ]; do sleep 0.05; done; sleep 0.5\n\
+         ps -eo stat= | grep -c Z",
+        ready.display(),
+        done.display()
+    );
+    let run = first_process(&scratch, &script);
+    wait_for(&scratch, "ready");
+    // As `docker exec` does it: its parent is outside, so its orphans go to pid 1.
+    let target = outside_pid(&run).as_raw_nonzero().to_string();
+    let mut session = Command::new("nsenter");
+    session.args(["--target", &target, "--pid", "--mount", "--", "bash", "-c"]);
+    session.arg(format!("( (sleep 0.1) & ); : > {}", done.display()));
+    let session = session
+        .process_group(0)
+        .status()
+        .expect("util-linux has nsenter");
+    assert!(session.success());
+    let finished = run.finish(b"");
+    assert_eq!(finished.stdout, "0\n", "zombies: {finished:?}");
+}
+
+#[test]
+fn as_pid_1_the_end_of_the_command_ends_the_container() {
+    need_root!();
+    let finished = first_process(&Scratch::new(), "sleep 60 & exit 5").finish(b"");
+    assert_eq!(finished.code(), 5, "{finished:?}");
+    assert!(finished.elapsed < Duration::from_secs(20), "{finished:?}");
+}
+
+/// The flags make no difference to what is tried: no network, and limits that an ordinary user
+/// has too.
+const PODMAN_RUN: &[&str] = &[
+    "--runtime",
+    "runc",
+    "run",
+    "--rm",
+    "--network",
+    "none",
+    "--ulimit",
+    "nofile=1024:1024",
+    "--ulimit",
+    "nproc=1000:1000",
+];
+
+/// Runs `cat /etc/shadow` behind tollgate as entry point, in a container with the default
+/// capabilities and the default seccomp profile.
+fn in_podman(options: &[&str]) -> Finished {
+    let (root, storage) = (BareRoot::new(), Scratch::new());
+    let mut podman = Command::new("podman");
+    podman.arg("--root").arg(storage.path().join("storage"));
+    podman.arg("--runroot").arg(storage.path().join("run"));
+    podman
+        .args(["--cgroup-manager", "cgroupfs"])
+        .args(PODMAN_RUN)
+        .args(options);
+    podman.args(["--entrypoint", r#"["/tollgate","run","--json","--"]"#]);
+    podman.arg("--rootfs").arg(root.path());
+    podman
+        .args(["sh", "-c", "cat /etc/shadow; exit 6"])
+        .stdin(Stdio::null());
+    let finished = Limited::start(&mut podman, LIMIT).finish(b"");
+    // What a container engine leaves mounted keeps the folder from being removed.
+    let _ = Command::new("umount")
+        .arg("-R")
+        .arg(storage.path().join("storage/overlay"))
+        .output();
+    finished
+}
+
+#[test]
+fn as_entry_point_it_works_under_a_container_engines_defaults() {
+    need_root!();
+    e2e::need_slow!();
+    let profile = Scratch::new();
+    let docker = profile.file("docker.json", 0o644, docker_like_profile());
+    let docker = format!("seccomp={}", docker.display());
+    for options in [
+        &["--user", "0"][..],
+        &["--user", "1000", "--read-only"],
+        &[
+            "--user",
+            "1000",
+            "--cap-drop",
+            "all",
+            "--security-opt",
+            "no-new-privileges",
+        ],
+        &["--user", "0", "--security-opt", &docker],
+        &["--user", "1000", "--security-opt", &docker],
+        &[
+            "--user",
+            "1000",
+            "--cap-add",
+            "SYS_PTRACE",
+            "--security-opt",
+            &docker,
+        ],
+    ] {
+        let finished = in_podman(options);
+        assert_eq!(finished.code(), 6, "{options:?}: {finished:?}");
+        let alerts = alerts(&finished);
+        let [alert] = &alerts[..] else {
+            panic!("{options:?}: {alerts:?} {finished:?}")
+        };
+        assert_eq!(alert.rule, "Read sensitive file untrusted", "{options:?}");
+        assert_eq!(
+            alert.field("container.id").len(),
+            12,
+            "{options:?}: {alert}"
+        );
+    }
+}
+
+/// What Docker's default profile lacks of podman's without CAP_SYS_PTRACE, as far as it concerns
+/// us: pidfd_getfd and kcmp fail with EPERM.
+fn docker_like_profile() -> String {
+    let podmans = std::fs::read_to_string("/usr/share/containers/seccomp.json");
+    let podmans = podmans.expect("golang-github-containers-common is installed with podman");
+    let mut profile: serde_json::Value = serde_json::from_str(&podmans).expect("it is JSON");
+    profile["defaultErrnoRet"] = 1.into();
+    let groups = profile["syscalls"]
+        .as_array_mut()
+        .expect("a profile lists calls");
+    for group in groups {
+        let names = group["names"].as_array_mut().expect("a group has names");
+        names.retain(|name| name != "pidfd_getfd" && name != "kcmp");
+    }
+    profile.to_string()
+}

@@ -1,0 +1,129 @@
+//! What an older kernel and Yama change, tried in an emulated machine: nothing here can be tried on
+//! a kernel without Yama, and little of it can be pretended.
+
+use e2e::Identity::{self, Docker, Root, User};
+use e2e::{Alert, Guest, GuestRun, need_slow, skip};
+
+/// One program of each way to be seen: a path that is read, one that is made, a program start.
+const ACTS: &str =
+    "cat /etc/shadow > /dev/null; ln -s /etc/shadow /tmp/link; find / -maxdepth 0 -name id_rsa";
+
+const RULES: [&str; 3] = [
+    "Read sensitive file untrusted",
+    "Create Symlink Over Sensitive Files",
+    "Search Private Keys or Passwords",
+];
+
+/// A machine with Falco's stable rules at `/rules.yaml`.
+macro_rules! guest {
+    () => {{
+        need_slow!();
+        let Some(rules) = e2e::stock_rules_file() else {
+            skip!("has no stock rules", || Ok(String::from(
+                "shared/reference/upstream/falco_rules.yaml is not there"
+            )));
+        };
+        Guest::new().file(&rules, "/rules.yaml")
+    }};
+}
+
+fn watch(script: &str) -> String {
+    format!("tollgate run --quiet --json -r /rules.yaml -s /tmp/stats -- sh -c '{script}'\n")
+}
+
+fn alerts(run: &GuestRun) -> Vec<Alert> {
+    run.stdout.lines().filter_map(Alert::parse).collect()
+}
+
+fn rules(alerts: &[Alert]) -> Vec<&str> {
+    alerts.iter().map(|alert| alert.rule.as_str()).collect()
+}
+
+#[test]
+fn a_script_runs_in_the_guest_and_its_output_comes_back() {
+    need_slow!();
+    let script = "id -u; uname -r; cat /proc/sys/kernel/yama/ptrace_scope; echo oops >&2; exit 7";
+    let run = Guest::new().run(1, User, script);
+    let lines: Vec<_> = run.stdout.lines().collect();
+    let [uid, release, scope] = lines[..] else {
+        panic!("three lines expected: {run:?}")
+    };
+    assert_eq!((uid, scope), ("1000", "1"));
+    assert!(release.starts_with("6.1."), "{run:?}");
+    assert_eq!((run.stderr.as_str(), run.code), ("oops\n", 7));
+}
+
+#[test]
+fn the_doctor_knows_what_the_guest_lacks() {
+    let guest = guest!();
+    let run = guest.run(1, User, "tollgate doctor");
+    assert_eq!(run.code, 0, "{run:?}");
+    for line in [
+        "kernel              partial  6.1.",
+        "wait-killable       yes ",
+        "sync-wake-up        partial  `ioctl(SECCOMP_IOCTL_NOTIF_SET_FLAGS)` failed: EINVAL",
+        "yama                yes      ptrace_scope 1",
+    ] {
+        assert!(
+            run.stdout.lines().any(|printed| printed.starts_with(line)),
+            "{line}: {run:?}"
+        );
+    }
+    let restricted = guest.run(2, User, "tollgate doctor");
+    assert_eq!(restricted.code, 3, "{restricted:?}");
+    for word in [
+        "process-memory      no ",
+        "yama                partial  ptrace_scope 2",
+    ] {
+        assert!(restricted.stdout.contains(word), "{word}: {restricted:?}");
+    }
+}
+
+/// With Yama 2 nobody but who has CAP_SYS_PTRACE reads anything.
+const READABLE: &[(u8, Identity)] = &[(0, User), (0, Docker), (1, User), (1, Docker), (2, Root)];
+
+#[test]
+fn stock_rules_fire_on_an_older_kernel_under_every_yama_that_lets_them() {
+    let guest = guest!();
+    for &(yama, identity) in READABLE {
+        let run = guest.run(yama, identity, &watch(ACTS));
+        let alerts = alerts(&run);
+        assert_eq!(rules(&alerts), RULES, "Yama {yama}, {identity:?}: {run:?}");
+        for alert in &alerts {
+            assert_eq!(
+                alert.field("user.uid"),
+                identity.uid().to_string(),
+                "{alert}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_yama_hides_is_reported_not_passed_over() {
+    let guest = guest!();
+    for identity in [User, Docker] {
+        let run = guest.run(2, identity, &watch(ACTS));
+        let alerts = alerts(&run);
+        let hidden = alerts.iter().find(|alert| alert.source == "internal");
+        let hidden = hidden.unwrap_or_else(|| panic!("{identity:?}: no internal alert: {run:?}"));
+        assert!(hidden.output.contains("could not be learnt"), "{hidden}");
+    }
+}
+
+/// A daemon: the process that started it is gone before it does anything.
+const DAEMON: &str = "( ( while [ -e /proc/$$ ]; do busybox usleep 10000; done; \
+                      cat /etc/shadow > /dev/null; ln -s /etc/shadow /tmp/link; \
+                      find / -maxdepth 0 -name id_rsa; : > /tmp/done ) & ) ; exit 3";
+
+#[test]
+fn a_daemon_stays_watched_where_only_ancestors_may_look() {
+    let guest = guest!();
+    for identity in [User, Docker] {
+        let wait = "echo status $?; until [ -e /tmp/done ]; do sleep 0.1; done; sleep 1";
+        let run = guest.run(1, identity, &format!("{}{wait}", watch(DAEMON)));
+        assert!(run.stdout.contains("status 3\n"), "{identity:?}: {run:?}");
+        let alerts = alerts(&run);
+        assert_eq!(rules(&alerts), RULES, "{identity:?}: {run:?}");
+    }
+}
