@@ -21,6 +21,8 @@ pub(super) fn follow(
         while wait(&orders) {
             while let Ok(Some(order)) = orders.next() {
                 match order.signal {
+                    // The terminal has hung up: that is for the command.
+                    SIGHUP if order.code == SI_KERNEL => {}
                     SIGHUP => {
                         on_reload();
                         dispatcher.reopen();
@@ -48,3 +50,5 @@ fn wait(orders: &SignalStream) -> bool {
 }
 
 const EINTR: i32 = 4;
+/// `si_code` of what no process has sent.
+const SI_KERNEL: i32 = 0x80;
