@@ -178,6 +178,12 @@ impl Dispatcher {
         self.emit_now(internal_alert(&self.inner.hub.hostname, event));
     }
 
+    /// Raises an internal alert that its caller raises once for each of a bounded number of things,
+    /// so that none may stand for the others.
+    pub fn emit_internal_once(&self, event: Internal) {
+        self.emit_now(internal_alert(&self.inner.hub.hostname, event));
+    }
+
     /// Makes every channel close and open what it writes to.
     pub fn reopen(&self) {
         for lane in &self.inner.hub.lanes {

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use capture::container::ContainerOptions;
-use capture::notify::{CounterSnapshot, Notices, Parts, Processes, Supervisor};
+use capture::notify::{
+    CounterSnapshot, Notices, Parts, Privilege, Processes, Supervisor, Withheld,
+};
 use capture::world::{LiveWorld, WorldOptions};
 use event::{Event, Pid, Plan};
 use outputs::{Dispatcher, Internal, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
@@ -134,6 +136,29 @@ impl Notices for Announcer {
                 pid.0
             ),
             fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+
+    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
+        let path = String::from_utf8_lossy(&withheld.path).into_owned();
+        let (what, privilege) = match withheld.privilege {
+            Privilege::Capabilities => ("the capabilities of its file".to_owned(), "capabilities"),
+            Privilege::Group(gid) => (format!("the rights of its file's group {gid}"), "group"),
+            Privilege::User(uid) => (format!("the rights of its file's owner {uid}"), "user"),
+        };
+        self.0.emit_internal_once(Internal {
+            rule: "Tollgate internal: privileges withheld",
+            priority: Priority::Notice,
+            message: format!(
+                "a program runs without {what}, because a filter needs no_new_privs without \
+                 CAP_SYS_ADMIN (exepath={path} pid={})",
+                pid.0
+            ),
+            fields: vec![
+                ("proc.exepath", AlertValue::Text(path)),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+                ("tollgate.privilege", AlertValue::Text(privilege.to_owned())),
+            ],
         });
     }
 }
