@@ -1,7 +1,7 @@
 //! Where to find the agent.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::exit::Exit;
@@ -25,9 +25,11 @@ impl Pidfile {
         Ok(Self { path, file })
     }
 
-    /// Writes the pid of this process.
+    /// Writes the pid of this process in place of what was there: of an agent before this one.
     pub(super) fn write(&mut self) -> io::Result<()> {
         let pid = std::process::id();
+        self.file.set_len(0)?;
+        self.file.rewind()?;
         self.file.write_all(format!("{pid}\n").as_bytes())
     }
 
@@ -35,5 +37,40 @@ impl Pidfile {
     pub(super) fn remove(self) {
         // Somebody may have been faster.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_one_pid_until_it_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let Ok(mut pidfile) = Pidfile::create(&path) else {
+            panic!("the folder is writable");
+        };
+        for _ in 0..2 {
+            pidfile.write().unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(text, format!("{}\n", std::process::id()));
+        }
+        pidfile.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_wrong_path_is_an_error_with_a_next_step() {
+        let failure = Pidfile::create(Path::new("/nowhere/pid")).unwrap_err();
+        let text = failure.render();
+        assert!(
+            text.contains("cannot create pid file /nowhere/pid: "),
+            "{text}"
+        );
+        assert!(
+            text.contains("help: name a writable file after -P"),
+            "{text}"
+        );
     }
 }
