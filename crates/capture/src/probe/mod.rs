@@ -8,6 +8,7 @@ mod attempt;
 mod container;
 mod kernel;
 mod memory;
+mod privileged;
 mod seccomp;
 mod security;
 

@@ -102,11 +102,24 @@ pub(super) fn no_new_privs() -> Support {
                 Support::yes("not needed by this user: set-uid programs keep their privileges")
             }
             Err(_) => Support::partial_with_fix(
-                "needed by this user: under `run`, set-uid programs such as sudo and su run without \
-             their privileges, and file capabilities are ignored",
+                format!("needed by this user: under `run`, {}", without_privileges()),
                 "run as root or with CAP_SYS_ADMIN to keep them",
             ),
         },
+    )
+}
+
+/// What the programs of this machine do without.
+fn without_privileges() -> String {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let names = super::privileged::programs(uid.as_raw(), gid.as_raw());
+    if names.is_empty() {
+        return "set-uid programs and file capabilities have no effect; there are none here"
+            .to_owned();
+    }
+    format!(
+        "programs do not get the privileges of their files; here: {}",
+        names.join(", ")
     )
 }
 
