@@ -73,6 +73,17 @@ pub(crate) enum Engine {
     Ebpf,
 }
 
+/// What becomes of the command while nobody watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnAgentDeath {
+    /// Its calls pass, and are counted
+    Continue,
+    /// Its calls fail with EPERM
+    Deny,
+    /// It is killed
+    Kill,
+}
+
 /// `tollgate run`.
 ///
 /// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
@@ -107,6 +118,18 @@ pub(crate) struct Run {
     #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) stats_interval: u64,
+    /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
+    /// starved: let them pass and count them, refuse them, or kill CMD
+    #[arg(long, value_enum, default_value_t = OnAgentDeath::Continue, hide_possible_values = true,
+          value_name = "continue|deny|kill")]
+    pub(crate) on_agent_death: OnAgentDeath,
+    /// How long calls may wait for an agent that makes no progress
+    #[arg(long, value_name = "MS", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
+    pub(crate) agent_timeout: u64,
+    /// Take over from another agent; for the keeper
+    #[arg(long, value_name = "ORDER", hide = true)]
+    pub(crate) resume: Option<String>,
     /// Write the pid of the agent, which takes SIGUSR1 and SIGHUP, to this file
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(crate) pidfile: Option<PathBuf>,

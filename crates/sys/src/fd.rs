@@ -143,10 +143,10 @@ pub fn close_on_exec_from(first: u32) -> Result<()> {
 /// maker's; dropping one fails with EBADF, as long as nothing is opened here afterwards.
 ///
 /// # Kernel
-/// 5.9.
+/// Before 5.9 only numbers below 4096 are closed.
 ///
 /// # Errors
-/// ENOSYS on older kernels.
+/// None are known.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<()> {
     use std::os::fd::AsRawFd;
     let mut first = 3_u32;
@@ -164,10 +164,23 @@ pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<()> {
     close_range(first, u32::MAX)
 }
 
+/// Where closing one by one ends: the usual hard limit.
+const BEFORE_CLOSE_RANGE: u32 = 4096;
+
 fn close_range(first: u32, last: u32) -> Result<()> {
     // SAFETY: descriptors are numbers; no memory belongs to them.
-    unsafe { syscall!("close_range", libc::SYS_close_range, first, last, 0_u32) }?;
-    Ok(())
+    let result =
+        unsafe { syscall!("close_range", libc::SYS_close_range, first, last, 0_u32) };
+    match result {
+        Err(error) if error.is(libc::ENOSYS) => {
+            for number in first..=last.min(BEFORE_CLOSE_RANGE) {
+                // SAFETY: as above. EBADF says that there was none.
+                let _ = unsafe { syscall!("close", libc::SYS_close, number) };
+            }
+            Ok(())
+        }
+        result => result.map(drop),
+    }
 }
 
 /// A file without a name. `flags` is a sum of `libc::MFD_*`.

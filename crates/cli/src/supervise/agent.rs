@@ -10,11 +10,15 @@ use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
 use sys::shared::SharedPage;
+use sys::signal::SignalSet;
 
+use super::board::{Board, Order, State, word};
 use super::command::slot;
-use super::message::{Message, Receiver, Sender, channel};
-use super::signals::{self, SIGCONT, SIGKILL, SIGSTOP};
-use super::{Launch, Listening, Services, Start, waiter};
+use super::common::{Common, Ends, is_readable};
+use super::message::{Message, Receiver};
+use super::relay::{Relay, tell};
+use super::{Launch, Listening, Prepare, Prepared, Report, Services, signals, waiter};
+use crate::terminal;
 
 /// How long the command may take from fork to its filter; a fork and two calls.
 const LISTENER_DEADLINE: Duration = Duration::from_secs(5);
@@ -23,94 +27,141 @@ const LISTENER_POLL: Duration = Duration::from_micros(20);
 /// How long the end of the whole workload may lag behind the command's own: the kernel releases a
 /// filter when its last task has been reaped.
 const END_GRACE: Duration = Duration::from_millis(50);
-/// How long a killed command may take to end; more only in an uninterruptible call.
-const KILL_GRACE: Duration = Duration::from_secs(1);
 /// Time between two looks for the end of descendants that outlive the command.
 const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
+/// Time between two looks for the end of the workload before an agent's turn has come.
+const TURN_POLL: Duration = Duration::from_millis(250);
+/// Number of the first agent.
+pub(super) const FIRST: u64 = 0;
 
-/// The front as the agent sees it.
-pub(super) struct Front {
-    /// To tell it what becomes of the command.
-    pub(super) messages: Sender,
-    /// Its pid.
-    pub(super) pid: i32,
-    /// Opened by itself: it cannot have ended unnoticed.
-    pub(super) process: OwnedFd,
+/// What the first agent needs beside what all have.
+pub(super) struct First<'a> {
+    pub(super) common: &'a Common,
+    pub(super) ends: &'a Ends,
+    pub(super) callers_mask: SignalSet,
+    /// Where the front and the keeper get the listener from.
+    pub(super) listener_to: [&'a OwnedFd; 2],
+    pub(super) prepare: Prepare,
 }
 
-impl Front {
-    fn tell(&self, message: Message) {
-        // A front that is gone is noticed by its descriptor.
-        let _ = self.messages.send(message);
+/// Runs the first agent to its end, which starts the command. Answers with an exit status that
+/// nobody but the keeper sees.
+pub(super) fn first(first: First<'_>) -> i32 {
+    let common = first.common;
+    let outcome = supervise(first);
+    if let Err(message) = outcome {
+        tell(common, message);
     }
-
-    fn signal(&self, signal: i32) {
-        // As above.
-        let _ = sys::pidfd::send_signal(self.process.as_fd(), signal);
-    }
+    common.board.set_state(FIRST, State::Finished);
+    i32::from(outcome.is_err())
 }
 
-/// Runs the agent to its end. Answers with the exit status of the agent process, which nobody but
-/// the front sees.
-pub(super) fn run(launch: Launch<'_>, front: &Front, start: Start) -> i32 {
-    match supervise(launch, front, start) {
-        Ok(()) => 0,
-        Err(message) => {
-            front.tell(message);
-            1
-        }
-    }
-}
-
-fn supervise(launch: Launch<'_>, front: &Front, start: Start) -> Result<(), Message> {
+fn supervise(first: First<'_>) -> Result<(), Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
-    let page = SharedPage::new().map_err(not_ready)?;
+    let common = first.common;
+    let board = &common.board;
     let own_pid = std::process::id().cast_signed();
-    // Lives as long as this process: the waiter, which shares the table, watches it.
-    let own_process = sys::pidfd::open(own_pid).map_err(not_ready)?;
-    let (to_agent, from_waiter) =
-        channel().map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
-    let waiter = sys::clone::clone_child(CloneFlags::FILES, || {
-        waiter::run(launch, &page, &to_agent, &own_process)
-    })
-    .map_err(not_ready)?;
+    board.set_agent_pid(FIRST, own_pid);
+    let prepared = (first.prepare)(false).map_err(|failure| {
+        terminal::complain(&failure.render());
+        Message::Refused(i32::from(failure.exit.code()))
+    })?;
+    tell(common, Message::Prepared);
+    let page = SharedPage::new().map_err(not_ready)?;
+    let launch = Launch {
+        command: &prepared.command,
+        program: &prepared.program,
+        callers_mask: first.callers_mask,
+    };
+    let ends = first.ends;
+    let waiter =
+        sys::clone::clone_child(CloneFlags::FILES, || waiter::run(launch, &page, board, ends))
+            .map_err(not_ready)?;
     signals::outlive_command().map_err(not_ready)?;
-    let waiter = Waiter {
-        pid: waiter,
-        process: sys::pidfd::open(waiter).map_err(not_ready)?,
-        messages: from_waiter,
-    };
+    board.set_pid(word::WAITER_PID, waiter);
+    let waiter_process = sys::pidfd::open(waiter).map_err(not_ready)?;
     raise_descriptor_limit().map_err(not_ready)?;
-    let listener = listener(&page, &waiter)?;
+    let listener = listener(&page, &waiter_process, &common.from_waiter)?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
-    // Before anything that takes time: from now on the front passes signals on.
-    front.tell(Message::Waiter(waiter.pid));
-    front.tell(Message::Started(command));
-    let transparent = vec![Pid(front.pid), Pid(own_pid), Pid(waiter.pid)];
-    let services = match start(Listening {
-        listener,
-        transparent,
-    }) {
-        Ok(services) => services,
-        Err(error) => {
-            eprintln!("tollgate: {error:#}");
-            return Err(Message::ServicesFailed);
-        }
-    };
-    relay(&waiter, front, command, services.as_ref());
-    while !services.has_ended() {
-        std::thread::sleep(DESCENDANTS_POLL);
+    board.set_pid(word::COMMAND_PID, command);
+    for socket in first.listener_to {
+        let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
+        sent.map_err(not_ready)?;
     }
-    services.finish();
+    common.keeper_bell.ring();
+    // Before anything that takes time: from now on the front passes signals on.
+    tell(common, Message::Waiter(waiter));
+    tell(common, Message::Started(command));
+    let services = start(common, FIRST, listener, prepared).ok_or(Message::ServicesFailed)?;
+    serve(common, FIRST, services);
     Ok(())
 }
 
-/// The waiter as the agent sees it. Its pipe does not end when it does: the agent, which shares
-/// the table, holds the writing end too.
-struct Waiter {
-    pid: i32,
-    process: OwnedFd,
-    messages: Receiver,
+/// Runs an agent that takes over from another. Answers with the program's exit status.
+pub(super) fn resumed(common: &Common, generation: u64, listener: Listener, prepare: Prepare) -> i32 {
+    let board = &common.board;
+    board.set_agent_pid(generation, std::process::id().cast_signed());
+    // An agent that may open too little says so itself.
+    let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
+    let _ = sys::prctl::set_name(c"tollgate-agent");
+    let prepared = match prepare(true) {
+        Ok(prepared) => prepared,
+        Err(failure) => {
+            terminal::complain(&failure.render());
+            return i32::from(failure.exit.code());
+        }
+    };
+    board.set_state(generation, State::Prepared);
+    common.keeper_bell.ring();
+    while board.order(generation) != Order::Start {
+        if has_hung_up(&listener) {
+            return 0;
+        }
+        is_readable(common.agent_bell(generation).as_fd(), TURN_POLL);
+        common.agent_bell(generation).hush();
+    }
+    let Some(services) = start(common, generation, listener, prepared) else {
+        return 1;
+    };
+    if serve(common, generation, services) {
+        board.set_state(generation, State::Finished);
+    }
+    0
+}
+
+fn start(
+    common: &Common,
+    generation: u64,
+    listener: Listener,
+    prepared: Prepared,
+) -> Option<Box<dyn Services>> {
+    let board = &common.board;
+    let ours = [
+        common.front_pid,
+        board.pid(word::KEEPER_PID),
+        board.agent_pid(generation),
+        board.pid(word::WAITER_PID),
+    ];
+    let file = common.board_file.as_fd();
+    let own_board = Board::open(file).ok().flatten();
+    let started = (prepared.start)(Listening {
+        listener,
+        transparent: ours.map(Pid).to_vec(),
+        board: std::sync::Arc::new(own_board?),
+        generation,
+        is_resumed: generation != FIRST,
+    });
+    match started {
+        Ok(services) => {
+            board.set_state(generation, State::Ready);
+            common.keeper_bell.ring();
+            Some(services)
+        }
+        Err(error) => {
+            eprintln!("tollgate: {error:#}");
+            None
+        }
+    }
 }
 
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.
@@ -121,11 +172,15 @@ fn raise_descriptor_limit() -> sys::Result<()> {
 }
 
 /// Waits until the command has installed its filter.
-fn listener(page: &SharedPage, waiter: &Waiter) -> Result<Listener, Message> {
+fn listener(
+    page: &SharedPage,
+    waiter: &OwnedFd,
+    messages: &Receiver,
+) -> Result<Listener, Message> {
     let deadline = Instant::now() + LISTENER_DEADLINE;
     loop {
         // First, so that what the waiter left behind when it ended is seen below.
-        let is_waiter_gone = has_ended(&waiter.process, LISTENER_POLL);
+        let is_waiter_gone = is_readable(waiter.as_fd(), LISTENER_POLL);
         let number = page.int(slot::LISTENER).load(Ordering::Acquire);
         if number > 0 {
             // The command may have ended since: its table is this one until exec.
@@ -139,17 +194,12 @@ fn listener(page: &SharedPage, waiter: &Waiter) -> Result<Listener, Message> {
             return Err(Message::FilterFailed(errno));
         }
         if is_waiter_gone {
-            return Err(last_words(&waiter.messages));
+            return Err(last_words(messages));
         }
         if Instant::now() > deadline {
             return Err(Message::FilterFailed(ETIMEDOUT));
         }
     }
-}
-
-fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
-    let mut polled = [PollFd::new(process.as_fd(), poll::IN)];
-    poll::poll(&mut polled, Some(patience)).is_ok_and(|ready| ready > 0)
 }
 
 /// Why a waiter that has ended did so.
@@ -164,52 +214,45 @@ fn last_words(waiter: &Receiver) -> Message {
     last
 }
 
-/// Passes news of the command to the front until the command has ended.
-fn relay(waiter: &Waiter, front: &Front, command: i32, services: &dyn Services) {
-    let mut is_front_gone = false;
-    let mut is_stopped = false;
+/// Serves until the whole workload has ended (true) or another agent goes on (false).
+fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> bool {
+    let board = &common.board;
+    let bell = common.agent_bell(generation);
+    let is_told = board.load(word::END_TOLD) != 0;
+    let mut relay = (!is_told).then(|| Relay::new(common));
+    let mut reporter = Reporter::new(board, generation);
     loop {
-        match next(waiter, front, is_front_gone) {
-            News::FrontGone => {
-                // Whoever killed the front meant the command.
-                kill(command);
-                is_front_gone = true;
-            }
-            News::WaiterGone => {
-                let process = sys::pidfd::open(command);
-                kill(command);
-                // The front is not to answer to its caller before the command has ended.
-                let _ = process.map(|process| has_ended(&process, KILL_GRACE));
-                deliver(services);
-                return front.tell(Message::WaiterGone);
-            }
-            // Signals to the front are sent from here because the kernel keeps their order: a
-            // continuation takes back a stop that came before it, and none that came after.
-            News::Message(Message::Stopped(SIGSTOP)) => {
-                is_stopped = true;
-                front.signal(SIGSTOP);
-            }
-            News::Message(message @ Message::Stopped(_)) => {
-                is_stopped = true;
-                front.tell(message);
-            }
-            News::Message(Message::Running) => {
-                is_stopped = false;
-                // In this order: see `Front::stop`.
-                front.tell(Message::Running);
-                front.signal(SIGCONT);
-            }
-            News::Message(end) => {
-                deliver(services);
-                front.tell(end);
-                if is_stopped {
-                    // Killed while it was stopped.
-                    front.signal(SIGCONT);
-                }
-                return;
-            }
+        bell.hush();
+        if board.order(generation) == Order::HandOver {
+            services.hand_over();
+            board.set_state(generation, State::HandedOver);
+            common.keeper_bell.ring();
+            services.finish();
+            return false;
         }
+        reporter.report(services.as_ref());
+        if let Some(listening) = &mut relay {
+            if let Some(news) = listening.next() {
+                if let Some(end) = listening.pass_on(news) {
+                    deliver(services.as_ref());
+                    listening.tell_end(end);
+                    relay = None;
+                }
+                continue;
+            }
+        } else if services.has_ended() {
+            break;
+        }
+        let mut polled = relay.as_ref().map(Relay::polled).unwrap_or_default();
+        polled.push(PollFd::new(bell.as_fd(), poll::IN));
+        polled.extend(reporter.polled());
+        let patience = relay.is_none().then_some(DESCENDANTS_POLL);
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, patience);
     }
+    reporter.report(services.as_ref());
+    services.finish();
+    true
 }
 
 /// Delivers what the command caused before anybody learns that it has ended.
@@ -222,43 +265,63 @@ fn deliver(services: &dyn Services) {
     services.flush();
 }
 
-enum News {
-    Message(Message),
-    WaiterGone,
-    FrontGone,
+/// Tells what has become of other processes of ours.
+struct Reporter<'a> {
+    board: &'a Board,
+    /// `None` once it is known to have ended.
+    keeper: Option<OwnedFd>,
+    replaced: u64,
+    upgrades: u64,
+    failed_upgrades: u64,
 }
 
-fn next(waiter: &Waiter, front: &Front, is_front_gone: bool) -> News {
-    loop {
-        // The waiter before its pipe: poll looks in this order, so that a waiter that has ended
-        // has written everything when the pipe is looked at.
-        let mut polled = [
-            PollFd::new(waiter.process.as_fd(), poll::IN),
-            PollFd::new(waiter.messages.file().as_fd(), poll::IN),
-            PollFd::new(front.process.as_fd(), poll::IN),
-        ];
-        let watched = if is_front_gone { 2 } else { 3 };
-        if poll::poll(&mut polled[..watched], None).is_err() {
-            // Interrupted.
-            continue;
+impl<'a> Reporter<'a> {
+    fn new(board: &'a Board, generation: u64) -> Self {
+        // An agent that took over from a living one reports itself.
+        let is_upgrade = generation != FIRST && board.load(word::UPGRADED_TO) == generation;
+        Self {
+            board,
+            keeper: sys::pidfd::open(board.pid(word::KEEPER_PID)).ok(),
+            replaced: board.load(word::KEEPERS_REPLACED),
+            upgrades: board.load(word::UPGRADES) - u64::from(is_upgrade),
+            failed_upgrades: board.load(word::UPGRADES_FAILED),
         }
-        let [waiter_found, pipe_found, front_found] = polled.map(|polled| polled.found() != 0);
-        if front_found {
-            return News::FrontGone;
+    }
+
+    fn polled(&self) -> Option<PollFd<'_>> {
+        let keeper = self.keeper.as_ref()?;
+        Some(PollFd::new(keeper.as_fd(), poll::IN))
+    }
+
+    fn report(&mut self, services: &dyn Services) {
+        if let Some(gaps) = self.board.take_gaps() {
+            services.report(&Report::Gaps(gaps));
         }
-        if pipe_found && let Ok(Some(message)) = waiter.messages.receive() {
-            return News::Message(message);
+        let news = |index, seen: &mut u64| {
+            let now = self.board.load(index);
+            std::mem::replace(seen, now) != now
+        };
+        if news(word::UPGRADES, &mut self.upgrades) {
+            services.report(&Report::Upgraded);
         }
-        if waiter_found {
-            return News::WaiterGone;
+        if news(word::UPGRADES_FAILED, &mut self.failed_upgrades) {
+            services.report(&Report::UpgradeFailed);
+        }
+        let is_replaced = news(word::KEEPERS_REPLACED, &mut self.replaced);
+        let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
+        if is_replaced {
+            self.keeper = sys::pidfd::open(self.board.pid(word::KEEPER_PID)).ok();
+            services.report(&Report::KeeperReplaced);
+        } else if self.keeper.as_ref().is_some_and(has_ended) {
+            self.keeper = None;
+            services.report(&Report::KeeperGone);
         }
     }
 }
 
-fn kill(pid: i32) {
-    // Fails only if the command has just ended.
-    let _ = sys::signal::send(pid, SIGKILL);
+fn has_hung_up(listener: &Listener) -> bool {
+    let mut polled = [PollFd::new(listener.as_fd(), 0)];
+    poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
-const EIO: i32 = 5;
 const ETIMEDOUT: i32 = 110;

@@ -1,54 +1,62 @@
 //! The front process: what the caller sees.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use sys::clone::CloneFlags;
+use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::signal::{Signal, SignalStream};
+use sys::wait::{self, Target};
 
-use capture::filter::FilterProgram;
+use super::board::word;
+use super::common::{Common, is_readable};
+use super::keeper::{self, Policy};
+use super::message::{Message, Receiver};
+use super::signals::{self, SIGCONT, SIGKILL};
+use super::{Failure, Prepare, agent, orphans};
 
-use super::command::Command;
-use super::message::{Message, Receiver, channel};
-use super::signals::{self, SIGCONT};
-use super::{Failure, Launch, Start, agent, orphans};
+/// Keepers that are replaced; more is no accident.
+const KEEPERS: u32 = 16;
 
-/// Makes the agent, then stands for the command until it has ended.
-pub(super) fn run(
-    command: &Command,
-    program: &FilterProgram,
-    start: Start,
-) -> Result<i32, Failure> {
+/// Makes the keeper, which makes the agent, then stands for the command until it has ended.
+pub(super) fn run(path: &std::ffi::OsStr, policy: Policy, prepare: Prepare) -> Result<i32, Failure> {
     check_proc()?;
-    let (messages, from_agent) = channel().map_err(Failure::io("make a pipe"))?;
-    let pid = std::process::id().cast_signed();
-    let process = sys::pidfd::open(pid).map_err(Failure::process("open this process"))?;
+    let (common, ends) = Common::create().map_err(Failure::io("make a pipe"))?;
+    let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
+    let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);
+    let pid = common.front_pid;
+    common.board.set_pid(word::FRONT_PID, pid);
     let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
-    let launch = Launch {
-        command,
-        program,
+    let first = agent::First {
+        common: &common,
+        ends: &ends,
         callers_mask,
+        listener_to: [&to_front, &to_keeper],
+        prepare,
     };
-    let seen_by_agent = agent::Front {
-        messages,
-        pid,
-        process,
-    };
-    // The closure owns the pipe's other end, so that this process does not keep it open.
-    let agent = sys::clone::clone_child(CloneFlags::default(), move || {
-        agent::run(launch, &seen_by_agent, start)
+    let keeper = sys::clone::clone_child(CloneFlags::default(), || {
+        keeper::first(&common, &for_keeper, policy, move || agent::first(first))
     })
-    .map_err(Failure::process("make the agent process"))?;
+    .map_err(Failure::process("make the keeper process"))?;
+    let keeper_process = sys::pidfd::open(keeper).map_err(Failure::process("open the keeper"))?;
     orphans::forget_if_first(pid).map_err(Failure::process("forget orphans"))?;
     let signals = signals::forwarded_stream().map_err(Failure::process("read signals"))?;
     let leads_session = session() == Some(pid);
+    drop((to_front, to_keeper, for_keeper));
     let front = Front {
-        path: &command.path,
+        path: path.to_owned(),
         pid,
-        agent,
-        from_agent,
+        common: &common,
+        from_agent: &ends.from_agent,
         signals,
         leads_session,
+        policy,
+        keeper: Some(keeper_process),
+        keepers: 0,
+        listener_from: for_front,
+        listener: None,
+        early: Vec::new(),
     };
     front.stand_in()
 }
@@ -82,12 +90,22 @@ fn check_proc() -> Result<(), Failure> {
 }
 
 struct Front<'a> {
-    path: &'a std::ffi::CStr,
+    path: std::ffi::OsString,
     pid: i32,
-    agent: i32,
-    from_agent: Receiver,
+    common: &'a Common,
+    from_agent: &'a Receiver,
     signals: SignalStream,
     leads_session: bool,
+    policy: Policy,
+    /// `None` when it is gone for good.
+    keeper: Option<OwnedFd>,
+    /// How many were replaced.
+    keepers: u32,
+    listener_from: OwnedFd,
+    /// For another keeper.
+    listener: Option<Listener>,
+    /// Signals from before there was somebody to pass them on to.
+    early: Vec<Signal>,
 }
 
 /// Whom signals are passed on to.
@@ -97,99 +115,224 @@ struct Below {
     command: i32,
 }
 
+/// What this process is woken by.
+enum Woken {
+    Message,
+    Signals,
+    KeeperGone,
+}
+
+/// Until when signals are this process's own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Rules are loaded.
+    Preparing,
+    /// Everything is known; the command is about to start.
+    Starting,
+    /// It runs.
+    Running(Below),
+}
+
+impl PartialEq for Below {
+    fn eq(&self, other: &Self) -> bool {
+        (self.waiter, self.command) == (other.waiter, other.command)
+    }
+}
+
+impl Eq for Below {}
+
 impl Front<'_> {
-    fn stand_in(&self) -> Result<i32, Failure> {
+    fn stand_in(mut self) -> Result<i32, Failure> {
         let mut waiter = 0;
-        let mut below = None;
+        let mut stage = Stage::Preparing;
         loop {
-            if self.wait(below.is_some())? {
-                self.forward(below, Since::Running);
-                continue;
+            match self.wait(stage)? {
+                Woken::Signals => {
+                    self.signalled(stage);
+                    continue;
+                }
+                Woken::KeeperGone => {
+                    self.keeper_gone()?;
+                    continue;
+                }
+                Woken::Message => {}
             }
             match self
                 .from_agent
                 .receive()
                 .map_err(Failure::io("hear from the agent"))?
             {
+                Some(Message::Prepared) => stage = Stage::Starting,
                 Some(Message::Waiter(pid)) => waiter = pid,
                 Some(Message::Started(command)) => {
-                    below = Some(Below { waiter, command });
-                    self.forward(below, Since::Unknown);
+                    let below = Below { waiter, command };
+                    stage = Stage::Running(below);
+                    for signal in std::mem::take(&mut self.early) {
+                        self.forward(below, &signal, Since::Unknown);
+                    }
+                    while let Ok(Some(signal)) = self.signals.next() {
+                        self.forward(below, &signal, Since::Unknown);
+                    }
                 }
                 Some(Message::Stopped(signal)) => self.stop(signal),
                 // For `stop`.
                 Some(Message::Running) => {}
                 Some(Message::Ended(status)) => return Ok(status),
-                Some(Message::ExecFailed(errno)) => {
-                    let path = self.path.to_string_lossy().into_owned();
-                    return Err(Failure::Exec {
-                        path,
-                        cause: os_error(errno),
-                    });
-                }
-                Some(Message::FilterFailed(errno)) => {
-                    return Err(Failure::Filter {
-                        cause: os_error(errno),
-                    });
-                }
-                Some(Message::NotReady(errno)) => {
-                    let action = "make the processes that watch";
-                    return Err(Failure::Process {
-                        action,
-                        cause: os_error(errno),
-                    });
-                }
-                Some(Message::ServicesFailed) => return Err(Failure::Services),
-                Some(Message::WaiterGone) => return Err(Failure::Gone { process: "waiter" }),
+                Some(end) => return Err(self.failure(end)),
                 None => return Err(Failure::Gone { process: "agent" }),
             }
         }
     }
 
-    /// Waits for a signal (true) or a message (false). Signals wait until there is somebody to
-    /// pass them on to.
-    fn wait(&self, for_signals: bool) -> Result<bool, Failure> {
+    fn failure(&self, end: Message) -> Failure {
+        match end {
+            Message::Refused(status) => Failure::Refused(status),
+            Message::ExecFailed(errno) => Failure::Exec {
+                path: self.path.to_string_lossy().into_owned(),
+                cause: os_error(errno),
+            },
+            Message::FilterFailed(errno) => Failure::Filter {
+                cause: os_error(errno),
+            },
+            Message::NotReady(errno) => Failure::Process {
+                action: "make the processes that watch",
+                cause: os_error(errno),
+            },
+            Message::ServicesFailed => Failure::Services,
+            Message::WaiterGone => Failure::Gone { process: "waiter" },
+            _ => Failure::Gone { process: "agent" },
+        }
+    }
+
+    /// Waits for something to happen. Signals wait while there is nobody to pass them on to and
+    /// soon will be.
+    fn wait(&self, stage: Stage) -> Result<Woken, Failure> {
         loop {
-            let mut polled = [
-                PollFd::new(self.from_agent.file().as_fd(), poll::IN),
-                PollFd::new(self.signals.as_fd(), poll::IN),
-            ];
-            let watched = if for_signals { 2 } else { 1 };
-            match poll::poll(&mut polled[..watched], None) {
-                Ok(_) => return Ok(polled[1].found() != 0),
-                Err(error) if error.is(EINTR) => {}
+            let mut polled = vec![PollFd::new(self.from_agent.file().as_fd(), poll::IN)];
+            if stage != Stage::Starting {
+                polled.push(PollFd::new(self.signals.as_fd(), poll::IN));
+            }
+            let with_keeper = self.keeper.as_ref();
+            polled.extend(with_keeper.map(|keeper| PollFd::new(keeper.as_fd(), poll::IN)));
+            match poll::poll(&mut polled, None) {
+                Ok(_) => {}
+                Err(error) if error.is(EINTR) => continue,
                 Err(error) => return Err(Failure::process("wait for the agent")(error)),
             }
+            let found = |index: usize| polled.get(index).is_some_and(|fd| fd.found() != 0);
+            let signals = usize::from(stage != Stage::Starting);
+            if signals == 1 && found(1) {
+                return Ok(Woken::Signals);
+            }
+            if found(0) {
+                return Ok(Woken::Message);
+            }
+            if found(1 + signals) {
+                return Ok(Woken::KeeperGone);
+            }
         }
+    }
+
+    fn signalled(&mut self, stage: Stage) {
+        while let Ok(Some(signal)) = self.signals.next() {
+            match stage {
+                Stage::Running(below) => self.forward(below, &signal, Since::Running),
+                Stage::Preparing | Stage::Starting if signals::is_deadly(signal.signal) => {
+                    self.give_up(signal.signal);
+                }
+                Stage::Preparing | Stage::Starting => self.early.push(signal),
+            }
+        }
+    }
+
+    /// Ends by a signal that came before there was a command.
+    fn give_up(&self, signal: i32) {
+        let keeper = self.keeper.as_ref();
+        let kill = |process: &OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL);
+        // In this order, or the keeper would tell of the agent's end.
+        let _ = keeper.map(kill);
+        let _ = sys::pidfd::open(self.agent()).map(|agent| kill(&agent));
+        let _ = signals::die_of(signal);
+    }
+
+    /// Makes another keeper, unless it ended on purpose.
+    fn keeper_gone(&mut self) -> Result<(), Failure> {
+        while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+        self.keeper = None;
+        let board = &self.common.board;
+        if board.load(word::KEEPER_DONE) != 0 {
+            if self.from_agent.is_ready() {
+                return Ok(());
+            }
+            return Err(Failure::Gone { process: "agent" });
+        }
+        if self.listener.is_none() && is_readable(self.listener_from.as_fd(), Duration::ZERO) {
+            let received = sys::socket::receive_fd(self.listener_from.as_fd(), &mut [0]);
+            self.listener = received.ok().and_then(|(_, fd)| fd).map(Listener::new);
+        }
+        let Some(listener) = &self.listener else {
+            // It did not live to see the command start: neither does the agent.
+            let _ = sys::pidfd::open(self.agent())
+                .and_then(|agent| sys::pidfd::send_signal(agent.as_fd(), SIGKILL));
+            return Err(Failure::Gone { process: "keeper" });
+        };
+        self.keepers += 1;
+        if self.keepers > KEEPERS {
+            eprintln!(
+                "tollgate: the keeper was killed {KEEPERS} times and is not replaced again: if \
+                 the agent dies now, CMD is killed"
+            );
+            self.keeper = sys::pidfd::open(self.agent()).ok();
+            board.set(word::KEEPER_DONE, 1);
+            return Ok(());
+        }
+        let (common, policy) = (self.common, self.policy);
+        let keeper = sys::clone::clone_child(CloneFlags::default(), || {
+            keeper::replacing(common, listener, policy)
+        })
+        .map_err(Failure::process("make the keeper process"))?;
+        self.keeper = sys::pidfd::open(keeper).ok();
+        Ok(())
+    }
+
+    fn agent(&self) -> i32 {
+        let board = &self.common.board;
+        board.agent_pid(board.generation())
     }
 
     /// Passes on what was sent to this process alone.
-    fn forward(&self, below: Option<Below>, since: Since) {
-        let Some(below) = below else { return };
-        while let Ok(Some(signal)) = self.signals.next() {
-            if self.is_ours(&signal) {
-                continue;
-            }
-            // What came before the command existed did not reach it by itself.
-            let reached = signals::reached_command(&signal, self.leads_session);
-            if reached && matches!(since, Since::Running) {
-                continue;
-            }
-            if signal.signal == SIGCONT {
-                // A stop of the whole group has stopped these too, and without them the command
-                // would wait for ever in the first call that is looked at.
-                let _ = sys::signal::send(self.agent, SIGCONT);
-                let _ = sys::signal::send(below.waiter, SIGCONT);
-            }
-            // Fails only if the command has just ended, which is the next message.
-            let _ = sys::signal::send(below.command, signal.signal);
+    fn forward(&self, below: Below, signal: &Signal, since: Since) {
+        if self.is_ours(signal) {
+            return;
         }
+        // What came before the command existed did not reach it by itself.
+        let reached = signals::reached_command(signal, self.leads_session);
+        if reached && matches!(since, Since::Running) {
+            return;
+        }
+        if signal.signal == SIGCONT {
+            // A stop of the whole group has stopped these too, and without them the command
+            // would wait for ever in the first call that is looked at.
+            let keeper = self.common.board.pid(word::KEEPER_PID);
+            for pid in [keeper, self.agent(), below.waiter] {
+                let _ = sys::signal::send(pid, SIGCONT);
+            }
+        }
+        // Fails only if the command has just ended, which is the next message.
+        let _ = sys::signal::send(below.command, signal.signal);
     }
 
-    /// Whether the agent sent it to continue this process, or this process to stop itself.
+    /// Whether one of ours sent it to continue this process, or this process to stop itself.
     fn is_ours(&self, signal: &Signal) -> bool {
         const SI_USER: i32 = 0;
-        signal.code == SI_USER && [self.agent, self.pid].contains(&signal.pid)
+        let board = &self.common.board;
+        let ours = [
+            self.pid,
+            board.agent_pid(0),
+            board.agent_pid(1),
+            board.pid(word::KEEPER_PID),
+        ];
+        signal.code == SI_USER && ours.contains(&signal.pid)
     }
 
     /// The command was stopped: so is this process, as the caller's job control expects. Whoever
@@ -220,3 +363,4 @@ fn os_error(errno: i32) -> std::io::Error {
 }
 
 const EINTR: i32 = 4;
+const SOCK_SEQPACKET: i32 = 5;

@@ -1,7 +1,7 @@
 //! What the processes tell each other: fixed-size messages over a pipe, so that each arrives whole.
 
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use sys::poll::{self, PollFd};
@@ -29,6 +29,12 @@ pub(super) enum Message {
     NotReady(i32),
     /// The waiter is gone, and with it the way to learn what becomes of the command.
     WaiterGone,
+    /// What was asked for cannot be done; the agent has said why. Exit status.
+    Refused(i32),
+    /// The agent knows what to do and begins with it.
+    Prepared,
+    /// The agent is gone, and so is the command.
+    AgentGone,
 }
 
 const SIZE: usize = 8;
@@ -46,6 +52,9 @@ impl Message {
             Self::Waiter(pid) => (7, pid),
             Self::NotReady(errno) => (8, errno),
             Self::WaiterGone => (9, 0),
+            Self::Refused(status) => (10, status),
+            Self::Prepared => (11, 0),
+            Self::AgentGone => (12, 0),
         };
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -67,8 +76,24 @@ impl Message {
             7 => Self::Waiter(value),
             8 => Self::NotReady(value),
             9 => Self::WaiterGone,
+            10 => Self::Refused(value),
+            11 => Self::Prepared,
+            12 => Self::AgentGone,
             _ => return None,
         })
+    }
+
+    /// As a word that is not zero.
+    pub(super) fn to_word(self) -> u64 {
+        !u64::from_ne_bytes(self.encode())
+    }
+
+    /// From such a word; `None` for zero.
+    pub(super) fn from_word(word: u64) -> Option<Self> {
+        if word == 0 {
+            return None;
+        }
+        Self::decode((!word).to_ne_bytes())
     }
 }
 
@@ -115,6 +140,24 @@ impl Receiver {
     }
 }
 
+impl From<OwnedFd> for Sender {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd.into())
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Receiver {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,9 +176,13 @@ mod tests {
             Message::Waiter(4241),
             Message::NotReady(24),
             Message::WaiterGone,
+            Message::Refused(2),
+            Message::Prepared,
+            Message::AgentGone,
         ];
         for message in all {
             assert!(!receiver.is_ready());
+            assert_eq!(Message::from_word(message.to_word()), Some(message));
             sender.send(message).expect("reader is open");
             assert!(receiver.is_ready());
             assert_eq!(receiver.receive().expect("writer is open"), Some(message));

@@ -1,10 +1,12 @@
 //! Running a command under the watch so that nobody can tell the difference from outside.
 //!
-//! Four processes, each for one reason:
+//! Five processes, each for one reason:
 //!
 //! - the *front* is what the caller started: it has the pid, the exit status and the stops that the
 //!   caller's job control expects, and passes on signals that are sent to it alone;
-//! - the *agent* is the front's child: receivers, rules, outputs. It is an ancestor of the workload,
+//! - the *keeper* is the front's child. It knows no rules, holds a copy of the listener, and answers
+//!   in the agent's place when that is dead or does not move, until it has started another;
+//! - the *agent* is the keeper's child: receivers, rules, outputs. It is an ancestor of the workload,
 //!   as Yama demands of a tracer, and outlives the command while descendants of it run;
 //! - the *waiter* is the command's parent. The kernel lets every thread of a tracer's process
 //!   consume the stops of its children, so the agent cannot be the parent itself;
@@ -12,26 +14,37 @@
 //!
 //! They are forked before the first thread exists. Agent, waiter and command share one descriptor
 //! table until the command's exec, which is how the agent gets the listener without any call of
-//! the command's that its own filter might trap.
+//! the command's that its own filter might trap. What they have to know of each other is on the
+//! [`board`], so that none of them has to live for the others to know it.
 //!
-//! None of them can be killed unnoticed. Without the agent a trapped call would wait for ever, so
-//! the waiter kills the command and ends, which closes the shared table; the front then reads the
-//! end of its pipe. Without the front or the waiter the agent kills the command.
+//! None of them can be killed unnoticed. Without the agent the keeper does what
+//! `--on-agent-death` says; without the keeper the front starts another; without the front or the
+//! waiter the agent kills the command; without front, keeper and agent the waiter does, because
+//! then calls fail with ENOSYS.
 
 mod agent;
+mod board;
 mod command;
+mod common;
 mod front;
+mod keeper;
 mod message;
 mod orphans;
+mod relay;
 pub(crate) mod signals;
 mod waiter;
+
+use std::ffi::OsStr;
+use std::sync::Arc;
 
 use capture::filter::FilterProgram;
 use event::Pid;
 use sys::notify::Listener;
 use sys::signal::SignalSet;
 
+pub(crate) use board::{Board, Cause, Gaps};
 pub(crate) use command::Command;
+pub(crate) use keeper::{OnAgentDeath, Policy};
 
 /// What the agent is given to start from.
 pub(crate) struct Listening {
@@ -39,6 +52,27 @@ pub(crate) struct Listening {
     pub(crate) listener: Listener,
     /// Processes of ours between the workload and whoever started it.
     pub(crate) transparent: Vec<Pid>,
+    /// What all processes of ours know.
+    pub(crate) board: Arc<Board>,
+    /// Number of this agent.
+    pub(crate) generation: u64,
+    /// Whether it takes over a workload that runs already.
+    pub(crate) is_resumed: bool,
+}
+
+/// Something that happened to processes of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// Nobody watched for a while.
+    Gaps(Gaps),
+    /// This agent took over from a living one.
+    Upgraded,
+    /// One that was to take over from this one did not.
+    UpgradeFailed,
+    /// The keeper is gone.
+    KeeperGone,
+    /// There is another keeper.
+    KeeperReplaced,
 }
 
 /// The running services of the agent.
@@ -47,6 +81,10 @@ pub(crate) trait Services {
     fn has_ended(&self) -> bool;
     /// The command itself has ended: everything it caused is to be delivered now.
     fn flush(&self);
+    /// Tells the user.
+    fn report(&self, report: &Report);
+    /// Another agent goes on: stops receiving, concludes the calls at hand, writes figures.
+    fn hand_over(&mut self);
     /// Everything has ended: deliver, write the last figures.
     fn finish(self: Box<Self>);
 }
@@ -63,19 +101,51 @@ struct Launch<'a> {
 /// Starts the services in the agent. Threads may be made from here on.
 pub(crate) type Start = Box<dyn FnOnce(Listening) -> anyhow::Result<Box<dyn Services>>>;
 
-/// Runs the command under the filter and returns its exit status as a shell would say it.
+/// What an agent needs to know.
+pub(crate) struct Prepared {
+    /// What to run; an agent that takes over does not look at it.
+    pub(crate) command: Command,
+    /// The filter.
+    pub(crate) program: FilterProgram,
+    /// The services.
+    pub(crate) start: Start,
+}
+
+/// Reads rules and configuration, in the agent; told whether it takes over.
+pub(crate) type Prepare =
+    Box<dyn FnOnce(bool) -> Result<Prepared, crate::failure::Failure>>;
+
+/// Runs a command under the filter and returns its exit status as a shell would say it.
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
-pub(crate) fn run(
-    command: &Command,
-    program: &FilterProgram,
-    start: Start,
-) -> Result<i32, Failure> {
-    front::run(command, program, start)
+pub(crate) fn run(name: &OsStr, policy: Policy, prepare: Prepare) -> Result<i32, Failure> {
+    front::run(name, policy, prepare)
+}
+
+/// Runs an agent that takes over, as the keeper says in `order`: its number and those of the
+/// descriptors that it was given.
+///
+/// # Errors
+///
+/// If the descriptors are not what a keeper gives.
+pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
+    let numbers: Result<Vec<i32>, _> = order.split(',').map(str::parse).collect();
+    let Some((generation, descriptors)) = numbers.ok().as_deref().and_then(<[i32]>::split_first)
+        .map(|(generation, descriptors)| (*generation, descriptors.to_vec()))
+    else {
+        return Err(Failure::Order);
+    };
+    let opened = common::Common::open(&descriptors);
+    let opened = opened.map_err(Failure::process("take over from another agent"))?;
+    let (common, listener) = opened.ok_or(Failure::Order)?;
+    // The originals; the copies are closed by exec already.
+    sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
+    let generation = u64::try_from(generation).map_err(|_| Failure::Order)?;
+    Ok(agent::resumed(&common, generation, listener, prepare))
 }
 
 /// Why the command did not run.
@@ -97,6 +167,12 @@ pub(crate) enum Failure {
         #[source]
         cause: std::io::Error,
     },
+    /// The agent has said why; this is the exit status.
+    #[error("cannot run the command")]
+    Refused(i32),
+    /// What a keeper is said to have ordered makes no sense.
+    #[error("cannot take over from another agent: this is no order of a keeper's")]
+    Order,
     /// The services did not start; the agent has printed why.
     #[error("cannot start watching")]
     Services,

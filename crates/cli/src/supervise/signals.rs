@@ -24,7 +24,8 @@ pub(crate) const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
 const SIGSEGV: i32 = 11;
 const SIGPIPE: i32 = 13;
-const SIGCHLD: i32 = 17;
+const SIGTERM: i32 = 15;
+pub(super) const SIGCHLD: i32 = 17;
 pub(super) const SIGCONT: i32 = 18;
 pub(super) const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;
@@ -71,6 +72,19 @@ pub(super) fn forwarded_stream() -> sys::Result<SignalStream> {
 pub(super) fn take_stop(signal: i32) -> sys::Result<()> {
     change_mask(MaskChange::Unblock, SignalSet::of(&[signal]))?;
     change_mask(MaskChange::Block, SignalSet::of(&[signal]))?;
+    Ok(())
+}
+
+/// Whether a user means to end the program by it.
+pub(super) fn is_deadly(signal: i32) -> bool {
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&signal)
+}
+
+/// Ends this process by a signal that was taken from a stream.
+pub(super) fn die_of(signal: i32) -> sys::Result<()> {
+    set_disposition(signal, Disposition::Default)?;
+    sys::signal::send(std::process::id().cast_signed(), signal)?;
+    change_mask(MaskChange::Unblock, SignalSet::of(&[signal]))?;
     Ok(())
 }
 

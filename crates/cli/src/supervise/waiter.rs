@@ -10,26 +10,29 @@ use sys::signal::SignalStream;
 use sys::wait::{self, Status, Target};
 
 use super::Launch;
+use super::board::Board;
 use super::command::{become_command, slot};
+use super::common::Ends;
 use super::message::{Message, Sender};
 use super::orphans::Orphans;
 use super::signals::{self, SIGKILL};
 
 /// Makes the command and reports on it until it has ended. Answers with an exit status.
-pub(super) fn run(
-    launch: Launch<'_>,
-    page: &SharedPage,
-    agent: &Sender,
-    agent_process: &OwnedFd,
-) -> i32 {
+pub(super) fn run(launch: Launch<'_>, page: &SharedPage, board: &Board, ends: &Ends) -> i32 {
+    let (agent, lifeline) = (&ends.to_agent, &ends.lifeline);
     let orphans = Orphans::decide();
     let child = sys::clone::clone_child(CloneFlags::FILES, || become_command(launch, page));
     let pid = match child {
         Ok(pid) => pid,
         Err(error) => return report(agent, Message::NotReady(error.errno())),
     };
-    // After the clone: the command has the caller's dispositions.
-    let children = match signals::outlive_command().and_then(|()| signals::child_stream()) {
+    // After the clone: the command has the caller's dispositions, and the agent's table, in which
+    // its listener is about to appear. It must not stay open here, nor the lifeline's other end.
+    let ready = sys::namespace::unshare(CloneFlags::FILES.0)
+        .and_then(|()| sys::fd::keep_only(&[agent.as_fd(), lifeline.as_fd()]))
+        .and_then(|()| signals::outlive_command())
+        .and_then(|()| signals::child_stream());
+    let children = match ready {
         Ok(children) => children,
         Err(error) => {
             kill(pid);
@@ -38,15 +41,16 @@ pub(super) fn run(
     };
     loop {
         if let Some(end) = pass_on(pid, page, agent) {
+            // For an agent that comes after the one that hears it and is killed.
+            board.set_end(end);
             let status = report(agent, end);
-            orphans.outlive_command(agent_process, &children, agent_is_gone);
+            orphans.outlive_command(lifeline, &children, is_alone);
             return status;
         }
         orphans.reap(pid);
-        if agent_is_gone(agent_process, &children) {
-            // Nobody listens any more: calls that the filter traps would fail with ENOSYS from
-            // now on, and as long as this process lives, which shares the agent's descriptors,
-            // they would wait for ever. This is where another agent would take over.
+        if is_alone(lifeline, &children) {
+            // Nobody listens any more, and nobody is left to start an agent: calls that the filter
+            // traps fail with ENOSYS from now on.
             kill(pid);
             // The front answers to its caller when this process ends: not before the command.
             while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(EINTR)) {}
@@ -92,10 +96,10 @@ fn failure(page: &SharedPage) -> Option<Message> {
         .or_else(|| errno(slot::EXEC_ERROR).map(Message::ExecFailed))
 }
 
-/// Sleeps until something happens to a child or to the agent.
-fn agent_is_gone(agent: &OwnedFd, children: &SignalStream) -> bool {
+/// Sleeps until something happens to a child, or front, keeper and agent are gone.
+fn is_alone(lifeline: &OwnedFd, children: &SignalStream) -> bool {
     let mut polled = [
-        PollFd::new(agent.as_fd(), poll::IN),
+        PollFd::new(lifeline.as_fd(), poll::IN),
         PollFd::new(children.as_fd(), poll::IN),
     ];
     match poll::poll(&mut polled, None) {
@@ -115,7 +119,7 @@ fn kill(pid: i32) {
 }
 
 fn report(agent: &Sender, message: Message) -> i32 {
-    // An agent that is gone is noticed by its descriptor.
+    // Without a reader nobody is left, which the lifeline tells.
     i32::from(agent.send(message).is_err())
 }
 

@@ -1,13 +1,15 @@
 //! `tollgate run`.
 //!
-//! Everything that can fail and needs no thread happens before the command is forked: rules,
-//! configuration, files, the filter. What needs threads is made in the agent, by the closure that
-//! [`supervise::run`] calls there.
+//! Everything that can fail and needs no thread happens in the agent before the command is forked:
+//! rules, configuration, files, the filter. What needs threads is made after that, by the closure
+//! that [`supervise`] calls then. An agent that takes over from another does the same, but for the
+//! command.
 
 mod channels;
 mod orders;
 mod pidfile;
 mod program;
+mod reports;
 mod services;
 mod sink;
 
@@ -24,18 +26,46 @@ use rules::EngineOptions;
 use self::pidfile::Pidfile;
 use self::services::Blueprint;
 use self::sink::DeferredSink;
-use crate::args::{Engine, Run};
+use crate::args::{self, Engine, Run};
 use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded};
-use crate::supervise;
+use crate::supervise::{self, OnAgentDeath, Policy};
 use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Run) -> Outcome {
     check_engine(args.engine)?;
-    let command = program::command(&args.command)?;
+    let name = args.command.first().cloned().unwrap_or_default();
+    let policy = policy(&args);
+    let order = args.resume.clone();
+    let prepare: supervise::Prepare = Box::new(move |resumes| prepare(args, resumes));
+    let status = match order {
+        None => supervise::run(&name, policy, prepare),
+        Some(order) => supervise::resume(&order, prepare),
+    };
+    match status {
+        // The agent has said why.
+        Err(supervise::Failure::Refused(status)) => Ok(exit(status)),
+        status => status.map(exit).map_err(failure),
+    }
+}
+
+fn policy(args: &Run) -> Policy {
+    Policy {
+        on_agent_death: match args.on_agent_death {
+            args::OnAgentDeath::Continue => OnAgentDeath::Continue,
+            args::OnAgentDeath::Deny => OnAgentDeath::Deny,
+            args::OnAgentDeath::Kill => OnAgentDeath::Kill,
+        },
+        limit: Duration::from_millis(args.agent_timeout),
+    }
+}
+
+/// Reads rules and configuration and opens files.
+fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
+    let command = program::command(&args.command, resumes)?;
     let config = configuration(&args)?;
     let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
@@ -45,7 +75,12 @@ pub(crate) fn execute(args: Run) -> Outcome {
         warn(&loaded);
     }
     let program = compile(&plan)?;
-    let stats = args.stats.as_deref().map(StatsFile::create).transpose();
+    let open = if resumes {
+        StatsFile::append
+    } else {
+        StatsFile::create
+    };
+    let stats = args.stats.as_deref().map(open).transpose();
     let stats = stats.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
     })?;
@@ -61,8 +96,11 @@ pub(crate) fn execute(args: Run) -> Outcome {
         output_timeout: channels::timeout(&config),
         quiet: args.quiet,
     };
-    let status = supervise::run(&command, &program, blueprint.into_start());
-    status.map(exit).map_err(failure)
+    Ok(supervise::Prepared {
+        command,
+        program,
+        start: blueprint.into_start(),
+    })
 }
 
 fn exit(status: i32) -> Exit {
@@ -208,6 +246,8 @@ fn failure(failure: supervise::Failure) -> Failure {
             .help("`tollgate doctor` shows what is missing and how to get it"),
         Cause::Services => Failure::from_error(Exit::Internal, &failure)
             .help("the message above says why; `tollgate doctor` shows what works here"),
+        Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
+            .help("leave --resume to the keeper"),
         Cause::Gone { .. } => Failure::from_error(Exit::Internal, &failure).help(
             "CMD was killed with it; if nobody did that on purpose, look for the out-of-memory \
              killer in `dmesg`",

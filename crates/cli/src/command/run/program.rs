@@ -11,12 +11,17 @@ use crate::failure::Failure;
 use crate::lookup;
 use crate::supervise::Command;
 
-/// Looks the command up and readies its arguments and environment for exec.
-pub(super) fn command(words: &[OsString]) -> Result<Command, Failure> {
+/// Looks the command up and readies its arguments and environment for exec. One that runs already
+/// is not looked up: its file may be gone.
+pub(super) fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
     let name = words
         .first()
         .expect("the command line has at least the command");
-    let file = lookup::resolve(name, env::var_os("PATH").as_deref())?;
+    let file = if runs_already {
+        name.into()
+    } else {
+        lookup::resolve(name, env::var_os("PATH").as_deref())?
+    };
     let strings = |error: NulError| {
         // Neither arguments nor environment can hold one, so only a test can get here.
         Failure::new(Exit::BadInput, format!("cannot run the command: {error}"))

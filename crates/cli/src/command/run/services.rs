@@ -17,7 +17,8 @@ use rules::{AlertValue, Engine, Priority};
 use super::orders;
 use super::pidfile::Pidfile;
 use super::sink::DeferredSink;
-use crate::supervise::{Listening, Services, Start, signals};
+use super::reports;
+use crate::supervise::{Board, Cause, Listening, Report, Services, Start, signals};
 use crate::terminal;
 
 /// Everything that was readied before the fork.
@@ -51,6 +52,10 @@ impl Blueprint {
         self.sink.connect(dispatcher.clone());
         let judge = Arc::new(self.judge);
         let processes = Processes::new(listening.transparent)?;
+        if listening.is_resumed {
+            processes.adopt();
+        }
+        let board = listening.board;
         let container = ContainerOptions {
             own_id: self.container_id,
             ..Default::default()
@@ -60,15 +65,17 @@ impl Blueprint {
             ..WorldOptions::default()
         };
         let world = LiveWorld::new(options, Arc::new(processes.clone()))?;
-        let supervisor = Supervisor::start(Parts {
+        let parts = Parts {
             listener: listening.listener,
             plan: self.plan,
             judge: Arc::clone(&judge),
             world: Arc::new(world),
             processes,
             notices: Arc::new(Announcer(dispatcher.clone())),
-        })
-        .context("cannot start the engine notify")?;
+        };
+        let pulse = Arc::clone(board.pulse(listening.generation));
+        let supervisor = Supervisor::start_watched(parts, pulse)
+            .context("cannot start the engine notify")?;
         // Rules and configuration are read once.
         orders::follow(signals, dispatcher.clone(), || ())?;
         if let Some(pidfile) = &mut self.pidfile {
@@ -79,7 +86,7 @@ impl Blueprint {
         let stats = self.stats.map(|file| {
             let counters = supervisor.counter_source();
             let judge = Arc::clone(&judge);
-            let source = move || snapshot(&counters(), &judge);
+            let source = move || snapshot(&counters(), &judge, &board);
             file.start(
                 self.stats_interval,
                 Arc::new(source),
@@ -163,12 +170,16 @@ impl Notices for Announcer {
     }
 }
 
-/// The engine's totals for the stats file. It cannot drop: a caller waits until its call was
-/// looked at.
-fn snapshot(counters: &CounterSnapshot, judge: &Engine) -> Snapshot {
+/// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
+/// caller waits until its call was looked at. What the keeper let pass while there was no agent is
+/// dropped, though; what it refused is not, because it did not happen.
+fn snapshot(counters: &CounterSnapshot, judge: &Engine, board: &Board) -> Snapshot {
+    let counters = &counters.plus(&board.past());
+    let passed = |cause| board.passed(cause);
+    let passed_unwatched = Cause::ALL.into_iter().map(passed).sum();
     Snapshot {
-        events: counters.trapped,
-        drops: 0,
+        events: counters.trapped + passed_unwatched + board.denied(),
+        drops: passed_unwatched,
         preemptions: 0,
         filtered_in_kernel: None,
         pieces: vec![
@@ -192,6 +203,14 @@ fn snapshot(counters: &CounterSnapshot, judge: &Engine) -> Snapshot {
             ("stdio_watches", counters.stdio_watches),
             ("stdio_watches_refused", counters.stdio_watches_refused),
             ("answer_errors", counters.answer_errors),
+            ("gaps", board.gaps()),
+            ("passed_unwatched", passed_unwatched),
+            ("passed_agent_killed", passed(Cause::Killed)),
+            ("passed_agent_exited", passed(Cause::Exited)),
+            ("passed_agent_stopped", passed(Cause::Stopped)),
+            ("passed_agent_starved", passed(Cause::Starved)),
+            ("passed_agent_gone", passed(Cause::Gone)),
+            ("denied_unwatched", board.denied()),
             ("matched", judge.matches().map(|(_, matches)| matches).sum()),
         ],
     }
@@ -237,6 +256,22 @@ impl Services for Running {
         if let Some(stats) = &self.stats {
             stats.sample();
         }
+    }
+
+    fn report(&self, report: &Report) {
+        self.dispatcher.emit_internal(reports::internal(report));
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.hand_over();
+            supervisor.join();
+        }
+        if let Some(stats) = self.stats.take() {
+            stats.stop();
+        }
+        // It is the next one's.
+        self.pidfile = None;
     }
 
     fn finish(mut self: Box<Self>) {

@@ -1,0 +1,435 @@
+//! The memory that all processes of `run` share, so that none of them is needed to know what
+//! another one did before it was killed.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use capture::notify::Pulse;
+use sys::shared::SharedWords;
+
+use super::message::Message;
+
+/// Where each word is. A newer program that takes over must lay them out as this one does.
+pub(super) mod word {
+    /// Version of this layout.
+    pub(super) const LAYOUT: usize = 0;
+    pub(in crate::supervise) const KEEPER_PID: usize = 1;
+    /// The keeper has ended on purpose.
+    pub(in crate::supervise) const KEEPER_DONE: usize = 2;
+    /// Keepers that replaced a dead one.
+    pub(in crate::supervise) const KEEPERS_REPLACED: usize = 3;
+    pub(in crate::supervise) const WAITER_PID: usize = 4;
+    pub(in crate::supervise) const FRONT_PID: usize = 9;
+    pub(in crate::supervise) const COMMAND_PID: usize = 5;
+    /// What the command ended with.
+    pub(super) const END: usize = 6;
+    /// Whether the front has been told.
+    pub(in crate::supervise) const END_TOLD: usize = 7;
+    /// Number of the agent whose turn it is; its parity chooses among the pairs below.
+    pub(in crate::supervise) const GENERATION: usize = 8;
+    pub(super) const AGENT_PID: [usize; 2] = [10, 11];
+    pub(super) const STATE: [usize; 2] = [12, 13];
+    pub(super) const ORDER: [usize; 2] = [14, 15];
+    /// Agents that took over from a living one.
+    pub(in crate::supervise) const UPGRADES: usize = 16;
+    /// The last of them.
+    pub(in crate::supervise) const UPGRADED_TO: usize = 18;
+    /// Agents that were to take over and did not.
+    pub(in crate::supervise) const UPGRADES_FAILED: usize = 17;
+    pub(in crate::supervise) const GAPS_BEGUN: usize = 20;
+    pub(in crate::supervise) const GAPS_ENDED: usize = 21;
+    pub(in crate::supervise) const GAPS_REPORTED: usize = 22;
+    /// Of the last gap: why, and a signal or status.
+    pub(in crate::supervise) const GAP_CAUSE: usize = 23;
+    pub(in crate::supervise) const GAP_DETAIL: usize = 24;
+    /// When it began.
+    pub(in crate::supervise) const GAP_BEGAN: usize = 25;
+    /// How long the gaps that are not reported yet lasted.
+    pub(in crate::supervise) const GAP_LASTED: usize = 26;
+    /// Calls that passed unwatched, by cause.
+    pub(in crate::supervise) const PASSED: usize = 30;
+    /// Calls that were refused because nobody watched.
+    pub(in crate::supervise) const DENIED: usize = 38;
+    /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
+    /// which only the id was known.
+    pub(in crate::supervise) const CALLS: usize = 64;
+    pub(super) const DENY_TABLE: usize = 640;
+    pub(super) const PULSES: usize = 800;
+}
+
+const LAYOUT: u64 = 1;
+/// Native calls are counted one by one below this number.
+pub(super) const NATIVE_CALLS: usize = 512;
+/// Index of calls of another architecture or with a higher number.
+pub(super) const FOREIGN: usize = NATIVE_CALLS;
+/// Index of calls whose number is not known.
+pub(super) const UNNAMED: usize = NATIVE_CALLS + 1;
+/// Counters of calls.
+pub(super) const CALL_COUNTERS: usize = NATIVE_CALLS + 2;
+/// Entries of the deny table.
+const DENY_LIMIT: usize = 64;
+const WORDS: usize = word::PULSES + 3 * Pulse::WORDS;
+
+/// How far an agent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum State {
+    /// It loads rules.
+    Starting = 0,
+    /// It waits for its turn.
+    Prepared = 1,
+    /// It receives.
+    Ready = 2,
+    /// It has stopped receiving, and holds no call.
+    HandedOver = 3,
+    /// It ends because there is nothing left to do.
+    Finished = 4,
+}
+
+/// What an agent is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Order {
+    /// What it does.
+    None = 0,
+    /// Receive.
+    Start = 1,
+    /// Stop receiving.
+    HandOver = 2,
+}
+
+/// Why nobody watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Cause {
+    /// A signal killed the agent.
+    Killed = 0,
+    /// It ended by itself.
+    Exited = 1,
+    /// It was stopped, and then killed by the keeper.
+    Stopped = 2,
+    /// It got no processor, or was held in another way.
+    Starved = 3,
+    /// It ended and nobody could learn how.
+    Gone = 4,
+}
+
+impl Cause {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Killed,
+        Self::Exited,
+        Self::Stopped,
+        Self::Starved,
+        Self::Gone,
+    ];
+
+    fn from_word(word: u64) -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|cause| *cause as u64 == word)
+            .unwrap_or(Self::Gone)
+    }
+}
+
+/// The gaps since the last report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gaps {
+    /// How many.
+    pub(crate) count: u64,
+    /// Why the last one began.
+    pub(crate) cause: Cause,
+    /// Its signal or exit status.
+    pub(crate) detail: u64,
+    /// How long they lasted.
+    pub(crate) lasted_ns: u64,
+    /// Native calls by number, then the index [`FOREIGN`] and [`UNNAMED`].
+    pub(crate) calls: Vec<(usize, u64)>,
+}
+
+impl Gaps {
+    /// The name of a call.
+    pub(crate) fn name(&self, call: usize) -> String {
+        let native = || {
+            let (arch, number) = (abi::Arch::native()?, u32::try_from(call).ok()?);
+            abi::arch::decode(arch.audit(), number)?.1
+        };
+        match call {
+            FOREIGN => "foreign".to_owned(),
+            UNNAMED => "unknown".to_owned(),
+            call => native().map_or_else(|| call.to_string(), |call| call.name().to_owned()),
+        }
+    }
+}
+
+/// The board.
+#[derive(Debug)]
+pub(crate) struct Board {
+    words: Arc<SharedWords>,
+    pulses: [Arc<Pulse>; 2],
+    /// Totals of the agents that have ended.
+    past: Pulse,
+}
+
+impl Board {
+    /// An empty one and its file.
+    pub(super) fn create() -> sys::Result<(Self, OwnedFd)> {
+        let (words, file) = SharedWords::create(WORDS)?;
+        let board = Self::on(words);
+        board.set(word::LAYOUT, LAYOUT);
+        Ok((board, file))
+    }
+
+    /// The one in a file. `None` if another version of the program laid it out.
+    pub(super) fn open(file: BorrowedFd<'_>) -> sys::Result<Option<Self>> {
+        let board = Self::on(SharedWords::open(file, WORDS)?);
+        Ok((board.load(word::LAYOUT) == LAYOUT).then_some(board))
+    }
+
+    fn on(words: SharedWords) -> Self {
+        let words = Arc::new(words);
+        let pulse = |index| Pulse::new(Arc::clone(&words), word::PULSES + index * Pulse::WORDS);
+        Self {
+            pulses: [Arc::new(pulse(0)), Arc::new(pulse(1))],
+            past: pulse(2),
+            words,
+        }
+    }
+
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words.words()[index]
+    }
+
+    pub(super) fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Release);
+    }
+
+    pub(super) fn add(&self, index: usize, value: u64) {
+        self.word(index).fetch_add(value, Ordering::AcqRel);
+    }
+
+    /// A pid; 0 if it is not known.
+    pub(super) fn pid(&self, index: usize) -> i32 {
+        i32::try_from(self.load(index)).unwrap_or(0)
+    }
+
+    pub(super) fn set_pid(&self, index: usize, pid: i32) {
+        self.set(index, u64::try_from(pid).unwrap_or(0));
+    }
+
+    /// Number of the agent whose turn it is.
+    pub(super) fn generation(&self) -> u64 {
+        self.load(word::GENERATION)
+    }
+
+    pub(super) fn agent_pid(&self, generation: u64) -> i32 {
+        self.pid(word::AGENT_PID[parity(generation)])
+    }
+
+    pub(super) fn set_agent_pid(&self, generation: u64, pid: i32) {
+        self.set_pid(word::AGENT_PID[parity(generation)], pid);
+    }
+
+    pub(super) fn state(&self, generation: u64) -> State {
+        let word = self.load(word::STATE[parity(generation)]);
+        let all = [
+            State::Prepared,
+            State::Ready,
+            State::HandedOver,
+            State::Finished,
+        ];
+        let found = all.into_iter().find(|state| *state as u64 == word);
+        found.unwrap_or(State::Starting)
+    }
+
+    pub(super) fn set_state(&self, generation: u64, state: State) {
+        self.set(word::STATE[parity(generation)], state as u64);
+    }
+
+    pub(super) fn order(&self, generation: u64) -> Order {
+        match self.load(word::ORDER[parity(generation)]) {
+            word if word == Order::Start as u64 => Order::Start,
+            word if word == Order::HandOver as u64 => Order::HandOver,
+            _ => Order::None,
+        }
+    }
+
+    pub(super) fn set_order(&self, generation: u64, order: Order) {
+        self.set(word::ORDER[parity(generation)], order as u64);
+    }
+
+    /// What the agent shows of its work.
+    pub(crate) fn pulse(&self, generation: u64) -> &Arc<Pulse> {
+        &self.pulses[parity(generation)]
+    }
+
+    /// Totals of the agents that have ended.
+    pub(crate) fn past(&self) -> capture::notify::CounterSnapshot {
+        self.past.totals()
+    }
+
+    /// An agent's work is over: its totals become part of the past.
+    pub(super) fn bury(&self, generation: u64) {
+        let pulse = self.pulse(generation);
+        self.past.accumulate(pulse);
+        pulse.reset();
+    }
+
+    /// Readies an agent's words.
+    pub(super) fn invite(&self, generation: u64) {
+        self.pulse(generation).reset();
+        self.set_order(generation, Order::None);
+        self.set_state(generation, State::Starting);
+    }
+
+    /// What the command ended with.
+    pub(super) fn end(&self) -> Option<Message> {
+        Message::from_word(self.load(word::END))
+    }
+
+    pub(super) fn set_end(&self, end: Message) {
+        self.set(word::END, end.to_word());
+    }
+
+    /// Calls that passed unwatched for this cause.
+    pub(crate) fn passed(&self, cause: Cause) -> u64 {
+        self.load(word::PASSED + index(cause as u64))
+    }
+
+    /// Calls that were refused because nobody watched.
+    pub(crate) fn denied(&self) -> u64 {
+        self.load(word::DENIED)
+    }
+
+    /// How often nobody watched.
+    pub(crate) fn gaps(&self) -> u64 {
+        self.load(word::GAPS_BEGUN)
+    }
+
+    /// Takes what has not been reported yet, once the last gap is over.
+    pub(super) fn take_gaps(&self) -> Option<Gaps> {
+        let ended = self.load(word::GAPS_ENDED);
+        let reported = self.load(word::GAPS_REPORTED);
+        if ended <= reported || ended < self.load(word::GAPS_BEGUN) {
+            return None;
+        }
+        let calls = (0..CALL_COUNTERS).filter_map(|call| {
+            let count = self.word(word::CALLS + call).swap(0, Ordering::AcqRel);
+            (count > 0).then_some((call, count))
+        });
+        let gaps = Gaps {
+            count: ended - reported,
+            cause: Cause::from_word(self.load(word::GAP_CAUSE)),
+            detail: self.load(word::GAP_DETAIL),
+            lasted_ns: self.word(word::GAP_LASTED).swap(0, Ordering::AcqRel),
+            calls: calls.collect(),
+        };
+        self.set(word::GAPS_REPORTED, ended);
+        Some(gaps)
+    }
+
+    /// What is to be refused while nobody watches.
+    pub(crate) fn deny_table(&self) -> DenyTable<'_> {
+        DenyTable(self)
+    }
+}
+
+fn parity(generation: u64) -> usize {
+    usize::from(generation % 2 == 1)
+}
+
+fn index(word: u64) -> usize {
+    usize::try_from(word).expect("words hold small numbers here")
+}
+
+/// Calls that the filter hands over in order to have them refused. The keeper goes on refusing them
+/// while nobody watches. Empty as long as no policy fills it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DenyTable<'a>(&'a Board);
+
+impl DenyTable<'_> {
+    /// Has a call refused with an error number, in every architecture of the audit number. False:
+    /// the table is full.
+    #[cfg_attr(not(test), expect(dead_code, reason = "policies fill it"))]
+    pub(crate) fn refuse(&self, audit: u32, nr: u32, errno: u16) -> bool {
+        let entry = pack(audit, nr);
+        for slot in 0..DENY_LIMIT {
+            let at = word::DENY_TABLE + 2 * slot;
+            if [0, entry].contains(&self.0.load(at)) {
+                // The number first: an entry counts when its key is there.
+                self.0.set(at + 1, u64::from(errno));
+                self.0.set(at, entry);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The error number that a call is refused with.
+    pub(super) fn refusal(&self, audit: u32, nr: u32) -> Option<i32> {
+        let entry = pack(audit, nr);
+        let slots = (0..DENY_LIMIT).map(|slot| word::DENY_TABLE + 2 * slot);
+        let mut filled = slots.take_while(|at| self.0.load(*at) != 0);
+        let found = filled.find(|at| self.0.load(*at) == entry)?;
+        i32::try_from(self.0.load(found + 1)).ok()
+    }
+}
+
+fn pack(audit: u32, nr: u32) -> u64 {
+    u64::from(audit) << 32 | u64::from(nr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_program_finds_the_same_board() {
+        let (board, file) = Board::create().expect("memory");
+        board.set_agent_pid(3, 42);
+        board.set_state(3, State::Ready);
+        board.set_order(2, Order::HandOver);
+        board.set_end(Message::Ended(137));
+        let file = std::os::fd::AsFd::as_fd(&file);
+        let again = Board::open(file).expect("memory").expect("this layout");
+        assert_eq!((again.agent_pid(1), again.agent_pid(2)), (42, 0));
+        assert_eq!((again.state(3), again.order(2)), (State::Ready, Order::HandOver));
+        assert_eq!(again.end(), Some(Message::Ended(137)));
+        board.set(word::LAYOUT, LAYOUT + 1);
+        assert!(Board::open(file).expect("memory").is_none());
+    }
+
+    #[test]
+    fn gaps_are_taken_once_and_only_when_over() {
+        let (board, _file) = Board::create().expect("memory");
+        assert_eq!(board.take_gaps(), None);
+        board.set(word::GAPS_BEGUN, 1);
+        board.set(word::GAP_CAUSE, Cause::Stopped as u64);
+        board.add(word::CALLS + 257, 2);
+        board.add(word::CALLS + UNNAMED, 1);
+        assert_eq!(board.take_gaps(), None);
+        board.set(word::GAPS_ENDED, 1);
+        let gaps = board.take_gaps().expect("one is over");
+        assert_eq!((gaps.count, gaps.cause), (1, Cause::Stopped));
+        assert_eq!(gaps.calls, [(257, 2), (UNNAMED, 1)]);
+        assert_eq!(board.take_gaps(), None);
+    }
+
+    #[test]
+    fn only_what_is_in_the_deny_table_is_refused() {
+        let (board, _file) = Board::create().expect("memory");
+        let table = board.deny_table();
+        assert_eq!(table.refusal(1, 2), None);
+        assert!(table.refuse(1, 2, 13));
+        assert!(table.refuse(1, 3, 1));
+        assert_eq!((table.refusal(1, 2), table.refusal(1, 3)), (Some(13), Some(1)));
+        assert_eq!(table.refusal(2, 2), None);
+        assert!((0..DENY_LIMIT as u32 - 2).all(|nr| table.refuse(9, nr, 1)));
+        assert!(!table.refuse(10, 0, 1));
+    }
+}

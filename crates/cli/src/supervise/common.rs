@@ -1,0 +1,149 @@
+//! What the processes of `run` have in common.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use sys::notify::Listener;
+use sys::poll::{self, PollFd};
+
+use super::board::Board;
+use super::message::{Receiver, Sender, channel};
+
+/// Made by the front before the first fork. A process that is made later inherits it, and one that
+/// is executed later gets the descriptors by number.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) board: Board,
+    pub(super) board_file: OwnedFd,
+    /// News for the front.
+    pub(super) to_front: Sender,
+    /// News of the command, from the waiter.
+    pub(super) from_waiter: Receiver,
+    /// Wakes the keeper.
+    pub(super) keeper_bell: Bell,
+    /// Wake the agents, one of odd and one of even generation.
+    pub(super) agent_bells: [Bell; 2],
+    /// The front.
+    pub(super) front: OwnedFd,
+    /// Its pid.
+    pub(super) front_pid: i32,
+    /// Its reading end tells the waiter when none of the others is left.
+    pub(super) lifeline: OwnedFd,
+}
+
+/// The ends that only one process uses.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) from_agent: Receiver,
+    pub(super) to_agent: Sender,
+    pub(super) lifeline: OwnedFd,
+}
+
+impl Common {
+    /// All of it.
+    pub(super) fn create() -> std::io::Result<(Self, Ends)> {
+        let (to_front, from_agent) = channel()?;
+        let (to_agent, from_waiter) = channel()?;
+        let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC)?;
+        let (board, board_file) = Board::create()?;
+        let front_pid = std::process::id().cast_signed();
+        let common = Self {
+            board,
+            board_file,
+            to_front,
+            from_waiter,
+            keeper_bell: Bell::new()?,
+            agent_bells: [Bell::new()?, Bell::new()?],
+            front: sys::pidfd::open(front_pid)?,
+            front_pid,
+            lifeline,
+        };
+        let ends = Ends {
+            from_agent,
+            to_agent,
+            lifeline: ends_lifeline,
+        };
+        Ok((common, ends))
+    }
+
+    pub(super) fn agent_bell(&self, generation: u64) -> &Bell {
+        &self.agent_bells[usize::from(generation % 2 == 1)]
+    }
+
+    /// The descriptors that a program which takes over is given, in the order of [`Self::open`].
+    pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 9] {
+        [
+            self.board_file.as_fd(),
+            self.to_front.as_fd(),
+            self.from_waiter.file().as_fd(),
+            self.keeper_bell.as_fd(),
+            self.agent_bells[0].as_fd(),
+            self.agent_bells[1].as_fd(),
+            self.front.as_fd(),
+            self.lifeline.as_fd(),
+            listener.as_fd(),
+        ]
+    }
+
+    /// From the numbers of those descriptors. `None`: they are of another version of this program.
+    pub(super) fn open(numbers: &[i32]) -> sys::Result<Option<(Self, Listener)>> {
+        let mut copies = numbers.iter().map(|number| sys::fd::duplicate_number(*number));
+        let mut next = || copies.next().unwrap_or_else(|| sys::fd::duplicate_number(-1));
+        let board_file = next()?;
+        let Some(board) = Board::open(board_file.as_fd())? else {
+            return Ok(None);
+        };
+        let common = Self {
+            board,
+            board_file,
+            to_front: next()?.into(),
+            from_waiter: next()?.into(),
+            keeper_bell: Bell(next()?),
+            agent_bells: [Bell(next()?), Bell(next()?)],
+            front: next()?,
+            front_pid: 0,
+            lifeline: next()?,
+        };
+        let listener = Listener::new(next()?);
+        let front_pid = common.board.pid(super::board::word::FRONT_PID);
+        Ok(Some((Self { front_pid, ..common }, listener)))
+    }
+}
+
+/// An event counter that wakes one process.
+#[derive(Debug)]
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> sys::Result<Self> {
+        let bell = sys::fd::eventfd(0)?;
+        sys::fd::set_non_blocking(bell.as_fd(), true)?;
+        Ok(Self(bell))
+    }
+
+    /// Wakes it.
+    pub(super) fn ring(&self) {
+        // Fails only when it rings already.
+        let _ = sys::fd::write(self.0.as_fd(), &1_u64.to_ne_bytes());
+    }
+
+    /// Before looking at what it was rung for.
+    pub(super) fn hush(&self) {
+        // Fails only when it does not ring.
+        let _ = sys::fd::read(self.0.as_fd(), &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether a process ends within this time, or another descriptor becomes readable.
+pub(super) fn is_readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let mut polled = [PollFd::new(fd, poll::IN)];
+    poll::poll(&mut polled, Some(patience)).is_ok_and(|ready| ready > 0)
+}
+
+const O_CLOEXEC: i32 = 0o2_000_000;

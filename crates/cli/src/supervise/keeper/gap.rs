@@ -1,0 +1,221 @@
+//! Answering calls while nobody watches.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use sys::notify::{Delivery, Listener, Notification, Received};
+use sys::poll::{self, PollFd};
+use sys::signal::SignalStream;
+use sys::time::{Clock, now_ns};
+
+use super::super::board::{Board, Cause, FOREIGN, NATIVE_CALLS, UNNAMED, word};
+use super::super::common::{Bell, Common, is_readable};
+use super::{OnAgentDeath, Policy};
+
+/// How long one turn may take when nothing happens.
+const TURN: Duration = Duration::from_millis(50);
+/// Ids looked up at once: about a millisecond. At first this many of the newest.
+const SWEEP: u64 = 4096;
+/// Calls answered in one turn.
+const CALLS: usize = 256;
+/// Ids after the newest one that the agent had published: it may have been killed just before
+/// publishing.
+const UNPUBLISHED: u64 = 64;
+const EPERM: i32 = 1;
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    GoOn,
+    /// No watched process is left.
+    HungUp,
+}
+
+/// A time in which the keeper answers.
+pub(super) struct Gap<'a> {
+    board: &'a Board,
+    listener: &'a Listener,
+    policy: Policy,
+    cause: Cause,
+    began_ns: u64,
+    native: u32,
+}
+
+/// Ids of calls that a dead agent may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unswept {
+    /// The next one to look up, downwards.
+    next: u64,
+    left: u64,
+}
+
+impl<'a> Gap<'a> {
+    /// A gap begins.
+    pub(super) fn begin(
+        common: &'a Common,
+        listener: &'a Listener,
+        policy: Policy,
+        (cause, detail): (Cause, u64),
+    ) -> Self {
+        let gap = Self::begin_silently(common, listener, policy, cause);
+        // A keeper that was killed in a gap left it open.
+        if gap.board.load(word::GAPS_BEGUN) == gap.board.load(word::GAPS_ENDED) {
+            gap.board.add(word::GAPS_BEGUN, 1);
+            gap.board.set(word::GAP_BEGAN, gap.began_ns);
+        }
+        gap.board.set(word::GAP_CAUSE, cause as u64);
+        gap.board.set(word::GAP_DETAIL, detail);
+        gap
+    }
+
+    /// To look whether there is one.
+    pub(super) fn begin_silently(
+        common: &'a Common,
+        listener: &'a Listener,
+        policy: Policy,
+        cause: Cause,
+    ) -> Self {
+        Self {
+            board: &common.board,
+            listener,
+            policy,
+            cause,
+            began_ns: now_ns(Clock::Monotonic),
+            native: abi::Arch::native().map_or(0, |arch| arch.audit()),
+        }
+    }
+
+    /// It is over. What passed is for the agent to report.
+    pub(super) fn end(&self) {
+        let began_ns = self.board.load(word::GAP_BEGAN).min(self.began_ns);
+        let lasted = now_ns(Clock::Monotonic).saturating_sub(began_ns);
+        self.board.add(word::GAP_LASTED, lasted);
+        let begun = self.board.load(word::GAPS_BEGUN);
+        self.board.set(word::GAPS_ENDED, begun);
+    }
+
+    /// Answers the calls that a dead agent had received: those that its receivers worked on, and
+    /// any others (calls handed to the tracer, calls received and not published yet) by their ids,
+    /// which the kernel counts up. The newest are looked up at once, the rest is for
+    /// [`Gap::sweep`], which need not end before the gap does: the next agent's are newer.
+    pub(super) fn take_over_held(&self, generation: u64) -> Option<Unswept> {
+        self.answer_held(generation);
+        let (first, newest) = self.board.pulse(generation).ids()?;
+        let next = newest.wrapping_add(UNPUBLISHED);
+        let left = next.wrapping_sub(first).saturating_add(1);
+        self.sweep(Unswept { next, left }).1
+    }
+
+    /// Answers the calls that receivers were at work on.
+    pub(super) fn answer_held(&self, generation: u64) {
+        for held in self.board.pulse(generation).held() {
+            if self.answer(held.id, held.audit, held.nr) {
+                self.count(self.index(held.audit, held.nr));
+            }
+        }
+    }
+
+    /// Looks some ids up; answers with the number found and the rest. The kernel refuses an answer
+    /// to a call that nobody has received.
+    pub(super) fn sweep(&self, unswept: Unswept) -> (u64, Option<Unswept>) {
+        let now = unswept.left.min(SWEEP);
+        let mut found = 0;
+        for back in 0..now {
+            if self.respond(unswept.next.wrapping_sub(back), self.refusal()) {
+                self.count(UNNAMED);
+                found += 1;
+            }
+        }
+        let rest = Unswept {
+            next: unswept.next.wrapping_sub(now),
+            left: unswept.left - now,
+        };
+        (found, (rest.left > 0).then_some(rest))
+    }
+
+    /// Answers what waits, or waits a while for something to happen.
+    pub(super) fn serve(&self, signals: &SignalStream, bell: &Bell) -> Turn {
+        let mut polled = [
+            PollFd::new(self.listener.as_fd(), poll::IN),
+            PollFd::new(signals.as_fd(), poll::IN),
+            PollFd::new(bell.as_fd(), poll::IN),
+        ];
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, Some(TURN));
+        let found = polled[0].found();
+        if found & (poll::HUP | poll::ERR) != 0 {
+            return Turn::HungUp;
+        }
+        if found & poll::IN != 0 {
+            self.receive();
+        }
+        for _ in 1..CALLS {
+            if !is_readable(self.listener.as_fd(), Duration::ZERO) {
+                break;
+            }
+            self.receive();
+        }
+        Turn::GoOn
+    }
+
+    /// Should another receiver take the call first, this waits for the next one.
+    fn receive(&self) {
+        let mut call = Notification::default();
+        if !matches!(self.listener.receive(&mut call), Ok(Received::Notification)) {
+            return;
+        }
+        if self.answer(call.id, call.arch, call.nr) {
+            self.count(self.index(call.arch, call.nr));
+        }
+    }
+
+    fn refusal(&self) -> Option<i32> {
+        (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(EPERM)
+    }
+
+    /// Answers a call; false if nobody waits for it any more.
+    fn answer(&self, id: u64, audit: u32, nr: u32) -> bool {
+        let refusal = self.board.deny_table().refusal(audit, nr);
+        self.respond(id, refusal.or(self.refusal()))
+    }
+
+    fn respond(&self, id: u64, refusal: Option<i32>) -> bool {
+        let answer = match refusal {
+            Some(errno) => self.listener.respond_errno(id, errno),
+            None => self.listener.respond_continue(id),
+        };
+        let is_delivered = answer == Ok(Delivery::Delivered);
+        if is_delivered {
+            let total = match refusal {
+                Some(_) => word::DENIED,
+                None => word::PASSED + self.cause as usize,
+            };
+            self.board.add(total, 1);
+        }
+        is_delivered
+    }
+
+    fn index(&self, audit: u32, nr: u32) -> usize {
+        match usize::try_from(nr) {
+            Ok(number) if audit == self.native && number < NATIVE_CALLS => number,
+            _ => FOREIGN,
+        }
+    }
+
+    fn count(&self, call: usize) {
+        self.board.add(word::CALLS + call, 1);
+    }
+
+    /// Says how many calls nobody watched, where no agent will.
+    pub(super) fn say_totals(&self) {
+        let passed: u64 = Cause::ALL.iter().map(|cause| self.board.passed(*cause)).sum();
+        let denied = self.board.denied();
+        eprintln!("tollgate: {passed} calls passed unwatched, {denied} were refused unwatched");
+    }
+}
+
+/// Whether no watched process is left.
+pub(super) fn has_hung_up(listener: &Listener) -> bool {
+    let mut polled = [PollFd::new(listener.as_fd(), 0)];
+    poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+}

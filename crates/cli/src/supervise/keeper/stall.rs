@@ -1,0 +1,114 @@
+//! Telling an agent that works from one that does not.
+
+use std::time::Duration;
+
+use capture::notify::Vitals;
+use sys::time::{Clock, now_ns};
+
+/// What a look says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It works, or there is nothing to do.
+    Works,
+    /// A signal or a tracer has stopped it, and calls wait.
+    Stopped,
+    /// Calls wait, and it makes no progress.
+    Starved,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Stall {
+    last: Vitals,
+    looked_ns: u64,
+    /// Since when there was no progress though calls waited.
+    since_ns: Option<u64>,
+}
+
+impl Stall {
+    /// Looks once more. An agent that only is scheduled makes no progress by that: it counts what
+    /// it takes from the listener. One that holds a call for long (its caller may lack a processor)
+    /// is in order as long as its threads run.
+    pub(super) fn look(
+        &mut self,
+        vitals: Vitals,
+        is_waited_for: bool,
+        limit: Duration,
+        interval: Duration,
+        agent: i32,
+    ) -> Verdict {
+        let now = now_ns(Clock::Monotonic);
+        if self.since(vitals, is_waited_for, now, nanos(interval)) < nanos(limit) {
+            return Verdict::Works;
+        }
+        if is_stopped(agent) {
+            return Verdict::Stopped;
+        }
+        Verdict::Starved
+    }
+
+    /// For how long there was no progress.
+    fn since(&mut self, vitals: Vitals, is_waited_for: bool, now: u64, interval: u64) -> u64 {
+        let is_still = vitals.progress == self.last.progress;
+        let is_frozen = vitals.is_busy && vitals.ticks == self.last.ticks;
+        // This process did not run itself: whoever stopped both lets both go on.
+        let is_late = now - self.looked_ns > 3 * interval;
+        let is_stalled = is_still && (is_waited_for || is_frozen) && !is_late;
+        self.last = vitals;
+        let before = std::mem::replace(&mut self.looked_ns, now);
+        if !is_stalled {
+            self.since_ns = None;
+            return 0;
+        }
+        now - *self.since_ns.get_or_insert(before)
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Whether a stop signal or a tracer holds the process.
+fn is_stopped(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = capture::procfs::parse_stat(&stat).map(|stat| stat.state);
+    matches!(state, Some(b'T' | b't'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: u64 = 250;
+
+    fn vitals(progress: u64, is_busy: bool, ticks: u64) -> Vitals {
+        Vitals {
+            progress,
+            is_busy,
+            ticks,
+        }
+    }
+
+    #[test]
+    fn only_calls_that_wait_without_progress_count() {
+        let mut stall = Stall::default();
+        let mut look = |vitals, waits, now| stall.since(vitals, waits, now, INTERVAL);
+        assert_eq!(look(vitals(5, false, 1), true, 1000), 0);
+        assert_eq!(look(vitals(5, false, 2), true, 1250), 250);
+        assert_eq!(look(vitals(5, false, 3), true, 1500), 500);
+        // Progress.
+        assert_eq!(look(vitals(6, false, 4), true, 1750), 0);
+        // Nothing waits.
+        assert_eq!(look(vitals(6, false, 5), false, 2000), 0);
+        // Busy with a caller, and alive.
+        assert_eq!(look(vitals(6, true, 6), false, 2250), 0);
+        assert_eq!(look(vitals(6, true, 7), false, 2500), 0);
+        // Busy and not scheduled.
+        assert_eq!(look(vitals(6, true, 7), false, 2750), 250);
+        // The keeper itself was stopped.
+        assert_eq!(look(vitals(6, true, 7), false, 9000), 0);
+        assert_eq!(look(vitals(6, true, 7), false, 9250), 250);
+    }
+}

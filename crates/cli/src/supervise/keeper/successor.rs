@@ -1,0 +1,136 @@
+//! Starting another agent.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use sys::clone::CloneFlags;
+use sys::exec::StringArray;
+use sys::notify::Listener;
+use sys::signal::{MaskChange, SignalSet};
+use sys::wait::Status;
+
+use super::super::common::Common;
+use super::super::signals::SIGKILL;
+
+/// Which program the agent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// The one that runs now, even if its file has been replaced.
+    This,
+    /// The one that lies where this one lay.
+    Installed,
+}
+
+/// Exit status of a child that could not be executed.
+const NOT_EXECUTED: i32 = 127;
+
+/// An agent that is not yet at work.
+pub(super) struct Successor {
+    pid: i32,
+    status: Option<Status>,
+}
+
+impl Successor {
+    /// Starts it: this program with the same arguments, told to take over.
+    pub(super) fn start(
+        common: &Common,
+        listener: &Listener,
+        generation: u64,
+        program: Program,
+    ) -> sys::Result<Self> {
+        common.board.invite(generation);
+        let descriptors = common.descriptors(listener);
+        let mut spec = generation.to_string();
+        for descriptor in descriptors {
+            spec.push_str(&format!(",{}", descriptor.as_raw_fd()));
+        }
+        let argv = arguments(std::env::args_os().collect(), &spec);
+        let environment = environment();
+        let path = match program {
+            Program::This => c"/proc/self/exe".to_owned(),
+            Program::Installed => installed(),
+        };
+        let pid = sys::clone::clone_child(CloneFlags::default(), || {
+            for descriptor in descriptors {
+                if sys::fd::set_close_on_exec(descriptor.as_fd(), false).is_err() {
+                    return NOT_EXECUTED;
+                }
+            }
+            let _ = sys::signal::change_mask(MaskChange::Set, SignalSet::default());
+            let error = sys::exec::execve(&path, &argv, &environment);
+            eprintln!("tollgate: cannot start another agent: {error}");
+            NOT_EXECUTED
+        })?;
+        Ok(Self { pid, status: None })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// A child was reaped.
+    pub(super) fn ended(&mut self, pid: i32, status: Status) {
+        if pid == self.pid {
+            self.status = Some(status);
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.status.is_some()
+    }
+
+    pub(super) fn status(&self) -> Option<Status> {
+        self.status
+    }
+
+    pub(super) fn kill(&mut self) {
+        if self.status.is_none() {
+            // It has not been reaped, so the pid is its own.
+            let _ = sys::signal::send(self.pid, SIGKILL);
+        }
+    }
+}
+
+/// The arguments of this program with the order to take over after the verb.
+fn arguments(mut words: Vec<OsString>, spec: &str) -> StringArray {
+    words.insert(words.len().min(2), format!("--resume={spec}").into());
+    StringArray::new(words.into_iter().filter_map(c_string).collect())
+}
+
+fn environment() -> StringArray {
+    let entries = std::env::vars_os().map(|(mut name, value)| {
+        name.push("=");
+        name.push(value);
+        name
+    });
+    StringArray::new(entries.filter_map(c_string).collect())
+}
+
+/// Arguments and environment come from the kernel, so none has a zero byte.
+fn c_string(text: OsString) -> Option<CString> {
+    CString::new(text.into_vec()).ok()
+}
+
+/// Where this program was when it was started.
+fn installed() -> CString {
+    let path = std::env::current_exe().unwrap_or_default();
+    let bytes = path.as_os_str().as_bytes();
+    // The kernel's mark on a file that was replaced.
+    let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+    CString::new(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_to_take_over_comes_after_the_verb() {
+        let words = ["tollgate", "run", "-q", "--", "sh", "-c", "x"];
+        let array = arguments(words.map(OsString::from).to_vec(), "1,5");
+        let text: Vec<_> = array.strings().iter().map(|word| word.to_str()).collect();
+        let expected = ["tollgate", "run", "--resume=1,5", "-q", "--", "sh", "-c", "x"];
+        assert_eq!(text, expected.map(Ok));
+    }
+}

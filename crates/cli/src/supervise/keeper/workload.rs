@@ -1,0 +1,91 @@
+//! Killing the workload.
+
+use std::time::Duration;
+
+use sys::notify::{Listener, Notification, Received};
+use sys::time::{Clock, now_ns};
+use sys::wait::{self, Target};
+
+use super::super::board::word;
+use super::super::common::{Common, is_readable};
+use super::super::signals::SIGKILL;
+use super::Agent;
+
+/// How long killed processes may take to end; more only in uninterruptible calls.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+const EPERM: i32 = 1;
+
+/// Kills every process of the workload, those that are born meanwhile, and what calls then.
+pub(super) fn kill_all(common: &Common, agent: &Agent, listener: Option<&Listener>) {
+    let board = &common.board;
+    let waiter = board.pid(word::WAITER_PID);
+    let own = std::process::id().cast_signed();
+    let ours = [own, agent.pid, waiter, common.front_pid];
+    let limit = now_ns(Clock::Monotonic) + PATIENCE_NS;
+    loop {
+        if let Some(listener) = listener {
+            kill_callers(listener);
+        }
+        let mut found = Vec::new();
+        for top in [waiter, agent.pid, own] {
+            descendants(top, &ours, &mut found);
+        }
+        for pid in &found {
+            // Fails only if it has just ended.
+            let _ = sys::signal::send(*pid, SIGKILL);
+        }
+        while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+        let is_over = match listener {
+            Some(listener) => super::gap::has_hung_up(listener),
+            None => found.is_empty(),
+        };
+        if is_over || now_ns(Clock::Monotonic) > limit {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Processes that are nobody's descendants any more show themselves when they call.
+fn kill_callers(listener: &Listener) {
+    use std::os::fd::AsFd;
+    while is_readable(listener.as_fd(), Duration::ZERO) {
+        let mut call = Notification::default();
+        if !matches!(listener.receive(&mut call), Ok(Received::Notification)) {
+            return;
+        }
+        // A thread's id names its process; 0 is one of another pid namespace, and means this group.
+        if call.tid > 0 {
+            let _ = sys::signal::send(call.tid, SIGKILL);
+        }
+        let _ = listener.respond_errno(call.id, EPERM);
+    }
+}
+
+fn descendants(of: i32, ours: &[i32], found: &mut Vec<i32>) {
+    let mut tops = vec![of];
+    while let Some(parent) = tops.pop() {
+        for child in children(parent) {
+            if !ours.contains(&child) && !found.contains(&child) {
+                found.push(child);
+                tops.push(child);
+            }
+        }
+    }
+}
+
+fn children(of: i32) -> Vec<i32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else {
+        return Vec::new();
+    };
+    let lists = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let pids = list.split_ascii_whitespace();
+            pids.filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+        })
+        .collect()
+}

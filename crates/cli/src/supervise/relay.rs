@@ -1,0 +1,146 @@
+//! Passing news of the command on to the front.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use sys::poll::{self, PollFd};
+
+use super::board::word;
+use super::common::{Common, is_readable};
+use super::message::Message;
+use super::signals::{SIGCONT, SIGKILL, SIGSTOP};
+
+/// How long a killed command may take to end; more only in an uninterruptible call.
+const KILL_GRACE: Duration = Duration::from_secs(1);
+
+/// What can be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Message(Message),
+    WaiterGone,
+    FrontGone,
+}
+
+/// The news, as one process at a time hears them: the agent, or the keeper if there is no agent
+/// any more.
+pub(super) struct Relay<'a> {
+    common: &'a Common,
+    /// `None`: it had ended before this process came.
+    waiter: Option<OwnedFd>,
+    command: Option<OwnedFd>,
+    is_front_gone: bool,
+    is_stopped: bool,
+}
+
+impl<'a> Relay<'a> {
+    /// Goes on where another left off.
+    pub(super) fn new(common: &'a Common) -> Self {
+        let open = |index| sys::pidfd::open(common.board.pid(index)).ok();
+        Self {
+            common,
+            waiter: open(word::WAITER_PID),
+            command: open(word::COMMAND_PID),
+            is_front_gone: false,
+            is_stopped: false,
+        }
+    }
+
+    /// What to poll for; see [`Relay::next`].
+    pub(super) fn polled(&self) -> Vec<PollFd<'_>> {
+        let mut polled = vec![PollFd::new(self.common.from_waiter.file().as_fd(), poll::IN)];
+        polled.extend(self.waiter.as_ref().map(|fd| PollFd::new(fd.as_fd(), poll::IN)));
+        if !self.is_front_gone {
+            polled.push(PollFd::new(self.common.front.as_fd(), poll::IN));
+        }
+        polled
+    }
+
+    /// The next news, if there are any.
+    pub(super) fn next(&self) -> Option<News> {
+        // The waiter before its pipe: one that has ended has written everything when the pipe is
+        // looked at.
+        let has_ended = |fd: &OwnedFd| is_readable(fd.as_fd(), Duration::ZERO);
+        let is_waiter_gone = self.waiter.as_ref().is_none_or(has_ended);
+        if self.common.from_waiter.is_ready()
+            && let Ok(Some(message)) = self.common.from_waiter.receive()
+        {
+            return Some(News::Message(message));
+        }
+        if is_waiter_gone {
+            // One that was killed with its reader.
+            return Some(self.common.board.end().map_or(News::WaiterGone, News::Message));
+        }
+        (!self.is_front_gone && has_ended(&self.common.front)).then_some(News::FrontGone)
+    }
+
+    /// Passes one piece of news on; answers with the end of the command, which the caller tells by
+    /// [`Relay::tell_end`] when it has delivered what came before it.
+    pub(super) fn pass_on(&mut self, news: News) -> Option<Message> {
+        match news {
+            News::FrontGone => {
+                // Whoever killed the front meant the command.
+                self.kill();
+                self.is_front_gone = true;
+                None
+            }
+            News::WaiterGone => {
+                self.kill();
+                // The front is not to answer to its caller before the command has ended.
+                let _ = self
+                    .command
+                    .as_ref()
+                    .map(|command| is_readable(command.as_fd(), KILL_GRACE));
+                Some(Message::WaiterGone)
+            }
+            // Signals to the front are sent from here because the kernel keeps their order: a
+            // continuation takes back a stop that came before it, and none that came after.
+            News::Message(Message::Stopped(SIGSTOP)) => {
+                self.is_stopped = true;
+                self.signal_front(SIGSTOP);
+                None
+            }
+            News::Message(message @ Message::Stopped(_)) => {
+                self.is_stopped = true;
+                tell(self.common, message);
+                None
+            }
+            News::Message(Message::Running) => {
+                self.is_stopped = false;
+                // In this order: see `Front::stop`.
+                tell(self.common, Message::Running);
+                self.signal_front(SIGCONT);
+                None
+            }
+            News::Message(end) => Some(end),
+        }
+    }
+
+    /// Tells how the command ended.
+    pub(super) fn tell_end(&self, end: Message) {
+        tell(self.common, end);
+        self.common.board.set(word::END_TOLD, 1);
+        if self.is_stopped {
+            // Killed while it was stopped.
+            self.signal_front(SIGCONT);
+        }
+    }
+
+    /// Ends the command.
+    pub(super) fn kill(&self) {
+        if let Some(command) = &self.command {
+            // Fails only if it has just ended.
+            let _ = sys::pidfd::send_signal(command.as_fd(), SIGKILL);
+        }
+    }
+
+    fn signal_front(&self, signal: i32) {
+        // A front that is gone is noticed by its descriptor.
+        let _ = sys::pidfd::send_signal(self.common.front.as_fd(), signal);
+    }
+}
+
+/// Tells the front.
+pub(super) fn tell(common: &Common, message: Message) {
+    // As above.
+    let _ = common.to_front.send(message);
+}
