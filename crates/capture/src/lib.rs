@@ -9,5 +9,6 @@ pub mod sockets;
 pub mod users;
 pub mod world;
 
+mod live;
 mod memory;
 pub mod notify;

@@ -9,20 +9,14 @@
 //!
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
-mod call;
-mod census;
-mod counters;
-mod decode;
 mod escalation;
-mod pulse;
 mod privileges;
+mod pulse;
 mod receiver;
-mod stdio;
 mod tracer;
-mod tree;
 mod wake_up;
 mod watchdog;
-mod worker;
+pub(crate) mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -33,16 +27,17 @@ use event::{Credentials, Event, Judge, Lookup, Pid, Plan, Process, Reason, Stdio
 use sys::notify::{Listener, Notification};
 use sys::signal::{SignalSet, SignalStream};
 
-use call::Call;
-pub use counters::{CounterSnapshot, Counters};
+use crate::live::call::Call;
+pub use crate::live::counters::{CounterSnapshot, Counters};
+use crate::live::tree::Tree;
 pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
 use receiver::Receiver;
 use tracer::{Tracer, TracerHandle};
-use tree::Tree;
 use wake_up::Mode;
 
+use crate::live::{call, counters, decode, stdio, tree};
 use crate::memory::Gauge;
 use crate::world::ProcessIndex;
 
