@@ -42,9 +42,15 @@ struct Watched {
 
 impl Watched {
     fn start(shell: &str, script: &str) -> Self {
+        Self::start_with(&[], shell, script)
+    }
+
+    fn start_with(options: &[&str], shell: &str, script: &str) -> Self {
         let rules = rules();
         let mut front = Command::new(TOLLGATE)
-            .args(["run", "-r"])
+            .arg("run")
+            .args(options)
+            .arg("-r")
             .arg(rules.path())
             .args(["--", shell, "-c", script])
             .stdin(Stdio::null())
@@ -75,7 +81,7 @@ impl Watched {
 
     /// Agent, waiter, command.
     fn family(&self) -> [i32; 3] {
-        let agent = only_child(self.pid());
+        let agent = only_child(only_child(self.pid()));
         let waiter = only_child(agent);
         [agent, waiter, only_child(waiter)]
     }
@@ -168,11 +174,11 @@ fn stderr(output: &Output) -> String {
 const SLEEP: &str = "echo ready; while :; do sleep .05; done";
 
 #[test]
-fn without_the_agent_the_command_is_killed() {
+fn without_the_agent_the_command_is_killed_if_that_was_asked_for() {
     if !can_watch() {
         return;
     }
-    let watched = Watched::start("sh", SLEEP);
+    let watched = Watched::start_with(&["--on-agent-death", "kill"], "sh", SLEEP);
     let [agent, _, command] = watched.family();
     kill(agent, "KILL");
     let output = watched.end();
