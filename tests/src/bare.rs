@@ -103,6 +103,8 @@ impl BareRoot {
             let folder = root.0.path().join(inside);
             fs::create_dir_all(folder.parent().expect("it lies in the root"))
                 .expect("the folder is ours");
+            // The loader's name is a link, which would lead nowhere in there.
+            let library = library.canonicalize().expect("ldd has found it");
             root.0.program(&library, inside);
         }
         root

@@ -53,6 +53,8 @@ impl Scratch {
         if for_all && fs::hard_link(from, &path).is_ok() {
             return path;
         }
+        // A copy onto a link that is there already would empty both.
+        let _ = fs::remove_file(&path);
         // On another file system, or not for everybody.
         fs::copy(from, &path)
             .and_then(|_| fs::set_permissions(&path, Permissions::from_mode(0o755)))

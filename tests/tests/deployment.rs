@@ -1,5 +1,6 @@
 //! Where there is no host access: one file copied into any image, in front of its entry point.
 
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -278,4 +279,73 @@ fn docker_like_profile() -> String {
         names.retain(|name| name != "pidfd_getfd" && name != "kcmp");
     }
     profile.to_string()
+}
+
+/// Programs made for the test: Debian's own need not be installed.
+#[test]
+fn programs_that_lose_privileges_are_announced_once_each() {
+    need_root!();
+    let scratch = Scratch::new();
+    // Never a link: its mode is about to change.
+    let copy = |name: &str| {
+        let path = scratch.path().join(name);
+        std::fs::copy("/bin/cat", &path).expect("the scratch folder is writable");
+        path
+    };
+    let (owner, group, capable, plain) =
+        (copy("owner"), copy("group"), copy("capable"), copy("plain"));
+    for (file, mode) in [(&owner, "4755"), (&group, "2755")] {
+        assert!(
+            tool("chmod", &[mode.as_ref(), file.as_os_str()]),
+            "{}",
+            file.display()
+        );
+    }
+    assert!(tool(
+        "setcap",
+        &["cap_net_raw=ep".as_ref(), capable.as_os_str()]
+    ));
+    let all = [&owner, &group, &capable, &plain].map(|file| file.display().to_string());
+    let script = format!(
+        "for i in 1 2; do {}; done",
+        all.map(|file| format!("{file} /dev/null")).join("; ")
+    );
+    let program = scratch.program(&e2e::program(), "tollgate");
+    let run = |user: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(user).arg("--").arg(&program);
+        command
+            .args(["run", "--json", "--", "sh", "-c", &script])
+            .stdin(Stdio::null());
+        let finished = Limited::start(&mut command, LIMIT).finish(b"");
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        let said = alerts(&finished).into_iter();
+        let said = said.filter(|alert| alert.rule == "Tollgate internal: privileges withheld");
+        said.map(|alert| {
+            (
+                alert.field("proc.exepath"),
+                alert.field("tollgate.privilege"),
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    let expected = [
+        (&owner, "user"),
+        (&group, "group"),
+        (&capable, "capabilities"),
+    ];
+    let expected = expected.map(|(file, what)| (file.display().to_string(), what.to_owned()));
+    assert_eq!(
+        run(&["--reuid=1000", "--regid=1000", "--clear-groups"]),
+        expected
+    );
+    // Root has no use for them, and with CAP_SYS_ADMIN they are not lost.
+    assert_eq!(run(&["--regid=0", "--clear-groups"]), []);
+}
+
+fn tool(name: &str, arguments: &[&OsStr]) -> bool {
+    let status = Command::new(name).args(arguments).status();
+    status
+        .unwrap_or_else(|error| panic!("cannot run {name}: {error}"))
+        .success()
 }
