@@ -442,6 +442,9 @@ impl Keeper<'_> {
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
             if turn == Turn::HungUp {
+                if relay.is_some() {
+                    gap.say_totals();
+                }
                 self.say_the_end();
                 return Next::Done;
             }

@@ -94,7 +94,9 @@ impl Successor {
 
 /// The arguments of this program with the order to take over after the verb.
 fn arguments(mut words: Vec<OsString>, spec: &str) -> StringArray {
-    words.insert(words.len().min(2), format!("--resume={spec}").into());
+    // Options of every verb may come before it.
+    let verb = words.iter().position(|word| word == "run").unwrap_or(1);
+    words.insert(words.len().min(verb + 1), format!("--resume={spec}").into());
     StringArray::new(words.into_iter().filter_map(c_string).collect())
 }
 

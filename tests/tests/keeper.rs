@@ -1,0 +1,608 @@
+//! The agent may be killed, stopped, starved or replaced: the workload goes on as was asked for, and
+//! what nobody watched is counted and told.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Alert, Fixture, Scratch};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Long enough for a loaded machine; nothing here waits for it unless something is broken.
+const PATIENCE: Duration = Duration::from_secs(40);
+const GAP: &str = "Tollgate internal: unwatched gap";
+const RULES: &str = "\
+- rule: Counted
+  desc: a file that the workload opens
+  condition: evt.type = openat and fd.name endswith /counted
+  output: counted pid=%proc.pid
+  priority: DEBUG
+- rule: Secret
+  desc: a sensitive file
+  condition: evt.type = openat and fd.name endswith /secret
+  output: secret process=%proc.name parent=%proc.pname
+  priority: WARNING
+";
+
+/// A watched workload that does as it is told.
+struct Run {
+    front: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    scratch: Scratch,
+    _fixture: Fixture,
+}
+
+/// What came of an order.
+#[derive(Debug, PartialEq, Eq)]
+struct Sums {
+    ok: u64,
+    refused: u64,
+    other: u64,
+}
+
+impl Run {
+    fn start(options: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let fixture = Fixture::compile("orders");
+        let rules = scratch.file("rules.yaml", 0o644, RULES);
+        for name in ["counted", "secret"] {
+            scratch.file(name, 0o644, "x");
+        }
+        let path = |name: &str| scratch.path().join(name).display().to_string();
+        let alerts = format!("file_output.filename={}", path("alerts"));
+        let mut front = Command::new(e2e::program())
+            .args(["run", "-q", "--json", "-r"])
+            .arg(&rules)
+            .args(["-s", &path("stats"), "--stats-interval", "100"])
+            .args(["-P", &path("pid"), "-o", "file_output.enabled=true"])
+            .args(["-o", &alerts, "-o", "stdout_output.enabled=false"])
+            .args(options)
+            .arg("--")
+            .arg(fixture.program())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(scratch.path().join("stderr")).expect("writable"))
+            .spawn()
+            .expect("it was built");
+        let answers = BufReader::new(front.stdout.take().expect("it was asked for"));
+        let mut run = Self {
+            orders: front.stdin.take(),
+            front,
+            answers,
+            scratch,
+            _fixture: fixture,
+        };
+        assert_eq!(run.line(), "ready\n", "{}", run.stderr());
+        run
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("it prints UTF-8");
+        line
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// Tells the workload to open a file so often in each of so many processes.
+    fn order(&mut self, times: u64, processes: u64, name: &str) {
+        let path = self.path(name);
+        let order = format!("open {times} {processes} {}\n", path.display());
+        let orders = self.orders.as_mut().expect("it runs");
+        orders.write_all(order.as_bytes()).expect("it reads");
+    }
+
+    fn answer(&mut self) -> Sums {
+        let line = self.line();
+        let number = |name: &str| {
+            let words = line.split_ascii_whitespace();
+            let found = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            let numbers: Vec<u64> = found.filter_map(|text| text.parse().ok()).collect();
+            assert_eq!(numbers.len(), 1, "{name} in {line:?}; {}", self.stderr());
+            numbers[0]
+        };
+        Sums {
+            ok: number("ok"),
+            refused: number("refused"),
+            other: number("other"),
+        }
+    }
+
+    fn open(&mut self, times: u64, processes: u64, name: &str) -> Sums {
+        self.order(times, processes, name);
+        self.answer()
+    }
+
+    /// One that is watched: its alert comes.
+    fn sees_again(&mut self) {
+        let before = self.of("Secret").len();
+        assert_eq!(self.open(1, 1, "secret"), all(1));
+        until("an alert", || self.of("Secret").len() > before);
+        let last = self.of("Secret").pop().expect("one came");
+        assert_eq!(last.field("proc.name"), "orders");
+    }
+
+    fn front(&self) -> i32 {
+        self.front.id().cast_signed()
+    }
+
+    fn keeper(&self) -> i32 {
+        child(self.front(), "tollgate-keeper")
+    }
+
+    /// The agent's pid, from its file.
+    fn agent(&self) -> i32 {
+        let mut pid = None;
+        until("a pid file", || {
+            let text = fs::read_to_string(self.path("pid")).unwrap_or_default();
+            pid = text.trim().parse().ok().filter(|pid| state(*pid).is_some());
+            pid.is_some()
+        });
+        pid.expect("it was waited for")
+    }
+
+    fn next_agent(&self, former: i32) -> i32 {
+        until("another agent", || self.agent_is_not(former));
+        self.agent()
+    }
+
+    fn agent_is_not(&self, former: i32) -> bool {
+        let text = fs::read_to_string(self.path("pid")).unwrap_or_default();
+        text.trim().parse().is_ok_and(|pid: i32| pid != former)
+    }
+
+    fn alerts(&self) -> Vec<Alert> {
+        let text = fs::read_to_string(self.path("alerts")).unwrap_or_default();
+        text.lines().filter_map(Alert::parse).collect()
+    }
+
+    fn of(&self, rule: &str) -> Vec<Alert> {
+        let alerts = self.alerts().into_iter();
+        alerts.filter(|alert| alert.rule == rule).collect()
+    }
+
+    fn gaps(&self, count: usize) -> Vec<Alert> {
+        until("gaps are told", || self.of(GAP).len() >= count);
+        self.of(GAP)
+    }
+
+    fn stderr(&self) -> String {
+        fs::read_to_string(self.path("stderr")).unwrap_or_default()
+    }
+
+    /// Ends it; answers with the exit status and the last line of the stats file.
+    fn end(&mut self) -> (Option<i32>, Value) {
+        drop(self.orders.take());
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.front.try_wait().expect("it is our child") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it runs on: {}", self.stderr());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let text = fs::read_to_string(self.path("stats")).unwrap_or_default();
+        let last = text.lines().last().unwrap_or("null");
+        (status.code(), serde_json::from_str(last).expect("JSON"))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // The workload ends when its input does; the front, if that failed, by force.
+        drop(self.orders.take());
+        if std::thread::panicking() {
+            eprintln!("{}\n{:?}", self.stderr(), self.alerts());
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            if self.front.try_wait().is_ok_and(|status| status.is_some()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.front.kill();
+        let _ = self.front.wait();
+    }
+}
+
+fn all(ok: u64) -> Sums {
+    Sums {
+        ok,
+        refused: 0,
+        other: 0,
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Name, state and parent of a process that lives.
+fn state(pid: i32) -> Option<(String, char, i32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (head, tail) = text.rsplit_once(") ")?;
+    let mut fields = tail.split(' ');
+    let state = fields.next()?.chars().next()?;
+    let name = head.split_once('(')?.1.to_owned();
+    (state != 'Z').then_some((name, state, fields.next()?.parse().ok()?))
+}
+
+fn child(parent: i32, name: &str) -> i32 {
+    let pids = fs::read_dir("/proc")
+        .expect("procfs")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let fits =
+        |pid: &i32| state(*pid).is_some_and(|(found, _, ppid)| ppid == parent && found == name);
+    let found: Vec<i32> = pids.filter(fits).collect();
+    assert_eq!(found.len(), 1, "{name} below {parent}");
+    found[0]
+}
+
+/// Only processes that a test started, by their pids.
+fn signal(pid: i32, signal: Signal) {
+    let pid = Pid::from_raw(pid).expect("not zero");
+    kill_process(pid, signal).expect("it lives");
+}
+
+/// Has the next agent wait for its rules: a fifo stands in their place. Answers with the way to give
+/// them to it.
+fn hold_rules(run: &Run) -> impl FnOnce() + use<> {
+    let (rules, fifo) = (run.path("rules.yaml"), run.path("fifo"));
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
+    assert!(made.success());
+    fs::rename(&fifo, &rules).expect("same folder");
+    move || {
+        // Opening waits for the reader.
+        fs::write(&rules, RULES).expect("the agent reads");
+        replace(&rules, RULES);
+    }
+}
+
+fn replace(path: &Path, text: &str) {
+    let other = path.with_extension("new");
+    fs::write(&other, text).expect("writable");
+    fs::rename(other, path).expect("same folder");
+}
+
+fn pieces<'a>(stats: &'a Value, name: &str) -> &'a Value {
+    &stats["pieces"][name]
+}
+
+fn calls(gaps: &[Alert]) -> u64 {
+    let each = gaps
+        .iter()
+        .map(|gap| gap.fields["tollgate.gap.calls"].as_u64());
+    each.map(|calls| calls.expect("a number")).sum()
+}
+
+#[test]
+fn killing_the_agent_under_load_fails_no_call_and_is_told() {
+    let mut run = Run::start(&[]);
+    let first = run.agent();
+    run.order(2000, 8, "counted");
+    until("alerts", || run.of("Counted").len() > 200);
+    signal(first, Signal::KILL);
+    let second = run.next_agent(first);
+    let seen = run.of("Counted").len();
+    until("more alerts", || run.of("Counted").len() > seen + 100);
+    signal(second, Signal::KILL);
+    run.next_agent(second);
+    assert_eq!(run.answer(), all(16_000));
+    run.sees_again();
+    let gaps = run.gaps(2);
+    for gap in &gaps {
+        assert_eq!(gap.field("tollgate.gap.cause"), "killed by signal 9");
+        assert_eq!(gap.priority, "Critical");
+    }
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(0), "{}", run.stderr());
+    assert_eq!(*pieces(&stats, "gaps"), 2);
+    let passed = pieces(&stats, "passed_unwatched").as_u64();
+    assert_eq!(passed, Some(calls(&gaps)), "{stats}");
+    assert_eq!(stats["cur"]["drops"].as_u64(), passed);
+    assert_eq!(
+        pieces(&stats, "passed_agent_killed"),
+        pieces(&stats, "passed_unwatched")
+    );
+    let seen = run.of("Counted").len() as u64;
+    let passed = passed.expect("a number");
+    // An alert may be lost in the queue of an agent that is killed, but no call is both unseen and
+    // uncounted; one that was being answered may be both seen and counted.
+    assert!(
+        seen + passed <= 16_000 + 16 + 2,
+        "{seen} seen, {passed} passed"
+    );
+    assert!(seen > 200, "{seen} seen");
+}
+
+#[test]
+fn what_passes_in_a_gap_is_counted_exactly() {
+    let mut run = Run::start(&[]);
+    run.sees_again();
+    let release = hold_rules(&run);
+    let agent = run.agent();
+    signal(agent, Signal::KILL);
+    until("its end", || state(agent).is_none());
+    assert_eq!(run.open(100, 5, "counted"), all(500));
+    assert_eq!(run.open(7, 1, "secret"), all(7));
+    release();
+    run.next_agent(agent);
+    run.sees_again();
+    let gaps = run.gaps(1);
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(gaps[0].field("tollgate.gap.by_call"), "openat:507");
+    assert_eq!((calls(&gaps), run.of("Counted").len()), (507, 0));
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(0));
+    assert_eq!(*pieces(&stats, "passed_agent_killed"), 507);
+    assert_eq!(*pieces(&stats, "denied_unwatched"), 0);
+}
+
+#[test]
+fn calls_are_refused_while_nobody_watches_if_that_was_asked_for() {
+    let mut run = Run::start(&["--on-agent-death", "deny"]);
+    run.sees_again();
+    let release = hold_rules(&run);
+    let agent = run.agent();
+    signal(agent, Signal::KILL);
+    until("its end", || state(agent).is_none());
+    let refused = Sums {
+        ok: 0,
+        refused: 40,
+        other: 0,
+    };
+    assert_eq!(run.open(10, 4, "counted"), refused);
+    release();
+    run.next_agent(agent);
+    run.sees_again();
+    let gaps = run.gaps(1);
+    assert_eq!(gaps[0].field("tollgate.gap.by_call"), "openat:40");
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(0));
+    assert_eq!(*pieces(&stats, "denied_unwatched"), 40);
+    assert_eq!(*pieces(&stats, "passed_unwatched"), 0);
+    assert_eq!(stats["cur"]["drops"], 0);
+}
+
+#[test]
+fn the_workload_is_killed_with_the_agent_if_that_was_asked_for() {
+    let mut run = Run::start(&["--on-agent-death", "kill"]);
+    run.order(1_000_000, 4, "counted");
+    until("alerts", || run.of("Counted").len() > 10);
+    let workload = run._fixture.program().to_owned();
+    signal(run.agent(), Signal::KILL);
+    let (status, _) = run.end();
+    assert_eq!(status, Some(4), "{}", run.stderr());
+    let stderr = run.stderr();
+    assert!(
+        stderr.contains("the agent process is gone\nhelp: CMD was killed"),
+        "{stderr}"
+    );
+    let lives = || {
+        let entries = fs::read_dir("/proc").expect("procfs").flatten();
+        let mut programs = entries.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());
+        programs.any(|program| program == workload)
+    };
+    assert!(!lives(), "a process of the workload lives");
+}
+
+#[test]
+fn a_stopped_agent_is_replaced_when_calls_wait() {
+    let mut run = Run::start(&["--agent-timeout", "300"]);
+    let agent = run.agent();
+    signal(agent, Signal::STOP);
+    let began = Instant::now();
+    assert_eq!(run.open(3, 2, "counted"), all(6));
+    assert!(
+        began.elapsed() > Duration::from_millis(250),
+        "nobody waited"
+    );
+    run.next_agent(agent);
+    assert!(state(agent).is_none(), "it lives");
+    run.sees_again();
+    let gaps = run.gaps(1);
+    assert_eq!(gaps[0].field("tollgate.gap.cause"), "stopped");
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        pieces(&stats, "passed_agent_stopped").as_u64(),
+        Some(calls(&gaps))
+    );
+}
+
+#[test]
+fn an_agent_that_is_stopped_and_goes_on_in_time_stays() {
+    let mut run = Run::start(&["--agent-timeout", "5000"]);
+    let agent = run.agent();
+    signal(agent, Signal::STOP);
+    run.order(10, 1, "counted");
+    std::thread::sleep(Duration::from_millis(300));
+    signal(agent, Signal::CONT);
+    assert_eq!(run.answer(), all(10));
+    run.sees_again();
+    assert_eq!((run.agent(), run.of("Counted").len()), (agent, 10));
+    let (status, stats) = run.end();
+    assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+}
+
+/// A control group of the unified hierarchy that can be frozen.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        let mount = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+        let group = format!("tollgate-test-{}", std::process::id());
+        let path = Path::new(mount.split(' ').nth(1)?).join(group);
+        fs::create_dir(&path).ok()?;
+        let freezer = Self(path);
+        freezer.0.join("cgroup.freeze").exists().then_some(freezer)
+    }
+
+    fn write(&self, file: &str, text: &str) -> bool {
+        fs::write(self.0.join(file), text).is_ok()
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.write("cgroup.freeze", "0");
+        let parent = self.0.parent().expect("it is a mount point");
+        let members = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        for member in members.lines() {
+            let _ = fs::write(parent.join("cgroup.procs"), member);
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn an_agent_without_a_processor_is_stood_in_for_until_it_has_one() {
+    let freezer = match Freezer::new() {
+        Some(freezer) => freezer,
+        None => e2e::skip!("needs a control group that can be frozen", || {
+            Freezer::new().map_or(Ok("none can be made".to_owned()), |_| {
+                Err("there is one".to_owned())
+            })
+        }),
+    };
+    let mut run = Run::start(&["--agent-timeout", "300"]);
+    let agent = run.agent();
+    assert!(freezer.write("cgroup.procs", &agent.to_string()));
+    assert!(freezer.write("cgroup.freeze", "1"));
+    let frozen = || {
+        let events = fs::read_to_string(freezer.0.join("cgroup.events"));
+        events.is_ok_and(|text| text.contains("frozen 1"))
+    };
+    until("frozen", frozen);
+    assert_eq!(run.open(200, 3, "counted"), all(600));
+    assert!(freezer.write("cgroup.freeze", "0"));
+    run.sees_again();
+    assert_eq!(run.agent(), agent, "it was replaced");
+    let gaps = run.gaps(1);
+    assert_eq!(gaps[0].field("tollgate.gap.cause"), "starved");
+    let seen = run.of("Counted").len() as u64;
+    assert_eq!(calls(&gaps) + seen, 600, "{seen} seen");
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        pieces(&stats, "passed_agent_starved").as_u64(),
+        Some(calls(&gaps))
+    );
+}
+
+#[test]
+fn another_keeper_takes_the_place_of_one_that_was_killed() {
+    let mut run = Run::start(&[]);
+    let (agent, keeper) = (run.agent(), run.keeper());
+    run.order(500, 4, "counted");
+    signal(keeper, Signal::KILL);
+    assert_eq!(run.answer(), all(2000));
+    until("it is told", || {
+        !run.of("Tollgate internal: keeper replaced").is_empty()
+    });
+    assert_ne!(run.keeper(), keeper);
+    // It does all that the first did.
+    signal(agent, Signal::KILL);
+    run.next_agent(agent);
+    run.sees_again();
+    let gaps = run.gaps(1);
+    assert_eq!(gaps.len(), 1);
+    let (status, stats) = run.end();
+    assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(1)));
+    let counted = run.of("Counted").len();
+    assert_eq!(counted, 2000);
+}
+
+#[test]
+fn keeper_and_agent_may_die_at_once() {
+    let mut run = Run::start(&[]);
+    let (agent, keeper) = (run.agent(), run.keeper());
+    run.order(2000, 4, "counted");
+    until("alerts", || run.of("Counted").len() > 100);
+    signal(keeper, Signal::KILL);
+    signal(agent, Signal::KILL);
+    assert_eq!(run.answer(), all(8000));
+    run.next_agent(agent);
+    run.sees_again();
+    assert_eq!(run.gaps(1).len(), 1);
+    let (status, _) = run.end();
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn agents_that_die_again_and_again_are_given_up_and_the_workload_is_not() {
+    let mut run = Run::start(&[]);
+    let mut agent = run.agent();
+    for _ in 0..5 {
+        signal(agent, Signal::KILL);
+        agent = run.next_agent(agent);
+    }
+    signal(agent, Signal::KILL);
+    until("it is told", || {
+        run.stderr().contains("is not started again")
+    });
+    assert_eq!(run.open(50, 4, "counted"), all(200));
+    let (status, _) = run.end();
+    assert_eq!(status, Some(0), "{}", run.stderr());
+    assert!(
+        run.stderr().contains("calls pass unwatched"),
+        "{}",
+        run.stderr()
+    );
+    assert!(
+        run.stderr().contains("200 calls passed unwatched"),
+        "{}",
+        run.stderr()
+    );
+}
+
+#[test]
+fn an_upgrade_loses_and_doubles_no_call() {
+    let mut run = Run::start(&[]);
+    run.order(1500, 8, "counted");
+    let mut agent = run.agent();
+    for round in 1..=3 {
+        until("alerts", || run.of("Counted").len() > 1000 * round);
+        signal(run.keeper(), Signal::USR2);
+        agent = run.next_agent(agent);
+    }
+    assert_eq!(run.answer(), all(12_000));
+    run.sees_again();
+    let upgrades = || run.of("Tollgate internal: agent upgraded").len();
+    until("upgrades are told", || upgrades() == 3);
+    assert_eq!(run.of(GAP), []);
+    assert_eq!(run.of("Counted").len(), 12_000);
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(0));
+    assert_eq!(stats["cur"]["drops"], 0);
+    assert_eq!(*pieces(&stats, "escalation_refused"), 0);
+}
+
+#[test]
+fn an_upgrade_that_fails_leaves_the_agent_at_work() {
+    let mut run = Run::start(&[]);
+    let agent = run.agent();
+    replace(&run.path("rules.yaml"), "- rule: broken\n");
+    signal(run.keeper(), Signal::USR2);
+    until("it is told", || {
+        !run.of("Tollgate internal: upgrade failed").is_empty()
+    });
+    run.sees_again();
+    assert!(state(agent).is_some());
+    let (status, stats) = run.end();
+    assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+}
