@@ -178,8 +178,9 @@ impl Dispatcher {
         self.emit_now(internal_alert(&self.inner.hub.hostname, event));
     }
 
-    /// Raises an internal alert that its caller raises once for each of a bounded number of things,
-    /// so that none may stand for the others.
+    /// Raises an internal alert that is not one of many: the answer to an order, or one that its
+    /// caller raises once for each of a bounded number of things, so that none may stand for the
+    /// others.
     pub fn emit_internal_once(&self, event: Internal) {
         self.emit_now(internal_alert(&self.inner.hub.hostname, event));
     }

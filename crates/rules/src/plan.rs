@@ -5,6 +5,7 @@
 //! too little. To it come the floor of rare security calls and the calls that engines keep state
 //! by.
 
+mod coverage;
 mod explain;
 mod groups;
 mod register;
@@ -20,6 +21,7 @@ use crate::compile::program::{Entry, Node, NodeId, Program};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::engine::Engine;
 
+pub use self::coverage::Unserved;
 pub use self::explain::{CallExplanation, Explanation, RuleExplanation};
 pub use self::groups::MAX_GROUPS;
 

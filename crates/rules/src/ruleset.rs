@@ -32,6 +32,13 @@ impl Ruleset {
         self.sources.locate(span)
     }
 
+    /// Switches off the rules for which `refuse` says so.
+    pub fn disable(&mut self, mut refuse: impl FnMut(&str) -> bool) {
+        for rule in &mut self.rules {
+            rule.enabled &= !refuse(&rule.name);
+        }
+    }
+
     /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {

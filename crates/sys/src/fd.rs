@@ -169,8 +169,7 @@ const BEFORE_CLOSE_RANGE: u32 = 4096;
 
 fn close_range(first: u32, last: u32) -> Result<()> {
     // SAFETY: descriptors are numbers; no memory belongs to them.
-    let result =
-        unsafe { syscall!("close_range", libc::SYS_close_range, first, last, 0_u32) };
+    let result = unsafe { syscall!("close_range", libc::SYS_close_range, first, last, 0_u32) };
     match result {
         Err(error) if error.is(libc::ENOSYS) => {
             for number in first..=last.min(BEFORE_CLOSE_RANGE) {

@@ -13,6 +13,7 @@ mod escalation;
 mod privileges;
 mod pulse;
 mod receiver;
+mod ruling;
 mod tracer;
 mod wake_up;
 mod watchdog;
@@ -23,7 +24,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use abi::Syscall;
-use event::{Credentials, Event, Judge, Lookup, Pid, Plan, Process, Reason, StdioWatch, World};
+use arc_swap::ArcSwap;
+use event::{Credentials, Event, Judge, Lookup, Pid, Plan, Process, StdioWatch, World};
 use sys::notify::{Listener, Notification};
 use sys::signal::{SignalSet, SignalStream};
 
@@ -34,6 +36,8 @@ pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
 use receiver::Receiver;
+use ruling::Ruling;
+pub use ruling::Rulings;
 use tracer::{Tracer, TracerHandle};
 use wake_up::Mode;
 
@@ -150,6 +154,11 @@ impl<J: Judge + 'static> Supervisor<J> {
         Arc::new(move || shared.counters.snapshot())
     }
 
+    /// A handle that replaces the rules.
+    pub fn rulings(&self) -> Rulings<J> {
+        Rulings(Arc::clone(&self.shared))
+    }
+
     /// Whether the last watched process has ended.
     pub fn has_ended(&self) -> bool {
         self.shared.has_ended()
@@ -172,7 +181,7 @@ impl<J: Judge + 'static> Supervisor<J> {
 /// What all threads of a supervisor share.
 pub(crate) struct Shared<J: Judge> {
     pub(crate) listener: Listener,
-    pub(crate) judge: Arc<J>,
+    pub(crate) ruling: ArcSwap<Ruling<J>>,
     pub(crate) world: Arc<dyn World + Send + Sync>,
     pub(crate) tree: Arc<Tree>,
     pub(crate) counters: Counters,
@@ -187,38 +196,18 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) watch_stdio: bool,
     /// Whether it matters what is not a socket, too.
     pub(crate) watch_stdio_any: bool,
-    /// Whether the file of a program has to be looked at when it starts.
-    pub(crate) plan_executable_file: bool,
-    interest: Vec<Interest>,
+    /// By call: whether the filter traps it under some arguments.
+    trapped: Vec<bool>,
     mode: Mutex<Mode>,
     mode_changed: Condvar,
     ended: AtomicBool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Interest {
-    trapped: bool,
-    judged: bool,
-}
-
 impl<J: Judge> Shared<J> {
     fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
-        let mut interest = vec![Interest::default(); Syscall::all().len()];
-        for (syscall, call) in &parts.plan.calls {
-            let judged = call
-                .reasons
-                .iter()
-                .any(|reason| matches!(reason, Reason::Rule(_)));
-            for variant in Syscall::all().filter(|variant| variant.base() == syscall.base()) {
-                interest[variant.index()] = Interest {
-                    trapped: true,
-                    judged,
-                };
-            }
-        }
         Ok(Self {
             listener: parts.listener,
-            judge: parts.judge,
+            ruling: ArcSwap::from_pointee(Ruling::new(parts.judge, &parts.plan)),
             world: parts.world,
             tree: parts.processes.0,
             counters: Counters::default(),
@@ -230,8 +219,7 @@ impl<J: Judge> Shared<J> {
             handing_over: AtomicBool::new(false),
             watch_stdio: parts.plan.stdio != StdioWatch::Off,
             watch_stdio_any: parts.plan.stdio == StdioWatch::Any,
-            plan_executable_file: parts.plan.executable_file,
-            interest,
+            trapped: ruling::by_call(&parts.plan, |_| true),
             mode: Mutex::new(Mode::Single),
             mode_changed: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -248,12 +236,12 @@ impl<J: Judge> Shared<J> {
 
     /// Whether a rule asks for the call; the floor and state keeping do not count.
     pub(crate) fn is_judged(&self, call: &Call) -> bool {
-        self.interest[call.syscall.index()].judged
+        self.ruling.load().judged[call.syscall.index()]
     }
 
     /// Whether the filter traps the call under some arguments.
     pub(crate) fn is_trapped(&self, syscall: Syscall) -> bool {
-        self.interest[syscall.index()].trapped
+        self.trapped[syscall.index()]
     }
 
     pub(crate) fn concerns_stdio(&self, call: &Call) -> bool {

@@ -7,15 +7,17 @@ use bumpalo::Bump;
 use event::{Comm, Event, Image, Judge, Live, Lookup, Outcome, Process, Stage, Weight, World};
 use sys::time::{Clock, now_ns};
 
-use super::Shared;
 use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
+use super::{Ruling, Shared};
 
 /// One thread's way to the judge.
 pub(crate) struct Worker<J: Judge> {
     pub(crate) shared: Arc<Shared<J>>,
-    pub(crate) scratch: J::Scratch,
+    /// The rules that `scratch` belongs to.
+    ruling: Arc<Ruling<J>>,
+    scratch: J::Scratch,
     /// Stands in for the caller until it is worth looking up.
     unnamed: Process,
 }
@@ -33,7 +35,8 @@ pub(crate) struct View<'a> {
 
 impl<J: Judge> Worker<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>) -> Self {
-        let scratch = shared.judge.scratch();
+        let ruling = shared.ruling.load_full();
+        let scratch = ruling.judge.scratch();
         let unnamed = Process::new(
             event::Pid(0),
             event::StartTime(0),
@@ -44,20 +47,33 @@ impl<J: Judge> Worker<J> {
         );
         Self {
             shared,
+            ruling,
             scratch,
             unnamed,
         }
     }
 
+    /// Takes over rules that were loaded since. Between two stages of one call, too: each stage
+    /// judges by itself.
+    fn follow_rules(&mut self) {
+        let ruling = self.shared.ruling.load();
+        if !Arc::ptr_eq(&ruling, &self.ruling) {
+            self.scratch = ruling.judge.scratch();
+            self.ruling = Arc::clone(&ruling);
+        }
+    }
+
     /// Weighs what the call itself says, before anything about the caller is known.
     pub(crate) fn weigh_unnamed(&mut self, view: &View<'_>, stage: Stage) -> Weight {
+        self.follow_rules();
         let image = self.unnamed.image();
         let event = event(&*self.shared.world, view, stage, &self.unnamed, image, 0);
-        self.shared.judge.weigh(&mut self.scratch, &event)
+        self.ruling.judge.weigh(&mut self.scratch, &event)
     }
 
     /// Weighs with the caller known.
     pub(crate) fn weigh_entry(&mut self, view: &View<'_>, process: &Process) -> Weight {
+        self.follow_rules();
         let event = event(
             &*self.shared.world,
             view,
@@ -66,11 +82,12 @@ impl<J: Judge> Worker<J> {
             process.image(),
             0,
         );
-        self.shared.judge.weigh(&mut self.scratch, &event)
+        self.ruling.judge.weigh(&mut self.scratch, &event)
     }
 
     /// Concludes: matches become alerts. `Entry` if the result was not waited for.
     pub(crate) fn conclude(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
+        self.follow_rules();
         let shared = &*self.shared;
         let number = shared.events.fetch_add(1, Ordering::Relaxed) + 1;
         let event = event(
@@ -81,7 +98,7 @@ impl<J: Judge> Worker<J> {
             process.image(),
             number,
         );
-        let undecided = shared.judge.conclude(&mut self.scratch, &event);
+        let undecided = self.ruling.judge.conclude(&mut self.scratch, &event);
         if undecided > 0 {
             shared
                 .counters
@@ -151,7 +168,7 @@ impl<J: Judge> Worker<J> {
         match outcome {
             Outcome::Returned(0) => {
                 // Now, because a child may ask for its parent's program after the parent's end.
-                let with_file = self.shared.plan_executable_file;
+                let with_file = self.shared.ruling.load().executable_file;
                 let image = world.image_at_exec(process, now_ns(Clock::Real), with_file);
                 let comm = live.comm.get_or_init(|| world.comm(process));
                 let comm = match comm {

@@ -74,9 +74,10 @@ fn supervise(first: First<'_>) -> Result<(), Message> {
         callers_mask: first.callers_mask,
     };
     let ends = first.ends;
-    let waiter =
-        sys::clone::clone_child(CloneFlags::FILES, || waiter::run(launch, &page, board, ends))
-            .map_err(not_ready)?;
+    let waiter = sys::clone::clone_child(CloneFlags::FILES, || {
+        waiter::run(launch, &page, board, ends)
+    })
+    .map_err(not_ready)?;
     signals::outlive_command().map_err(not_ready)?;
     board.set_pid(word::WAITER_PID, waiter);
     let waiter_process = sys::pidfd::open(waiter).map_err(not_ready)?;
@@ -98,7 +99,12 @@ fn supervise(first: First<'_>) -> Result<(), Message> {
 }
 
 /// Runs an agent that takes over from another. Answers with the program's exit status.
-pub(super) fn resumed(common: &Common, generation: u64, listener: Listener, prepare: Prepare) -> i32 {
+pub(super) fn resumed(
+    common: &Common,
+    generation: u64,
+    listener: Listener,
+    prepare: Prepare,
+) -> i32 {
     let board = &common.board;
     board.set_agent_pid(generation, std::process::id().cast_signed());
     // An agent that may open too little says so itself.
@@ -172,11 +178,7 @@ fn raise_descriptor_limit() -> sys::Result<()> {
 }
 
 /// Waits until the command has installed its filter.
-fn listener(
-    page: &SharedPage,
-    waiter: &OwnedFd,
-    messages: &Receiver,
-) -> Result<Listener, Message> {
+fn listener(page: &SharedPage, waiter: &OwnedFd, messages: &Receiver) -> Result<Listener, Message> {
     let deadline = Instant::now() + LISTENER_DEADLINE;
     loop {
         // First, so that what the waiter left behind when it ended is seen below.

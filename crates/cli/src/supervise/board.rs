@@ -398,7 +398,10 @@ mod tests {
         let file = std::os::fd::AsFd::as_fd(&file);
         let again = Board::open(file).expect("memory").expect("this layout");
         assert_eq!((again.agent_pid(1), again.agent_pid(2)), (42, 0));
-        assert_eq!((again.state(3), again.order(2)), (State::Ready, Order::HandOver));
+        assert_eq!(
+            (again.state(3), again.order(2)),
+            (State::Ready, Order::HandOver)
+        );
         assert_eq!(again.end(), Some(Message::Ended(137)));
         board.set(word::LAYOUT, LAYOUT + 1);
         assert!(Board::open(file).expect("memory").is_none());
@@ -427,7 +430,10 @@ mod tests {
         assert_eq!(table.refusal(1, 2), None);
         assert!(table.refuse(1, 2, 13));
         assert!(table.refuse(1, 3, 1));
-        assert_eq!((table.refusal(1, 2), table.refusal(1, 3)), (Some(13), Some(1)));
+        assert_eq!(
+            (table.refusal(1, 2), table.refusal(1, 3)),
+            (Some(13), Some(1))
+        );
         assert_eq!(table.refusal(2, 2), None);
         assert!((0..DENY_LIMIT as u32 - 2).all(|nr| table.refuse(9, nr, 1)));
         assert!(!table.refuse(10, 0, 1));

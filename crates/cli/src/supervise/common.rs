@@ -87,8 +87,14 @@ impl Common {
 
     /// From the numbers of those descriptors. `None`: they are of another version of this program.
     pub(super) fn open(numbers: &[i32]) -> sys::Result<Option<(Self, Listener)>> {
-        let mut copies = numbers.iter().map(|number| sys::fd::duplicate_number(*number));
-        let mut next = || copies.next().unwrap_or_else(|| sys::fd::duplicate_number(-1));
+        let mut copies = numbers
+            .iter()
+            .map(|number| sys::fd::duplicate_number(*number));
+        let mut next = || {
+            copies
+                .next()
+                .unwrap_or_else(|| sys::fd::duplicate_number(-1))
+        };
         let board_file = next()?;
         let Some(board) = Board::open(board_file.as_fd())? else {
             return Ok(None);
@@ -106,7 +112,13 @@ impl Common {
         };
         let listener = Listener::new(next()?);
         let front_pid = common.board.pid(super::board::word::FRONT_PID);
-        Ok(Some((Self { front_pid, ..common }, listener)))
+        Ok(Some((
+            Self {
+                front_pid,
+                ..common
+            },
+            listener,
+        )))
     }
 }
 

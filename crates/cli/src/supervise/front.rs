@@ -20,7 +20,11 @@ use super::{Failure, Prepare, agent, orphans};
 const KEEPERS: u32 = 16;
 
 /// Makes the keeper, which makes the agent, then stands for the command until it has ended.
-pub(super) fn run(path: &std::ffi::OsStr, policy: Policy, prepare: Prepare) -> Result<i32, Failure> {
+pub(super) fn run(
+    path: &std::ffi::OsStr,
+    policy: Policy,
+    prepare: Prepare,
+) -> Result<i32, Failure> {
     check_proc()?;
     let (common, ends) = Common::create().map_err(Failure::io("make a pipe"))?;
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));

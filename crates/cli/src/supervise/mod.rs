@@ -112,8 +112,7 @@ pub(crate) struct Prepared {
 }
 
 /// Reads rules and configuration, in the agent; told whether it takes over.
-pub(crate) type Prepare =
-    Box<dyn FnOnce(bool) -> Result<Prepared, crate::failure::Failure>>;
+pub(crate) type Prepare = Box<dyn FnOnce(bool) -> Result<Prepared, crate::failure::Failure>>;
 
 /// Runs a command under the filter and returns its exit status as a shell would say it.
 ///
@@ -134,7 +133,10 @@ pub(crate) fn run(name: &OsStr, policy: Policy, prepare: Prepare) -> Result<i32,
 /// If the descriptors are not what a keeper gives.
 pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
     let numbers: Result<Vec<i32>, _> = order.split(',').map(str::parse).collect();
-    let Some((generation, descriptors)) = numbers.ok().as_deref().and_then(<[i32]>::split_first)
+    let Some((generation, descriptors)) = numbers
+        .ok()
+        .as_deref()
+        .and_then(<[i32]>::split_first)
         .map(|(generation, descriptors)| (*generation, descriptors.to_vec()))
     else {
         return Err(Failure::Order);

@@ -47,8 +47,15 @@ impl<'a> Relay<'a> {
 
     /// What to poll for; see [`Relay::next`].
     pub(super) fn polled(&self) -> Vec<PollFd<'_>> {
-        let mut polled = vec![PollFd::new(self.common.from_waiter.file().as_fd(), poll::IN)];
-        polled.extend(self.waiter.as_ref().map(|fd| PollFd::new(fd.as_fd(), poll::IN)));
+        let mut polled = vec![PollFd::new(
+            self.common.from_waiter.file().as_fd(),
+            poll::IN,
+        )];
+        polled.extend(
+            self.waiter
+                .as_ref()
+                .map(|fd| PollFd::new(fd.as_fd(), poll::IN)),
+        );
         if !self.is_front_gone {
             polled.push(PollFd::new(self.common.front.as_fd(), poll::IN));
         }
@@ -68,7 +75,12 @@ impl<'a> Relay<'a> {
         }
         if is_waiter_gone {
             // One that was killed with its reader.
-            return Some(self.common.board.end().map_or(News::WaiterGone, News::Message));
+            return Some(
+                self.common
+                    .board
+                    .end()
+                    .map_or(News::WaiterGone, News::Message),
+            );
         }
         (!self.is_front_gone && has_ended(&self.common.front)).then_some(News::FrontGone)
     }

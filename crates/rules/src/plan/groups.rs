@@ -1,6 +1,6 @@
 //! Alternatives of register tests, kept few and short.
 
-use abi::{RegisterTest, TestOp};
+use abi::{RegisterTest, TestOp, TestWidth};
 
 use super::register::{Groups, always};
 
@@ -74,9 +74,41 @@ fn order(op: TestOp) -> (u8, u64) {
     }
 }
 
-/// Whether `wide` holds whenever `narrow` does: it asks for nothing that `narrow` does not.
-fn covers(wide: &[RegisterTest], narrow: &[RegisterTest]) -> bool {
-    wide.iter().all(|test| narrow.contains(test))
+/// Whether `wide` holds whenever `narrow` does, as far as single tests tell.
+pub(super) fn covers(wide: &[RegisterTest], narrow: &[RegisterTest]) -> bool {
+    let is_implied = |test: &RegisterTest| narrow.iter().any(|known| implies(known, test));
+    wide.iter().all(is_implied)
+}
+
+/// Whether `then` holds whenever `test` does.
+fn implies(test: &RegisterTest, then: &RegisterTest) -> bool {
+    if test == then {
+        return true;
+    }
+    if (test.arg, test.width) != (then.arg, then.width) {
+        return false;
+    }
+    let compared = match test.width {
+        TestWidth::Full64 => u64::MAX,
+        TestWidth::Low32 => u64::from(u32::MAX),
+    };
+    let (has, wants) = (test.value & compared, then.value & compared);
+    match (test.op, then.op) {
+        (TestOp::Eq, _) => {
+            let mut args = [0; 6];
+            args.get_mut(usize::from(test.arg)).is_some_and(|arg| {
+                *arg = has;
+                true
+            }) && then.holds(&args)
+        }
+        (TestOp::AllBits, TestOp::AllBits) => has & wants == wants,
+        (TestOp::AllBits, TestOp::AnyBit) => has & wants != 0,
+        (TestOp::AnyBit, TestOp::AnyBit) => has & !wants == 0,
+        (TestOp::NoBit, TestOp::NoBit) => has & wants == wants,
+        (TestOp::Ge, TestOp::Ge) => has >= wants,
+        (TestOp::Le, TestOp::Le) => has <= wants,
+        _ => false,
+    }
 }
 
 /// Whether two tests of a group exclude each other.

@@ -9,6 +9,7 @@ mod channels;
 mod orders;
 mod pidfile;
 mod program;
+mod reload;
 mod reports;
 mod services;
 mod sink;
@@ -66,7 +67,12 @@ fn policy(args: &Run) -> Policy {
 /// Reads rules and configuration and opens files.
 fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
     let command = program::command(&args.command, resumes)?;
-    let config = configuration(&args)?;
+    let (config, warnings) = configuration(&args)?;
+    if !args.quiet {
+        for warning in warnings {
+            terminal::complain(&format!("tollgate: warning: {warning}\n"));
+        }
+    }
     let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
     let (judge, plan) = loaded.compile(&engine_options(&config), sink.clone());
@@ -92,9 +98,10 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
         stats,
         stats_interval: Duration::from_millis(args.stats_interval),
         pidfile: args.pidfile.as_deref().map(Pidfile::create).transpose()?,
-        container_id: args.container_id,
+        container_id: args.container_id.clone(),
         output_timeout: channels::timeout(&config),
         quiet: args.quiet,
+        config: Box::new(move || configuration(&args).map(|(config, _)| config)),
     };
     Ok(supervise::Prepared {
         command,
@@ -119,18 +126,13 @@ fn check_engine(engine: Engine) -> Result<(), Failure> {
 }
 
 /// The configuration file with `-o` and the other options over it.
-fn configuration(args: &Run) -> Result<Config, Failure> {
+fn configuration(args: &Run) -> Result<(Config, Vec<String>), Failure> {
     let (mut config, warnings) = config::load(args.config.as_deref(), &args.options)?;
-    if !args.quiet {
-        for warning in warnings {
-            terminal::complain(&format!("tollgate: warning: {warning}\n"));
-        }
-    }
     config.json_output |= args.json;
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
-    Ok(config)
+    Ok((config, warnings))
 }
 
 fn engine_options(config: &Config) -> EngineOptions {

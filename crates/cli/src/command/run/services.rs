@@ -16,8 +16,9 @@ use rules::{AlertValue, Engine, Priority};
 
 use super::orders;
 use super::pidfile::Pidfile;
-use super::sink::DeferredSink;
+use super::reload::{ConfigSource, Matched, Reloader};
 use super::reports;
+use super::sink::DeferredSink;
 use crate::supervise::{Board, Cause, Listening, Report, Services, Start, signals};
 use crate::terminal;
 
@@ -26,6 +27,8 @@ pub(super) struct Blueprint {
     pub(super) judge: Engine,
     pub(super) plan: Plan,
     pub(super) sink: DeferredSink,
+    /// Where the rules are named, for when they are loaded again.
+    pub(super) config: ConfigSource,
     pub(super) outputs: Prepared,
     pub(super) stats: Option<StatsFile>,
     pub(super) stats_interval: Duration,
@@ -50,7 +53,6 @@ impl Blueprint {
         let signals = signals::orders().context("cannot wait for signals")?;
         let dispatcher = self.outputs.start()?;
         self.sink.connect(dispatcher.clone());
-        let judge = Arc::new(self.judge);
         let processes = Processes::new(listening.transparent)?;
         if listening.is_resumed {
             processes.adopt();
@@ -67,17 +69,25 @@ impl Blueprint {
         let world = LiveWorld::new(options, Arc::new(processes.clone()))?;
         let parts = Parts {
             listener: listening.listener,
-            plan: self.plan,
-            judge: Arc::clone(&judge),
+            plan: self.plan.clone(),
+            judge: Arc::new(self.judge),
             world: Arc::new(world),
             processes,
             notices: Arc::new(Announcer(dispatcher.clone())),
         };
         let pulse = Arc::clone(board.pulse(listening.generation));
-        let supervisor = Supervisor::start_watched(parts, pulse)
-            .context("cannot start the engine notify")?;
-        // Rules and configuration are read once.
-        orders::follow(signals, dispatcher.clone(), || ())?;
+        let supervisor =
+            Supervisor::start_watched(parts, pulse).context("cannot start the engine notify")?;
+        let matched = Arc::new(Matched::new(supervisor.rulings()));
+        let reloader = Reloader {
+            config: self.config,
+            installed: self.plan,
+            sink: self.sink,
+            rulings: supervisor.rulings(),
+            matched: Arc::clone(&matched),
+            dispatcher: dispatcher.clone(),
+        };
+        orders::follow(signals, dispatcher.clone(), move || reloader.reload())?;
         if let Some(pidfile) = &mut self.pidfile {
             pidfile.write().context("cannot write the pid file")?;
         }
@@ -85,8 +95,7 @@ impl Blueprint {
         let on_problem: OnProblem = Arc::new(move |problem: &str| complain(quiet, problem));
         let stats = self.stats.map(|file| {
             let counters = supervisor.counter_source();
-            let judge = Arc::clone(&judge);
-            let source = move || snapshot(&counters(), &judge, &board);
+            let source = move || snapshot(&counters(), &matched, &board);
             file.start(
                 self.stats_interval,
                 Arc::new(source),
@@ -173,7 +182,7 @@ impl Notices for Announcer {
 /// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
 /// caller waits until its call was looked at. What the keeper let pass while there was no agent is
 /// dropped, though; what it refused is not, because it did not happen.
-fn snapshot(counters: &CounterSnapshot, judge: &Engine, board: &Board) -> Snapshot {
+fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Snapshot {
     let counters = &counters.plus(&board.past());
     let passed = |cause| board.passed(cause);
     let passed_unwatched = Cause::ALL.into_iter().map(passed).sum();
@@ -211,7 +220,7 @@ fn snapshot(counters: &CounterSnapshot, judge: &Engine, board: &Board) -> Snapsh
             ("passed_agent_starved", passed(Cause::Starved)),
             ("passed_agent_gone", passed(Cause::Gone)),
             ("denied_unwatched", board.denied()),
-            ("matched", judge.matches().map(|(_, matches)| matches).sum()),
+            ("matched", matched.total()),
         ],
     }
 }

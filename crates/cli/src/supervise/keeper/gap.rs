@@ -208,7 +208,10 @@ impl<'a> Gap<'a> {
 
     /// Says how many calls nobody watched, where no agent will.
     pub(super) fn say_totals(&self) {
-        let passed: u64 = Cause::ALL.iter().map(|cause| self.board.passed(*cause)).sum();
+        let passed: u64 = Cause::ALL
+            .iter()
+            .map(|cause| self.board.passed(*cause))
+            .sum();
         let denied = self.board.denied();
         eprintln!("tollgate: {passed} calls passed unwatched, {denied} were refused unwatched");
     }

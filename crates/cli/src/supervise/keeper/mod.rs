@@ -490,8 +490,13 @@ impl Keeper<'_> {
         };
         let vitals = board.pulse(generation).vitals();
         let is_waited_for = is_readable(listener.as_fd(), Duration::ZERO);
-        self.stall
-            .look(vitals, is_waited_for, limit, self.policy.limit / LOOKS, self.agent.pid)
+        self.stall.look(
+            vitals,
+            is_waited_for,
+            limit,
+            self.policy.limit / LOOKS,
+            self.agent.pid,
+        )
     }
 
     /// Answers calls until the agent makes progress. One that does not for long is replaced.

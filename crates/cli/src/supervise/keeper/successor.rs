@@ -132,7 +132,16 @@ mod tests {
         let words = ["tollgate", "run", "-q", "--", "sh", "-c", "x"];
         let array = arguments(words.map(OsString::from).to_vec(), "1,5");
         let text: Vec<_> = array.strings().iter().map(|word| word.to_str()).collect();
-        let expected = ["tollgate", "run", "--resume=1,5", "-q", "--", "sh", "-c", "x"];
+        let expected = [
+            "tollgate",
+            "run",
+            "--resume=1,5",
+            "-q",
+            "--",
+            "sh",
+            "-c",
+            "x",
+        ];
         assert_eq!(text, expected.map(Ok));
     }
 }

@@ -85,7 +85,8 @@ fn children(of: i32) -> Vec<i32> {
     lists
         .flat_map(|list| {
             let pids = list.split_ascii_whitespace();
-            pids.filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+            pids.filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<i32>>()
         })
         .collect()
 }

@@ -1,0 +1,62 @@
+//! What the loaded rules ask of the engine. Replaced as a whole when rules are loaded anew.
+
+use std::sync::Arc;
+
+use abi::Syscall;
+use event::{Judge, Plan, Reason};
+
+use super::Shared;
+
+/// A judge and what follows from its plan for calls that are trapped already. What the filter
+/// traps, and the state that is kept to judge later calls by, stay those of the first plan.
+pub(crate) struct Ruling<J> {
+    pub(crate) judge: Arc<J>,
+    /// By call: whether a rule asks for it.
+    pub(crate) judged: Vec<bool>,
+    /// Whether the file of a program has to be looked at when it starts.
+    pub(crate) executable_file: bool,
+}
+
+impl<J> Ruling<J> {
+    pub(crate) fn new(judge: Arc<J>, plan: &Plan) -> Self {
+        let by_rule = |reason: &Reason| matches!(reason, Reason::Rule(_));
+        Self {
+            judge,
+            judged: by_call(plan, |call| call.reasons.iter().any(by_rule)),
+            executable_file: plan.executable_file,
+        }
+    }
+}
+
+/// A table of calls, with all variants of each, filled for the calls of a plan.
+pub(crate) fn by_call(plan: &Plan, tell: impl Fn(&event::CallPlan) -> bool) -> Vec<bool> {
+    let mut table = vec![false; Syscall::all().len()];
+    for (syscall, call) in &plan.calls {
+        for variant in Syscall::all().filter(|variant| variant.base() == syscall.base()) {
+            table[variant.index()] |= tell(call);
+        }
+    }
+    table
+}
+
+/// Replaces the rules of a running engine.
+pub struct Rulings<J: Judge>(pub(super) Arc<Shared<J>>);
+
+impl<J: Judge> Rulings<J> {
+    /// Judges every event from now on by other rules: calls that are being looked at this moment,
+    /// too. The rules must need nothing that the installed filter does not trap.
+    pub fn replace(&self, judge: Arc<J>, plan: &Plan) {
+        self.0.ruling.store(Arc::new(Ruling::new(judge, plan)));
+    }
+
+    /// The rules in force.
+    pub fn judge(&self) -> Arc<J> {
+        Arc::clone(&self.0.ruling.load().judge)
+    }
+}
+
+impl<J: Judge> Clone for Rulings<J> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}

@@ -1,0 +1,133 @@
+//! Loading rules anew while the command runs.
+//!
+//! The filter of the workload cannot be replaced, so rules that it serves are taken over and the
+//! others refused by name. Whatever goes wrong leaves the rules in force as they are and says so.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use capture::notify::Rulings;
+use event::Plan;
+use outputs::{Dispatcher, Internal};
+use rules::plan::Unserved;
+use rules::{AlertValue, Engine, Priority};
+
+use super::engine_options;
+use super::sink::DeferredSink;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::rule_files;
+
+/// Reads the configuration again.
+pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send>;
+
+/// Everything that loading rules takes.
+pub(super) struct Reloader {
+    pub(super) config: ConfigSource,
+    /// What the filter was compiled from.
+    pub(super) installed: Plan,
+    pub(super) sink: DeferredSink,
+    pub(super) rulings: Rulings<Engine>,
+    pub(super) matched: Arc<Matched>,
+    pub(super) dispatcher: Dispatcher,
+}
+
+impl Reloader {
+    /// Loads the rules that the configuration names now.
+    pub(super) fn reload(&self) {
+        match self.load() {
+            Ok((count, refused)) => self.announce(count, &refused),
+            Err(failure) => self.dispatcher.emit_internal_once(Internal {
+                rule: "Tollgate internal: rules not loaded",
+                priority: Priority::Error,
+                message: format!(
+                    "the rules in force stay: {}",
+                    failure.render().trim_end().replace('\n', " ")
+                ),
+                fields: Vec::new(),
+            }),
+        }
+    }
+
+    fn load(&self) -> Result<(usize, Vec<Unserved>), Failure> {
+        let config = (self.config)()?;
+        let options = engine_options(&config);
+        let mut loaded = rule_files::load(&config.rules_files);
+        let (mut judge, mut plan) = loaded.compile(&options, self.sink.clone());
+        loaded.usable()?;
+        let refused = judge.unserved(&self.installed);
+        if !refused.is_empty() {
+            let is_refused = |name: &str| refused.iter().any(|rule| &*rule.rule == name);
+            loaded.ruleset.disable(is_refused);
+            (judge, plan) = loaded.compile(&options, self.sink.clone());
+        }
+        let count = judge.matches().count();
+        self.matched.retire(self.rulings.judge());
+        self.rulings.replace(Arc::new(judge), &plan);
+        Ok((count, refused))
+    }
+
+    fn announce(&self, count: usize, refused: &[Unserved]) {
+        let noun = if count == 1 { "rule" } else { "rules" };
+        self.dispatcher.emit_internal_once(Internal {
+            rule: "Tollgate internal: rules loaded",
+            priority: Priority::Notice,
+            message: format!("{count} {noun} in force, {} refused", refused.len()),
+            fields: vec![
+                ("tollgate.rules", AlertValue::Uint(count as u64)),
+                ("tollgate.refused", AlertValue::Uint(refused.len() as u64)),
+            ],
+        });
+        for Unserved { rule, calls } in refused {
+            let calls = calls.iter().copied().collect::<Vec<_>>().join(", ");
+            self.dispatcher.emit_internal_once(Internal {
+                rule: "Tollgate internal: rule refused",
+                priority: Priority::Error,
+                message: format!(
+                    "rule {rule} needs calls that the filter of the running command lets pass \
+                     ({calls}); it comes into force when the command is started again"
+                ),
+                fields: vec![
+                    ("tollgate.rule", AlertValue::Text(rule.to_string())),
+                    ("tollgate.calls", AlertValue::Text(calls)),
+                ],
+            });
+        }
+    }
+}
+
+/// How often rules have matched, over all sets of rules.
+pub(super) struct Matched {
+    rulings: Rulings<Engine>,
+    retired: Mutex<Retired>,
+}
+
+#[derive(Default)]
+struct Retired {
+    /// Of sets that nothing judges by any more.
+    total: u64,
+    /// The set before the one in force: an event may just be concluded by it.
+    last: Option<Arc<Engine>>,
+}
+
+impl Matched {
+    pub(super) fn new(rulings: Rulings<Engine>) -> Self {
+        let retired = Mutex::default();
+        Self { rulings, retired }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = retired.last.as_deref().map_or(0, matches);
+        retired.total + last + matches(&self.rulings.judge())
+    }
+
+    fn retire(&self, engine: Arc<Engine>) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.total += retired.last.as_deref().map_or(0, matches);
+        retired.last = Some(engine);
+    }
+}
+
+fn matches(engine: &Engine) -> u64 {
+    engine.matches().map(|(_, matches)| matches).sum()
+}

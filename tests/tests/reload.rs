@@ -1,0 +1,125 @@
+//! Rules are loaded anew while the command runs: those that the filter of the command serves come
+//! into force at once, the others are refused by name, and broken ones change nothing.
+
+use std::time::Duration;
+
+use e2e::{Watch, Watched};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn opens(rule: &str, file: &str) -> String {
+    format!(
+        "- rule: {rule}\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /{file}\n  \
+         output: opened %fd.name\n  priority: WARNING\n"
+    )
+}
+
+const MAKES: &str = "\
+- rule: Makes a folder
+  desc: d
+  condition: evt.type in (mkdir, mkdirat)
+  output: made
+  priority: WARNING
+";
+
+/// Orders the agent to reload, `said` being what the last line of the reload says.
+fn reload(file: &str, said: &str) -> String {
+    format!(
+        "cp {file} rules.yaml; n=$(grep -c '{said}' alerts); kill -HUP $(cat pid)
+         while [ $(grep -c '{said}' alerts) = $n ]; do sleep 0.01; done
+         "
+    )
+}
+
+fn run(script: &str, files: &[(&str, &str)]) -> Watched {
+    let watch = Watch::script("").limit(LIMIT);
+    let work = watch.scratch().path().join("work");
+    std::fs::create_dir_all(&work).expect("the scratch folder is writable");
+    for (name, text) in files.iter().chain(&[("one", ""), ("two", "")]) {
+        std::fs::write(work.join(name), text).expect("the scratch folder is writable");
+    }
+    let at = |name: &str| work.join(name).display().to_string();
+    let script = format!("cd {}\n{script}", work.display());
+    watch
+        .option("-r")
+        .option(at("rules.yaml"))
+        .option("-P")
+        .option(at("pid"))
+        .option("-o")
+        .option("file_output.enabled=true")
+        .option("-o")
+        .option(format!("file_output.filename={}", at("alerts")))
+        .command(["sh", "-c", &script].map(str::to_owned))
+        .run()
+}
+
+#[test]
+fn rules_that_the_filter_serves_come_into_force_and_others_are_refused() {
+    let before = opens("First", "one");
+    let after = opens("Second", "two") + MAKES;
+    let script = String::from(": < one; : < two\n")
+        + &reload("after.yaml", "Makes a folder needs calls")
+        + ": < one; : < two; mkdir three";
+    let watched = run(&script, &[("rules.yaml", &before), ("after.yaml", &after)]);
+    let story = watched.story();
+    assert_eq!(watched.code(), 0, "{story}");
+    assert_eq!(watched.of("First").len(), 1, "{story}");
+    assert_eq!(watched.of("Second").len(), 1, "{story}");
+    assert!(watched.of("Makes a folder").is_empty(), "{story}");
+    let refused = watched.of("Tollgate internal: rule refused");
+    let [refused] = refused[..] else {
+        panic!("{story}")
+    };
+    assert!(refused.output.contains("Makes a folder"), "{story}");
+    assert!(refused.output.contains("mkdir"), "{story}");
+    assert_eq!(watched.of("Tollgate internal: rules loaded").len(), 1);
+    // Both sets count.
+    let stats = watched.stats.as_ref().expect("a stats file was asked for");
+    assert_eq!(stats["pieces"]["matched"], 2, "{story}");
+}
+
+#[test]
+fn broken_rules_leave_those_in_force() {
+    let before = opens("First", "one");
+    let broken = before.replace("fd.name", "fd.nam");
+    let script = reload("broken.yaml", "the rules in force stay")
+        + &reload("missing", "the rules in force stay")
+        + ": < one; : < two";
+    let script = script.replace("cp missing rules.yaml", "rm rules.yaml");
+    let watched = run(
+        &script,
+        &[("rules.yaml", &before), ("broken.yaml", &broken)],
+    );
+    let story = watched.story();
+    assert_eq!(watched.code(), 0, "{story}");
+    assert_eq!(watched.of("First").len(), 1, "{story}");
+    let complaints = watched.of("Tollgate internal: rules not loaded");
+    assert_eq!(complaints.len(), 2, "{story}");
+    assert!(complaints[0].output.contains("fd.nam"), "{story}");
+    assert!(complaints[1].output.contains("rules.yaml"), "{story}");
+}
+
+#[test]
+fn a_wider_set_of_the_same_calls_is_taken_over_again_and_again() {
+    let (narrow, wide) = (
+        opens("First", "one"),
+        opens("First", "one") + &opens("Second", "two"),
+    );
+    let mut script = String::new();
+    for _ in 0..20 {
+        script += &reload("narrow.yaml", "1 rule in force");
+        script += ": < two; : < one\n";
+        script += &reload("wide.yaml", "2 rules in force");
+        script += ": < two; : < one\n";
+    }
+    let files = [
+        ("rules.yaml", &*wide),
+        ("narrow.yaml", &*narrow),
+        ("wide.yaml", &*wide),
+    ];
+    let watched = run(&script, &files);
+    let story = watched.story();
+    assert_eq!(watched.code(), 0, "{story}");
+    assert_eq!(watched.of("First").len(), 40, "{story}");
+    assert_eq!(watched.of("Second").len(), 20, "{story}");
+}
