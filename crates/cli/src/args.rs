@@ -92,7 +92,8 @@ pub(crate) enum OnAgentDeath {
 #[command(
     after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
                         and stdout stays open for their alerts. Signals to this process go to \
-                        CMD; the agent (-P FILE) reopens its outputs on SIGUSR1 and SIGHUP."
+                        CMD; the agent (-P FILE) reopens its outputs on SIGUSR1, and on SIGHUP loads \
+                        the rules anew, too."
 )]
 pub(crate) struct Run {
     /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
