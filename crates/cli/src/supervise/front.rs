@@ -336,7 +336,8 @@ impl Front<'_> {
             board.agent_pid(1),
             board.pid(word::KEEPER_PID),
         ];
-        signal.code == SI_USER && ours.contains(&signal.pid)
+        // 0 is whoever is outside of this pid namespace, and an agent that has not been yet.
+        signal.code == SI_USER && signal.pid != 0 && ours.contains(&signal.pid)
     }
 
     /// The command was stopped: so is this process, as the caller's job control expects. Whoever
