@@ -490,6 +490,8 @@ fn an_agent_without_a_processor_is_stood_in_for_until_it_has_one() {
     until("frozen", frozen);
     assert_eq!(run.open(200, 3, "counted"), all(600));
     assert!(freezer.write("cgroup.freeze", "0"));
+    // The keeper answers until it sees that the agent is scheduled, which is what the gap tells.
+    run.gaps(1);
     run.sees_again();
     assert_eq!(run.agent(), agent, "it was replaced");
     let gaps = run.gaps(1);

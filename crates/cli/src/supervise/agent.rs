@@ -225,6 +225,7 @@ fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> b
     let mut reporter = Reporter::new(board, generation);
     loop {
         bell.hush();
+        reporter.report(services.as_ref());
         if board.order(generation) == Order::HandOver {
             services.hand_over();
             board.set_state(generation, State::HandedOver);
@@ -232,7 +233,6 @@ fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> b
             services.finish();
             return false;
         }
-        reporter.report(services.as_ref());
         if let Some(listening) = &mut relay {
             if let Some(news) = listening.next() {
                 if let Some(end) = listening.pass_on(news) {

@@ -136,6 +136,7 @@ fn keep(common: &Common, source: Source<'_>, policy: Policy) -> i32 {
         upgrade: None,
         unswept: None,
         stall: Stall::default(),
+        fruitless: 0,
     };
     while keeper.step() == Next::GoOn {}
     common.board.set(word::KEEPER_DONE, 1);
@@ -216,6 +217,8 @@ struct Keeper<'a> {
     /// What a dead agent may hold still.
     unswept: Option<Unswept>,
     stall: Stall,
+    /// How often in a row the agent was scheduled again and did not receive.
+    fruitless: u32,
 }
 
 impl Keeper<'_> {
@@ -404,6 +407,7 @@ impl Keeper<'_> {
         self.agent = Agent::new(successor.pid());
         self.agent.status = successor.status();
         self.stall = Stall::default();
+        self.fruitless = 0;
     }
 
     /// Records a death; whether there were too many.
@@ -520,14 +524,26 @@ impl Keeper<'_> {
             self.common.keeper_bell.hush();
             self.read_signals();
             self.reap();
-            let progress = board.pulse(generation).vitals().progress;
-            if self.agent.has_ended() || progress != before.progress {
+            let vitals = board.pulse(generation).vitals();
+            if vitals.progress != before.progress {
+                self.fruitless = 0;
+                break;
+            }
+            // It is scheduled again. If that does not make it receive, this begins anew.
+            if vitals.ticks != before.ticks {
+                self.fruitless += 1;
+                break;
+            }
+            if self.agent.has_ended() {
                 break;
             }
             if now_ns(Clock::Monotonic) > limit {
                 self.agent.kill(Cause::Starved);
                 break;
             }
+        }
+        if self.fruitless >= STARVED_LIMITS {
+            self.agent.kill(Cause::Starved);
         }
         gap.end();
         self.stall = Stall::default();
