@@ -172,6 +172,35 @@ fn redis_keeps_every_key() {
 }
 
 #[test]
+fn node_reads_files_starts_processes_and_serves() {
+    if !installed("node") {
+        skip!("needs nodejs", || Ok(String::from(
+            "node is in no folder of PATH"
+        )));
+    }
+    Workload {
+        script: "node.sh",
+        calls: 500,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn podman_runs_containers() {
+    need_root!();
+    need_slow!();
+    Workload {
+        script: "podman.sh",
+        identities: &[Identity::Root],
+        calls: 2000,
+        rules: &[RUNS_FROM_TMP],
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
 fn nginx_answers_twenty_thousand_requests() {
     need_slow!();
     let arguments = || [free_port().to_string(), "20000".to_owned()];
