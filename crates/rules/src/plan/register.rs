@@ -185,6 +185,10 @@ fn param(
                 Style::Bits => None,
             }
         }
+        // Printed as names, with those of file types among them.
+        (Source::Param, ParamType::Mode) if wanted => {
+            flag_names(atom, &abi::flags::MODE, Register::of(call, arg, false)?)
+        }
         _ => None,
     }
 }

@@ -173,7 +173,7 @@ impl Case {
             _ => result,
         };
         let opened = matches!(source, DescriptorSource::Opened { .. });
-        let late = stage >= Stage::Entry;
+        let late = stage >= Stage::Descriptor;
         let name = match (opened, &self.text) {
             (true, _) if stage == Stage::Registers => Name::None,
             (true, None) => Name::Unreadable,
@@ -232,7 +232,7 @@ impl Case {
         };
         let later = |from: Stage, known| if stage >= from { known } else { Known::NotYet };
         Socket {
-            transport: if stage >= Stage::Entry {
+            transport: if stage >= Stage::Descriptor {
                 Known::Yes(Transport::Tcp)
             } else {
                 Known::NotYet
