@@ -333,7 +333,9 @@ fn what_passes_in_a_gap_is_counted_exactly() {
     let release = hold_rules(&run);
     let agent = run.agent();
     signal(agent, Signal::KILL);
-    until("its end", || state(agent).is_none());
+    // Until it is reaped: a receiver may take a call while its process is ending.
+    let process = format!("/proc/{agent}");
+    until("its end", || !Path::new(&process).exists());
     assert_eq!(run.open(100, 5, "counted"), all(500));
     assert_eq!(run.open(7, 1, "secret"), all(7));
     release();
@@ -356,7 +358,9 @@ fn calls_are_refused_while_nobody_watches_if_that_was_asked_for() {
     let release = hold_rules(&run);
     let agent = run.agent();
     signal(agent, Signal::KILL);
-    until("its end", || state(agent).is_none());
+    // Until it is reaped: a receiver may take a call while its process is ending.
+    let process = format!("/proc/{agent}");
+    until("its end", || !Path::new(&process).exists());
     let refused = Sums {
         ok: 0,
         refused: 40,
@@ -592,6 +596,22 @@ fn an_upgrade_loses_and_doubles_no_call() {
     assert_eq!(status, Some(0));
     assert_eq!(stats["cur"]["drops"], 0);
     assert_eq!(*pieces(&stats, "escalation_refused"), 0);
+}
+
+#[test]
+fn rules_that_changed_meanwhile_are_told() {
+    let mut run = Run::start(&[]);
+    let agent = run.agent();
+    let more =
+        "- rule: More\n  desc: d\n  condition: evt.type = chmod\n  output: o\n  priority: DEBUG\n";
+    replace(&run.path("rules.yaml"), &format!("{RULES}{more}"));
+    signal(run.keeper(), Signal::USR2);
+    run.next_agent(agent);
+    until("it is told", || {
+        !run.of("Tollgate internal: rules changed").is_empty()
+    });
+    run.sees_again();
+    assert_eq!(run.end().0, Some(0));
 }
 
 #[test]

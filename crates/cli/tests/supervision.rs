@@ -138,6 +138,13 @@ fn kill(pid: i32, signal: &str) {
     assert!(status.success(), "{script}");
 }
 
+/// Kills several processes as nearly at once as can be.
+fn kill_all(pids: &str) {
+    let script = format!("kill -KILL {pids}");
+    let status = Command::new("bash").args(["-c", &script]).status();
+    assert!(status.expect("bash").success(), "{script}");
+}
+
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -222,6 +229,22 @@ fn without_the_front_everything_ends() {
     let watched = Watched::start("sh", SLEEP);
     let family = watched.family();
     kill(watched.pid(), "KILL");
+    watched.end();
+    for pid in family {
+        until("end", || stat(pid).is_none_or(|(state, _)| state == 'Z'));
+    }
+}
+
+#[test]
+fn without_anybody_the_command_is_killed() {
+    if !can_watch() {
+        return;
+    }
+    let watched = Watched::start("sh", SLEEP);
+    let keeper = only_child(watched.pid());
+    let family = watched.family();
+    let everybody = format!("{} {keeper} {}", watched.pid(), family[0]);
+    kill_all(&everybody);
     watched.end();
     for pid in family {
         until("end", || stat(pid).is_none_or(|(state, _)| state == 'Z'));

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use capture::filter::FilterProgram;
 use event::Pid;
 use sys::clone::CloneFlags;
 use sys::notify::Listener;
@@ -67,6 +68,7 @@ fn supervise(first: First<'_>) -> Result<(), Message> {
         Message::Refused(i32::from(failure.exit.code()))
     })?;
     tell(common, Message::Prepared);
+    board.set(word::FILTER, fingerprint(&prepared.program));
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,
@@ -126,9 +128,13 @@ pub(super) fn resumed(
         is_readable(common.agent_bell(generation).as_fd(), TURN_POLL);
         common.agent_bell(generation).hush();
     }
+    let is_other = fingerprint(&prepared.program) != board.load(word::FILTER);
     let Some(services) = start(common, generation, listener, prepared) else {
         return 1;
     };
+    if is_other {
+        services.report(&Report::OtherFilter);
+    }
     if serve(common, generation, services) {
         board.set_state(generation, State::Finished);
     }
@@ -168,6 +174,18 @@ fn start(
             None
         }
     }
+}
+
+/// Tells filters apart, of other builds of this program too: FNV-1a of the instructions.
+fn fingerprint(program: &FilterProgram) -> u64 {
+    let fields = program.instructions().iter().flat_map(|instruction| {
+        let (code, operand) = (u64::from(instruction.code), u64::from(instruction.k));
+        let jumps = u64::from(instruction.jt) << 8 | u64::from(instruction.jf);
+        [code, jumps, operand]
+    });
+    fields.fold(0xcbf2_9ce4_8422_2325, |hash, field| {
+        (hash ^ field).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.

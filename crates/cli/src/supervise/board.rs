@@ -37,6 +37,8 @@ pub(super) mod word {
     pub(in crate::supervise) const UPGRADED_TO: usize = 18;
     /// Agents that were to take over and did not.
     pub(in crate::supervise) const UPGRADES_FAILED: usize = 17;
+    /// What tells the installed filter from others.
+    pub(in crate::supervise) const FILTER: usize = 19;
     pub(in crate::supervise) const GAPS_BEGUN: usize = 20;
     pub(in crate::supervise) const GAPS_ENDED: usize = 21;
     pub(in crate::supervise) const GAPS_REPORTED: usize = 22;
@@ -435,7 +437,9 @@ mod tests {
             (Some(13), Some(1))
         );
         assert_eq!(table.refusal(2, 2), None);
-        assert!((0..DENY_LIMIT as u32 - 2).all(|nr| table.refuse(9, nr, 1)));
+        let mut numbers = 0..;
+        let mut next = || numbers.next().expect("endless");
+        assert!((2..DENY_LIMIT).all(|_| table.refuse(9, next(), 1)));
         assert!(!table.refuse(10, 0, 1));
     }
 }

@@ -69,6 +69,8 @@ pub(crate) enum Report {
     Upgraded,
     /// One that was to take over from this one did not.
     UpgradeFailed,
+    /// The rules are others than those the filter was made from when the command was started.
+    OtherFilter,
     /// The keeper is gone.
     KeeperGone,
     /// There is another keeper.
@@ -146,7 +148,7 @@ pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
     let (common, listener) = opened.ok_or(Failure::Order)?;
     // The originals; the copies are closed by exec already.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
-    let generation = u64::try_from(generation).map_err(|_| Failure::Order)?;
+    let generation = u64::try_from(generation).map_err(|_negative| Failure::Order)?;
     Ok(agent::resumed(&common, generation, listener, prepare))
 }
 

@@ -134,6 +134,7 @@ fn keep(common: &Common, source: Source<'_>, policy: Policy) -> i32 {
         agent: Agent::new(pid),
         deaths: [0; STORM_DEATHS],
         upgrade: None,
+        wants_upgrade: false,
         unswept: None,
         stall: Stall::default(),
         fruitless: 0,
@@ -214,6 +215,8 @@ struct Keeper<'a> {
     /// When agents ended, the oldest first.
     deaths: [u64; STORM_DEATHS],
     upgrade: Option<Upgrade>,
+    /// An upgrade was asked for and has not begun.
+    wants_upgrade: bool,
     /// What a dead agent may hold still.
     unswept: Option<Unswept>,
     stall: Stall,
@@ -225,18 +228,21 @@ impl Keeper<'_> {
     fn step(&mut self) -> Next {
         self.sleep();
         self.common.keeper_bell.hush();
-        let wants_upgrade = self.read_signals();
+        self.read_signals();
         self.take_listener();
         self.reap();
+        // First: an agent that has handed over may have ended since.
+        if self.upgrade.is_some() {
+            self.follow_upgrade();
+        }
         if self.agent.has_ended() {
             return self.agent_ended();
         }
         self.sweep();
-        if wants_upgrade && self.upgrade.is_none() {
+        if self.wants_upgrade && self.upgrade.is_none() {
             self.begin_upgrade();
         }
         if self.upgrade.is_some() {
-            self.follow_upgrade();
             return Next::GoOn;
         }
         match self.look() {
@@ -288,13 +294,10 @@ impl Keeper<'_> {
         }
     }
 
-    /// Whether an upgrade is asked for.
-    fn read_signals(&self) -> bool {
-        let mut wants_upgrade = false;
+    fn read_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.next() {
-            wants_upgrade |= signal.signal == UPGRADE;
+            self.wants_upgrade |= signal.signal == UPGRADE;
         }
-        wants_upgrade
     }
 
     fn take_listener(&mut self) {
@@ -556,6 +559,7 @@ impl Keeper<'_> {
         let Some(listener) = &self.listener else {
             return;
         };
+        self.wants_upgrade = false;
         let generation = self.common.board.generation() + 1;
         match Successor::start(self.common, listener, generation, Program::Installed) {
             Ok(successor) => {

@@ -55,12 +55,13 @@ impl Stall {
         let is_late = now - self.looked_ns > 3 * interval;
         let is_stalled = is_still && (is_waited_for || is_frozen) && !is_late;
         self.last = vitals;
-        let before = std::mem::replace(&mut self.looked_ns, now);
+        self.looked_ns = now;
         if !is_stalled {
             self.since_ns = None;
             return 0;
         }
-        now - *self.since_ns.get_or_insert(before)
+        // From now on, though the calls may have come just after the look before.
+        now - *self.since_ns.get_or_insert(now)
     }
 }
 
@@ -96,8 +97,8 @@ mod tests {
         let mut stall = Stall::default();
         let mut look = |vitals, waits, now| stall.since(vitals, waits, now, INTERVAL);
         assert_eq!(look(vitals(5, false, 1), true, 1000), 0);
-        assert_eq!(look(vitals(5, false, 2), true, 1250), 250);
-        assert_eq!(look(vitals(5, false, 3), true, 1500), 500);
+        assert_eq!(look(vitals(5, false, 2), true, 1250), 0);
+        assert_eq!(look(vitals(5, false, 3), true, 1500), 250);
         // Progress.
         assert_eq!(look(vitals(6, false, 4), true, 1750), 0);
         // Nothing waits.
@@ -106,9 +107,11 @@ mod tests {
         assert_eq!(look(vitals(6, true, 6), false, 2250), 0);
         assert_eq!(look(vitals(6, true, 7), false, 2500), 0);
         // Busy and not scheduled.
-        assert_eq!(look(vitals(6, true, 7), false, 2750), 250);
+        assert_eq!(look(vitals(6, true, 7), false, 2750), 0);
+        assert_eq!(look(vitals(6, true, 7), false, 3000), 250);
         // The keeper itself was stopped.
         assert_eq!(look(vitals(6, true, 7), false, 9000), 0);
-        assert_eq!(look(vitals(6, true, 7), false, 9250), 250);
+        assert_eq!(look(vitals(6, true, 7), false, 9250), 0);
+        assert_eq!(look(vitals(6, true, 7), false, 9500), 250);
     }
 }
