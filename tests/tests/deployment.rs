@@ -349,3 +349,85 @@ fn tool(name: &str, arguments: &[&OsStr]) -> bool {
         .unwrap_or_else(|error| panic!("cannot run {name}: {error}"))
         .success()
 }
+
+/// Capabilities that Docker gives to root; see `Identity::Docker`.
+fn as_root_of_a_container(more: &str, script: &str) -> Finished {
+    let scratch = Scratch::new();
+    let program = scratch.program(&e2e::program(), "tollgate");
+    let bounding = format!(
+        "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,\
+         +setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write{more}"
+    );
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", "--bounding-set", &bounding, "--"]);
+    command
+        .arg(program)
+        .args(["run", "--json", "--quiet", "--", "sh", "-c", script]);
+    command.stdin(Stdio::null());
+    Limited::start(&mut command, LIMIT).finish(b"")
+}
+
+#[test]
+fn a_worker_of_another_user_is_watched_with_cap_sys_ptrace_and_reported_without() {
+    need_root!();
+    let folder = Scratch::new();
+    let link = folder.path().join("link");
+    let script = format!(
+        "setpriv --reuid=1000 --regid=1000 --clear-groups ln -s /etc/shadow {}",
+        link.display()
+    );
+    let watched = |finished: &Finished| {
+        let of_worker = alerts(finished).into_iter();
+        of_worker
+            .map(|alert| (alert.source.clone(), alert.rule))
+            .collect::<Vec<_>>()
+    };
+    let capable = as_root_of_a_container(",+sys_ptrace", &script);
+    let rule = (
+        "syscall".to_owned(),
+        "Create Symlink Over Sensitive Files".to_owned(),
+    );
+    assert!(watched(&capable).contains(&rule), "{capable:?}");
+    std::fs::remove_file(&link).expect("the worker has made it");
+    let incapable = as_root_of_a_container("", &script);
+    assert!(link.symlink_metadata().is_ok(), "{incapable:?}");
+    let sources = watched(&incapable);
+    assert!(
+        sources.iter().any(|(source, _)| source == "internal"),
+        "{incapable:?}"
+    );
+}
+
+#[test]
+fn an_older_kernel_can_be_pretended() {
+    let tollgate = |arguments: &[&str]| {
+        let mut command = Command::new(e2e::program());
+        Limited::start(command.args(arguments).stdin(Stdio::null()), LIMIT).finish(b"")
+    };
+    let supported = |version: &str, name: &str| {
+        let doctor = tollgate(&["doctor", "--json", "--pretend-kernel", version]);
+        let report: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("it is JSON");
+        let probes = report["probes"].as_array().expect("it is a list").iter();
+        let found = probes.clone().find(|probe| probe["name"] == name);
+        found
+            .map(|probe| probe["support"] == "yes")
+            .expect("there is such a probe")
+    };
+    for (name, since, before) in [
+        ("pidfd-getfd", "5.6", "5.5"),
+        ("wait-killable", "5.19", "5.18"),
+        ("sync-wake-up", "6.6", "6.5"),
+    ] {
+        // Only what this kernel has can be taken away.
+        if supported("99.0", name) {
+            assert!(supported(since, name), "{name} from {since} on");
+            assert!(!supported(before, name), "{name} before {since}");
+        }
+    }
+    let refused = tollgate(&["--pretend-kernel", "4.4", "doctor"]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(
+        refused.stderr.contains("expected a version from 5.5 on"),
+        "{refused:?}"
+    );
+}
