@@ -53,11 +53,14 @@ pub(super) fn first(first: First<'_>) -> i32 {
     if let Err(message) = outcome {
         tell(common, message);
     }
-    common.board.set_state(FIRST, State::Finished);
+    // After a hand-over the words are those of another agent, or about to be.
+    if outcome != Ok(Served::HandedOver) {
+        common.board.set_state(FIRST, State::Finished);
+    }
     i32::from(outcome.is_err())
 }
 
-fn supervise(first: First<'_>) -> Result<(), Message> {
+fn supervise(first: First<'_>) -> Result<Served, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
     let common = first.common;
     let board = &common.board;
@@ -96,8 +99,7 @@ fn supervise(first: First<'_>) -> Result<(), Message> {
     tell(common, Message::Waiter(waiter));
     tell(common, Message::Started(command));
     let services = start(common, FIRST, listener, prepared).ok_or(Message::ServicesFailed)?;
-    serve(common, FIRST, services);
-    Ok(())
+    Ok(serve(common, FIRST, services))
 }
 
 /// Runs an agent that takes over from another. Answers with the program's exit status.
@@ -135,7 +137,7 @@ pub(super) fn resumed(
     if is_other {
         services.report(&Report::OtherFilter);
     }
-    if serve(common, generation, services) {
+    if serve(common, generation, services) == Served::ToTheEnd {
         board.set_state(generation, State::Finished);
     }
     0
@@ -234,8 +236,16 @@ fn last_words(waiter: &Receiver) -> Message {
     last
 }
 
-/// Serves until the whole workload has ended (true) or another agent goes on (false).
-fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> bool {
+/// How an agent's work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// The whole workload has ended.
+    ToTheEnd,
+    /// Another agent goes on.
+    HandedOver,
+}
+
+fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> Served {
     let board = &common.board;
     let bell = common.agent_bell(generation);
     let is_told = board.load(word::END_TOLD) != 0;
@@ -249,7 +259,7 @@ fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> b
             board.set_state(generation, State::HandedOver);
             common.keeper_bell.ring();
             services.finish();
-            return false;
+            return Served::HandedOver;
         }
         if let Some(listening) = &mut relay {
             if let Some(news) = listening.next() {
@@ -272,7 +282,7 @@ fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> b
     }
     reporter.report(services.as_ref());
     services.finish();
-    true
+    Served::ToTheEnd
 }
 
 /// Delivers what the command caused before anybody learns that it has ended.
