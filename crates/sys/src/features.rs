@@ -1,6 +1,6 @@
 //! What the kernel can do that older ones cannot, and acting as on an older one.
 //!
-//! Every call of this crate passes [`refusal`] on its way into the kernel. What the pretended kernel
+//! Every call of this crate passes here on its way into the kernel. What the pretended kernel
 //! does not have fails there with the error number that it gives, so that whoever calls takes the
 //! same way as on that kernel; nothing above this crate knows that anything was pretended.
 
