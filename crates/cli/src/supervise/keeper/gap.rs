@@ -99,14 +99,20 @@ impl<'a> Gap<'a> {
     /// which the kernel counts up. The newest are looked up at once, the rest is for
     /// [`Gap::sweep`], which need not end before the gap does: the next agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) -> Option<Unswept> {
-        self.answer_held(generation);
+        for held in self.board.pulse(generation).held() {
+            if !self.answer(held.id, held.audit, held.nr) {
+                // It had let the call go, and perhaps not learnt the result nor told the rules.
+                self.board.add(word::PASSED + self.cause as usize, 1);
+            }
+            self.count(self.index(held.audit, held.nr));
+        }
         let (first, newest) = self.board.pulse(generation).ids()?;
         let next = newest.wrapping_add(UNPUBLISHED);
         let left = next.wrapping_sub(first).saturating_add(1);
         self.sweep(Unswept { next, left }).1
     }
 
-    /// Answers the calls that receivers were at work on.
+    /// Answers the calls that receivers of a living agent are at work on.
     pub(super) fn answer_held(&self, generation: u64) {
         for held in self.board.pulse(generation).held() {
             if self.answer(held.id, held.audit, held.nr) {
