@@ -15,7 +15,7 @@ use sys::signal::SignalSet;
 
 use super::board::{Board, Order, State, word};
 use super::command::slot;
-use super::common::{Common, Ends, is_readable};
+use super::inherited::{Ends, Inherited, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::{Launch, Listening, Prepare, Prepared, Report, Services, signals, waiter};
@@ -37,7 +37,7 @@ pub(super) const FIRST: u64 = 0;
 
 /// What the first agent needs beside what all have.
 pub(super) struct First<'a> {
-    pub(super) common: &'a Common,
+    pub(super) inherited: &'a Inherited,
     pub(super) ends: &'a Ends,
     pub(super) callers_mask: SignalSet,
     /// Where the front and the keeper get the listener from.
@@ -48,29 +48,29 @@ pub(super) struct First<'a> {
 /// Runs the first agent to its end, which starts the command. Answers with an exit status that
 /// nobody but the keeper sees.
 pub(super) fn first(first: First<'_>) -> i32 {
-    let common = first.common;
+    let inherited = first.inherited;
     let outcome = supervise(first);
     if let Err(message) = outcome {
-        tell(common, message);
+        tell(inherited, message);
     }
     // After a hand-over the words are those of another agent, or about to be.
     if outcome != Ok(Served::HandedOver) {
-        common.board.set_state(FIRST, State::Finished);
+        inherited.board.set_state(FIRST, State::Finished);
     }
     i32::from(outcome.is_err())
 }
 
 fn supervise(first: First<'_>) -> Result<Served, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
-    let common = first.common;
-    let board = &common.board;
+    let inherited = first.inherited;
+    let board = &inherited.board;
     let own_pid = std::process::id().cast_signed();
     board.set_agent_pid(FIRST, own_pid);
     let prepared = (first.prepare)(false).map_err(|failure| {
         terminal::complain(&failure.render());
         Message::Refused(i32::from(failure.exit.code()))
     })?;
-    tell(common, Message::Prepared);
+    tell(inherited, Message::Prepared);
     board.set(word::FILTER, fingerprint(&prepared.program));
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
@@ -87,29 +87,29 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     board.set_pid(word::WAITER_PID, waiter);
     let waiter_process = sys::pidfd::open(waiter).map_err(not_ready)?;
     raise_descriptor_limit().map_err(not_ready)?;
-    let listener = listener(&page, &waiter_process, &common.from_waiter)?;
+    let listener = listener(&page, &waiter_process, &inherited.from_waiter)?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
     board.set_pid(word::COMMAND_PID, command);
     for socket in first.listener_to {
         let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
         sent.map_err(not_ready)?;
     }
-    common.keeper_bell.ring();
+    inherited.keeper_bell.ring();
     // Before anything that takes time: from now on the front passes signals on.
-    tell(common, Message::Waiter(waiter));
-    tell(common, Message::Started(command));
-    let services = start(common, FIRST, listener, prepared).ok_or(Message::ServicesFailed)?;
-    Ok(serve(common, FIRST, services))
+    tell(inherited, Message::Waiter(waiter));
+    tell(inherited, Message::Started(command));
+    let services = start(inherited, FIRST, listener, prepared).ok_or(Message::ServicesFailed)?;
+    Ok(serve(inherited, FIRST, services))
 }
 
 /// Runs an agent that takes over from another. Answers with the program's exit status.
 pub(super) fn resumed(
-    common: &Common,
+    inherited: &Inherited,
     generation: u64,
     listener: Listener,
     prepare: Prepare,
 ) -> i32 {
-    let board = &common.board;
+    let board = &inherited.board;
     board.set_agent_pid(generation, std::process::id().cast_signed());
     // An agent that may open too little says so itself.
     let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
@@ -122,41 +122,41 @@ pub(super) fn resumed(
         }
     };
     board.set_state(generation, State::Prepared);
-    common.keeper_bell.ring();
+    inherited.keeper_bell.ring();
     while board.order(generation) != Order::Start {
         if has_hung_up(&listener) {
             return 0;
         }
-        is_readable(common.agent_bell(generation).as_fd(), TURN_POLL);
-        common.agent_bell(generation).hush();
+        is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
+        inherited.agent_bell(generation).hush();
     }
     let is_other = fingerprint(&prepared.program) != board.load(word::FILTER);
-    let Some(services) = start(common, generation, listener, prepared) else {
+    let Some(services) = start(inherited, generation, listener, prepared) else {
         return 1;
     };
     if is_other {
         services.report(&Report::OtherFilter);
     }
-    if serve(common, generation, services) == Served::ToTheEnd {
+    if serve(inherited, generation, services) == Served::ToTheEnd {
         board.set_state(generation, State::Finished);
     }
     0
 }
 
 fn start(
-    common: &Common,
+    inherited: &Inherited,
     generation: u64,
     listener: Listener,
     prepared: Prepared,
 ) -> Option<Box<dyn Services>> {
-    let board = &common.board;
+    let board = &inherited.board;
     let ours = [
-        common.front_pid,
+        inherited.front_pid,
         board.pid(word::KEEPER_PID),
         board.agent_pid(generation),
         board.pid(word::WAITER_PID),
     ];
-    let file = common.board_file.as_fd();
+    let file = inherited.board_file.as_fd();
     let own_board = Board::open(file).ok().flatten();
     let started = (prepared.start)(Listening {
         listener,
@@ -168,7 +168,7 @@ fn start(
     match started {
         Ok(services) => {
             board.set_state(generation, State::Ready);
-            common.keeper_bell.ring();
+            inherited.keeper_bell.ring();
             Some(services)
         }
         Err(error) => {
@@ -245,11 +245,11 @@ enum Served {
     HandedOver,
 }
 
-fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> Served {
-    let board = &common.board;
-    let bell = common.agent_bell(generation);
+fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>) -> Served {
+    let board = &inherited.board;
+    let bell = inherited.agent_bell(generation);
     let is_told = board.load(word::END_TOLD) != 0;
-    let mut relay = (!is_told).then(|| Relay::new(common));
+    let mut relay = (!is_told).then(|| Relay::new(inherited));
     let mut reporter = Reporter::new(board, generation);
     loop {
         bell.hush();
@@ -257,7 +257,7 @@ fn serve(common: &Common, generation: u64, mut services: Box<dyn Services>) -> S
         if board.order(generation) == Order::HandOver {
             services.hand_over();
             board.set_state(generation, State::HandedOver);
-            common.keeper_bell.ring();
+            inherited.keeper_bell.ring();
             services.finish();
             return Served::HandedOver;
         }

@@ -10,7 +10,7 @@ use sys::signal::{Signal, SignalStream};
 use sys::wait::{self, Target};
 
 use super::board::word;
-use super::common::{Common, is_readable};
+use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
@@ -26,21 +26,21 @@ pub(super) fn run(
     prepare: Prepare,
 ) -> Result<i32, Failure> {
     check_proc()?;
-    let (common, ends) = Common::create().map_err(Failure::io("make a pipe"))?;
+    let (inherited, ends) = Inherited::create().map_err(Failure::io("make a pipe"))?;
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
     let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);
-    let pid = common.front_pid;
-    common.board.set_pid(word::FRONT_PID, pid);
+    let pid = inherited.front_pid;
+    inherited.board.set_pid(word::FRONT_PID, pid);
     let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
     let first = agent::First {
-        common: &common,
+        inherited: &inherited,
         ends: &ends,
         callers_mask,
         listener_to: [&to_front, &to_keeper],
         prepare,
     };
     let keeper = sys::clone::clone_child(CloneFlags::default(), || {
-        keeper::first(&common, &for_keeper, policy, move || agent::first(first))
+        keeper::first(&inherited, &for_keeper, policy, move || agent::first(first))
     })
     .map_err(Failure::process("make the keeper process"))?;
     let keeper_process = sys::pidfd::open(keeper).map_err(Failure::process("open the keeper"))?;
@@ -51,7 +51,7 @@ pub(super) fn run(
     let front = Front {
         path: path.to_owned(),
         pid,
-        common: &common,
+        inherited: &inherited,
         from_agent: &ends.from_agent,
         signals,
         leads_session,
@@ -96,7 +96,7 @@ fn check_proc() -> Result<(), Failure> {
 struct Front<'a> {
     path: std::ffi::OsString,
     pid: i32,
-    common: &'a Common,
+    inherited: &'a Inherited,
     from_agent: &'a Receiver,
     signals: SignalStream,
     leads_session: bool,
@@ -263,7 +263,7 @@ impl Front<'_> {
     fn keeper_gone(&mut self) -> Result<(), Failure> {
         while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
         self.keeper = None;
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         if board.load(word::KEEPER_DONE) != 0 {
             if self.from_agent.is_ready() {
                 return Ok(());
@@ -290,9 +290,9 @@ impl Front<'_> {
             board.set(word::KEEPER_DONE, 1);
             return Ok(());
         }
-        let (common, policy) = (self.common, self.policy);
+        let (inherited, policy) = (self.inherited, self.policy);
         let keeper = sys::clone::clone_child(CloneFlags::default(), || {
-            keeper::replacing(common, listener, policy)
+            keeper::replacing(inherited, listener, policy)
         })
         .map_err(Failure::process("make the keeper process"))?;
         self.keeper = sys::pidfd::open(keeper).ok();
@@ -300,7 +300,7 @@ impl Front<'_> {
     }
 
     fn agent(&self) -> i32 {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         board.agent_pid(board.generation())
     }
 
@@ -317,7 +317,7 @@ impl Front<'_> {
         if signal.signal == SIGCONT {
             // A stop of the whole group has stopped these too, and without them the command
             // would wait for ever in the first call that is looked at.
-            let keeper = self.common.board.pid(word::KEEPER_PID);
+            let keeper = self.inherited.board.pid(word::KEEPER_PID);
             for pid in [keeper, self.agent(), below.waiter] {
                 let _ = sys::signal::send(pid, SIGCONT);
             }
@@ -329,7 +329,7 @@ impl Front<'_> {
     /// Whether one of ours sent it to continue this process, or this process to stop itself.
     fn is_ours(&self, signal: &Signal) -> bool {
         const SI_USER: i32 = 0;
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         let ours = [
             self.pid,
             board.agent_pid(0),

@@ -25,8 +25,8 @@
 mod agent;
 mod board;
 mod command;
-mod common;
 mod front;
+mod inherited;
 mod keeper;
 mod message;
 mod orphans;
@@ -143,13 +143,13 @@ pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
     else {
         return Err(Failure::Order);
     };
-    let opened = common::Common::open(&descriptors);
+    let opened = inherited::Inherited::open(&descriptors);
     let opened = opened.map_err(Failure::process("take over from another agent"))?;
-    let (common, listener) = opened.ok_or(Failure::Order)?;
+    let (inherited, listener) = opened.ok_or(Failure::Order)?;
     // The originals; the copies are closed by exec already.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
     let generation = u64::try_from(generation).map_err(|_negative| Failure::Order)?;
-    Ok(agent::resumed(&common, generation, listener, prepare))
+    Ok(agent::resumed(&inherited, generation, listener, prepare))
 }
 
 /// Why the command did not run.

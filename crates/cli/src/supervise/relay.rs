@@ -6,7 +6,7 @@ use std::time::Duration;
 use sys::poll::{self, PollFd};
 
 use super::board::word;
-use super::common::{Common, is_readable};
+use super::inherited::{Inherited, is_readable};
 use super::message::Message;
 use super::signals::{SIGCONT, SIGKILL, SIGSTOP};
 
@@ -24,7 +24,7 @@ pub(super) enum News {
 /// The news, as one process at a time hears them: the agent, or the keeper if there is no agent
 /// any more.
 pub(super) struct Relay<'a> {
-    common: &'a Common,
+    inherited: &'a Inherited,
     /// `None`: it had ended before this process came.
     waiter: Option<OwnedFd>,
     command: Option<OwnedFd>,
@@ -34,10 +34,10 @@ pub(super) struct Relay<'a> {
 
 impl<'a> Relay<'a> {
     /// Goes on where another left off.
-    pub(super) fn new(common: &'a Common) -> Self {
-        let open = |index| sys::pidfd::open(common.board.pid(index)).ok();
+    pub(super) fn new(inherited: &'a Inherited) -> Self {
+        let open = |index| sys::pidfd::open(inherited.board.pid(index)).ok();
         Self {
-            common,
+            inherited,
             waiter: open(word::WAITER_PID),
             command: open(word::COMMAND_PID),
             is_front_gone: false,
@@ -48,7 +48,7 @@ impl<'a> Relay<'a> {
     /// What to poll for; see [`Relay::next`].
     pub(super) fn polled(&self) -> Vec<PollFd<'_>> {
         let mut polled = vec![PollFd::new(
-            self.common.from_waiter.file().as_fd(),
+            self.inherited.from_waiter.file().as_fd(),
             poll::IN,
         )];
         polled.extend(
@@ -57,7 +57,7 @@ impl<'a> Relay<'a> {
                 .map(|fd| PollFd::new(fd.as_fd(), poll::IN)),
         );
         if !self.is_front_gone {
-            polled.push(PollFd::new(self.common.front.as_fd(), poll::IN));
+            polled.push(PollFd::new(self.inherited.front.as_fd(), poll::IN));
         }
         polled
     }
@@ -68,21 +68,21 @@ impl<'a> Relay<'a> {
         // looked at.
         let has_ended = |fd: &OwnedFd| is_readable(fd.as_fd(), Duration::ZERO);
         let is_waiter_gone = self.waiter.as_ref().is_none_or(has_ended);
-        if self.common.from_waiter.is_ready()
-            && let Ok(Some(message)) = self.common.from_waiter.receive()
+        if self.inherited.from_waiter.is_ready()
+            && let Ok(Some(message)) = self.inherited.from_waiter.receive()
         {
             return Some(News::Message(message));
         }
         if is_waiter_gone {
             // One that was killed with its reader.
             return Some(
-                self.common
+                self.inherited
                     .board
                     .end()
                     .map_or(News::WaiterGone, News::Message),
             );
         }
-        (!self.is_front_gone && has_ended(&self.common.front)).then_some(News::FrontGone)
+        (!self.is_front_gone && has_ended(&self.inherited.front)).then_some(News::FrontGone)
     }
 
     /// Passes one piece of news on; answers with the end of the command, which the caller tells by
@@ -113,13 +113,13 @@ impl<'a> Relay<'a> {
             }
             News::Message(message @ Message::Stopped(_)) => {
                 self.is_stopped = true;
-                tell(self.common, message);
+                tell(self.inherited, message);
                 None
             }
             News::Message(Message::Running) => {
                 self.is_stopped = false;
                 // In this order: see `Front::stop`.
-                tell(self.common, Message::Running);
+                tell(self.inherited, Message::Running);
                 self.signal_front(SIGCONT);
                 None
             }
@@ -129,8 +129,8 @@ impl<'a> Relay<'a> {
 
     /// Tells how the command ended.
     pub(super) fn tell_end(&self, end: Message) {
-        tell(self.common, end);
-        self.common.board.set(word::END_TOLD, 1);
+        tell(self.inherited, end);
+        self.inherited.board.set(word::END_TOLD, 1);
         if self.is_stopped {
             // Killed while it was stopped.
             self.signal_front(SIGCONT);
@@ -147,12 +147,12 @@ impl<'a> Relay<'a> {
 
     fn signal_front(&self, signal: i32) {
         // A front that is gone is noticed by its descriptor.
-        let _ = sys::pidfd::send_signal(self.common.front.as_fd(), signal);
+        let _ = sys::pidfd::send_signal(self.inherited.front.as_fd(), signal);
     }
 }
 
 /// Tells the front.
-pub(super) fn tell(common: &Common, message: Message) {
+pub(super) fn tell(inherited: &Inherited, message: Message) {
     // As above.
-    let _ = common.to_front.send(message);
+    let _ = inherited.to_front.send(message);
 }

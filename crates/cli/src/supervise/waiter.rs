@@ -12,7 +12,7 @@ use sys::wait::{self, Status, Target};
 use super::Launch;
 use super::board::Board;
 use super::command::{become_command, slot};
-use super::common::Ends;
+use super::inherited::Ends;
 use super::message::{Message, Sender};
 use super::orphans::Orphans;
 use super::signals::{self, SIGKILL};

@@ -9,7 +9,7 @@ use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
 use super::super::board::{Board, Cause, FOREIGN, NATIVE_CALLS, UNNAMED, word};
-use super::super::common::{Bell, Common, is_readable};
+use super::super::inherited::{Bell, Inherited, is_readable};
 use super::{OnAgentDeath, Policy};
 
 /// How long one turn may take when nothing happens.
@@ -52,12 +52,12 @@ pub(super) struct Unswept {
 impl<'a> Gap<'a> {
     /// A gap begins.
     pub(super) fn begin(
-        common: &'a Common,
+        inherited: &'a Inherited,
         listener: &'a Listener,
         policy: Policy,
         (cause, detail): (Cause, u64),
     ) -> Self {
-        let gap = Self::begin_silently(common, listener, policy, cause);
+        let gap = Self::begin_silently(inherited, listener, policy, cause);
         // A keeper that was killed in a gap left it open.
         if gap.board.load(word::GAPS_BEGUN) == gap.board.load(word::GAPS_ENDED) {
             gap.board.add(word::GAPS_BEGUN, 1);
@@ -70,13 +70,13 @@ impl<'a> Gap<'a> {
 
     /// To look whether there is one.
     pub(super) fn begin_silently(
-        common: &'a Common,
+        inherited: &'a Inherited,
         listener: &'a Listener,
         policy: Policy,
         cause: Cause,
     ) -> Self {
         Self {
-            board: &common.board,
+            board: &inherited.board,
             listener,
             policy,
             cause,

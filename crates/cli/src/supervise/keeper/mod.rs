@@ -25,7 +25,7 @@ use self::stall::{Stall, Verdict};
 use self::successor::{Program, Successor};
 use super::agent::FIRST;
 use super::board::{Cause, Order, State, word};
-use super::common::{Common, is_readable};
+use super::inherited::{Inherited, is_readable};
 use super::message::Message;
 use super::relay::{Relay, tell};
 use super::signals::{self, SIGCHLD, SIGKILL};
@@ -72,31 +72,31 @@ const END_POLL: Duration = Duration::from_millis(10);
 
 /// Starts the first agent and keeps watch. Answers with an exit status that nobody sees.
 pub(super) fn first(
-    common: &Common,
+    inherited: &Inherited,
     listener_from: &OwnedFd,
     policy: Policy,
     agent: impl FnOnce() -> i32,
 ) -> i32 {
     let own_pid = std::process::id().cast_signed();
-    common.board.set_pid(word::KEEPER_PID, own_pid);
+    inherited.board.set_pid(word::KEEPER_PID, own_pid);
     match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
-        Ok(pid) => common.board.set_agent_pid(FIRST, pid),
+        Ok(pid) => inherited.board.set_agent_pid(FIRST, pid),
         Err(error) => {
-            tell(common, Message::NotReady(error.errno()));
-            common.board.set(word::KEEPER_DONE, 1);
+            tell(inherited, Message::NotReady(error.errno()));
+            inherited.board.set(word::KEEPER_DONE, 1);
             return 1;
         }
     }
-    keep(common, Source::Socket(listener_from), policy)
+    keep(inherited, Source::Socket(listener_from), policy)
 }
 
 /// Goes on for a keeper that is gone.
-pub(super) fn replacing(common: &Common, listener: &Listener, policy: Policy) -> i32 {
-    let board = &common.board;
+pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Policy) -> i32 {
+    let board = &inherited.board;
     board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
     board.add(word::KEEPERS_REPLACED, 1);
-    common.agent_bell(board.generation()).ring();
-    keep(common, Source::Own(listener), policy)
+    inherited.agent_bell(board.generation()).ring();
+    keep(inherited, Source::Own(listener), policy)
 }
 
 /// Where the listener comes from.
@@ -108,15 +108,15 @@ enum Source<'a> {
     Own(&'a Listener),
 }
 
-fn keep(common: &Common, source: Source<'_>, policy: Policy) -> i32 {
+fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy) -> i32 {
     let ready = signals::outlive_command()
         .and_then(|()| sys::prctl::set_name(c"tollgate-keeper"))
         .and_then(|()| SignalStream::new(SignalSet::of(&[SIGCHLD, UPGRADE])));
     let signals = match ready {
         Ok(signals) => signals,
         Err(error) => {
-            tell(common, Message::NotReady(error.errno()));
-            common.board.set(word::KEEPER_DONE, 1);
+            tell(inherited, Message::NotReady(error.errno()));
+            inherited.board.set(word::KEEPER_DONE, 1);
             return 1;
         }
     };
@@ -124,9 +124,9 @@ fn keep(common: &Common, source: Source<'_>, policy: Policy) -> i32 {
         Source::Socket(_) => None,
         Source::Own(listener) => listener.try_clone().ok(),
     };
-    let pid = common.board.agent_pid(common.board.generation());
+    let pid = inherited.board.agent_pid(inherited.board.generation());
     let mut keeper = Keeper {
-        common,
+        inherited,
         source,
         listener,
         signals,
@@ -140,7 +140,7 @@ fn keep(common: &Common, source: Source<'_>, policy: Policy) -> i32 {
         fruitless: 0,
     };
     while keeper.step() == Next::GoOn {}
-    common.board.set(word::KEEPER_DONE, 1);
+    inherited.board.set(word::KEEPER_DONE, 1);
     0
 }
 
@@ -206,7 +206,7 @@ enum Next {
 }
 
 struct Keeper<'a> {
-    common: &'a Common,
+    inherited: &'a Inherited,
     source: Source<'a>,
     listener: Option<Listener>,
     signals: SignalStream,
@@ -227,7 +227,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn step(&mut self) -> Next {
         self.sleep();
-        self.common.keeper_bell.hush();
+        self.inherited.keeper_bell.hush();
         self.read_signals();
         self.take_listener();
         self.reap();
@@ -257,9 +257,9 @@ impl Keeper<'_> {
 
     fn sleep(&self) {
         let mut polled = [
-            PollFd::new(self.common.keeper_bell.as_fd(), poll::IN),
+            PollFd::new(self.inherited.keeper_bell.as_fd(), poll::IN),
             PollFd::new(self.signals.as_fd(), poll::IN),
-            PollFd::new(self.common.keeper_bell.as_fd(), poll::IN),
+            PollFd::new(self.inherited.keeper_bell.as_fd(), poll::IN),
         ];
         let mut count = 2;
         if let Some(process) = &self.agent.process {
@@ -284,13 +284,13 @@ impl Keeper<'_> {
             return;
         };
         let cause = Cause::Gone;
-        let gap = Gap::begin_silently(self.common, listener, self.policy, cause);
+        let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
         let (found, rest) = gap.sweep(unswept);
         self.unswept = rest;
         if found > 0 {
-            Gap::begin(self.common, listener, self.policy, (cause, 0)).end();
-            let generation = self.common.board.generation();
-            self.common.agent_bell(generation).ring();
+            Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
+            let generation = self.inherited.board.generation();
+            self.inherited.agent_bell(generation).ring();
         }
     }
 
@@ -326,7 +326,7 @@ impl Keeper<'_> {
     }
 
     fn agent_ended(&mut self) -> Next {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         let generation = board.generation();
         self.drop_upgrade();
         // It may have been reaped after it was seen to have ended.
@@ -344,20 +344,20 @@ impl Keeper<'_> {
 
     /// The agent ended before there was anything to keep.
     fn never_began(&self) -> Next {
-        workload::kill_all(self.common, &self.agent, None);
-        tell(self.common, Message::AgentGone);
+        workload::kill_all(self.inherited, &self.agent, None);
+        tell(self.inherited, Message::AgentGone);
         Next::Done
     }
 
     /// Answers calls until another agent does.
     fn stand_in(&mut self, listener: &Listener, mut generation: u64) -> Next {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         let (cause, detail) = self.agent.cause();
         if gap::has_hung_up(listener) {
             self.say_the_end();
             return Next::Done;
         }
-        let gap = Gap::begin(self.common, listener, self.policy, (cause, detail));
+        let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
         self.unswept = gap.take_over_held(generation);
         board.bury(generation);
         if self.policy.on_agent_death == OnAgentDeath::Kill {
@@ -368,14 +368,14 @@ impl Keeper<'_> {
                 return self.stand_in_for_good(&gap);
             }
             generation = board.generation() + 1;
-            let spawned = Successor::start(self.common, listener, generation, Program::This);
+            let spawned = Successor::start(self.inherited, listener, generation, Program::This);
             let Ok(mut successor) = spawned else {
                 return self.stand_in_for_good(&gap);
             };
             let limit = now_ns(Clock::Monotonic) + PREPARATION_NS;
             loop {
-                let turn = gap.serve(&self.signals, &self.common.keeper_bell);
-                self.common.keeper_bell.hush();
+                let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+                self.inherited.keeper_bell.hush();
                 self.read_signals();
                 while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
                     successor.ended(pid, status);
@@ -403,10 +403,10 @@ impl Keeper<'_> {
 
     /// The next agent's turn.
     fn hand_to(&mut self, generation: u64, successor: Successor) {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         board.set(word::GENERATION, generation);
         board.set_order(generation, Order::Start);
-        self.common.agent_bell(generation).ring();
+        self.inherited.agent_bell(generation).ring();
         self.agent = Agent::new(successor.pid());
         self.agent.status = successor.status();
         self.stall = Stall::default();
@@ -432,8 +432,8 @@ impl Keeper<'_> {
             "tollgate: the agent ended {STORM_DEATHS} times in a minute and is not started again: \
              from now on {what} (--on-agent-death)"
         );
-        let is_told = self.common.board.load(word::END_TOLD) != 0;
-        let mut relay = (!is_told).then(|| Relay::new(self.common));
+        let is_told = self.inherited.board.load(word::END_TOLD) != 0;
+        let mut relay = (!is_told).then(|| Relay::new(self.inherited));
         loop {
             while let Some(listening) = &mut relay {
                 let Some(news) = listening.next() else { break };
@@ -443,9 +443,9 @@ impl Keeper<'_> {
                     relay = None;
                 }
             }
-            let turn = gap.serve(&self.signals, &self.common.keeper_bell);
+            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
             self.unswept = self.unswept.and_then(|unswept| gap.sweep(unswept).1);
-            self.common.keeper_bell.hush();
+            self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
             if turn == Turn::HungUp {
@@ -460,10 +460,10 @@ impl Keeper<'_> {
 
     /// The workload has ended and the agent with it: tells the front what nobody has told it.
     fn say_the_end(&self) {
-        if self.common.board.load(word::END_TOLD) != 0 {
+        if self.inherited.board.load(word::END_TOLD) != 0 {
             return;
         }
-        let mut relay = Relay::new(self.common);
+        let mut relay = Relay::new(self.inherited);
         let limit = now_ns(Clock::Monotonic) + END_GRACE_NS;
         while now_ns(Clock::Monotonic) < limit {
             let Some(news) = relay.next() else {
@@ -475,17 +475,17 @@ impl Keeper<'_> {
                 return;
             }
         }
-        tell(self.common, Message::AgentGone);
+        tell(self.inherited, Message::AgentGone);
     }
 
     fn kill_workload(&self, listener: &Listener) -> Next {
-        workload::kill_all(self.common, &self.agent, Some(listener));
-        tell(self.common, Message::AgentGone);
+        workload::kill_all(self.inherited, &self.agent, Some(listener));
+        tell(self.inherited, Message::AgentGone);
         Next::Done
     }
 
     fn look(&mut self) -> Verdict {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         let generation = board.generation();
         let Some(listener) = &self.listener else {
             return Verdict::Works;
@@ -511,10 +511,10 @@ impl Keeper<'_> {
         let Some(listener) = self.listener.take() else {
             return Next::GoOn;
         };
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         let generation = board.generation();
         let cause = (Cause::Starved, 0);
-        let gap = Gap::begin(self.common, &listener, self.policy, cause);
+        let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
         if self.policy.on_agent_death == OnAgentDeath::Kill {
             self.agent.kill(Cause::Starved);
             return self.kill_workload(&listener);
@@ -523,8 +523,8 @@ impl Keeper<'_> {
         let before = board.pulse(generation).vitals();
         let limit = self.policy.limit * STARVED_LIMITS;
         let limit = now_ns(Clock::Monotonic) + u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        while gap.serve(&self.signals, &self.common.keeper_bell) == Turn::GoOn {
-            self.common.keeper_bell.hush();
+        while gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::GoOn {
+            self.inherited.keeper_bell.hush();
             self.read_signals();
             self.reap();
             let vitals = board.pulse(generation).vitals();
@@ -551,7 +551,7 @@ impl Keeper<'_> {
         gap.end();
         self.stall = Stall::default();
         self.listener = Some(listener);
-        self.common.agent_bell(generation).ring();
+        self.inherited.agent_bell(generation).ring();
         Next::GoOn
     }
 
@@ -560,8 +560,8 @@ impl Keeper<'_> {
             return;
         };
         self.wants_upgrade = false;
-        let generation = self.common.board.generation() + 1;
-        match Successor::start(self.common, listener, generation, Program::Installed) {
+        let generation = self.inherited.board.generation() + 1;
+        match Successor::start(self.inherited, listener, generation, Program::Installed) {
             Ok(successor) => {
                 self.upgrade = Some(Upgrade {
                     successor,
@@ -574,7 +574,7 @@ impl Keeper<'_> {
     }
 
     fn follow_upgrade(&mut self) {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         let (old, new) = (board.generation(), board.generation() + 1);
         let now = now_ns(Clock::Monotonic);
         let Some(upgrade) = &mut self.upgrade else {
@@ -594,7 +594,7 @@ impl Keeper<'_> {
             None if board.state(new) == State::Prepared => {
                 upgrade.ordered_ns = Some(now);
                 board.set_order(old, Order::HandOver);
-                self.common.agent_bell(old).ring();
+                self.inherited.agent_bell(old).ring();
             }
             None if is_late => upgrade.successor.kill(),
             Some(_) if board.state(old) == State::HandedOver => {
@@ -618,8 +618,8 @@ impl Keeper<'_> {
     }
 
     fn upgrade_failed(&self) {
-        let board = &self.common.board;
+        let board = &self.inherited.board;
         board.add(word::UPGRADES_FAILED, 1);
-        self.common.agent_bell(board.generation()).ring();
+        self.inherited.agent_bell(board.generation()).ring();
     }
 }

@@ -10,7 +10,7 @@ use sys::notify::Listener;
 use sys::signal::{MaskChange, SignalSet};
 use sys::wait::Status;
 
-use super::super::common::Common;
+use super::super::inherited::Inherited;
 use super::super::signals::SIGKILL;
 
 /// Which program the agent is.
@@ -34,13 +34,13 @@ pub(super) struct Successor {
 impl Successor {
     /// Starts it: this program with the same arguments, told to take over.
     pub(super) fn start(
-        common: &Common,
+        inherited: &Inherited,
         listener: &Listener,
         generation: u64,
         program: Program,
     ) -> sys::Result<Self> {
-        common.board.invite(generation);
-        let descriptors = common.descriptors(listener);
+        inherited.board.invite(generation);
+        let descriptors = inherited.descriptors(listener);
         let mut spec = generation.to_string();
         for descriptor in descriptors {
             spec.push_str(&format!(",{}", descriptor.as_raw_fd()));

@@ -7,7 +7,7 @@ use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
 use super::super::board::word;
-use super::super::common::{Common, is_readable};
+use super::super::inherited::{Inherited, is_readable};
 use super::super::signals::SIGKILL;
 use super::Agent;
 
@@ -18,11 +18,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 const EPERM: i32 = 1;
 
 /// Kills every process of the workload, those that are born meanwhile, and what calls then.
-pub(super) fn kill_all(common: &Common, agent: &Agent, listener: Option<&Listener>) {
-    let board = &common.board;
+pub(super) fn kill_all(inherited: &Inherited, agent: &Agent, listener: Option<&Listener>) {
+    let board = &inherited.board;
     let waiter = board.pid(word::WAITER_PID);
     let own = std::process::id().cast_signed();
-    let ours = [own, agent.pid, waiter, common.front_pid];
+    let ours = [own, agent.pid, waiter, inherited.front_pid];
     let limit = now_ns(Clock::Monotonic) + PATIENCE_NS;
     loop {
         if let Some(listener) = listener {

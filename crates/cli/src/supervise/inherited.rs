@@ -1,4 +1,4 @@
-//! What the processes of `run` have in common.
+//! What the processes of `run` inherit.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::message::{Receiver, Sender, channel};
 /// Made by the front before the first fork. A process that is made later inherits it, and one that
 /// is executed later gets the descriptors by number.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(super) struct Inherited {
     pub(super) board: Board,
     pub(super) board_file: OwnedFd,
     /// News for the front.
@@ -39,7 +39,7 @@ pub(super) struct Ends {
     pub(super) lifeline: OwnedFd,
 }
 
-impl Common {
+impl Inherited {
     /// All of it.
     pub(super) fn create() -> std::io::Result<(Self, Ends)> {
         let (to_front, from_agent) = channel()?;
@@ -47,7 +47,7 @@ impl Common {
         let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC)?;
         let (board, board_file) = Board::create()?;
         let front_pid = std::process::id().cast_signed();
-        let common = Self {
+        let inherited = Self {
             board,
             board_file,
             to_front,
@@ -63,7 +63,7 @@ impl Common {
             to_agent,
             lifeline: ends_lifeline,
         };
-        Ok((common, ends))
+        Ok((inherited, ends))
     }
 
     pub(super) fn agent_bell(&self, generation: u64) -> &Bell {
@@ -99,7 +99,7 @@ impl Common {
         let Some(board) = Board::open(board_file.as_fd())? else {
             return Ok(None);
         };
-        let common = Self {
+        let inherited = Self {
             board,
             board_file,
             to_front: next()?.into(),
@@ -111,11 +111,11 @@ impl Common {
             lifeline: next()?,
         };
         let listener = Listener::new(next()?);
-        let front_pid = common.board.pid(super::board::word::FRONT_PID);
+        let front_pid = inherited.board.pid(super::board::word::FRONT_PID);
         Ok(Some((
             Self {
                 front_pid,
-                ..common
+                ..inherited
             },
             listener,
         )))
