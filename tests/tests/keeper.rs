@@ -147,6 +147,24 @@ impl Run {
         pid.expect("it was waited for")
     }
 
+    /// The agent when it is done with all calls so far. One that it had let go and was not done with
+    /// when it was killed would be counted.
+    fn idle_agent(&self) -> i32 {
+        let agent = self.agent();
+        let sleeps = |thread: fs::DirEntry| {
+            let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
+            tid.and_then(state).is_none_or(|(_, state, _)| state == 'S')
+        };
+        let mut times = 0;
+        until("it sleeps", || {
+            let mut threads = fs::read_dir(format!("/proc/{agent}/task")).expect("it lives");
+            let all_sleep = threads.all(|thread| thread.is_ok_and(sleeps));
+            times = if all_sleep { times + 1 } else { 0 };
+            times == 10
+        });
+        agent
+    }
+
     fn next_agent(&self, former: i32) -> i32 {
         until("another agent", || self.agent_is_not(former));
         self.agent()
@@ -331,7 +349,7 @@ fn what_passes_in_a_gap_is_counted_exactly() {
     let mut run = Run::start(&[]);
     run.sees_again();
     let release = hold_rules(&run);
-    let agent = run.agent();
+    let agent = run.idle_agent();
     signal(agent, Signal::KILL);
     // Until it is reaped: a receiver may take a call while its process is ending.
     let process = format!("/proc/{agent}");
@@ -356,7 +374,7 @@ fn calls_are_refused_while_nobody_watches_if_that_was_asked_for() {
     let mut run = Run::start(&["--on-agent-death", "deny"]);
     run.sees_again();
     let release = hold_rules(&run);
-    let agent = run.agent();
+    let agent = run.idle_agent();
     signal(agent, Signal::KILL);
     // Until it is reaped: a receiver may take a call while its process is ending.
     let process = format!("/proc/{agent}");
@@ -552,7 +570,7 @@ fn keeper_and_agent_may_die_at_once() {
 #[test]
 fn agents_that_die_again_and_again_are_given_up_and_the_workload_is_not() {
     let mut run = Run::start(&[]);
-    let mut agent = run.agent();
+    let mut agent = run.idle_agent();
     for _ in 0..5 {
         signal(agent, Signal::KILL);
         agent = run.next_agent(agent);
