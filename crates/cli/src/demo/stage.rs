@@ -57,6 +57,8 @@ const SCRIPT_DEADLINE: Duration = Duration::from_secs(10);
 /// Unwatched file of the agent of each run.
 const STATS: &str = "/run/demo/stats";
 /// Where scripts write what they print.
+/// Time between two looks for orphans that have ended.
+const REAP_INTERVAL: Duration = Duration::from_millis(20);
 const OUTPUT: &str = "/run/demo/output";
 const SIGKILL: i32 = 9;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -353,12 +355,15 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
     let deadline = Instant::now() + SCRIPT_DEADLINE;
     let mut problem = None;
     loop {
-        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        reap_orphans(child.id());
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left.min(REAP_INTERVAL)) {
             Ok((line, arrived_ns)) => match serde_json::from_str(&line) {
                 Ok(alert) => _ = tell(&Report::Alert { alert, arrived_ns }),
                 Err(error) => problem = Some(format!("cannot read alert: {error}: {line}")),
             },
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) if left > REAP_INTERVAL => {}
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 problem = Some(format!(
                     "did not end within {} s",
@@ -385,6 +390,18 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
         problem = Some(format!("tollgate run ended with {status}"));
     }
     Ok(problem)
+}
+
+/// Reaps what the scripts left behind, as the first process of a pid namespace has to. Before Linux
+/// 6.11 a process that is dead and not reaped keeps its seccomp filter, and so the watch, going.
+fn reap_orphans(run: u32) {
+    while let Ok(Some(pid)) = sys::wait::peek_end() {
+        if u32::try_from(pid) == Ok(run) {
+            return;
+        }
+        // Seen just now, and nobody else waits for it.
+        let _ = sys::wait::wait(sys::wait::Target::Pid(pid), sys::wait::ALL);
+    }
 }
 
 /// Ends every process of this pid namespace but this one, its first. Twice, for those that were
