@@ -3,6 +3,9 @@
 /// What Docker gives to root in a container, in words of setpriv(1).
 const DOCKER: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,\
                       +setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write";
+const DOCKER_TRACING: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,\
+                              +setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,\
+                              +audit_write,+sys_ptrace";
 
 /// A user with capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,12 +14,22 @@ pub enum Identity {
     Root,
     /// Root with the capabilities that Docker leaves.
     Docker,
+    /// The same with `CAP_SYS_PTRACE`.
+    DockerTracing,
     /// User 1000 without any capability.
     User,
 }
 
 impl Identity {
-    /// All of them.
+    /// Those among which what an agent may read differs.
+    pub const READERS: &'static [Identity] = &[
+        Identity::Root,
+        Identity::Docker,
+        Identity::DockerTracing,
+        Identity::User,
+    ];
+
+    /// Those that rules may tell apart.
     pub const ALL: &'static [Identity] = &[Identity::Root, Identity::Docker, Identity::User];
 
     /// The command line to put before a program.
@@ -25,6 +38,13 @@ impl Identity {
             Identity::Root => &[],
             // Root's permitted set is cut down to the bounding set at exec (capabilities(7)).
             Identity::Docker => &["setpriv", "--inh-caps=-all", "--bounding-set", DOCKER, "--"],
+            Identity::DockerTracing => &[
+                "setpriv",
+                "--inh-caps=-all",
+                "--bounding-set",
+                DOCKER_TRACING,
+                "--",
+            ],
             Identity::User => &[
                 "setpriv",
                 "--inh-caps=-all",
@@ -41,7 +61,7 @@ impl Identity {
     /// The user's number.
     pub fn uid(self) -> i64 {
         match self {
-            Identity::Root | Identity::Docker => 0,
+            Identity::Root | Identity::Docker | Identity::DockerTracing => 0,
             Identity::User => 1000,
         }
     }
@@ -49,7 +69,7 @@ impl Identity {
     /// The user's name inside the containers of these tests.
     pub fn name_in_container(self) -> &'static str {
         match self {
-            Identity::Root | Identity::Docker => "root",
+            Identity::Root | Identity::Docker | Identity::DockerTracing => "root",
             Identity::User => "app",
         }
     }

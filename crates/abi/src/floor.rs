@@ -3,6 +3,10 @@
 //! The filter of a running process tree can never be widened: a second listener is refused with
 //! EBUSY. So every filter has this floor, and rules that are loaded later are answered from it.
 //! Hot calls are deliberately absent (`prctl(PR_SET_NAME)`, `read`, `close`, `dup`, `mmap`).
+//!
+//! Calls that can reach another process are trapped so that the supervisor can keep them away from
+//! itself. Whom they reach is not compared in the filter: pids are those of the caller's namespace,
+//! and the supervisor may be replaced by another one.
 
 use crate::{RegisterTest, Syscall, TestOp};
 
@@ -82,6 +86,34 @@ pub static FLOOR: &[Trap] = &[
         Syscall::PIDFD_GETFD,
         "takes a descriptor out of another process",
     ),
+    Trap::when(Syscall::KILL, SIGNAL_1_HARMS, HARMS_WATCHER),
+    Trap::when(Syscall::TKILL, SIGNAL_1_HARMS, HARMS_WATCHER),
+    Trap::when(Syscall::TGKILL, SIGNAL_2_HARMS, HARMS_WATCHER),
+    Trap::when(Syscall::RT_SIGQUEUEINFO, SIGNAL_1_HARMS, HARMS_WATCHER),
+    Trap::when(Syscall::RT_TGSIGQUEUEINFO, SIGNAL_2_HARMS, HARMS_WATCHER),
+    Trap::when(Syscall::PIDFD_SEND_SIGNAL, SIGNAL_1_HARMS, HARMS_WATCHER),
+    Trap::when(Syscall::FCNTL, SETS_SIGNAL, "has the kernel send a signal"),
+    Trap::when(
+        Syscall::FCNTL64,
+        SETS_SIGNAL,
+        "has the kernel send a signal",
+    ),
+    Trap::always(
+        Syscall::PIDFD_OPEN,
+        "a handle to signal or search another process by",
+    ),
+    Trap::when(
+        Syscall::PROCESS_MADVISE,
+        SLOWS_MEMORY,
+        "makes another process wait for its memory",
+    ),
+    Trap::when(Syscall::PRLIMIT64, SETS_OTHERS_LIMIT, STARVES),
+    Trap::when(Syscall::SCHED_SETSCHEDULER, OTHER_THREAD, STARVES),
+    Trap::when(Syscall::SCHED_SETPARAM, OTHER_THREAD, STARVES),
+    Trap::when(Syscall::SCHED_SETATTR, OTHER_THREAD, STARVES),
+    Trap::when(Syscall::SCHED_SETAFFINITY, OTHER_THREAD, STARVES),
+    Trap::when(Syscall::SETPRIORITY, OTHERS_PRIORITY, STARVES),
+    Trap::when(Syscall::IOPRIO_SET, OTHERS_IO_PRIORITY, STARVES),
     Trap::always(
         Syscall::MEMFD_CREATE,
         "a file without a name, the usual home of a program without a file",
@@ -259,6 +291,84 @@ pub static STATE: &[Trap] = &[
 const LEAVING: u64 = 0x7e82_0000;
 const LEAVING_CLONE: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::AnyBit, LEAVING)]];
 
+const HARMS_WATCHER: &str = "can end, stop or give orders to whoever watches";
+const STARVES: &str = "can take processor, memory or descriptors from another process";
+
+const fn signal(arg: u8, number: u64) -> RegisterTest {
+    RegisterTest::low(arg, TestOp::Eq, number)
+}
+
+/// What a supervisor cannot or does not ignore: faults, the signals of the C library, SIGKILL,
+/// SIGSTOP, and orders (SIGHUP, SIGUSR1, SIGUSR2). All others pass without a stop, because a trapped
+/// call may fail with EINTR and nobody expects that of `kill`. SIGURG is by far the most frequent: Go
+/// interrupts its threads with it.
+const SIGNAL_1_HARMS: &[&[RegisterTest]] = &[
+    &[signal(1, 1)],
+    &[
+        RegisterTest::low(1, TestOp::Ge, 4),
+        RegisterTest::low(1, TestOp::Le, 5),
+    ],
+    &[
+        RegisterTest::low(1, TestOp::Ge, 7),
+        RegisterTest::low(1, TestOp::Le, 12),
+    ],
+    &[signal(1, 19)],
+    &[
+        RegisterTest::low(1, TestOp::Ge, 31),
+        RegisterTest::low(1, TestOp::Le, 33),
+    ],
+];
+const SIGNAL_2_HARMS: &[&[RegisterTest]] = &[
+    &[signal(2, 1)],
+    &[
+        RegisterTest::low(2, TestOp::Ge, 4),
+        RegisterTest::low(2, TestOp::Le, 5),
+    ],
+    &[
+        RegisterTest::low(2, TestOp::Ge, 7),
+        RegisterTest::low(2, TestOp::Le, 12),
+    ],
+    &[signal(2, 19)],
+    &[
+        RegisterTest::low(2, TestOp::Ge, 31),
+        RegisterTest::low(2, TestOp::Le, 33),
+    ],
+];
+
+/// `F_SETSIG`: the owner of the file, any process, gets that signal when there is input.
+const SETS_SIGNAL: &[&[RegisterTest]] = &[&[
+    RegisterTest::low(1, TestOp::Eq, 10),
+    RegisterTest::low(2, TestOp::Ne, 0),
+]];
+
+/// `MADV_COLD`, `MADV_PAGEOUT`, `MADV_COLLAPSE`.
+const SLOWS_MEMORY: &[&[RegisterTest]] = &[
+    &[RegisterTest::low(3, TestOp::Eq, 20)],
+    &[RegisterTest::low(3, TestOp::Eq, 21)],
+    &[RegisterTest::low(3, TestOp::Eq, 25)],
+];
+
+/// 0 is the caller.
+const OTHER_THREAD: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Ne, 0)]];
+
+/// A new limit, of a process that is named.
+const SETS_OTHERS_LIMIT: &[&[RegisterTest]] = &[&[
+    RegisterTest::low(0, TestOp::Ne, 0),
+    RegisterTest::full(2, TestOp::Ne, 0),
+]];
+
+/// `PRIO_PROCESS` of another one, or a group's or a user's.
+const OTHERS_PRIORITY: &[&[RegisterTest]] = &[
+    &[RegisterTest::low(0, TestOp::Ne, 0)],
+    &[RegisterTest::low(1, TestOp::Ne, 0)],
+];
+
+/// `IOPRIO_WHO_PROCESS` (1) of another one, or a group's or a user's.
+const OTHERS_IO_PRIORITY: &[&[RegisterTest]] = &[
+    &[RegisterTest::low(0, TestOp::Ne, 1)],
+    &[RegisterTest::low(1, TestOp::Ne, 0)],
+];
+
 /// Set-user-id and set-group-id.
 const SETID_BITS: u64 = 0o6000;
 const MODE_1_SETID: &[&[RegisterTest]] = &[&[RegisterTest::low(1, TestOp::AnyBit, SETID_BITS)]];
@@ -403,6 +513,48 @@ mod tests {
                 entry.name()
             );
         }
+    }
+
+    #[test]
+    fn only_signals_that_could_harm_the_supervisor_are_trapped() {
+        let harmful = [1, 4, 5, 7, 8, 9, 10, 11, 12, 19, 31, 32, 33];
+        for number in 0..=64_u64 {
+            let expected = harmful.contains(&number);
+            for call in [
+                Syscall::KILL,
+                Syscall::TKILL,
+                Syscall::RT_SIGQUEUEINFO,
+                Syscall::PIDFD_SEND_SIGNAL,
+            ] {
+                let args = [77, number, 0, 0, 0, 0];
+                assert_eq!(trapped(FLOOR, call, args), expected, "{call} {number}");
+            }
+            for call in [Syscall::TGKILL, Syscall::RT_TGSIGQUEUEINFO] {
+                let args = [77, 78, number, 0, 0, 0];
+                assert_eq!(trapped(FLOOR, call, args), expected, "{call} {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_process_does_to_itself_alone_is_not_trapped() {
+        let trapped =
+            |call, args: [u64; 3]| trapped(FLOOR, call, [args[0], args[1], args[2], 0, 0, 0]);
+        assert!(trapped(Syscall::PRLIMIT64, [77, 7, 0x7fff_0000]));
+        assert!(trapped(Syscall::PRLIMIT64, [77, 7, 0x7f00_0000_0000]));
+        assert!(!trapped(Syscall::PRLIMIT64, [77, 7, 0]));
+        assert!(!trapped(Syscall::PRLIMIT64, [0, 7, 0x7fff_0000]));
+        assert!(trapped(Syscall::SCHED_SETAFFINITY, [77, 8, 1]));
+        assert!(!trapped(Syscall::SCHED_SETAFFINITY, [0, 8, 1]));
+        assert!(trapped(Syscall::SETPRIORITY, [0, 77, 19]));
+        assert!(trapped(Syscall::SETPRIORITY, [1, 0, 19]));
+        assert!(!trapped(Syscall::SETPRIORITY, [0, 0, 19]));
+        assert!(trapped(Syscall::IOPRIO_SET, [1, 77, 0]));
+        assert!(trapped(Syscall::IOPRIO_SET, [2, 0, 0]));
+        assert!(!trapped(Syscall::IOPRIO_SET, [1, 0, 0]));
+        assert!(trapped(Syscall::FCNTL, [3, 10, 9]));
+        assert!(!trapped(Syscall::FCNTL, [3, 10, 0]));
+        assert!(!trapped(Syscall::FCNTL, [3, 4, 9]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
 use capture::filter::{FilterOptions, compile};
-use capture::notify::{CounterSnapshot, Notices, Parts, Processes, Supervisor};
+use capture::notify::{CounterSnapshot, GuardOptions, Notices, Parts, Processes, Supervisor};
 use event::{
     CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch,
     Weight,
@@ -133,6 +133,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         world: Arc::new(NoWorld),
         processes: Processes::new(vec![]).expect("/proc"),
         notices: Arc::new(Silent),
+        guard: GuardOptions::default(),
     })
     .expect("threads");
     let counters = supervisor.join();

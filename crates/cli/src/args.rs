@@ -84,6 +84,13 @@ pub(crate) enum OnAgentDeath {
     Kill,
 }
 
+/// What a workload can be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Refusal {
+    /// To make itself unreadable
+    NonDumpable,
+}
+
 /// `tollgate run`.
 ///
 /// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
@@ -128,6 +135,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "MS", default_value_t = 1000,
           value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
     pub(crate) agent_timeout: u64,
+    /// Refuse CMD what would keep the agent from reading its memory: `non-dumpable` is
+    /// prctl(PR_SET_DUMPABLE, 0). Otherwise it is told; repeatable
+    #[arg(long, value_enum, value_name = "non-dumpable", hide_possible_values = true)]
+    pub(crate) refuse: Vec<Refusal>,
     /// Take over from another agent; for the keeper
     #[arg(long, value_name = "ORDER", hide = true)]
     pub(crate) resume: Option<String>,

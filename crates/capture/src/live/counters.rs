@@ -79,6 +79,8 @@ counters! {
     stdio_watches,
     /// Threads of such processes that could not be watched.
     stdio_watches_refused,
+    /// Calls aimed at the processes that watch.
+    intrusions,
     /// Failed answers to the kernel that were not explained by the caller's end.
     answer_errors,
 }

@@ -31,6 +31,8 @@ pub(crate) struct Decoded<'a> {
     pub(crate) unreadable: bool,
     /// The caller ended while its memory was read.
     pub(crate) gone: bool,
+    /// The agent may not read the caller's memory.
+    pub(crate) refused: bool,
 }
 
 /// Reads everything that a call's arguments say.
@@ -41,6 +43,7 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
         arena,
         unreadable: false,
         gone: false,
+        refused: false,
     };
     let specs = call.kind.spec().params;
     let params = arena.alloc_slice_fill_iter(specs.iter().map(|spec| reader.param(spec.source)));
@@ -50,6 +53,7 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
         descriptor,
         unreadable: reader.unreadable,
         gone: reader.gone,
+        refused: reader.refused,
     }
 }
 
@@ -122,6 +126,7 @@ struct Reader<'r, 'a> {
     arena: &'a Bump,
     unreadable: bool,
     gone: bool,
+    refused: bool,
 }
 
 impl<'a> Reader<'_, 'a> {
@@ -191,6 +196,7 @@ impl<'a> Reader<'_, 'a> {
             Err(why) => {
                 self.unreadable = true;
                 self.gone |= why == Unreadable::Gone;
+                self.refused |= why == Unreadable::Refused;
                 None
             }
         }
@@ -594,6 +600,7 @@ impl OwnedDecoded {
             descriptor,
             unreadable: self.unreadable,
             gone: false,
+            refused: false,
         }
     }
 }

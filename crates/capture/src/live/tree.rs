@@ -97,6 +97,11 @@ impl Tree {
         })
     }
 
+    /// Processes of ours between the workload and whoever started it.
+    pub(crate) fn transparent(&self) -> &[Pid] {
+        &self.transparent
+    }
+
     /// The process that thread `tid` belongs to; `None` if it is gone.
     pub(crate) fn of_thread(&self, tid: Tid, counters: &Counters) -> Option<Arc<Process>> {
         if let Some(process) = self.known(tid) {

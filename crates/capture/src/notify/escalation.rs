@@ -7,6 +7,9 @@
 //! restart code and will be made again by the kernel; see [`super::tracer`]. An exec is told by an
 //! event of its own, because the interruption is lost when another thread than the leader execs.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use sys::ptrace;
 use sys::wait::{self, Status};
 
@@ -85,6 +88,7 @@ fn wait_for_stop(caller: i32, is_late: impl Fn(i32) -> bool, late: &mut LateStop
         // Any tracee of this thread, not just the caller by its id: see `Held::tid`.
         match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
             Ok(Some((tid, status))) if tid != caller && is_late(tid) => late.push((tid, status)),
+            Ok(Some((tid, status))) if tid != caller && status.is_end() && forget_dying(tid) => {}
             Ok(Some((tid, status))) => return stopped_at(tid, status),
             // The watchdog's signal. A caller that only waits for a processor will stop.
             Err(error) if error.is(EINTR) && is_runnable(caller) => {}
@@ -169,8 +173,49 @@ fn delivered(status: Status) -> i32 {
 
 /// Lets a held thread run on, untraced.
 pub(crate) fn release(tid: i32, signal: i32) {
-    // Fails only if the thread was killed meanwhile.
-    let _ = ptrace::detach(tid, signal);
+    // Fails only if the thread was killed meanwhile. Then it stays a zombie, and its parent is not
+    // told, until its tracer has taken note.
+    if ptrace::detach(tid, signal).is_err() && !has_been_reaped(tid, DEATH_LOOKS) {
+        DYING
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(tid);
+    }
+}
+
+/// Threads that were killed while they were held, until they have ended: how long that takes is
+/// up to the files that they have open.
+static DYING: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+/// A killed thread ends within the first few looks, as a rule.
+const DEATH_LOOKS: u32 = 10;
+const DEATH_PAUSE: Duration = Duration::from_micros(100);
+
+/// Takes note of threads that have ended since they were to be released. Any thread may call it.
+pub(crate) fn reap_dying() {
+    let mut dying = DYING.lock().unwrap_or_else(PoisonError::into_inner);
+    dying.retain(|tid| !has_been_reaped(*tid, 1));
+}
+
+/// Whether the thread is one of them; it has just ended.
+fn forget_dying(tid: i32) -> bool {
+    let mut dying = DYING.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = dying.len();
+    dying.retain(|other| *other != tid);
+    dying.len() != before
+}
+
+fn has_been_reaped(tid: i32, looks: u32) -> bool {
+    (0..looks).any(|look| {
+        if look > 0 {
+            std::thread::sleep(DEATH_PAUSE);
+        }
+        match wait::wait(wait::Target::Pid(tid), wait::ALL | wait::NO_HANG) {
+            Ok(Some((_, status))) => status.is_end(),
+            Ok(None) => false,
+            // It is nobody's tracee any more.
+            Err(error) => !error.is(EINTR),
+        }
+    })
 }
 
 const EINTR: i32 = 4;

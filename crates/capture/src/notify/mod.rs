@@ -10,6 +10,8 @@
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
 mod escalation;
+mod guard;
+mod obstacle;
 mod privileges;
 mod pulse;
 mod receiver;
@@ -32,6 +34,10 @@ use sys::signal::{SignalSet, SignalStream};
 use crate::live::call::Call;
 pub use crate::live::counters::{CounterSnapshot, Counters};
 use crate::live::tree::Tree;
+use guard::Guard;
+pub use guard::{Aim, GuardOptions, Intrusion, Response};
+use obstacle::Unreadable;
+pub use obstacle::{Obstacle, obstacle};
 pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
@@ -51,6 +57,14 @@ pub trait Notices: Send + Sync {
     fn undecided(&self, event: &Event<'_>, rules: u32);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
     fn read_timed_out(&self, pid: Pid);
+    /// A process tried something against those who watch it, or made itself unreadable.
+    fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
+        let _ = (process, intrusion);
+    }
+    /// A process cannot be read, as was found at this call; said once for each.
+    fn unreadable(&self, process: &Process, call: &'static str, obstacle: Obstacle) {
+        let _ = (process, call, obstacle);
+    }
     /// A program does not get the privileges of its file; said once for each file.
     fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
         let _ = (pid, withheld);
@@ -112,6 +126,8 @@ pub struct Parts<J: Judge> {
     pub processes: Processes,
     /// Is told about the engine's own troubles.
     pub notices: Arc<dyn Notices>,
+    /// How those who watch are kept safe.
+    pub guard: GuardOptions,
 }
 
 /// A running engine.
@@ -170,6 +186,11 @@ impl<J: Judge + 'static> Supervisor<J> {
         self.shared.handing_over.store(true, Ordering::Release);
     }
 
+    /// Keeps the workload's hands off another process of ours.
+    pub fn protect(&self, pid: Pid) {
+        self.shared.guard.protect(pid);
+    }
+
     /// Waits until the last watched process has ended and every call has been concluded.
     pub fn join(self) -> CounterSnapshot {
         // The watchdog outlives the receivers and reports panics of theirs itself.
@@ -187,6 +208,8 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) counters: Counters,
     pub(crate) notices: Arc<dyn Notices>,
     pub(crate) privileges: privileges::Privileges,
+    pub(crate) guard: Guard,
+    pub(crate) unreadable: Unreadable,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
     /// What is shown to whoever watches over this supervisor.
@@ -205,6 +228,7 @@ pub(crate) struct Shared<J: Judge> {
 
 impl<J: Judge> Shared<J> {
     fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
+        let guard = Guard::new(parts.processes.0.transparent(), parts.guard);
         Ok(Self {
             listener: parts.listener,
             ruling: ArcSwap::from_pointee(Ruling::new(parts.judge, &parts.plan)),
@@ -213,6 +237,8 @@ impl<J: Judge> Shared<J> {
             counters: Counters::default(),
             notices: parts.notices,
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
+            guard: guard.map_err(std::io::Error::other)?,
+            unreadable: Unreadable::default(),
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
             pulse,

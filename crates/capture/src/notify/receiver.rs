@@ -16,6 +16,7 @@ use super::call::Call;
 use super::counters::Counters;
 use super::decode;
 use super::escalation::{self, LateStops, Stop};
+use super::guard::Guard;
 use super::stdio::{self, Effect};
 use super::tracer::{Claim, Followed, Request};
 use super::wake_up::Arrivals;
@@ -32,9 +33,9 @@ const WAITING_NS: u64 = 900;
 
 /// One receiver thread.
 pub(crate) struct Receiver<J: Judge> {
-    worker: Worker<J>,
-    seat: Arc<Seat>,
-    memory: Memory,
+    pub(super) worker: Worker<J>,
+    pub(super) seat: Arc<Seat>,
+    pub(super) memory: Memory,
     arena: Bump,
     arrivals: Arrivals,
     last_answer_ns: u64,
@@ -131,6 +132,9 @@ impl<J: Judge> Receiver<J> {
         if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
             return;
         }
+        if Guard::concerns(call.syscall) && self.is_intrusion(&call) {
+            return;
+        }
         let role = Role::of(call.syscall);
         if role == Role::Plain && !shared.is_judged(&call) && !shared.concerns_stdio(&call) {
             Counters::add(&counters.unjudged);
@@ -175,6 +179,9 @@ impl<J: Judge> Receiver<J> {
             shared.answer(call.id);
             return;
         };
+        if view.decoded.refused {
+            self.tell_unreadable(call, &process);
+        }
         if role == Role::Exec {
             self.exec(&view, &process);
             return;
@@ -231,7 +238,7 @@ impl<J: Judge> Receiver<J> {
 
     /// The calling process; one of which nothing can be learnt (`/proc` hidden, no descriptor to
     /// spare) is an unknown process, never a reason to let a call pass unseen. `None`: it ended.
-    fn caller(&self, call: &Call) -> Option<Arc<Process>> {
+    pub(super) fn caller(&self, call: &Call) -> Option<Arc<Process>> {
         let shared = &self.worker.shared;
         shared
             .tree

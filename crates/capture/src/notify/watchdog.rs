@@ -16,6 +16,7 @@ use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_dispositi
 
 use super::counters::Counters;
 use super::wake_up::Mode;
+use super::escalation;
 use super::{Order, Seat, Shared, spawn_receiver, spawn_tracer};
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
@@ -69,6 +70,7 @@ fn watch<J: Judge + 'static>(
     let mut stuck = Vec::new();
     while !has_hung_up(&shared.listener) && !shared.is_handing_over() {
         shared.pulse.tick(&shared.counters.snapshot());
+        escalation::reap_dying();
         let mut replacements = Vec::new();
         for post in &mut posts {
             if let Some(replacement) = look(shared, post, stuck.len()) {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bumpalo::Bump;
-use event::{Comm, Event, Image, Judge, Live, Lookup, Outcome, Process, Stage, Weight, World};
+use event::{Comm, Event, Image, Judge, Live, Lookup, Outcome, Process, Stage, Tid, Weight, World};
 use sys::time::{Clock, now_ns};
 
 use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
+use super::obstacle::obstacle;
 use super::{Ruling, Shared};
 
 /// One thread's way to the judge.
@@ -175,7 +176,14 @@ impl<J: Judge> Worker<J> {
                     Lookup::Found(comm) => *comm,
                     _ => process.last_comm(),
                 };
+                let is_hidden = image.executable.get().is_none();
                 process.exec(Arc::new(image), comm);
+                if is_hidden && let Some(obstacle) = obstacle(Tid(process.pid.0)) {
+                    // Not to be told again at its first call.
+                    self.shared.unreadable.is_new(process);
+                    let notices = &self.shared.notices;
+                    notices.unreadable(process, "execve", obstacle);
+                }
                 if let Some(withheld) = self.shared.privileges.withheld(process.pid) {
                     let notices = &self.shared.notices;
                     notices.privileges_withheld(process.pid, &withheld);

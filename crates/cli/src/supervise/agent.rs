@@ -340,8 +340,9 @@ impl<'a> Reporter<'a> {
         let is_replaced = news(word::KEEPERS_REPLACED, &mut self.replaced);
         let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
         if is_replaced {
-            self.keeper = sys::pidfd::open(self.board.pid(word::KEEPER_PID)).ok();
-            services.report(&Report::KeeperReplaced);
+            let pid = self.board.pid(word::KEEPER_PID);
+            self.keeper = sys::pidfd::open(pid).ok();
+            services.report(&Report::KeeperReplaced { pid });
         } else if self.keeper.as_ref().is_some_and(has_ended) {
             self.keeper = None;
             services.report(&Report::KeeperGone);

@@ -46,7 +46,9 @@ const EINVAL: i32 = 22;
 pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
     page.int(slot::PID)
         .store(std::process::id().cast_signed(), Ordering::Release);
-    if let Err(error) = signals::reset_for_command(launch.callers_mask) {
+    // The agent has to read what this process passes to exec; see `supervise::run`.
+    let readable = sys::prctl::set_dumpable(true);
+    if let Err(error) = readable.and_then(|()| signals::reset_for_command(launch.callers_mask)) {
         page.int(slot::FILTER_ERROR)
             .store(error.errno(), Ordering::Release);
         return NOT_EXECUTED;

@@ -74,7 +74,10 @@ pub(crate) enum Report {
     /// The keeper is gone.
     KeeperGone,
     /// There is another keeper.
-    KeeperReplaced,
+    KeeperReplaced {
+        /// The pid of the other.
+        pid: i32,
+    },
 }
 
 /// The running services of the agent.
@@ -124,7 +127,14 @@ pub(crate) type Prepare = Box<dyn FnOnce(bool) -> Result<Prepared, crate::failur
 ///
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
 pub(crate) fn run(name: &OsStr, policy: Policy, prepare: Prepare) -> Result<i32, Failure> {
+    hide()?;
     front::run(name, policy, prepare)
+}
+
+/// Keeps others of the same user from looking into this process and those forked from it, and from
+/// taking their descriptors, the listener among them (`PR_SET_DUMPABLE`).
+fn hide() -> Result<(), Failure> {
+    sys::prctl::set_dumpable(false).map_err(Failure::process("hide from the workload"))
 }
 
 /// Runs an agent that takes over, as the keeper says in `order`: its number and those of the
@@ -134,6 +144,7 @@ pub(crate) fn run(name: &OsStr, policy: Policy, prepare: Prepare) -> Result<i32,
 ///
 /// If the descriptors are not what a keeper gives.
 pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
+    hide()?;
     let numbers: Result<Vec<i32>, _> = order.split(',').map(str::parse).collect();
     let Some((generation, descriptors)) = numbers
         .ok()

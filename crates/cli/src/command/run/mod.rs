@@ -5,6 +5,7 @@
 //! that [`supervise`] calls then. An agent that takes over from another does the same, but for the
 //! command.
 
+mod announcer;
 mod channels;
 mod orders;
 mod pidfile;
@@ -99,6 +100,7 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
         stats_interval: Duration::from_millis(args.stats_interval),
         pidfile: args.pidfile.as_deref().map(Pidfile::create).transpose()?,
         container_id: args.container_id.clone(),
+        refuse_non_dumpable: args.refuse.contains(&args::Refusal::NonDumpable),
         output_timeout: channels::timeout(&config),
         quiet: args.quiet,
         config: Box::new(move || configuration(&args).map(|(config, _)| config)),

@@ -39,7 +39,7 @@ pub(super) fn internal(report: &Report) -> Internal {
             Priority::Critical,
             "the process that answers calls if this agent dies is gone",
         ),
-        Report::KeeperReplaced => plain(
+        Report::KeeperReplaced { .. } => plain(
             "Tollgate internal: keeper replaced",
             Priority::Critical,
             "the process that answers calls if this agent dies was killed, and there is another",

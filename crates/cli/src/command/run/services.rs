@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use capture::container::ContainerOptions;
-use capture::notify::{
-    CounterSnapshot, Notices, Parts, Privilege, Processes, Supervisor, Withheld,
-};
+use capture::notify::{CounterSnapshot, GuardOptions, Parts, Processes, Supervisor};
 use capture::world::{LiveWorld, WorldOptions};
-use event::{Event, Pid, Plan};
-use outputs::{Dispatcher, Internal, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
-use rules::{AlertValue, Engine, Priority};
+use event::{Pid, Plan};
+use outputs::{Dispatcher, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
+use rules::Engine;
 
+use super::announcer::Announcer;
 use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{ConfigSource, Matched, Reloader};
@@ -34,6 +33,8 @@ pub(super) struct Blueprint {
     pub(super) stats_interval: Duration,
     pub(super) pidfile: Option<Pidfile>,
     pub(super) container_id: Option<String>,
+    /// Whether a process may not make itself unreadable.
+    pub(super) refuse_non_dumpable: bool,
     /// How long a channel that does not move is waited for.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
@@ -53,6 +54,14 @@ impl Blueprint {
         let signals = signals::orders().context("cannot wait for signals")?;
         let dispatcher = self.outputs.start()?;
         self.sink.connect(dispatcher.clone());
+        let [front, .., waiter] = listening.transparent[..] else {
+            anyhow::bail!("cannot protect the processes that watch: it is not known which they are");
+        };
+        let guard = GuardOptions {
+            // The front passes on what it gets, and the command may signal its parent.
+            lenient: vec![front, waiter],
+            refuse_non_dumpable: self.refuse_non_dumpable,
+        };
         let processes = Processes::new(listening.transparent)?;
         if listening.is_resumed {
             processes.adopt();
@@ -73,7 +82,8 @@ impl Blueprint {
             judge: Arc::new(self.judge),
             world: Arc::new(world),
             processes,
-            notices: Arc::new(Announcer(dispatcher.clone())),
+            notices: Arc::new(Announcer::new(dispatcher.clone())),
+            guard,
         };
         let pulse = Arc::clone(board.pulse(listening.generation));
         let supervisor =
@@ -122,63 +132,6 @@ fn complain(quiet: bool, problem: &str) {
     }
 }
 
-/// Turns what the engine says of itself into internal alerts.
-struct Announcer(Dispatcher);
-
-impl Notices for Announcer {
-    fn undecided(&self, event: &Event<'_>, rules: u32) {
-        let (call, pid) = (event.kind.name(), event.process.pid.0);
-        self.0.emit_internal(Internal {
-            rule: "Tollgate internal: undecided event",
-            priority: Priority::Warning,
-            message: format!(
-                "rules could not be decided because something could not be learnt \
-                 (call={call} pid={pid} rules={rules})"
-            ),
-            fields: vec![
-                ("evt.type", AlertValue::Text(call.to_owned())),
-                ("proc.pid", AlertValue::Int(i64::from(pid))),
-                ("tollgate.rules", AlertValue::Uint(u64::from(rules))),
-            ],
-        });
-    }
-
-    fn read_timed_out(&self, pid: Pid) {
-        self.0.emit_internal(Internal {
-            rule: "Tollgate internal: read timed out",
-            priority: Priority::Warning,
-            message: format!(
-                "a process held up the reading of its memory (pid={}): userfaultfd or FUSE",
-                pid.0
-            ),
-            fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
-        });
-    }
-
-    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
-        let path = String::from_utf8_lossy(&withheld.path).into_owned();
-        let (what, privilege) = match withheld.privilege {
-            Privilege::Capabilities => ("the capabilities of its file".to_owned(), "capabilities"),
-            Privilege::Group(gid) => (format!("the rights of its file's group {gid}"), "group"),
-            Privilege::User(uid) => (format!("the rights of its file's owner {uid}"), "user"),
-        };
-        self.0.emit_internal_once(Internal {
-            rule: "Tollgate internal: privileges withheld",
-            priority: Priority::Notice,
-            message: format!(
-                "a program runs without {what}, because a filter needs no_new_privs without \
-                 CAP_SYS_ADMIN (exepath={path} pid={})",
-                pid.0
-            ),
-            fields: vec![
-                ("proc.exepath", AlertValue::Text(path)),
-                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
-                ("tollgate.privilege", AlertValue::Text(privilege.to_owned())),
-            ],
-        });
-    }
-}
-
 /// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
 /// caller waits until its call was looked at. What the keeper let pass while there was no agent is
 /// dropped, though; what it refused is not, because it did not happen.
@@ -211,6 +164,7 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("guessed_parents", counters.guessed_parents),
             ("stdio_watches", counters.stdio_watches),
             ("stdio_watches_refused", counters.stdio_watches_refused),
+            ("intrusions", counters.intrusions),
             ("answer_errors", counters.answer_errors),
             ("gaps", board.gaps()),
             ("passed_unwatched", passed_unwatched),
@@ -268,6 +222,9 @@ impl Services for Running {
     }
 
     fn report(&self, report: &Report) {
+        if let (Report::KeeperReplaced { pid }, Some(supervisor)) = (report, &self.supervisor) {
+            supervisor.protect(Pid(*pid));
+        }
         self.dispatcher.emit_internal(reports::internal(report));
     }
 

@@ -1,0 +1,74 @@
+//! What a receiver does about an intrusion.
+
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::{Judge, Outcome, Process};
+use sys::time::{Clock, now_ns};
+
+use super::Response;
+use crate::live::call::Call;
+use crate::live::counters::Counters;
+use crate::live::decode;
+use crate::notify::obstacle::obstacle;
+use crate::notify::receiver::Receiver;
+
+const EPERM: i32 = 1;
+
+impl<J: Judge> Receiver<J> {
+    /// Answers a call that must not be made as it is; false for all others. Rules see it with the
+    /// result that it gets.
+    pub(in crate::notify) fn is_intrusion(&mut self, call: &Call) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        let Some(intrusion) = shared.guard.rule(call) else {
+            return false;
+        };
+        let result = match intrusion.response {
+            Response::Made => None,
+            Response::Refused => Some(-i64::from(EPERM)),
+            Response::Spared(result) => Some(result),
+        };
+        Counters::add(&shared.counters.intrusions);
+        let Some(process) = self.caller(call) else {
+            Counters::add(&shared.counters.gone);
+            return false;
+        };
+        shared.notices.intrusion(&process, &intrusion);
+        let Some(result) = result else {
+            return false;
+        };
+        if shared.is_judged(call) {
+            self.finish_refused(call, result, &process);
+        }
+        let answered = match i32::try_from(result) {
+            Ok(errno @ ..0) => shared.listener.respond_errno(call.id, -errno),
+            _ => shared.listener.respond_value(call.id, result),
+        };
+        if answered.is_err() {
+            Counters::add(&shared.counters.answer_errors);
+        }
+        true
+    }
+
+    fn finish_refused(&mut self, call: &Call, result: i64, process: &Arc<Process>) {
+        let arena = Bump::new();
+        let time_ns = now_ns(Clock::Real);
+        let decoded = decode::decode(call, &self.memory, &arena);
+        if self.seat.proceed() {
+            let outcome = Outcome::Returned(result);
+            self.worker
+                .finish(call, time_ns, &decoded, outcome, process, &arena);
+        }
+    }
+
+    /// Says once that the memory of a process cannot be read.
+    pub(in crate::notify) fn tell_unreadable(&self, call: &Call, process: &Process) {
+        let shared = &self.worker.shared;
+        if shared.unreadable.is_new(process)
+            && let Some(obstacle) = obstacle(call.tid)
+        {
+            let name = call.syscall.name();
+            shared.notices.unreadable(process, name, obstacle);
+        }
+    }
+}

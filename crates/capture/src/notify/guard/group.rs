@@ -1,0 +1,92 @@
+//! Signals to many that leave out the processes that watch.
+
+use std::os::fd::AsFd;
+
+use event::Pid;
+
+use super::caller::Caller;
+use crate::procfs::Proc;
+
+/// Processes that one signal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Members {
+    /// All of the pid namespace but its first, and not the sender.
+    All,
+    /// A process group.
+    Group(i32),
+    /// Those that a user runs.
+    User(u32),
+}
+
+/// Passes over all processes until one finds no new member; more only while they fork faster than
+/// they can be listed.
+const PASSES: usize = 8;
+
+impl Members {
+    pub(super) fn has(self, proc: &Proc, pid: Pid) -> bool {
+        match self {
+            Self::All => pid.0 != 1,
+            Self::Group(group) => proc.stat(pid.0).is_ok_and(|found| found.stat.pgid == group),
+            Self::User(user) => proc
+                .status(pid.0)
+                .is_ok_and(|found| found.status.real_uid == user),
+        }
+    }
+}
+
+/// Sends the signal to all members that the caller may signal but to `spared`; answers as kill(2)
+/// does: success if it was sent to one, else ESRCH or EPERM.
+///
+/// The sender that a handler sees is this process; the signals that come here end or stop.
+pub(super) fn signal(
+    proc: &Proc,
+    caller: &Caller,
+    members: Members,
+    signal: i32,
+    spared: &[Pid],
+) -> i64 {
+    let mut done: Vec<i32> = Vec::new();
+    let (mut sent, mut found_any) = (false, false);
+    for _ in 0..PASSES {
+        let new: Vec<i32> = processes()
+            .filter(|pid| !done.contains(pid) && !spared.contains(&Pid(*pid)))
+            .filter(|pid| *pid != caller.tgid)
+            .filter(|pid| members.has(proc, Pid(*pid)))
+            .collect();
+        if new.is_empty() {
+            break;
+        }
+        for pid in new {
+            found_any = true;
+            done.push(pid);
+            sent |= caller.may_signal(proc, pid) && send(proc, members, pid, signal);
+        }
+    }
+    // Last: it may be the end of the caller. `kill(-1)` leaves it out.
+    let caller_pid = Pid(caller.tgid);
+    if members != Members::All && members.has(proc, caller_pid) {
+        found_any = true;
+        sent |= send(proc, members, caller.tgid, signal);
+    }
+    match (sent, found_any) {
+        (true, _) => 0,
+        (false, true) => -EPERM,
+        (false, false) => -ESRCH,
+    }
+}
+
+/// By descriptor, and only if the pid still means a member.
+fn send(proc: &Proc, members: Members, pid: i32, signal: i32) -> bool {
+    let Ok(process) = sys::pidfd::open(pid) else {
+        return false;
+    };
+    members.has(proc, Pid(pid)) && sys::pidfd::send_signal(process.as_fd(), signal).is_ok()
+}
+
+fn processes() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+const EPERM: i64 = 1;
+const ESRCH: i64 = 3;

@@ -1,0 +1,372 @@
+//! Keeps the workload's hands off the processes that watch it.
+//!
+//! Signals, limits, priorities and looks into memory that are aimed at the agent, the keeper, the
+//! waiter or the front fail with EPERM and are told. A signal to many (`kill(-1)`, a process group)
+//! that would end or stop one of them as well is passed on to the others from here. Everything else
+//! goes on untouched: arguments in registers cannot change any more, so letting such a call go on
+//! after a look is safe.
+//!
+//! Pids are those of the caller's pid namespace. The agent has none below its own, so a caller in
+//! such a namespace cannot name it; only a process group reaches across.
+
+mod answer;
+mod caller;
+mod group;
+
+use std::sync::{Mutex, PoisonError};
+
+use abi::Syscall;
+use event::{Pid, Tid};
+use rustix::fs::{Access, AtFlags};
+
+use crate::live::call::Call;
+use crate::procfs::{LINK_LIMIT, Proc, ProcError};
+use caller::Caller;
+use group::Members;
+
+/// How the processes that watch are kept safe.
+#[derive(Clone, Debug, Default)]
+pub struct GuardOptions {
+    /// Of the transparent processes, those that pass on or ignore every signal that can be caught:
+    /// they may be sent it.
+    pub lenient: Vec<Pid>,
+    /// Whether a process may not make itself unreadable (`PR_SET_DUMPABLE` 0).
+    pub refuse_non_dumpable: bool,
+}
+
+/// Something that a process tried against those who watch it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intrusion {
+    /// The call.
+    pub call: &'static str,
+    /// What it was about.
+    pub aim: Aim,
+    /// What became of it.
+    pub response: Response,
+}
+
+/// What an intrusion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// A process of ours.
+    Process(Pid),
+    /// Many processes, one of ours among them.
+    Among(Pid),
+    /// Whoever owns a file: the kernel would send a deadly signal.
+    FileOwner,
+    /// A descriptor whose process cannot be told.
+    Unknown,
+    /// Itself: it makes itself unreadable.
+    Dumpable,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// It was made.
+    Made,
+    /// It failed with EPERM.
+    Refused,
+    /// It was carried out for the other processes, and returned this.
+    Spared(i64),
+}
+
+/// Knows whom to protect.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    proc: Proc,
+    agent: Pid,
+    ours: Mutex<Vec<Pid>>,
+    options: GuardOptions,
+}
+
+/// Who is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hit {
+    Nobody,
+    Ours(Pid),
+    Unknown,
+}
+
+impl Guard {
+    /// Protects this process and `ours`.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be opened.
+    pub(crate) fn new(ours: &[Pid], options: GuardOptions) -> Result<Self, ProcError> {
+        let agent = Pid(std::process::id().cast_signed());
+        let mut ours = ours.to_vec();
+        if !ours.contains(&agent) {
+            ours.push(agent);
+        }
+        Ok(Self {
+            proc: Proc::open()?,
+            agent,
+            ours: Mutex::new(ours),
+            options,
+        })
+    }
+
+    /// Protects another process, too.
+    pub(crate) fn protect(&self, pid: Pid) {
+        let mut ours = self.ours.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ours.contains(&pid) {
+            ours.push(pid);
+        }
+    }
+
+    /// Whether a call has to be shown to [`Guard::rule`].
+    pub(crate) fn concerns(syscall: Syscall) -> bool {
+        use Syscall as S;
+        matches!(
+            syscall,
+            S::KILL
+                | S::TKILL
+                | S::TGKILL
+                | S::RT_SIGQUEUEINFO
+                | S::RT_TGSIGQUEUEINFO
+                | S::PIDFD_SEND_SIGNAL
+                | S::FCNTL
+                | S::FCNTL64
+                | S::PIDFD_OPEN
+                | S::PIDFD_GETFD
+                | S::PROCESS_MADVISE
+                | S::PROCESS_VM_READV
+                | S::PROCESS_VM_WRITEV
+                | S::PTRACE
+                | S::PRCTL
+                | S::PERF_EVENT_OPEN
+                | S::PRLIMIT64
+                | S::SCHED_SETSCHEDULER
+                | S::SCHED_SETPARAM
+                | S::SCHED_SETATTR
+                | S::SCHED_SETAFFINITY
+                | S::SETPRIORITY
+                | S::IOPRIO_SET
+        )
+    }
+
+    /// What to do about a call; `None`: nothing, it goes on. Signals that have to be passed on
+    /// have been when this returns.
+    pub(crate) fn rule(&self, call: &Call) -> Option<Intrusion> {
+        let (aim, response) = self.judge(call)?;
+        Some(Intrusion {
+            call: call.syscall.name(),
+            aim,
+            response,
+        })
+    }
+
+    fn judge(&self, call: &Call) -> Option<(Aim, Response)> {
+        use Syscall as S;
+        let tid = call.tid;
+        match call.syscall {
+            S::KILL => self.kill(tid, call.int(0), call.int(1)),
+            S::RT_SIGQUEUEINFO | S::TKILL => self.signal_one(tid, call.int(0), call.int(1)),
+            S::TGKILL | S::RT_TGSIGQUEUEINFO => self.signal_one(tid, call.int(1), call.int(2)),
+            S::PIDFD_SEND_SIGNAL => self.signal_descriptor(call),
+            S::FCNTL | S::FCNTL64 => {
+                let sets_signal = call.int(1) == F_SETSIG && is_deadly(call.int(2));
+                sets_signal.then_some((Aim::FileOwner, Response::Refused))
+            }
+            S::PRCTL => self.prctl(call),
+            S::PTRACE if ![PTRACE_ATTACH, PTRACE_SEIZE].contains(&call.raw(0)) => None,
+            S::PTRACE | S::PERF_EVENT_OPEN => refused(self.named(tid, call.int(1))),
+            S::PIDFD_OPEN => match self.named(tid, call.int(0)) {
+                Hit::Ours(pid) if self.options.lenient.contains(&pid) => None,
+                hit => refused(hit),
+            },
+            S::PIDFD_GETFD | S::PROCESS_MADVISE => refused(self.behind(tid, call.int(0))),
+            S::SETPRIORITY => self.priority(tid, call.int(0), call.int(1)),
+            // Counted from 1.
+            S::IOPRIO_SET => self.priority(tid, call.int(0).wrapping_sub(1), call.int(1)),
+            _ => refused(self.named(tid, call.int(0))),
+        }
+    }
+
+    fn kill(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Response)> {
+        match pid {
+            1.. => self.signal_one(tid, pid, signal),
+            _ if !is_deadly(signal) => None,
+            0 => self.signal_group(tid, None, signal),
+            -1 => self.signal_members(tid, Members::All, signal),
+            _ => self.signal_group(tid, pid.checked_neg(), signal),
+        }
+    }
+
+    fn signal_one(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Response)> {
+        let hit = self.named(tid, pid);
+        refused(self.unless_lenient(hit, signal))
+    }
+
+    fn unless_lenient(&self, hit: Hit, signal: i32) -> Hit {
+        match hit {
+            Hit::Ours(pid) if self.options.lenient.contains(&pid) && !is_deadly(signal) => {
+                Hit::Nobody
+            }
+            hit => hit,
+        }
+    }
+
+    fn signal_descriptor(&self, call: &Call) -> Option<(Aim, Response)> {
+        const TO_GROUP: u64 = 4;
+        let (tid, signal) = (call.tid, call.int(1));
+        if call.raw(3) & TO_GROUP != 0 {
+            if !is_deadly(signal) {
+                return None;
+            }
+            return match self.process_behind(tid, call.int(0)) {
+                Ok(Some(leader)) => self.signal_members(tid, Members::Group(leader.0), signal),
+                Ok(None) => None,
+                Err(()) => refused(Hit::Unknown),
+            };
+        }
+        refused(self.unless_lenient(self.behind(tid, call.int(0)), signal))
+    }
+
+    /// A process group as the caller names it; `None`: its own.
+    fn signal_group(&self, tid: Tid, group: Option<i32>, signal: i32) -> Option<(Aim, Response)> {
+        let group = match group {
+            None => self.proc.stat(tid.0).ok()?.stat.pgid,
+            // A group that has a number below our namespace has none of us in it.
+            Some(_) if self.is_below(tid) => return None,
+            Some(group) => group,
+        };
+        self.signal_members(tid, Members::Group(group), signal)
+    }
+
+    fn signal_members(&self, tid: Tid, members: Members, signal: i32) -> Option<(Aim, Response)> {
+        if members == Members::All && self.is_below(tid) {
+            return None;
+        }
+        let ours = self.ours();
+        let hit = *ours.iter().find(|pid| members.has(&self.proc, **pid))?;
+        let caller = Caller::read(&self.proc, tid)?;
+        // The kernel will not let it, either: no need to stand in.
+        let allowed = ours.iter().any(|pid| caller.may_signal(&self.proc, pid.0));
+        if !allowed {
+            return Some((Aim::Among(hit), Response::Made));
+        }
+        let result = group::signal(&self.proc, &caller, members, signal, &ours);
+        Some((Aim::Among(hit), Response::Spared(result)))
+    }
+
+    /// `which` as in setpriority(2).
+    fn priority(&self, tid: Tid, which: i32, who: i32) -> Option<(Aim, Response)> {
+        const ONE: i32 = 0;
+        const GROUP: i32 = 1;
+        const USER: i32 = 2;
+        let members = match (which, who) {
+            (ONE, _) => return refused(self.named(tid, who)),
+            (GROUP, 0) => Members::Group(self.proc.stat(tid.0).ok()?.stat.pgid),
+            (GROUP | USER, _) if self.is_below(tid) => return None,
+            (GROUP, group) => Members::Group(group),
+            (USER, 0) => Members::User(self.proc.status(tid.0).ok()?.status.real_uid),
+            (USER, user) => Members::User(user.cast_unsigned()),
+            _ => return None,
+        };
+        let ours = self.ours();
+        let hit = *ours.iter().find(|pid| members.has(&self.proc, **pid))?;
+        Some((Aim::Among(hit), Response::Refused))
+    }
+
+    fn prctl(&self, call: &Call) -> Option<(Aim, Response)> {
+        if call.int(0) != PR_SET_DUMPABLE || call.args[1] & u64::from(u32::MAX) != 0 {
+            return None;
+        }
+        let response = if self.options.refuse_non_dumpable {
+            Response::Refused
+        } else {
+            Response::Made
+        };
+        Some((Aim::Dumpable, response))
+    }
+
+    /// Whom a pid or thread id means, as the caller says it.
+    fn named(&self, tid: Tid, number: i32) -> Hit {
+        if number <= 0 {
+            return Hit::Nobody;
+        }
+        let owner = |pid: &Pid| pid.0 == number || (*pid == self.agent && self.is_thread(number));
+        match self.ours().into_iter().find(owner) {
+            Some(pid) if !self.is_below(tid) => Hit::Ours(pid),
+            _ => Hit::Nobody,
+        }
+    }
+
+    /// Whose descriptor it is.
+    fn behind(&self, tid: Tid, descriptor: i32) -> Hit {
+        match self.process_behind(tid, descriptor) {
+            Ok(Some(pid)) if self.ours().contains(&pid) => Hit::Ours(pid),
+            Ok(Some(pid)) if self.is_thread(pid.0) => Hit::Ours(self.agent),
+            Ok(_) => Hit::Nobody,
+            Err(()) => Hit::Unknown,
+        }
+    }
+
+    /// The process of a pidfd or of a folder of `/proc`, as the agent numbers it; `None` for
+    /// descriptors of other kinds. An error if that cannot be seen.
+    fn process_behind(&self, tid: Tid, descriptor: i32) -> Result<Option<Pid>, ()> {
+        let mut buffer = [0; LINK_LIMIT];
+        let link = match self.proc.descriptor_link(tid.0, descriptor, &mut buffer) {
+            Ok(link) => link,
+            Err(ProcError::Denied { .. }) => return Err(()),
+            Err(_) => return Ok(None),
+        };
+        if link.starts_with(b"anon_inode:[pidfd]") || link.starts_with(b"pidfd:") {
+            let path = format!("/proc/{}/fdinfo/{descriptor}", tid.0);
+            let text = std::fs::read_to_string(path).map_err(drop)?;
+            let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
+            return Ok(pid.and_then(|pid| pid.trim().parse().ok()).map(Pid));
+        }
+        let name = link.rsplit(|byte| *byte == b'/').next().unwrap_or(link);
+        let number = std::str::from_utf8(name)
+            .ok()
+            .and_then(|name| name.parse().ok());
+        Ok(number.map(Pid))
+    }
+
+    fn is_thread(&self, number: i32) -> bool {
+        let path = format!("{}/task/{number}", self.agent.0);
+        rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
+    }
+
+    /// Whether the caller's pid namespace is below ours, where we have no numbers. One that hides
+    /// that is taken to be in ours.
+    fn is_below(&self, tid: Tid) -> bool {
+        let text = self.proc.read_all(tid.0, "status", 64 * 1024);
+        let text = text.map(|(text, _)| text).unwrap_or_default();
+        let numbers =
+            caller::line(&text, "NSpid").map_or(0, |line| line.split_whitespace().count());
+        numbers > 1
+    }
+
+    fn ours(&self) -> Vec<Pid> {
+        self.ours
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+fn refused(hit: Hit) -> Option<(Aim, Response)> {
+    match hit {
+        Hit::Nobody => None,
+        Hit::Ours(pid) => Some((Aim::Process(pid), Response::Refused)),
+        Hit::Unknown => Some((Aim::Unknown, Response::Refused)),
+    }
+}
+
+/// Whether the signal ends or stops a process that ignores or blocks whatever it can: faults and
+/// the C library's own signals keep their effect there.
+fn is_deadly(signal: i32) -> bool {
+    matches!(signal, 4 | 5 | 7 | 8 | 9 | 11 | 19 | 31 | 32 | 33)
+}
+
+const F_SETSIG: i32 = 10;
+const PR_SET_DUMPABLE: i32 = 4;
+const PTRACE_ATTACH: u64 = 16;
+const PTRACE_SEIZE: u64 = 0x4206;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use abi::{Arch, Syscall};
+use event::EventKind;
+
+use super::*;
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
+}
+
+fn own_tid() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+fn call(syscall: Syscall, args: [i64; 4]) -> Call {
+    let mut raw = [0; 6];
+    for (raw, arg) in raw.iter_mut().zip(args) {
+        *raw = arg.cast_unsigned();
+    }
+    Call {
+        id: 0,
+        tid: Tid(own_tid()),
+        arch: Arch::X86_64,
+        syscall,
+        kind: EventKind::of_syscall(syscall),
+        ip: 0,
+        args: raw,
+    }
+}
+
+fn guard(options: GuardOptions) -> Guard {
+    Guard::new(&[Pid(own_pid())], options).unwrap()
+}
+
+fn response(guard: &Guard, syscall: Syscall, args: [i64; 4]) -> Option<Response> {
+    guard.rule(&call(syscall, args)).map(|found| found.response)
+}
+
+#[test]
+fn every_trapped_way_to_reach_a_process_is_ruled_on() {
+    let agent = i64::from(own_pid());
+    let guard = guard(GuardOptions::default());
+    let descriptor = sys::pidfd::open(own_pid()).unwrap();
+    let pidfd = i64::from(std::os::fd::AsRawFd::as_raw_fd(&descriptor));
+    let folder = std::fs::File::open(format!("/proc/{agent}")).unwrap();
+    let folder = i64::from(std::os::fd::AsRawFd::as_raw_fd(&folder));
+    let aimed = [
+        (Syscall::KILL, [agent, 9, 0, 0]),
+        (Syscall::KILL, [agent, 1, 0, 0]),
+        (Syscall::TKILL, [agent, 19, 0, 0]),
+        (Syscall::TGKILL, [agent, i64::from(own_tid()), 9, 0]),
+        (Syscall::RT_SIGQUEUEINFO, [agent, 9, 0, 0]),
+        (Syscall::RT_TGSIGQUEUEINFO, [agent, agent, 9, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [pidfd, 9, 0, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [folder, 9, 0, 0]),
+        (Syscall::PIDFD_OPEN, [agent, 0, 0, 0]),
+        (Syscall::PIDFD_GETFD, [pidfd, 3, 0, 0]),
+        (Syscall::PROCESS_MADVISE, [pidfd, 0, 0, 21]),
+        (Syscall::PROCESS_VM_READV, [agent, 0, 0, 0]),
+        (Syscall::PROCESS_VM_WRITEV, [agent, 0, 0, 0]),
+        (Syscall::PTRACE, [16, agent, 0, 0]),
+        (Syscall::PTRACE, [0x4206, i64::from(own_tid()), 0, 0]),
+        (Syscall::PERF_EVENT_OPEN, [0, agent, 0, 0]),
+        (Syscall::PRLIMIT64, [agent, 7, 1, 0]),
+        (Syscall::SCHED_SETSCHEDULER, [agent, 5, 0, 0]),
+        (Syscall::SCHED_SETPARAM, [agent, 0, 0, 0]),
+        (Syscall::SCHED_SETATTR, [agent, 0, 0, 0]),
+        (Syscall::SCHED_SETAFFINITY, [i64::from(own_tid()), 8, 0, 0]),
+        (Syscall::SETPRIORITY, [0, agent, 19, 0]),
+        (Syscall::SETPRIORITY, [1, 0, 19, 0]),
+        (Syscall::SETPRIORITY, [2, 0, 19, 0]),
+        (Syscall::IOPRIO_SET, [1, agent, 0, 0]),
+        (Syscall::IOPRIO_SET, [2, 0, 0, 0]),
+        (Syscall::FCNTL, [3, 10, 9, 0]),
+    ];
+    for (syscall, args) in aimed {
+        let found = response(&guard, syscall, args);
+        assert_eq!(found, Some(Response::Refused), "{syscall} {args:?}");
+        assert!(Guard::concerns(syscall), "{syscall}");
+    }
+}
+
+#[test]
+fn what_is_aimed_at_others_goes_on() {
+    let guard = guard(GuardOptions::default());
+    let parent = rustix::process::getppid().unwrap();
+    let other = i64::from(parent.as_raw_nonzero().get());
+    let descriptor = sys::pidfd::open(parent.as_raw_nonzero().get()).unwrap();
+    let pidfd = i64::from(std::os::fd::AsRawFd::as_raw_fd(&descriptor));
+    let innocent = [
+        (Syscall::KILL, [other, 9, 0, 0]),
+        (Syscall::KILL, [0, 1, 0, 0]),
+        (Syscall::KILL, [-1, 12, 0, 0]),
+        (Syscall::KILL, [i64::from(i32::MIN), 9, 0, 0]),
+        (Syscall::TGKILL, [other, other, 9, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [pidfd, 9, 0, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [9999, 9, 0, 0]),
+        (Syscall::PIDFD_GETFD, [pidfd, 3, 0, 0]),
+        (Syscall::PTRACE, [16, other, 0, 0]),
+        (Syscall::PTRACE, [7, i64::from(own_pid()), 0, 0]),
+        (Syscall::PRLIMIT64, [other, 7, 1, 0]),
+        (Syscall::SETPRIORITY, [0, other, 19, 0]),
+        (Syscall::FCNTL, [3, 10, 29, 0]),
+        (Syscall::PRCTL, [4, 1, 0, 0]),
+        (Syscall::PRCTL, [22, 0, 0, 0]),
+    ];
+    for (syscall, args) in innocent {
+        assert_eq!(response(&guard, syscall, args), None, "{syscall} {args:?}");
+    }
+}
+
+#[test]
+fn lenient_processes_may_be_sent_what_they_can_catch() {
+    let agent = i64::from(own_pid());
+    let guard = guard(GuardOptions {
+        lenient: vec![Pid(own_pid())],
+        refuse_non_dumpable: false,
+    });
+    assert_eq!(response(&guard, Syscall::KILL, [agent, 12, 0, 0]), None);
+    assert_eq!(
+        response(&guard, Syscall::PIDFD_OPEN, [agent, 0, 0, 0]),
+        None
+    );
+    let deadly = response(&guard, Syscall::KILL, [agent, 9, 0, 0]);
+    assert_eq!(deadly, Some(Response::Refused));
+}
+
+#[test]
+fn a_process_that_makes_itself_unreadable_is_told_and_refused_on_demand() {
+    for (refuse_non_dumpable, expected) in [(false, Response::Made), (true, Response::Refused)] {
+        let guard = guard(GuardOptions {
+            refuse_non_dumpable,
+            ..GuardOptions::default()
+        });
+        let found = response(&guard, Syscall::PRCTL, [4, 0, 0, 0]);
+        assert_eq!(found, Some(expected));
+    }
+}

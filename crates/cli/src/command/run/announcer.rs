@@ -1,0 +1,164 @@
+//! What the engine says of itself, as internal alerts.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use capture::notify::{
+    Aim, Intrusion, Notices, Obstacle, Privilege, Response, Withheld, obstacle,
+};
+use event::{Event, Pid, Process};
+use outputs::{Dispatcher, Internal};
+use rules::{AlertValue, Priority};
+
+/// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
+/// written in a second.
+pub(super) struct Announcer {
+    dispatcher: Dispatcher,
+    /// When the cause of an undecided event was last looked for.
+    looked: Mutex<Option<Instant>>,
+}
+
+/// Causes are looked for no more often: that takes longer than all else about an event.
+const CAUSE_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Announcer {
+    pub(super) fn new(dispatcher: Dispatcher) -> Self {
+        Self {
+            dispatcher,
+            looked: Mutex::default(),
+        }
+    }
+
+    /// Why something could not be learnt about an event.
+    fn cause(&self, event: &Event<'_>) -> String {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.is_some_and(|last| last.elapsed() < CAUSE_INTERVAL) {
+            // Nobody reads it: the alert is one of too many in this second.
+            return String::new();
+        }
+        *looked = Some(Instant::now());
+        drop(looked);
+        obstacle(event.tid).map_or_else(
+            || "its memory or its state could not be had in time".to_owned(),
+            |obstacle| obstacle.to_string(),
+        )
+    }
+}
+
+fn name(process: &Process) -> String {
+    String::from_utf8_lossy(process.last_comm().as_bytes()).into_owned()
+}
+
+impl Notices for Announcer {
+    fn undecided(&self, event: &Event<'_>, rules: u32) {
+        let (call, pid) = (event.kind.name(), event.process.pid.0);
+        let (comm, cause) = (name(event.process), self.cause(event));
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: undecided event",
+            priority: Priority::Warning,
+            message: format!(
+                "rules could not be decided because something could not be learnt: {cause} \
+                 (call={call} pid={pid} process={comm} rules={rules})"
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.cause", AlertValue::Text(cause)),
+                ("tollgate.rules", AlertValue::Uint(u64::from(rules))),
+            ],
+        });
+    }
+
+    fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
+        let Intrusion { call, aim, response } = *intrusion;
+        let (comm, pid) = (name(process), process.pid.0);
+        let (done, word) = match response {
+            Response::Made => ("it was let through", "made"),
+            Response::Refused => ("it was refused", "refused"),
+            Response::Spared(_) => ("it was made for the others", "spared"),
+        };
+        let (what, target) = match aim {
+            Aim::Process(target) => ("a call aimed at a process of tollgate", Some(target)),
+            Aim::Among(target) => ("a call that would hit a process of tollgate", Some(target)),
+            Aim::FileOwner => ("a file was to send a deadly signal to its owner", None),
+            Aim::Unknown => ("a call aimed at a process that cannot be told", None),
+            Aim::Dumpable => ("a process makes itself unreadable", None),
+        };
+        let is_about_reading = aim == Aim::Dumpable;
+        let mut fields = vec![
+            ("evt.type", AlertValue::Text(call.to_owned())),
+            ("proc.name", AlertValue::Text(comm.clone())),
+            ("proc.pid", AlertValue::Int(i64::from(pid))),
+            ("tollgate.response", AlertValue::Text(word.to_owned())),
+        ];
+        fields.extend(target.map(|pid| ("tollgate.target", AlertValue::Int(i64::from(pid.0)))));
+        self.dispatcher.emit_internal(Internal {
+            rule: if is_about_reading {
+                "Tollgate internal: process made unreadable"
+            } else {
+                "Tollgate internal: call aimed at the watcher"
+            },
+            priority: if is_about_reading {
+                Priority::Warning
+            } else {
+                Priority::Critical
+            },
+            message: format!("{what}; {done} (call={call} pid={pid} process={comm})"),
+            fields,
+        });
+    }
+
+    fn unreadable(&self, process: &Process, call: &'static str, obstacle: Obstacle) {
+        let (comm, pid) = (name(process), process.pid.0);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: unreadable process",
+            priority: Priority::Warning,
+            message: format!(
+                "what a process passes to its calls cannot be read: {obstacle} \
+                 (call={call} pid={pid} process={comm})"
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.cause", AlertValue::Text(obstacle.to_string())),
+            ],
+        });
+    }
+
+    fn read_timed_out(&self, pid: Pid) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: read timed out",
+            priority: Priority::Warning,
+            message: format!(
+                "a process held up the reading of its memory (pid={}): userfaultfd or FUSE",
+                pid.0
+            ),
+            fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+
+    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
+        let path = String::from_utf8_lossy(&withheld.path).into_owned();
+        let (what, privilege) = match withheld.privilege {
+            Privilege::Capabilities => ("the capabilities of its file".to_owned(), "capabilities"),
+            Privilege::Group(gid) => (format!("the rights of its file's group {gid}"), "group"),
+            Privilege::User(uid) => (format!("the rights of its file's owner {uid}"), "user"),
+        };
+        self.dispatcher.emit_internal_once(Internal {
+            rule: "Tollgate internal: privileges withheld",
+            priority: Priority::Notice,
+            message: format!(
+                "a program runs without {what}, because a filter needs no_new_privs without \
+                 CAP_SYS_ADMIN (exepath={path} pid={})",
+                pid.0
+            ),
+            fields: vec![
+                ("proc.exepath", AlertValue::Text(path)),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+                ("tollgate.privilege", AlertValue::Text(privilege.to_owned())),
+            ],
+        });
+    }
+}

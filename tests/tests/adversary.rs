@@ -1,0 +1,418 @@
+//! Hostile workloads: what they must not hide, break or hold up. The attacks are those of
+//! `fixtures/attack.c`; each runs in a container of its own, whose pids are nobody else's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use e2e::{Fixture, Identity, Place, Watch, Watched, need_root};
+
+/// Opens of the file that every attack takes.
+const SEEN: &str = "\
+- rule: Seen
+  desc: opens of one file
+  condition: evt.type in (open, openat, openat2) and fd.name endswith /secret
+  output: \"seen %evt.type %evt.rawres %proc.name %fd.name\"
+  priority: DEBUG
+";
+
+const AIMED: &str = "Tollgate internal: call aimed at the watcher";
+const GAP: &str = "Tollgate internal: unwatched gap";
+const MADE_UNREADABLE: &str = "Tollgate internal: process made unreadable";
+const REPEATED: &str = "Tollgate internal: alerts repeated";
+const TIMED_OUT: &str = "Tollgate internal: read timed out";
+const UNDECIDED: &str = "Tollgate internal: undecided event";
+const UNREADABLE: &str = "Tollgate internal: unreadable process";
+
+/// An attack that has been made.
+struct Attack {
+    watched: Watched,
+}
+
+/// How an attack is made.
+struct Setting {
+    watch: Watch,
+    identity: Identity,
+}
+
+impl Setting {
+    fn new(identity: Identity) -> Self {
+        let watch = Watch::new(["true"])
+            .place(Place::Inside)
+            .identity(identity)
+            .rules(SEEN)
+            .option("-o")
+            .option("outputs_queue.capacity=100000");
+        Self { watch, identity }
+    }
+
+    fn option(self, option: &str) -> Self {
+        Self {
+            watch: self.watch.option(option),
+            ..self
+        }
+    }
+
+    fn program(&self, fixture: &Fixture) -> PathBuf {
+        self.watch.scratch().program(fixture.program(), "attack")
+    }
+
+    /// Runs a shell command in which `$0` is the attacking program and `$1` the file.
+    fn script(self, script: &str) -> Attack {
+        let program = self.program(&Fixture::compile("attack"));
+        let file = self.watch.scratch().file("secret", 0o644, "");
+        let words = [
+            "sh".to_owned(),
+            "-c".to_owned(),
+            script.to_owned(),
+            program.display().to_string(),
+            file.display().to_string(),
+        ];
+        let watched = self.watch.command(words).run();
+        Attack { watched }
+    }
+
+    /// Makes an attack as the command itself; then the same process opens the file five times.
+    fn command(self, name: &str) -> Attack {
+        let identity = self.identity;
+        let attack = self.script(&format!("exec \"$0\" {name} \"$1\" more"));
+        attack.goes_on(name, identity);
+        attack
+    }
+
+    /// Makes an attack, then opens the file once more, five times, from a new process.
+    fn attack(self, name: &str) -> Attack {
+        let identity = self.identity;
+        let attack = self.script(&format!("\"$0\" {name} \"$1\"; \"$0\" opens \"$1\""));
+        attack.goes_on(name, identity);
+        attack
+    }
+}
+
+impl Attack {
+    fn story(&self) -> String {
+        self.watched.story()
+    }
+
+    /// The agent lives, and the workload was not broken by it.
+    fn goes_on(&self, name: &str, identity: Identity) {
+        let story = self.story();
+        assert_eq!(self.watched.code(), 0, "{name} by {identity:?}: {story}");
+        assert!(self.watched.of(GAP).is_empty(), "{name} by {identity:?}: {story}");
+        let last = self.results("opens").last().copied();
+        assert_eq!(last, Some((5, 0)), "{name} by {identity:?}: {story}");
+        assert!(self.seen() >= 5, "{name} by {identity:?}: {story}");
+    }
+
+    /// What a step of the attack came to: result and error number, each time it was made.
+    fn results(&self, step: &str) -> Vec<(i64, i64)> {
+        let lines = self.watched.printed.lines();
+        let of_step = lines.filter_map(|line| line.strip_prefix(step)?.strip_prefix(' '));
+        let numbers = of_step.filter_map(|rest| {
+            let mut words = rest.split(' ').map(str::parse);
+            match (words.next(), words.next(), words.next()) {
+                (Some(Ok(result)), Some(Ok(errno)), None) => Some((result, errno)),
+                _ => None,
+            }
+        });
+        numbers.collect()
+    }
+
+    fn seen(&self) -> usize {
+        self.watched.of("Seen").len()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let stats = self.watched.stats.as_ref();
+        let value = stats.and_then(|stats| stats["pieces"][name].as_u64());
+        value.unwrap_or_else(|| panic!("no counter {name}: {}", self.story()))
+    }
+
+    #[track_caller]
+    fn expect(&self, step: &str, results: &[(i64, i64)]) {
+        assert_eq!(self.results(step), results, "{step}: {}", self.story());
+    }
+}
+
+#[test]
+fn nothing_reaches_the_processes_that_watch() {
+    need_root!();
+    const EPERM: i64 = 1;
+    for identity in [Identity::Root, Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).command("reach");
+        let lines: Vec<_> = attack.watched.printed.lines().collect();
+        let aimed: Vec<_> = lines.iter().filter(|line| !line.starts_with("opens")).collect();
+        assert!(aimed.len() > 75, "{identity:?}: {}", attack.story());
+        for line in aimed {
+            let refused = line.ends_with(&format!(" -1 {EPERM}"));
+            assert!(refused, "{identity:?}: {line}: {}", attack.story());
+        }
+        // One each second, the others in sum.
+        let alerts = attack.watched.of(AIMED);
+        assert!(!alerts.is_empty(), "{identity:?}: {}", attack.story());
+        assert_eq!(alerts[0].field("proc.name"), "attack");
+        assert_eq!(alerts[0].field("tollgate.response"), "refused");
+        // A handle to the agent or the keeper is refused, one to the others is not.
+        assert!(attack.counter("intrusions") > 75, "{}", attack.story());
+    }
+}
+
+#[test]
+fn a_signal_to_many_reaches_all_but_the_processes_that_watch() {
+    need_root!();
+    for identity in [Identity::Root, Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).command("many");
+        attack.expect("kill_group", &[(0, 0)]);
+        attack.expect("group_member", &[(9, 0)]);
+        attack.expect("kill_all", &[(0, 0)]);
+        attack.expect("other_process", &[(9, 0)]);
+        let alerts = attack.watched.of(AIMED);
+        assert_eq!(alerts[0].field("tollgate.response"), "spared");
+    }
+}
+
+#[test]
+fn the_group_of_the_processes_that_watch_can_be_signalled_without_them() {
+    need_root!();
+    for identity in [Identity::Root, Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).command("group");
+        attack.expect("sender", &[(9, 0)]);
+        attack.expect("member", &[(9, 0)]);
+        attack.expect("priority_of_group", &[(-1, 1)]);
+    }
+}
+
+#[test]
+fn what_a_workload_does_to_its_own_processes_goes_through() {
+    need_root!();
+    for identity in [Identity::Root, Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).command("innocent");
+        for step in [
+            "exists",
+            "prlimit",
+            "sched_setaffinity",
+            "setpriority",
+            "pidfd_send_signal",
+            "tgkill",
+            "parent_exists",
+            "parent_usr1",
+        ] {
+            attack.expect(step, &[(0, 0)]);
+        }
+        attack.expect("ended_by", &[(9, 0)]);
+        assert!(attack.watched.of(AIMED).is_empty(), "{}", attack.story());
+    }
+}
+
+#[test]
+fn pids_of_a_namespace_below_are_not_mistaken_for_those_of_the_processes_that_watch() {
+    need_root!();
+    for identity in [Identity::Root, Identity::User] {
+        let setting = Setting::new(identity);
+        // In a session of its own: the signal to its group is to hit no shell of ours.
+        let attack = setting.script("setsid -w \"$0\" below; \"$0\" opens \"$1\"");
+        attack.goes_on("below", identity);
+    }
+}
+
+#[test]
+fn a_process_that_makes_itself_unreadable_is_told_and_its_calls_may_match() {
+    need_root!();
+    for &identity in Identity::READERS {
+        let attack = Setting::new(identity).attack("undumpable");
+        attack.expect("prctl", &[(0, 0)]);
+        attack.expect("open", &[(0, 0); 5]);
+        let told = attack.watched.of(MADE_UNREADABLE);
+        assert_eq!(told.len(), 1, "{identity:?}: {}", attack.story());
+        assert_eq!(told[0].field("evt.type"), "prctl");
+        assert_eq!(told[0].field("proc.name"), "attack");
+        attack.seen_or_told(identity, "not dumpable");
+    }
+}
+
+#[test]
+fn to_make_itself_unreadable_is_refused_on_demand() {
+    need_root!();
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity)
+            .option("--refuse")
+            .option("non-dumpable")
+            .attack("undumpable");
+        attack.expect("prctl", &[(-1, 1)]);
+        assert_eq!(attack.seen(), 10, "{}", attack.story());
+        let told = attack.watched.of(MADE_UNREADABLE);
+        assert_eq!(told[0].field("tollgate.response"), "refused");
+    }
+}
+
+#[test]
+fn a_program_whose_file_may_not_be_read_is_told_and_its_calls_may_match() {
+    need_root!();
+    for &identity in Identity::READERS {
+        let setting = Setting::new(identity);
+        let fixture = Fixture::compile("attack");
+        let closed = setting.watch.scratch().program(fixture.program(), "closed");
+        std::fs::set_permissions(
+            &closed,
+            std::os::unix::fs::PermissionsExt::from_mode(0o111),
+        )
+        .unwrap();
+        let script = format!("{} opens \"$1\"; \"$0\" opens \"$1\"", closed.display());
+        let attack = setting.script(&script);
+        attack.goes_on("closed", identity);
+        // Who may read any file has nothing hidden from him.
+        if identity == Identity::User {
+            let told = attack.watched.of(UNREADABLE);
+            assert_eq!(told.len(), 1, "{}", attack.story());
+            assert_eq!(told[0].field("evt.type"), "execve");
+            assert_eq!(told[0].field("proc.name"), "closed");
+        }
+        attack.seen_or_told(identity, "not dumpable");
+    }
+}
+
+#[test]
+fn a_worker_of_another_user_is_told_and_its_calls_may_match() {
+    need_root!();
+    for identity in [Identity::Root, Identity::Docker, Identity::DockerTracing] {
+        let attack = Setting::new(identity).attack("worker");
+        attack.expect("worker", &[(0, 0)]);
+        attack.seen_or_told(identity, "user 1000");
+    }
+}
+
+impl Attack {
+    /// Five opens of an unreadable process and five of another were made: all are seen, or those
+    /// that could not be are told with the cause.
+    #[track_caller]
+    fn seen_or_told(&self, identity: Identity, cause: &str) {
+        let story = self.story();
+        if self.seen() == 10 {
+            assert_eq!(self.counter("undecided"), 0, "{identity:?}: {story}");
+            return;
+        }
+        let reads_all = [Identity::Root, Identity::DockerTracing].contains(&identity);
+        assert!(!reads_all, "{identity:?}: {story}");
+        assert_eq!(self.seen(), 5, "{identity:?}: {story}");
+        let undecided = self.watched.of(UNDECIDED);
+        // The first of a second is written, the others are counted.
+        assert!((1..3).contains(&undecided.len()), "{identity:?}: {story}");
+        let alert = undecided[0];
+        assert!(alert.field("evt.type").starts_with("open"), "{story}");
+        assert!(["attack", "closed"].contains(&alert.field("proc.name").as_str()), "{story}");
+        assert!(alert.number("proc.pid") > 0, "{story}");
+        assert!(alert.field("tollgate.cause").contains(cause), "{identity:?}: {story}");
+        let repeated = self.watched.of(REPEATED);
+        let sums = repeated.iter().any(|alert| alert.field("tollgate.rule") == UNDECIDED);
+        assert!(sums, "{identity:?}: {story}");
+        assert!(self.counter("undecided") >= 5, "{identity:?}: {story}");
+    }
+}
+
+#[test]
+fn filters_of_its_own_hide_nothing() {
+    need_root!();
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).attack("filters");
+        for step in ["log", "trace", "allow", "trap", "errno"] {
+            attack.expect(step, &[(0, 0)]);
+        }
+        attack.expect("handled", &[(1, 0)]);
+        attack.expect("refused", &[(-1, 13)]);
+        let made: i64 = attack.results("opens").iter().map(|(count, _)| count).sum();
+        assert_eq!(made, 405, "{}", attack.story());
+        // Those that its filter refused were not made.
+        assert_eq!(attack.seen(), 405, "{}", attack.story());
+    }
+}
+
+#[test]
+fn a_listener_of_its_own_is_refused_and_every_open_is_seen() {
+    need_root!();
+    const EBUSY: i64 = 16;
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).attack("listener");
+        attack.expect("listener", &[(-1, EBUSY)]);
+        assert_eq!(attack.seen(), 1001 + 5, "{}", attack.story());
+    }
+}
+
+#[test]
+fn strict_mode_is_refused_by_the_kernel_under_a_filter() {
+    need_root!();
+    let attack = Setting::new(Identity::User).attack("strict");
+    attack.expect("strict", &[(-1, 22)]);
+    assert_eq!(attack.seen(), 25, "{}", attack.story());
+}
+
+#[test]
+fn calls_of_other_tables_are_seen() {
+    need_root!();
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).attack("tables");
+        let (int80, x32) = (attack.results("int80"), attack.results("x32"));
+        assert_eq!(int80.len() + x32.len(), 2, "{}", attack.story());
+        let made = int80[0].0 + x32[0].0;
+        let seen = i64::try_from(attack.seen()).unwrap();
+        // What the kernel does not have fails, and is seen all the same.
+        let failed = 2 - made;
+        assert!((8 + made..=8 + made + failed).contains(&seen), "{}", attack.story());
+        assert_eq!(attack.counter("unknown_calls"), 0, "{}", attack.story());
+    }
+}
+
+#[test]
+fn a_32_bit_program_is_seen() {
+    need_root!();
+    let fixture = Fixture::try_compile("attack", &["-m32", "-static"]);
+    let fixture = fixture.unwrap_or_else(|text| panic!("{text}"));
+    let setting = Setting::new(Identity::User);
+    let narrow = setting.watch.scratch().program(fixture.program(), "narrow");
+    let script = format!("{0} opens \"$1\"; {0} reach; \"$0\" opens \"$1\"", narrow.display());
+    let attack = setting.script(&script);
+    attack.goes_on("narrow", Identity::User);
+    assert_eq!(attack.seen(), 10, "{}", attack.story());
+    assert!(!attack.watched.of(AIMED).is_empty(), "{}", attack.story());
+}
+
+#[test]
+fn long_paths_and_deep_folders_are_seen() {
+    need_root!();
+    let attack = Setting::new(Identity::User)
+        .script("cd %W && \"$0\" deep \"$1\"; \"$0\" opens \"$1\"");
+    attack.goes_on("deep", Identity::User);
+    attack.expect("relative", &[(0, 0)]);
+    attack.expect("longest", &[(0, 0)]);
+    attack.expect("too_long", &[(-1, 36)]);
+    // Made and opened by its short name, opened by the longest; the last never was.
+    let left_open = attack.counter("undecided");
+    assert!(attack.seen() as u64 + left_open >= 8, "{}", attack.story());
+}
+
+#[test]
+fn megabytes_of_arguments_hold_nothing_up() {
+    need_root!();
+    let attack = Setting::new(Identity::User).attack("huge");
+    attack.expect("many", &[(0, 0); 3]);
+    attack.expect("large", &[(0, 0)]);
+    assert_eq!(attack.seen(), 6, "{}", attack.story());
+    assert!(attack.watched.finished.elapsed < Duration::from_secs(20), "{}", attack.story());
+}
+
+#[test]
+fn processes_that_die_at_any_stage_harm_nobody() {
+    need_root!();
+    let attack = Setting::new(Identity::User).attack("dying");
+    attack.expect("open", &[(0, 0)]);
+    assert_eq!(attack.counter("receiver_panics"), 0, "{}", attack.story());
+    assert!(attack.watched.of(TIMED_OUT).is_empty(), "{}", attack.story());
+}
+
+#[test]
+fn a_stopped_caller_holds_nobody_up() {
+    need_root!();
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).attack("stopped");
+        attack.expect("ended_by", &[(9, 0)]);
+        assert!(attack.watched.finished.elapsed < Duration::from_secs(20), "{}", attack.story());
+    }
+}
