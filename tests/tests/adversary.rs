@@ -97,7 +97,10 @@ impl Attack {
     fn goes_on(&self, name: &str, identity: Identity) {
         let story = self.story();
         assert_eq!(self.watched.code(), 0, "{name} by {identity:?}: {story}");
-        assert!(self.watched.of(GAP).is_empty(), "{name} by {identity:?}: {story}");
+        assert!(
+            self.watched.of(GAP).is_empty(),
+            "{name} by {identity:?}: {story}"
+        );
         let last = self.results("opens").last().copied();
         assert_eq!(last, Some((5, 0)), "{name} by {identity:?}: {story}");
         assert!(self.seen() >= 5, "{name} by {identity:?}: {story}");
@@ -140,7 +143,10 @@ fn nothing_reaches_the_processes_that_watch() {
     for identity in [Identity::Root, Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).command("reach");
         let lines: Vec<_> = attack.watched.printed.lines().collect();
-        let aimed: Vec<_> = lines.iter().filter(|line| !line.starts_with("opens")).collect();
+        let aimed: Vec<_> = lines
+            .iter()
+            .filter(|line| !line.starts_with("opens"))
+            .collect();
         assert!(aimed.len() > 75, "{identity:?}: {}", attack.story());
         for line in aimed {
             let refused = line.ends_with(&format!(" -1 {EPERM}"));
@@ -251,11 +257,8 @@ fn a_program_whose_file_may_not_be_read_is_told_and_its_calls_may_match() {
         let setting = Setting::new(identity);
         let fixture = Fixture::compile("attack");
         let closed = setting.watch.scratch().program(fixture.program(), "closed");
-        std::fs::set_permissions(
-            &closed,
-            std::os::unix::fs::PermissionsExt::from_mode(0o111),
-        )
-        .unwrap();
+        std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o111))
+            .unwrap();
         let script = format!("{} opens \"$1\"; \"$0\" opens \"$1\"", closed.display());
         let attack = setting.script(&script);
         attack.goes_on("closed", identity);
@@ -298,11 +301,19 @@ impl Attack {
         assert!((1..3).contains(&undecided.len()), "{identity:?}: {story}");
         let alert = undecided[0];
         assert!(alert.field("evt.type").starts_with("open"), "{story}");
-        assert!(["attack", "closed"].contains(&alert.field("proc.name").as_str()), "{story}");
+        assert!(
+            ["attack", "closed"].contains(&alert.field("proc.name").as_str()),
+            "{story}"
+        );
         assert!(alert.number("proc.pid") > 0, "{story}");
-        assert!(alert.field("tollgate.cause").contains(cause), "{identity:?}: {story}");
+        assert!(
+            alert.field("tollgate.cause").contains(cause),
+            "{identity:?}: {story}"
+        );
         let repeated = self.watched.of(REPEATED);
-        let sums = repeated.iter().any(|alert| alert.field("tollgate.rule") == UNDECIDED);
+        let sums = repeated
+            .iter()
+            .any(|alert| alert.field("tollgate.rule") == UNDECIDED);
         assert!(sums, "{identity:?}: {story}");
         assert!(self.counter("undecided") >= 5, "{identity:?}: {story}");
     }
@@ -355,7 +366,11 @@ fn calls_of_other_tables_are_seen() {
         let seen = i64::try_from(attack.seen()).unwrap();
         // What the kernel does not have fails, and is seen all the same.
         let failed = 2 - made;
-        assert!((8 + made..=8 + made + failed).contains(&seen), "{}", attack.story());
+        assert!(
+            (8 + made..=8 + made + failed).contains(&seen),
+            "{}",
+            attack.story()
+        );
         assert_eq!(attack.counter("unknown_calls"), 0, "{}", attack.story());
     }
 }
@@ -367,7 +382,10 @@ fn a_32_bit_program_is_seen() {
     let fixture = fixture.unwrap_or_else(|text| panic!("{text}"));
     let setting = Setting::new(Identity::User);
     let narrow = setting.watch.scratch().program(fixture.program(), "narrow");
-    let script = format!("{0} opens \"$1\"; {0} reach; \"$0\" opens \"$1\"", narrow.display());
+    let script = format!(
+        "{0} opens \"$1\"; {0} reach; \"$0\" opens \"$1\"",
+        narrow.display()
+    );
     let attack = setting.script(&script);
     attack.goes_on("narrow", Identity::User);
     assert_eq!(attack.seen(), 10, "{}", attack.story());
@@ -377,8 +395,8 @@ fn a_32_bit_program_is_seen() {
 #[test]
 fn long_paths_and_deep_folders_are_seen() {
     need_root!();
-    let attack = Setting::new(Identity::User)
-        .script("cd %W && \"$0\" deep \"$1\"; \"$0\" opens \"$1\"");
+    let attack =
+        Setting::new(Identity::User).script("cd %W && \"$0\" deep \"$1\"; \"$0\" opens \"$1\"");
     attack.goes_on("deep", Identity::User);
     attack.expect("relative", &[(0, 0)]);
     attack.expect("longest", &[(0, 0)]);
@@ -395,7 +413,11 @@ fn megabytes_of_arguments_hold_nothing_up() {
     attack.expect("many", &[(0, 0); 3]);
     attack.expect("large", &[(0, 0)]);
     assert_eq!(attack.seen(), 6, "{}", attack.story());
-    assert!(attack.watched.finished.elapsed < Duration::from_secs(20), "{}", attack.story());
+    assert!(
+        attack.watched.finished.elapsed < Duration::from_secs(20),
+        "{}",
+        attack.story()
+    );
 }
 
 #[test]
@@ -404,7 +426,11 @@ fn processes_that_die_at_any_stage_harm_nobody() {
     let attack = Setting::new(Identity::User).attack("dying");
     attack.expect("open", &[(0, 0)]);
     assert_eq!(attack.counter("receiver_panics"), 0, "{}", attack.story());
-    assert!(attack.watched.of(TIMED_OUT).is_empty(), "{}", attack.story());
+    assert!(
+        attack.watched.of(TIMED_OUT).is_empty(),
+        "{}",
+        attack.story()
+    );
 }
 
 #[test]
@@ -413,6 +439,10 @@ fn a_stopped_caller_holds_nobody_up() {
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("stopped");
         attack.expect("ended_by", &[(9, 0)]);
-        assert!(attack.watched.finished.elapsed < Duration::from_secs(20), "{}", attack.story());
+        assert!(
+            attack.watched.finished.elapsed < Duration::from_secs(20),
+            "{}",
+            attack.story()
+        );
     }
 }

@@ -15,8 +15,8 @@ use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
 
 use super::counters::Counters;
-use super::wake_up::Mode;
 use super::escalation;
+use super::wake_up::Mode;
 use super::{Order, Seat, Shared, spawn_receiver, spawn_tracer};
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.

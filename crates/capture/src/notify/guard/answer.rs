@@ -6,7 +6,7 @@ use bumpalo::Bump;
 use event::{Judge, Outcome, Process};
 use sys::time::{Clock, now_ns};
 
-use super::Response;
+use super::{Aim, Response};
 use crate::live::call::Call;
 use crate::live::counters::Counters;
 use crate::live::decode;
@@ -33,7 +33,9 @@ impl<J: Judge> Receiver<J> {
             Counters::add(&shared.counters.gone);
             return false;
         };
-        shared.notices.intrusion(&process, &intrusion);
+        if intrusion.aim != Aim::OwnGroup {
+            shared.notices.intrusion(&process, &intrusion);
+        }
         let Some(result) = result else {
             return false;
         };

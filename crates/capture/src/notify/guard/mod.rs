@@ -52,6 +52,8 @@ pub enum Aim {
     Process(Pid),
     /// Many processes, one of ours among them.
     Among(Pid),
+    /// Its own process group, to which ours belong too: nothing to blame it for.
+    OwnGroup,
     /// Whoever owns a file: the kernel would send a deadly signal.
     FileOwner,
     /// A descriptor whose process cannot be told.
@@ -78,6 +80,15 @@ pub(crate) struct Guard {
     agent: Pid,
     ours: Mutex<Vec<Pid>>,
     options: GuardOptions,
+}
+
+/// What is to be done about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Make,
+    Refuse,
+    /// Send the signal to all of them but us.
+    Relay(Members, i32),
 }
 
 /// Who is hit.
@@ -149,7 +160,12 @@ impl Guard {
     /// What to do about a call; `None`: nothing, it goes on. Signals that have to be passed on
     /// have been when this returns.
     pub(crate) fn rule(&self, call: &Call) -> Option<Intrusion> {
-        let (aim, response) = self.judge(call)?;
+        let (aim, action) = self.judge(call)?;
+        let response = match action {
+            Action::Make => Response::Made,
+            Action::Refuse => Response::Refused,
+            Action::Relay(members, signal) => self.relay(call.tid, members, signal),
+        };
         Some(Intrusion {
             call: call.syscall.name(),
             aim,
@@ -157,7 +173,20 @@ impl Guard {
         })
     }
 
-    fn judge(&self, call: &Call) -> Option<(Aim, Response)> {
+    /// The signal for all members but us. A caller that may not signal us is left to the kernel.
+    fn relay(&self, tid: Tid, members: Members, signal: i32) -> Response {
+        let ours = self.ours();
+        let Some(caller) = Caller::read(&self.proc, tid) else {
+            return Response::Refused;
+        };
+        if !ours.iter().any(|pid| caller.may_signal(&self.proc, pid.0)) {
+            return Response::Made;
+        }
+        Response::Spared(group::signal(&self.proc, &caller, members, signal, &ours))
+    }
+
+    /// What is to be done, without doing it.
+    fn judge(&self, call: &Call) -> Option<(Aim, Action)> {
         use Syscall as S;
         let tid = call.tid;
         match call.syscall {
@@ -167,7 +196,7 @@ impl Guard {
             S::PIDFD_SEND_SIGNAL => self.signal_descriptor(call),
             S::FCNTL | S::FCNTL64 => {
                 let sets_signal = call.int(1) == F_SETSIG && is_deadly(call.int(2));
-                sets_signal.then_some((Aim::FileOwner, Response::Refused))
+                sets_signal.then_some((Aim::FileOwner, Action::Refuse))
             }
             S::PRCTL => self.prctl(call),
             S::PTRACE if ![PTRACE_ATTACH, PTRACE_SEIZE].contains(&call.raw(0)) => None,
@@ -184,17 +213,19 @@ impl Guard {
         }
     }
 
-    fn kill(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Response)> {
+    fn kill(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Action)> {
         match pid {
             1.. => self.signal_one(tid, pid, signal),
             _ if !is_deadly(signal) => None,
             0 => self.signal_group(tid, None, signal),
             -1 => self.signal_members(tid, Members::All, signal),
-            _ => self.signal_group(tid, pid.checked_neg(), signal),
+            // The kernel finds no such group.
+            i32::MIN => None,
+            _ => self.signal_group(tid, Some(-pid), signal),
         }
     }
 
-    fn signal_one(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Response)> {
+    fn signal_one(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Action)> {
         let hit = self.named(tid, pid);
         refused(self.unless_lenient(hit, signal))
     }
@@ -208,7 +239,7 @@ impl Guard {
         }
     }
 
-    fn signal_descriptor(&self, call: &Call) -> Option<(Aim, Response)> {
+    fn signal_descriptor(&self, call: &Call) -> Option<(Aim, Action)> {
         const TO_GROUP: u64 = 4;
         let (tid, signal) = (call.tid, call.int(1));
         if call.raw(3) & TO_GROUP != 0 {
@@ -225,7 +256,7 @@ impl Guard {
     }
 
     /// A process group as the caller names it; `None`: its own.
-    fn signal_group(&self, tid: Tid, group: Option<i32>, signal: i32) -> Option<(Aim, Response)> {
+    fn signal_group(&self, tid: Tid, group: Option<i32>, signal: i32) -> Option<(Aim, Action)> {
         let group = match group {
             None => self.proc.stat(tid.0).ok()?.stat.pgid,
             // A group that has a number below our namespace has none of us in it.
@@ -235,24 +266,28 @@ impl Guard {
         self.signal_members(tid, Members::Group(group), signal)
     }
 
-    fn signal_members(&self, tid: Tid, members: Members, signal: i32) -> Option<(Aim, Response)> {
+    fn signal_members(&self, tid: Tid, members: Members, signal: i32) -> Option<(Aim, Action)> {
         if members == Members::All && self.is_below(tid) {
             return None;
         }
-        let ours = self.ours();
-        let hit = *ours.iter().find(|pid| members.has(&self.proc, **pid))?;
-        let caller = Caller::read(&self.proc, tid)?;
-        // The kernel will not let it, either: no need to stand in.
-        let allowed = ours.iter().any(|pid| caller.may_signal(&self.proc, pid.0));
-        if !allowed {
-            return Some((Aim::Among(hit), Response::Made));
-        }
-        let result = group::signal(&self.proc, &caller, members, signal, &ours);
-        Some((Aim::Among(hit), Response::Spared(result)))
+        let hit = self.among(members)?;
+        let is_own = members != Members::All && members.has(&self.proc, Pid(tid.0));
+        let aim = if is_own {
+            Aim::OwnGroup
+        } else {
+            Aim::Among(hit)
+        };
+        Some((aim, Action::Relay(members, signal)))
+    }
+
+    /// The first of ours among them.
+    fn among(&self, members: Members) -> Option<Pid> {
+        let is_member = |pid: &Pid| members.has(&self.proc, *pid);
+        self.ours().into_iter().find(is_member)
     }
 
     /// `which` as in setpriority(2).
-    fn priority(&self, tid: Tid, which: i32, who: i32) -> Option<(Aim, Response)> {
+    fn priority(&self, tid: Tid, which: i32, who: i32) -> Option<(Aim, Action)> {
         const ONE: i32 = 0;
         const GROUP: i32 = 1;
         const USER: i32 = 2;
@@ -265,21 +300,20 @@ impl Guard {
             (USER, user) => Members::User(user.cast_unsigned()),
             _ => return None,
         };
-        let ours = self.ours();
-        let hit = *ours.iter().find(|pid| members.has(&self.proc, **pid))?;
-        Some((Aim::Among(hit), Response::Refused))
+        let hit = self.among(members)?;
+        Some((Aim::Among(hit), Action::Refuse))
     }
 
-    fn prctl(&self, call: &Call) -> Option<(Aim, Response)> {
+    fn prctl(&self, call: &Call) -> Option<(Aim, Action)> {
         if call.int(0) != PR_SET_DUMPABLE || call.args[1] & u64::from(u32::MAX) != 0 {
             return None;
         }
-        let response = if self.options.refuse_non_dumpable {
-            Response::Refused
+        let action = if self.options.refuse_non_dumpable {
+            Action::Refuse
         } else {
-            Response::Made
+            Action::Make
         };
-        Some((Aim::Dumpable, response))
+        Some((Aim::Dumpable, action))
     }
 
     /// Whom a pid or thread id means, as the caller says it.
@@ -349,11 +383,11 @@ impl Guard {
     }
 }
 
-fn refused(hit: Hit) -> Option<(Aim, Response)> {
+fn refused(hit: Hit) -> Option<(Aim, Action)> {
     match hit {
         Hit::Nobody => None,
-        Hit::Ours(pid) => Some((Aim::Process(pid), Response::Refused)),
-        Hit::Unknown => Some((Aim::Unknown, Response::Refused)),
+        Hit::Ours(pid) => Some((Aim::Process(pid), Action::Refuse)),
+        Hit::Unknown => Some((Aim::Unknown, Action::Refuse)),
     }
 }
 

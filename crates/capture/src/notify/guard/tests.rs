@@ -31,8 +31,9 @@ fn guard(options: GuardOptions) -> Guard {
     Guard::new(&[Pid(own_pid())], options).unwrap()
 }
 
-fn response(guard: &Guard, syscall: Syscall, args: [i64; 4]) -> Option<Response> {
-    guard.rule(&call(syscall, args)).map(|found| found.response)
+/// Nothing is done: a signal that was passed on would really be sent.
+fn action(guard: &Guard, syscall: Syscall, args: [i64; 4]) -> Option<Action> {
+    guard.judge(&call(syscall, args)).map(|(_, action)| action)
 }
 
 #[test]
@@ -73,8 +74,8 @@ fn every_trapped_way_to_reach_a_process_is_ruled_on() {
         (Syscall::FCNTL, [3, 10, 9, 0]),
     ];
     for (syscall, args) in aimed {
-        let found = response(&guard, syscall, args);
-        assert_eq!(found, Some(Response::Refused), "{syscall} {args:?}");
+        let found = action(&guard, syscall, args);
+        assert_eq!(found, Some(Action::Refuse), "{syscall} {args:?}");
         assert!(Guard::concerns(syscall), "{syscall}");
     }
 }
@@ -104,8 +105,25 @@ fn what_is_aimed_at_others_goes_on() {
         (Syscall::PRCTL, [22, 0, 0, 0]),
     ];
     for (syscall, args) in innocent {
-        assert_eq!(response(&guard, syscall, args), None, "{syscall} {args:?}");
+        assert_eq!(action(&guard, syscall, args), None, "{syscall} {args:?}");
     }
+}
+
+#[test]
+fn deadly_signals_to_many_are_passed_on_and_others_go_on() {
+    let guard = guard(GuardOptions::default());
+    let group = rustix::process::getpgrp().as_raw_nonzero().get();
+    for (pid, members) in [
+        (-1, Members::All),
+        (0, Members::Group(group)),
+        (-i64::from(group), Members::Group(group)),
+    ] {
+        let deadly = action(&guard, Syscall::KILL, [pid, 9, 0, 0]);
+        assert_eq!(deadly, Some(Action::Relay(members, 9)), "{pid}");
+        assert_eq!(action(&guard, Syscall::KILL, [pid, 1, 0, 0]), None);
+    }
+    // Nobody's.
+    assert_eq!(action(&guard, Syscall::KILL, [-0x3fff_fff0, 9, 0, 0]), None);
 }
 
 #[test]
@@ -115,23 +133,20 @@ fn lenient_processes_may_be_sent_what_they_can_catch() {
         lenient: vec![Pid(own_pid())],
         refuse_non_dumpable: false,
     });
-    assert_eq!(response(&guard, Syscall::KILL, [agent, 12, 0, 0]), None);
-    assert_eq!(
-        response(&guard, Syscall::PIDFD_OPEN, [agent, 0, 0, 0]),
-        None
-    );
-    let deadly = response(&guard, Syscall::KILL, [agent, 9, 0, 0]);
-    assert_eq!(deadly, Some(Response::Refused));
+    assert_eq!(action(&guard, Syscall::KILL, [agent, 12, 0, 0]), None);
+    assert_eq!(action(&guard, Syscall::PIDFD_OPEN, [agent, 0, 0, 0]), None);
+    let deadly = action(&guard, Syscall::KILL, [agent, 9, 0, 0]);
+    assert_eq!(deadly, Some(Action::Refuse));
 }
 
 #[test]
 fn a_process_that_makes_itself_unreadable_is_told_and_refused_on_demand() {
-    for (refuse_non_dumpable, expected) in [(false, Response::Made), (true, Response::Refused)] {
+    for (refuse_non_dumpable, expected) in [(false, Action::Make), (true, Action::Refuse)] {
         let guard = guard(GuardOptions {
             refuse_non_dumpable,
             ..GuardOptions::default()
         });
-        let found = response(&guard, Syscall::PRCTL, [4, 0, 0, 0]);
+        let found = action(&guard, Syscall::PRCTL, [4, 0, 0, 0]);
         assert_eq!(found, Some(expected));
     }
 }

@@ -3,9 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use capture::notify::{
-    Aim, Intrusion, Notices, Obstacle, Privilege, Response, Withheld, obstacle,
-};
+use capture::notify::{Aim, Intrusion, Notices, Obstacle, Privilege, Response, Withheld, obstacle};
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
@@ -71,7 +69,11 @@ impl Notices for Announcer {
     }
 
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
-        let Intrusion { call, aim, response } = *intrusion;
+        let Intrusion {
+            call,
+            aim,
+            response,
+        } = *intrusion;
         let (comm, pid) = (name(process), process.pid.0);
         let (done, word) = match response {
             Response::Made => ("it was let through", "made"),
@@ -81,6 +83,7 @@ impl Notices for Announcer {
         let (what, target) = match aim {
             Aim::Process(target) => ("a call aimed at a process of tollgate", Some(target)),
             Aim::Among(target) => ("a call that would hit a process of tollgate", Some(target)),
+            Aim::OwnGroup => ("a call that would hit a process of tollgate", None),
             Aim::FileOwner => ("a file was to send a deadly signal to its owner", None),
             Aim::Unknown => ("a call aimed at a process that cannot be told", None),
             Aim::Dumpable => ("a process makes itself unreadable", None),
