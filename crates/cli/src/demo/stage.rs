@@ -56,9 +56,9 @@ const CONTAINER_NAME: &[u8] = b"d3m0c0ffee42";
 const SCRIPT_DEADLINE: Duration = Duration::from_secs(10);
 /// Unwatched file of the agent of each run.
 const STATS: &str = "/run/demo/stats";
-/// Where scripts write what they print.
 /// Time between two looks for orphans that have ended.
 const REAP_INTERVAL: Duration = Duration::from_millis(20);
+/// Where scripts write what they print.
 const OUTPUT: &str = "/run/demo/output";
 const SIGKILL: i32 = 9;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
