@@ -350,7 +350,7 @@ mod tests {
                 events,
                 ..Snapshot::default()
             };
-            let interval = Duration::from_mins(1);
+            let interval = Duration::from_secs(60);
             let file = opened(&path).unwrap();
             let writer = file.start(interval, Arc::new(source), dispatcher(), Arc::new(|_| ()));
             let writer = writer.unwrap();
