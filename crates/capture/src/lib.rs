@@ -6,6 +6,7 @@ pub mod filter;
 pub mod probe;
 pub mod procfs;
 pub mod sockets;
+mod tripwire;
 pub mod users;
 pub mod world;
 

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
 use capture::filter::{FilterOptions, compile};
-use capture::notify::{CounterSnapshot, GuardOptions, Notices, Parts, Processes, Supervisor};
+use capture::notify::{
+    CounterSnapshot, GuardOptions, Notices, Parts, Processes, Supervisor, VerifyOptions,
+};
 use event::{
     CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch,
     Weight,
@@ -134,6 +136,8 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         processes: Processes::new(vec![]).expect("/proc"),
         notices: Arc::new(Silent),
         guard: GuardOptions::default(),
+        verify: VerifyOptions::default(),
+        paths: Vec::new(),
     })
     .expect("threads");
     let counters = supervisor.join();

@@ -91,6 +91,26 @@ pub(crate) enum Refusal {
     NonDumpable,
 }
 
+/// Which calls are checked against what the kernel did, of processes whose memory others can write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Verify {
+    /// None
+    Off,
+    /// What rules ask about, 64 others a second and process, then one in 16
+    Sampled,
+    /// All
+    Always,
+}
+
+/// What becomes of io_uring_setup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IoUring {
+    /// It fails with ENOSYS
+    Deny,
+    /// It is carried out
+    Allow,
+}
+
 /// `tollgate run`.
 ///
 /// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
@@ -116,6 +136,22 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true,
           value_name = "auto|notify|ptrace|ebpf")]
     pub(crate) engine: Engine,
+    /// Check calls of processes with several threads against what the kernel did [default: sampled]
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "off|sampled|always"
+    )]
+    pub(crate) verify: Option<Verify>,
+    /// Whether CMD may use io_uring, whose calls cannot be seen [default: deny]
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "deny|allow"
+    )]
+    pub(crate) io_uring: Option<IoUring>,
     /// Write alerts as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -137,7 +173,12 @@ pub(crate) struct Run {
     pub(crate) agent_timeout: u64,
     /// Refuse CMD what would keep the agent from reading its memory: `non-dumpable` is
     /// prctl(PR_SET_DUMPABLE, 0). Otherwise it is told; repeatable
-    #[arg(long, value_enum, value_name = "non-dumpable", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "non-dumpable",
+        hide_possible_values = true
+    )]
     pub(crate) refuse: Vec<Refusal>,
     /// Take over from another agent; for the keeper
     #[arg(long, value_name = "ORDER", hide = true)]

@@ -7,6 +7,7 @@ pub mod diagnostic;
 pub mod engine;
 pub mod load;
 mod output;
+mod paths;
 pub mod plan;
 pub mod ruleset;
 

@@ -55,6 +55,28 @@ pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
     }
 }
 
+/// Whether two processes have one address space: what one writes the other reads.
+///
+/// # Errors
+/// EPERM (see ptrace(2) on access, and a container's profile), ESRCH, ENOSYS where the kernel was
+/// built without kcmp(2).
+pub fn is_shared_by(one: i32, other: i32) -> Result<bool> {
+    const KCMP_VM: usize = 1;
+    // SAFETY: all arguments are numbers.
+    let order = unsafe {
+        syscall!(
+            "kcmp(KCMP_VM)",
+            libc::SYS_kcmp,
+            one,
+            other,
+            KCMP_VM,
+            0_usize,
+            0_usize
+        )
+    }?;
+    Ok(order == 0)
+}
+
 /// The smallest page of every architecture here; reads never cross two of these at once, so a
 /// string that ends before an unmapped page is read whole.
 const PAGE: u64 = 4096;

@@ -1,10 +1,14 @@
 //! What `/proc` says of a process that the tree is about to enter.
 
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
 use event::{Comm, Pid, StartTime, Tid};
 use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
 
 use crate::deadline::Deadline;
-use crate::procfs::{LINK_LIMIT, Proc};
+use crate::procfs::{LINK_LIMIT, Proc, ProcError};
 use crate::sockets::{self, ResolvedDescriptor};
 
 /// Who a process is.
@@ -30,6 +34,8 @@ pub(crate) struct Census {
     deadline: Deadline,
 }
 
+/// How long a look at a file system may take.
+const WORK_LIMIT: Duration = Duration::from_millis(50);
 /// Sockets that may linger while they are closed, at once.
 const LINGERING_LIMIT: usize = 8;
 
@@ -64,6 +70,69 @@ impl Census {
     /// The same unless it is a socket, without a look at the process.
     pub(crate) fn file(&self, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
         sockets::resolve_file(&self.proc, tid.0, number).ok()?
+    }
+
+    /// The link of an open descriptor of the thread.
+    pub(crate) fn descriptor_link<'b>(
+        &self,
+        tid: Tid,
+        number: i32,
+        buffer: &'b mut [u8; LINK_LIMIT],
+    ) -> Result<&'b [u8], ProcError> {
+        self.proc.descriptor_link(tid.0, number, buffer)
+    }
+
+    /// Another link of the thread: `cwd`, `root`.
+    pub(crate) fn link<'b>(
+        &self,
+        tid: Tid,
+        file: &'static str,
+        buffer: &'b mut [u8; LINK_LIMIT],
+    ) -> Result<&'b [u8], ProcError> {
+        self.proc.link(tid.0, file, buffer)
+    }
+
+    /// What such a link leads to, as a place.
+    pub(crate) fn open_link(&self, tid: Tid, file: &'static str) -> Result<OwnedFd, Errno> {
+        self.proc.open_path(tid.0, file).map_err(ProcError::errno)
+    }
+
+    /// Does what may wait for something that the workload controls.
+    pub(crate) fn within_deadline<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.deadline.run(WORK_LIMIT, work).ok()
+    }
+
+    /// What tells the root of a thread from others: its mount and inode.
+    pub(crate) fn root(&self, tid: Tid) -> Option<(u64, u64)> {
+        let root = self.proc.stat_link(tid.0, "root").ok()?;
+        Some((root.stx_mnt_id, root.stx_ino))
+    }
+
+    /// How many threads the process has, the leader counted even when it has ended.
+    pub(crate) fn thread_count(&self, pid: Pid) -> Option<u64> {
+        // The folder has a link for itself, one for its parent and one for each thread.
+        let links = self.proc.stat_link(pid.0, "task").ok()?.stx_nlink;
+        u64::from(links).checked_sub(2)
+    }
+
+    /// Whether pids mean the same to the process as to the agent.
+    pub(crate) fn shares_pid_namespace(&self, pid: Pid) -> bool {
+        let own = std::process::id().cast_signed();
+        let of = |pid| self.proc.namespace(pid, "ns/pid").ok();
+        of(pid.0).is_some_and(|namespace| of(own) == Some(namespace))
+    }
+
+    /// Who traces the thread, if anybody does.
+    pub(crate) fn tracer(&self, tid: Tid) -> Option<Pid> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"))?;
+        let pid: i32 = line.trim().parse().ok()?;
+        (pid != 0).then_some(Pid(pid))
     }
 
     /// Whether the thread belongs to the process.

@@ -83,6 +83,28 @@ counters! {
     intrusions,
     /// Failed answers to the kernel that were not explained by the caller's end.
     answer_errors,
+    /// Processes whose memory somebody else could write from some moment on.
+    racy_processes,
+    /// Calls of such processes that were compared with what the kernel did.
+    verified,
+    /// Of these: it did something else than what had been read.
+    arguments_changed,
+    /// Of these: the kernel could not be asked.
+    verify_failed,
+    /// Processes that another program traces.
+    traced_by_others,
+    /// Calls that ask for an io_uring.
+    rings,
+    /// Files and folders that the file system tells about.
+    tripwire_watches,
+    /// Such that could not be had: the limit of the user is used up, or access was refused.
+    tripwire_refused,
+    /// Opens of such files that the file system told of.
+    tripwire_opens,
+    /// Of these: past the engine, while some process of the workload could have done that.
+    tripwire_unseen,
+    /// Of these: past the engine, while no process of the workload could have done that.
+    tripwire_foreign,
 }
 
 impl Counters {

@@ -57,6 +57,49 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
     }
 }
 
+/// An open of this path that nobody makes, as it would be decoded.
+pub(crate) fn imagined_open<'a>(
+    path: &'a [u8],
+    writes: bool,
+    arena: &'a Bump,
+) -> (Call, Decoded<'a>) {
+    const CREATES_AND_WRITES: u64 = 0o101;
+    let flags = if writes { CREATES_AND_WRITES } else { 0 };
+    let syscall = abi::Syscall::OPENAT;
+    let call = Call {
+        id: 0,
+        tid: event::Tid(0),
+        arch: abi::Arch::native().unwrap_or(abi::Arch::X86_64),
+        syscall,
+        kind: event::EventKind::of_syscall(syscall),
+        ip: 0,
+        args: [AT_FDCWD.cast_unsigned().into(), 0, flags, 0o644, 0, 0],
+    };
+    let memory = Memory::new(std::sync::Arc::default());
+    let mut reader = Reader {
+        call: &call,
+        memory: &memory,
+        arena,
+        unreadable: false,
+        refused: false,
+        gone: false,
+    };
+    let specs = call.kind.spec().params.iter();
+    let params = arena.alloc_slice_fill_iter(specs.map(|spec| match spec.source {
+        ParamSource::Path { .. } => Param::Text(path),
+        source => reader.param(source),
+    }));
+    let descriptor = reader.descriptor(params);
+    let decoded = Decoded {
+        params,
+        descriptor,
+        unreadable: false,
+        refused: false,
+        gone: false,
+    };
+    (call, decoded)
+}
+
 impl<'a> Decoded<'a> {
     /// The same with the result filled in.
     pub(crate) fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {

@@ -180,6 +180,21 @@ impl Tree {
         }
     }
 
+    /// Whether every process that can be seen is one of the workload, or of the agent.
+    pub(crate) fn is_whole_namespace(&self) -> bool {
+        self.transparent.contains(&Pid(1))
+    }
+
+    /// The processes of the workload that have been seen, those included that have just ended.
+    pub(crate) fn watched(&self) -> Vec<Arc<Process>> {
+        let inner = self.inner();
+        let nodes = inner.nodes.values();
+        nodes
+            .filter(|node| node.origin == Origin::Watched)
+            .map(|node| Arc::clone(&node.process))
+            .collect()
+    }
+
     /// Enters the unseen children of a process whose state is about to change.
     fn claim_children(&self, process: &Arc<Process>) {
         for child in self.census.children(process.pid) {

@@ -17,6 +17,9 @@ mod pulse;
 mod receiver;
 mod ruling;
 mod tracer;
+mod tripwire;
+mod truth;
+mod verify;
 mod wake_up;
 mod watchdog;
 pub(crate) mod worker;
@@ -27,7 +30,9 @@ use std::thread::JoinHandle;
 
 use abi::Syscall;
 use arc_swap::ArcSwap;
-use event::{Credentials, Event, Judge, Lookup, Pid, Plan, Process, StdioWatch, World};
+use event::{
+    Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
+};
 use sys::notify::{Listener, Notification};
 use sys::signal::{SignalSet, SignalStream};
 
@@ -45,10 +50,13 @@ use receiver::Receiver;
 use ruling::Ruling;
 pub use ruling::Rulings;
 use tracer::{Tracer, TracerHandle};
+use verify::Verifier;
+pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
 use wake_up::Mode;
 
 use crate::live::{call, counters, decode, stdio, tree};
 use crate::memory::Gauge;
+use crate::tripwire::Tripwire;
 use crate::world::ProcessIndex;
 
 /// Is told what the engine has to say about itself.
@@ -69,6 +77,40 @@ pub trait Notices: Send + Sync {
     fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
         let _ = (pid, withheld);
     }
+    /// The kernel did something else than the caller's memory had said: it was changed meanwhile.
+    fn arguments_changed(&self, change: &Change<'_>) {
+        let _ = change;
+    }
+    /// Another program traces the process, so that results of its calls are not learnt. Once for
+    /// each process.
+    fn traced_by_another(&self, process: &Process, tracer: Pid) {
+        let _ = (process, tracer);
+    }
+    /// A process asked for an io_uring, whose calls no engine sees. Once for each process.
+    fn ring(&self, process: &Process, denied: bool) {
+        let _ = (process, denied);
+    }
+    /// A file that rules are about was opened, and the engine saw no such call.
+    fn opened_unseen(&self, path: &[u8]) {
+        let _ = path;
+    }
+    /// The file system could not tell of all opens.
+    fn tripwire_overflowed(&self) {}
+}
+
+/// Arguments that changed under a call.
+#[derive(Debug)]
+pub struct Change<'a> {
+    /// Who called.
+    pub process: &'a Process,
+    /// The calling thread.
+    pub tid: Tid,
+    /// What kind of call.
+    pub kind: EventKind,
+    /// What had been read, if it could be.
+    pub given: Option<String>,
+    /// What the kernel did.
+    pub truth: String,
 }
 
 /// The processes that the engine has seen; shared with the world so that it can name them.
@@ -128,6 +170,10 @@ pub struct Parts<J: Judge> {
     pub notices: Arc<dyn Notices>,
     /// How those who watch are kept safe.
     pub guard: GuardOptions,
+    /// How callers whose arguments may change are dealt with. What the plan was extended by.
+    pub verify: VerifyOptions,
+    /// Paths that rules name: those that matter are watched by the file system, too.
+    pub paths: Vec<Vec<u8>>,
 }
 
 /// A running engine.
@@ -151,9 +197,27 @@ impl<J: Judge + 'static> Supervisor<J> {
     /// # Errors
     ///
     /// If a thread cannot be started.
-    pub fn start_watched(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
+    pub fn start_watched(mut parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
         watchdog::prepare_signals()?;
-        let shared = Arc::new(Shared::new(parts, pulse)?);
+        let paths = std::mem::take(&mut parts.paths);
+        let is_off = parts.verify.verify == Verify::Off;
+        let mut shared = Arc::new(Shared::new(parts, pulse)?);
+        if !is_off {
+            let mut oracle = worker::Worker::new(Arc::clone(&shared));
+            let judge = |path: &[u8], writes| oracle.is_sensitive(path, writes);
+            let tripwire = Tripwire::new(&paths, judge);
+            drop(oracle);
+            let shared = Arc::get_mut(&mut shared).expect("the oracle was the other owner");
+            match tripwire {
+                Ok(tripwire) => shared.tripwire = tripwire,
+                Err(_) => Counters::add(&shared.counters.tripwire_refused),
+            }
+        }
+        let racy = shared.verifier.adopt(&shared.tree);
+        shared
+            .counters
+            .racy_processes
+            .fetch_add(racy, Ordering::Relaxed);
         shared.set_mode_now(Mode::Single);
         let watchdog = watchdog::start(Arc::clone(&shared))?;
         Ok(Self { shared, watchdog })
@@ -210,6 +274,8 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) privileges: privileges::Privileges,
     pub(crate) guard: Guard,
     pub(crate) unreadable: Unreadable,
+    pub(crate) verifier: Verifier,
+    pub(crate) tripwire: Option<Tripwire>,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
     /// What is shown to whoever watches over this supervisor.
@@ -239,6 +305,8 @@ impl<J: Judge> Shared<J> {
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
             unreadable: Unreadable::default(),
+            verifier: Verifier::new(parts.verify),
+            tripwire: None,
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
             pulse,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bumpalo::Bump;
@@ -19,6 +20,7 @@ use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::stdio::{self, Effect};
 use super::tracer::{Claim, Followed, Request};
+use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
 use super::{Seat, Shared};
@@ -136,7 +138,8 @@ impl<J: Judge> Receiver<J> {
             return;
         }
         let role = Role::of(call.syscall);
-        if role == Role::Plain && !shared.is_judged(&call) && !shared.concerns_stdio(&call) {
+        let is_state = shared.concerns_stdio(&call) || shared.verifier.concerns(call.syscall);
+        if role == Role::Plain && !shared.is_judged(&call) && !is_state {
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
             return;
@@ -160,6 +163,9 @@ impl<J: Judge> Receiver<J> {
             Counters::add(&counters.gone);
             return;
         }
+        if verify::opens_memory(call, &decoded) {
+            shared.verifier.note_memory_file();
+        }
         let live = Live::default();
         let mut view = View {
             call,
@@ -169,10 +175,13 @@ impl<J: Judge> Receiver<J> {
             live: &live,
             arena,
         };
-        let for_rules_only = role == Role::Plain && !shared.concerns_stdio(call);
-        if for_rules_only && self.rejects_unnamed(&mut view) {
-            shared.answer(call.id);
+        let is_state = shared.concerns_stdio(call) || shared.verifier.concerns(call.syscall);
+        if role == Role::Plain && !is_state && self.rejects_unnamed(&mut view) {
+            self.let_go(&view, None);
             return;
+        }
+        if let Some(tripwire) = &shared.tripwire {
+            self.worker.account(tripwire, call, &view.decoded);
         }
         let Some(process) = self.caller(call) else {
             Counters::add(&counters.gone);
@@ -187,6 +196,16 @@ impl<J: Judge> Receiver<J> {
             return;
         }
         self.keep_stdio(call, &process);
+        if shared.verifier.concerns(call.syscall) {
+            let added = shared.verifier.note(call, &process, &shared.tree);
+            counters.racy_processes.fetch_add(added, Ordering::Relaxed);
+            if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
+                tripwire.arm(call.tid, &shared.tree.census);
+            }
+            if call.syscall == abi::Syscall::IO_URING_SETUP && self.ring(&mut view, &process) {
+                return;
+            }
+        }
         if !shared.is_judged(call) {
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
@@ -206,12 +225,61 @@ impl<J: Judge> Receiver<J> {
         match self.worker.weigh_entry(&view, &process) {
             Weight::Reject => {
                 Counters::add(&counters.rejected_at_entry);
-                shared.answer(call.id);
+                self.let_go(&view, Some(process));
+            }
+            Weight::Settled if self.is_to_be_proven(&view, &process) => {
+                self.escalate(&view, &process);
             }
             Weight::Settled => self.settle(&view, &process),
             Weight::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
             Weight::Undecided => self.escalate(&view, &process),
         }
+    }
+
+    /// Reports a ring; true if it was refused.
+    fn ring(&mut self, view: &mut View<'_>, process: &Arc<Process>) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        let denied = shared.verifier.deny_rings;
+        Counters::add(&shared.counters.rings);
+        if shared.verifier.tell(process, Told::Ring) {
+            shared.notices.ring(process, denied);
+        }
+        if !denied {
+            shared.verifier.gives_ring();
+            return false;
+        }
+        // Its one argument that counts is that it was asked for: no memory decides.
+        self.finish(view, Outcome::Returned(-i64::from(ENOSYS)), process);
+        if shared.listener.respond_errno(view.call.id, ENOSYS).is_err() {
+            Counters::add(&shared.counters.answer_errors);
+        }
+        true
+    }
+
+    /// Lets a call go that no rule matches as it was read, unless that has to be verified.
+    fn let_go(&mut self, view: &View<'_>, process: Option<Arc<Process>>) {
+        let shared = Arc::clone(&self.worker.shared);
+        let verifier = &shared.verifier;
+        if verifier.is_active() && verify::is_verifiable(view.call) {
+            let process = process.or_else(|| self.caller(view.call));
+            let wants = |process: &&Arc<Process>| {
+                verifier.wants(process, &shared.tree, now_ns(Clock::Monotonic))
+            };
+            if let Some(process) = process.as_ref().filter(wants) {
+                self.escalate(view, process);
+                return;
+            }
+        }
+        shared.answer(view.call.id);
+    }
+
+    /// Whether a match on what was read may be none, or another, in truth.
+    fn is_to_be_proven(&self, view: &View<'_>, process: &Arc<Process>) -> bool {
+        let shared = &self.worker.shared;
+        let verifier = &shared.verifier;
+        verifier.is_active()
+            && verify::is_verifiable(view.call)
+            && verifier.is_racy(process, &shared.tree)
     }
 
     /// Whether no rule can match whoever the caller is.
@@ -308,6 +376,7 @@ impl<J: Judge> Receiver<J> {
                 let followed = Followed::new(call, view.time_ns, &view.decoded, process);
                 if !shared.tracer.await_result(followed) {
                     Counters::add(&counters.escalation_refused);
+                    self.note_tracer(call, process);
                     self.finish(view, Outcome::Unlearnt, process);
                 }
                 shared.answer(call.id);
@@ -323,6 +392,17 @@ impl<J: Judge> Receiver<J> {
                 self.abandoned.insert(call.tid.0, followed);
                 self.seat.set_has_abandoned(true);
             }
+        }
+    }
+
+    /// The result cannot be learnt: says so if another program traces the caller.
+    fn note_tracer(&self, call: &Call, process: &Arc<Process>) {
+        let shared = &self.worker.shared;
+        if let Some(tracer) = shared.tree.census.tracer(call.tid)
+            && shared.verifier.tell(process, Told::Traced)
+        {
+            Counters::add(&shared.counters.traced_by_others);
+            shared.notices.traced_by_another(process, tracer);
         }
     }
 
@@ -484,3 +564,4 @@ fn is_readable_within(listener: &sys::notify::Listener, limit: Duration) -> bool
 }
 
 const EINTR: i32 = 4;
+const ENOSYS: i32 = 38;

@@ -47,6 +47,7 @@ pub(crate) fn prepare_signals() -> std::io::Result<()> {
 /// Starts the watchdog, which starts the rest.
 pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Result<JoinHandle<()>> {
     let tracer = spawn_tracer(&shared)?;
+    let tripwire = super::tripwire::start(&shared)?;
     let mut posts = Vec::new();
     for order in [Order::First, Order::Second] {
         let seat = Arc::new(Seat::new(order, &shared.pulse));
@@ -59,13 +60,14 @@ pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Resu
     }
     std::thread::Builder::new()
         .name("watchdog".to_owned())
-        .spawn(move || watch(&shared, posts, tracer))
+        .spawn(move || watch(&shared, posts, tracer, tripwire))
 }
 
 fn watch<J: Judge + 'static>(
     shared: &Arc<Shared<J>>,
     mut posts: Vec<Post>,
     tracer: JoinHandle<()>,
+    tripwire: Option<JoinHandle<()>>,
 ) {
     let mut stuck = Vec::new();
     while !has_hung_up(&shared.listener) && !shared.is_handing_over() {
@@ -97,6 +99,11 @@ fn watch<J: Judge + 'static>(
     shared.tracer.shut_down();
     // A panic in the tracer has been printed by the panic hook already.
     let _ = tracer.join();
+    if let (Some(thread), Some(tripwire)) = (tripwire, &shared.tripwire) {
+        tripwire.wake();
+        // As with the tracer.
+        let _ = thread.join();
+    }
     shared.pulse.tick(&shared.counters.snapshot());
 }
 

@@ -11,7 +11,9 @@ use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
-use super::{Ruling, Shared};
+use super::truth::{self, Truth};
+use super::{Change, Ruling, Shared, verify};
+use crate::tripwire::{self, Tripwire};
 
 /// One thread's way to the judge.
 pub(crate) struct Worker<J: Judge> {
@@ -74,11 +76,15 @@ impl<J: Judge> Worker<J> {
 
     /// Weighs with the caller known.
     pub(crate) fn weigh_entry(&mut self, view: &View<'_>, process: &Process) -> Weight {
+        self.weigh(view, Stage::Entry, process)
+    }
+
+    fn weigh(&mut self, view: &View<'_>, stage: Stage, process: &Process) -> Weight {
         self.follow_rules();
         let event = event(
             &*self.shared.world,
             view,
-            Stage::Entry,
+            stage,
             process,
             process.image(),
             0,
@@ -121,6 +127,10 @@ impl<J: Judge> Worker<J> {
         arena: &Bump,
     ) {
         let live = Live::default();
+        let truth = self.truth(call, decoded, outcome, process);
+        if let Some(tripwire) = &self.shared.tripwire {
+            self.settle_account(tripwire, call, decoded, outcome, &truth);
+        }
         if Role::of(call.syscall) == Role::Exec {
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
@@ -129,8 +139,14 @@ impl<J: Judge> Worker<J> {
                 .counters
                 .gone
                 .fetch_add(lost as u64, Ordering::Relaxed);
+            if succeeded {
+                self.shared.verifier.exec(process);
+            }
         }
         let mut decoded = decoded.returned(call, outcome, arena);
+        if let Truth::Changed(what) = &truth {
+            decoded = truth::correct(decoded, call, what, arena);
+        }
         if let Some(descriptor) = decoded.descriptor {
             let result = match outcome {
                 Outcome::Returned(result) => Some(result),
@@ -146,7 +162,7 @@ impl<J: Judge> Worker<J> {
             );
             decoded.descriptor = Some(resolved);
         }
-        let view = View {
+        let mut view = View {
             call,
             time_ns,
             decoded,
@@ -154,7 +170,110 @@ impl<J: Judge> Worker<J> {
             live: &live,
             arena,
         };
+        if let Truth::Unclear(what) = &truth
+            && self.weigh(&view, Stage::Exit, process) == Weight::Reject
+        {
+            // Nothing is lost by it, and the name that was read may be the wrong one.
+            view.decoded = truth::correct(view.decoded, call, what, arena);
+        }
         self.conclude(&view, Stage::Exit, process);
+    }
+
+    /// Whether a rule may match an open of this path, whoever the caller is.
+    pub(crate) fn is_sensitive(&mut self, path: &[u8], writes: bool) -> bool {
+        let arena = Bump::new();
+        let (call, decoded) = decode::imagined_open(path, writes, &arena);
+        let view = View {
+            call: &call,
+            time_ns: 0,
+            decoded,
+            outcome: Outcome::Pending,
+            live: &Live::default(),
+            arena: &arena,
+        };
+        self.weigh_unnamed(&view, Stage::Strings) != Weight::Reject
+    }
+
+    /// Tells the tripwire of an open that is about to be made.
+    pub(crate) fn account(&self, tripwire: &Tripwire, call: &Call, decoded: &Decoded<'_>) {
+        if let Some((path, writes)) = self.opened(call, decoded) {
+            tripwire.saw(&path, writes);
+        }
+    }
+
+    /// Tells it what came of the open, if that is not what was read.
+    fn settle_account(
+        &self,
+        tripwire: &Tripwire,
+        call: &Call,
+        decoded: &Decoded<'_>,
+        outcome: Outcome,
+        truth: &Truth,
+    ) {
+        let failed = matches!(outcome, Outcome::Returned(result) if result < 0);
+        let other = match truth {
+            Truth::Changed(truth::What::Path(path)) => Some(path),
+            _ => None,
+        };
+        if !failed && other.is_none() {
+            return;
+        }
+        let Some((path, writes)) = self.opened(call, decoded) else {
+            return;
+        };
+        tripwire.unsaw(&path);
+        if let Some(path) = other {
+            tripwire.saw(path, writes);
+        }
+    }
+
+    fn opened(&self, call: &Call, decoded: &Decoded<'_>) -> Option<(Vec<u8>, bool)> {
+        let event::DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
+            return None;
+        };
+        let path = tripwire::absolute(&decoded.descriptor?, call.tid, &self.shared.tree.census)?;
+        let flags = decoded.params.get(usize::from(flags));
+        let reads = matches!(flags, Some(event::Param::Uint(flags)) if flags & WRITES == 0);
+        Some((path, !reads || call.syscall == abi::Syscall::CREAT))
+    }
+
+    /// What the call of a racy caller really did. What differs from what was read is reported.
+    fn truth(
+        &self,
+        call: &Call,
+        decoded: &Decoded<'_>,
+        outcome: Outcome,
+        process: &Arc<Process>,
+    ) -> Truth {
+        let shared = &*self.shared;
+        let verifier = &shared.verifier;
+        if !verifier.is_active()
+            || !verify::is_verifiable(call)
+            || !verifier.is_racy(process, &shared.tree)
+        {
+            return Truth::Same;
+        }
+        Counters::add(&shared.counters.verified);
+        let truth = truth::compare(call, decoded, outcome, process.pid, &shared.tree.census);
+        match &truth {
+            Truth::Changed(what) => {
+                Counters::add(&shared.counters.arguments_changed);
+                verifier.caught(process);
+                shared.notices.arguments_changed(&Change {
+                    process,
+                    tid: call.tid,
+                    kind: call.kind,
+                    given: truth::given(decoded).map(|what| what.to_string()),
+                    truth: what.to_string(),
+                });
+            }
+            Truth::Unlearnt => {
+                Counters::add(&shared.counters.verify_failed);
+                verifier.caught(process);
+            }
+            Truth::Same | Truth::Unclear(_) => {}
+        }
+        truth
     }
 
     /// Takes over the new program of a process, while it is held before its first instruction.
@@ -284,6 +403,9 @@ impl Role {
         }
     }
 }
+
+/// `O_WRONLY` and `O_RDWR`.
+const WRITES: u64 = 3;
 
 impl Counters {
     pub(crate) fn note_unreadable(&self, decoded: &Decoded<'_>) {

@@ -96,6 +96,16 @@ impl ProcError {
         }
     }
 
+    /// The nearest error number.
+    pub(crate) fn errno(self) -> Errno {
+        match self {
+            Self::Gone { .. } | Self::Reused { .. } => Errno::SRCH,
+            Self::Denied { .. } => Errno::ACCESS,
+            Self::Malformed { .. } => Errno::IO,
+            Self::System { source, .. } => source,
+        }
+    }
+
     /// No failure proves that a fact does not exist: a process that is gone had a name, too.
     pub fn into_lookup<T>(self) -> Lookup<T> {
         Lookup::Unknown

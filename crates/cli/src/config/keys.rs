@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
 
 use super::Config;
@@ -15,7 +16,8 @@ pub(super) struct Key {
     pub(super) set: fn(&mut Config, &Node) -> Result<(), Problem>,
 }
 
-/// All settings that have an effect. Names and meanings are Falco's.
+/// All settings that have an effect. Names and meanings are Falco's; `io_uring` and `verify` are not
+/// in Falco.
 pub(super) const KEYS: &[Key] = &[
     Key {
         path: "append_output",
@@ -136,6 +138,10 @@ pub(super) const KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "io_uring",
+        set: |config, node| choice(node).map(|value| config.io_uring = value),
+    },
+    Key {
         path: "json_include_message_property",
         set: |config, node| {
             node.boolean()
@@ -228,6 +234,10 @@ pub(super) const KEYS: &[Key] = &[
                 .map(|value| config.time_format_iso_8601 = value)
         },
     },
+    Key {
+        path: "verify",
+        set: |config, node| choice(node).map(|value| config.verify = value),
+    },
 ];
 
 /// Settings of Falco's that have no effect here, so that its configuration file can be used, and
@@ -309,6 +319,19 @@ fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
         }
     };
     Ok(())
+}
+
+/// One of the words that the option of the same name takes.
+fn choice<T: ValueEnum>(node: &Node) -> Result<T, Problem> {
+    let word = node.text()?;
+    T::from_str(word, false).map_err(|_unknown| {
+        let words = T::value_variants().iter();
+        let words: Vec<_> = words
+            .filter_map(|variant| Some(variant.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        let message = format!("expected {}, found `{word}`", words.join(" or "));
+        Problem::new(&node.origin, message)
+    })
 }
 
 fn rules_files(config: &mut Config, node: &Node) -> Result<(), Problem> {

@@ -13,6 +13,7 @@ use rules::{AppendOutput, Priority, RuleMatching};
 
 use self::keys::{KEYS, WITHOUT_EFFECT};
 use self::tree::{Node, Origin, Problem, Value};
+use crate::args::{IoUring, Verify};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -38,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) program_output: ProgramOutput,
     pub(crate) http_output: HttpOutput,
     pub(crate) append_output: Vec<AppendOutput>,
+    pub(crate) verify: Verify,
+    pub(crate) io_uring: IoUring,
 }
 
 /// `file_output`.
@@ -121,6 +124,8 @@ impl Default for Config {
             program_output: ProgramOutput::default(),
             http_output: HttpOutput::default(),
             append_output: Vec::new(),
+            verify: Verify::Sampled,
+            io_uring: IoUring::Deny,
         }
     }
 }
@@ -357,6 +362,8 @@ append_output:
   - match: {source: syscall, tags: [t], rule: R}
     extra_output: on %evt.hostname
     extra_fields: [evt.hostname, {who: '%user.name here'}]
+verify: always
+io_uring: allow
 ";
 
     #[test]
@@ -422,6 +429,8 @@ append_output:
                     },
                 ],
             }],
+            verify: Verify::Always,
+            io_uring: IoUring::Allow,
         };
         assert_eq!(config, expected);
         assert_eq!(warnings, Vec::<String>::new());

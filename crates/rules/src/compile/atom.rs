@@ -293,6 +293,11 @@ impl Atoms {
         &self.items[id.index()]
     }
 
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Atom> {
+        self.items.iter()
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.items.len()

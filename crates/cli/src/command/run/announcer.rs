@@ -3,7 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use capture::notify::{Aim, Intrusion, Notices, Obstacle, Privilege, Response, Withheld, obstacle};
+use capture::notify::{
+    Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, Withheld, obstacle,
+};
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
@@ -161,6 +163,84 @@ impl Notices for Announcer {
                 ("proc.exepath", AlertValue::Text(path)),
                 ("proc.pid", AlertValue::Int(i64::from(pid.0))),
                 ("tollgate.privilege", AlertValue::Text(privilege.to_owned())),
+            ],
+        });
+    }
+
+    fn arguments_changed(&self, change: &Change<'_>) {
+        let (call, pid, truth) = (change.kind.name(), change.process.pid.0, &change.truth);
+        let given = change.given.as_deref().unwrap_or("<NA>");
+        let name = name(change.process);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: arguments changed under the call",
+            priority: Priority::Critical,
+            message: format!(
+                "a process changed the arguments of a call while it was made \
+                 (call={call} read={given} done={truth} process={name} pid={pid})"
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("proc.name", AlertValue::Text(name)),
+                ("thread.tid", AlertValue::Int(i64::from(change.tid.0))),
+                ("tollgate.read", AlertValue::Text(given.to_owned())),
+                ("tollgate.done", AlertValue::Text(truth.clone())),
+            ],
+        });
+    }
+
+    fn traced_by_another(&self, process: &Process, tracer: Pid) {
+        let (pid, tracer) = (process.pid.0, tracer.0);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: traced by another process",
+            priority: Priority::Warning,
+            message: format!(
+                "results of calls cannot be learnt while another program traces the process \
+                 (pid={pid} tracer={tracer})"
+            ),
+            fields: vec![
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.tracer", AlertValue::Int(i64::from(tracer))),
+            ],
+        });
+    }
+
+    fn opened_unseen(&self, path: &[u8]) {
+        let path = String::from_utf8_lossy(path).into_owned();
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: sensitive file opened unseen",
+            priority: Priority::Critical,
+            message: format!(
+                "the file system tells of an open that no call was seen for, by the command or from \
+                 outside (file={path})"
+            ),
+            fields: vec![("fd.name", AlertValue::Text(path))],
+        });
+    }
+
+    fn tripwire_overflowed(&self) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: tripwire overflowed",
+            priority: Priority::Warning,
+            message: "the file system could not tell of all opens of sensitive files; raise \
+                      fs.inotify.max_queued_events"
+                .to_owned(),
+            fields: Vec::new(),
+        });
+    }
+
+    fn ring(&self, process: &Process, denied: bool) {
+        let pid = process.pid.0;
+        let outcome = if denied { "refused" } else { "allowed" };
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: io_uring",
+            priority: Priority::Warning,
+            message: format!(
+                "a process asked for an io_uring, whose calls cannot be seen (pid={pid} {outcome})"
+            ),
+            fields: vec![
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.denied", AlertValue::Bool(denied)),
             ],
         });
     }

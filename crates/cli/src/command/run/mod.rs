@@ -18,7 +18,8 @@ mod sink;
 use std::time::Duration;
 
 use abi::Arch;
-use capture::filter::{self, FilterOptions, FilterProgram};
+use capture::filter::{self, FilterOptions, FilterProgram, Special};
+use capture::notify::VerifyOptions;
 use outputs::{
     Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings, StatsFile,
     TimeFormat,
@@ -28,7 +29,7 @@ use rules::EngineOptions;
 use self::pidfile::Pidfile;
 use self::services::Blueprint;
 use self::sink::DeferredSink;
-use crate::args::{self, Engine, Run};
+use crate::args::{self, Engine, IoUring, Run, Verify};
 use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -76,12 +77,14 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
     }
     let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
-    let (judge, plan) = loaded.compile(&engine_options(&config), sink.clone());
+    let (judge, mut plan) = loaded.compile(&engine_options(&config), sink.clone());
     loaded.usable()?;
     if !args.quiet {
         warn(&loaded);
     }
-    let program = compile(&plan)?;
+    let verify = verify_options(&config);
+    verify.extend(&mut plan);
+    let program = compile(&plan, &config)?;
     let open = if resumes {
         StatsFile::append
     } else {
@@ -94,6 +97,7 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
     let blueprint = Blueprint {
         judge,
         plan,
+        verify,
         sink,
         outputs: outputs(&config, args.quiet)?,
         stats,
@@ -134,7 +138,20 @@ fn configuration(args: &Run) -> Result<(Config, Vec<String>), Failure> {
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
+    config.verify = args.verify.unwrap_or(config.verify);
+    config.io_uring = args.io_uring.unwrap_or(config.io_uring);
     Ok((config, warnings))
+}
+
+fn verify_options(config: &Config) -> VerifyOptions {
+    VerifyOptions {
+        verify: match config.verify {
+            Verify::Off => capture::notify::Verify::Off,
+            Verify::Sampled => capture::notify::Verify::Sampled,
+            Verify::Always => capture::notify::Verify::Always,
+        },
+        deny_rings: config.io_uring == IoUring::Deny,
+    }
 }
 
 fn engine_options(config: &Config) -> EngineOptions {
@@ -161,7 +178,7 @@ fn warn(loaded: &Loaded) {
     }
 }
 
-fn compile(plan: &event::Plan) -> Result<FilterProgram, Failure> {
+fn compile(plan: &event::Plan, config: &Config) -> Result<FilterProgram, Failure> {
     let Some(native) = Arch::native() else {
         return Err(Failure::new(
             Exit::Unsupported,
@@ -169,7 +186,15 @@ fn compile(plan: &event::Plan) -> Result<FilterProgram, Failure> {
         )
         .help("use an x86-64 or aarch64 machine"));
     };
-    filter::compile(plan, &FilterOptions::notify(native)).map_err(|error| {
+    let io_uring = match config.io_uring {
+        IoUring::Deny => Special::RefuseUnlessRule,
+        IoUring::Allow => Special::AsPlanned,
+    };
+    let options = FilterOptions {
+        io_uring,
+        ..FilterOptions::notify(native)
+    };
+    filter::compile(plan, &options).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
             .help("simplify the rule; `tollgate rules explain` shows what it asks for")
     })

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use capture::container::ContainerOptions;
-use capture::notify::{CounterSnapshot, GuardOptions, Parts, Processes, Supervisor};
+use capture::notify::{CounterSnapshot, GuardOptions, Parts, Processes, Supervisor, VerifyOptions};
 use capture::world::{LiveWorld, WorldOptions};
 use event::{Pid, Plan};
 use outputs::{Dispatcher, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
@@ -25,6 +25,7 @@ use crate::terminal;
 pub(super) struct Blueprint {
     pub(super) judge: Engine,
     pub(super) plan: Plan,
+    pub(super) verify: VerifyOptions,
     pub(super) sink: DeferredSink,
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
@@ -55,7 +56,9 @@ impl Blueprint {
         let dispatcher = self.outputs.start()?;
         self.sink.connect(dispatcher.clone());
         let [front, .., waiter] = listening.transparent[..] else {
-            anyhow::bail!("cannot protect the processes that watch: it is not known which they are");
+            anyhow::bail!(
+                "cannot protect the processes that watch: it is not known which they are"
+            );
         };
         let guard = GuardOptions {
             // The front passes on what it gets, and the command may signal its parent.
@@ -76,6 +79,7 @@ impl Blueprint {
             ..WorldOptions::default()
         };
         let world = LiveWorld::new(options, Arc::new(processes.clone()))?;
+        let paths = self.judge.paths().into_iter().collect();
         let parts = Parts {
             listener: listening.listener,
             plan: self.plan.clone(),
@@ -84,6 +88,8 @@ impl Blueprint {
             processes,
             notices: Arc::new(Announcer::new(dispatcher.clone())),
             guard,
+            verify: self.verify,
+            paths,
         };
         let pulse = Arc::clone(board.pulse(listening.generation));
         let supervisor =
@@ -166,6 +172,17 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("stdio_watches_refused", counters.stdio_watches_refused),
             ("intrusions", counters.intrusions),
             ("answer_errors", counters.answer_errors),
+            ("racy_processes", counters.racy_processes),
+            ("verified", counters.verified),
+            ("arguments_changed", counters.arguments_changed),
+            ("verify_failed", counters.verify_failed),
+            ("traced_by_others", counters.traced_by_others),
+            ("rings", counters.rings),
+            ("tripwire_watches", counters.tripwire_watches),
+            ("tripwire_refused", counters.tripwire_refused),
+            ("tripwire_opens", counters.tripwire_opens),
+            ("tripwire_unseen", counters.tripwire_unseen),
+            ("tripwire_foreign", counters.tripwire_foreign),
             ("gaps", board.gaps()),
             ("passed_unwatched", passed_unwatched),
             ("passed_agent_killed", passed(Cause::Killed)),

@@ -1,0 +1,399 @@
+//! What the kernel really did, beside what the caller's memory had said.
+//!
+//! Read while the caller is stopped after the call: the open file behind the new descriptor, the
+//! other end of the socket, the name that the kernel noted for the new program. Other threads run
+//! on meanwhile, so a descriptor may be somebody else's by then; it then does not agree with what
+//! was read either, unless they put the same file there.
+
+use std::os::fd::OwnedFd;
+
+use abi::Syscall;
+use bumpalo::Bump;
+use event::{DescriptorSource, Endpoint, Known, Name, Outcome, Param, ParamSource, Pid, Tid};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::call::Call;
+use super::decode::Decoded;
+use crate::live::census::Census;
+use crate::procfs::{LINK_LIMIT, ProcError};
+
+/// `-EINPROGRESS`: a connect that goes on.
+const CONNECTING: i64 = -115;
+
+/// What came of the comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Truth {
+    /// It was what had been read, or nothing came of the call.
+    Same,
+    /// It was something else.
+    Changed(What),
+    /// It cannot be said whether this is what had been read: the name leads through `/proc/self` or
+    /// the like, which means another thing to each process.
+    Unclear(What),
+    /// The kernel could not be asked.
+    Unlearnt,
+}
+
+/// What a call really was about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// This file was opened or executed.
+    Path(Vec<u8>),
+    /// It was connected to this end.
+    Remote(Endpoint),
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", String::from_utf8_lossy(path)),
+            Self::Remote(Endpoint { ip, port }) if ip.is_ipv6() => write!(f, "[{ip}]:{port}"),
+            Self::Remote(Endpoint { ip, port }) => write!(f, "{ip}:{port}"),
+        }
+    }
+}
+
+/// Compares what was read with what the kernel did.
+pub(crate) fn compare(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    outcome: Outcome,
+    pid: Pid,
+    census: &Census,
+) -> Truth {
+    let Outcome::Returned(result) = outcome else {
+        return Truth::Same;
+    };
+    match call.syscall.base() {
+        Syscall::EXECVE | Syscall::EXECVEAT if result == 0 => executed(call, decoded, pid),
+        Syscall::CONNECT if result == 0 || result == CONNECTING => {
+            connected(call, decoded, pid, census)
+        }
+        _ => match (call.kind.spec().descriptor, i32::try_from(result)) {
+            (DescriptorSource::Opened { .. }, Ok(number)) if number >= 0 => {
+                opened(call, decoded, number, census)
+            }
+            _ => Truth::Same,
+        },
+    }
+}
+
+/// What was read, for a message.
+pub(crate) fn given(decoded: &Decoded<'_>) -> Option<What> {
+    let path = decoded.params.iter().find_map(|param| match param {
+        Param::Text(text) => Some(What::Path(text.to_vec())),
+        _ => None,
+    });
+    path.or_else(|| remote(decoded).map(What::Remote))
+}
+
+/// Puts what really was in the place of what had been read.
+pub(crate) fn correct<'a>(
+    mut decoded: Decoded<'a>,
+    call: &Call,
+    what: &What,
+    arena: &'a Bump,
+) -> Decoded<'a> {
+    match what {
+        What::Path(path) => {
+            let path: &'a [u8] = arena.alloc_slice_copy(path);
+            let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+            let params = decoded.params.iter().zip(sources);
+            decoded.params =
+                arena.alloc_slice_fill_iter(params.map(|(param, source)| match source {
+                    ParamSource::Path { .. } => Param::Text(path),
+                    _ => *param,
+                }));
+            if let Some(descriptor) = &mut decoded.descriptor {
+                descriptor.name = Name::Resolved(path);
+            }
+        }
+        What::Remote(endpoint) => {
+            if let Some(descriptor) = &mut decoded.descriptor {
+                // The kind followed from the address that was read.
+                descriptor.kind = Known::NotYet;
+                if let Some(socket) = &mut descriptor.socket {
+                    socket.remote = Known::Yes(*endpoint);
+                    socket.unix_path = None;
+                }
+            }
+        }
+    }
+    decoded
+}
+
+fn opened(call: &Call, decoded: &Decoded<'_>, number: i32, census: &Census) -> Truth {
+    let Some(descriptor) = decoded.descriptor else {
+        return Truth::Same;
+    };
+    let mut buffer = [0; LINK_LIMIT];
+    let Ok(link) = census.descriptor_link(call.tid, number, &mut buffer) else {
+        // Another thread has closed it.
+        return Truth::Unlearnt;
+    };
+    let file = link.strip_suffix(b" (deleted)").unwrap_or(link);
+    let changed = || Truth::Changed(What::Path(file.to_vec()));
+    match descriptor.name {
+        Name::Passed { raw, .. } if is_plain(raw) && raw == file => Truth::Same,
+        Name::Passed { raw, base } => {
+            if is_temporary(decoded) {
+                return temporary(raw, file);
+            }
+            match resolve(call.tid, raw, base, census) {
+                Ok(path) if path == file || leads_to_self(&path, file) => Truth::Same,
+                Ok(_) => changed(),
+                Err(Errno::NOENT) if is_plain(raw) => changed(),
+                Err(Errno::NOENT) if may_mean_self(raw) => {
+                    Truth::Unclear(What::Path(file.to_vec()))
+                }
+                Err(Errno::NOENT) if link.len() != file.len() => Truth::Same,
+                Err(Errno::NOENT | Errno::NOTDIR) => changed(),
+                Err(_) => Truth::Unclear(What::Path(file.to_vec())),
+            }
+        }
+        // It could not be read then; now it is known.
+        Name::Unreadable => changed(),
+        Name::None | Name::Resolved(_) => Truth::Same,
+    }
+}
+
+/// `O_TMPFILE` without `O_DIRECTORY`, which it includes.
+const TEMPORARY: u64 = 0o20_000_000;
+
+fn is_temporary(decoded: &Decoded<'_>) -> bool {
+    let flags = decoded.params.iter().find_map(|param| match param {
+        Param::Uint(flags) => Some(*flags),
+        _ => None,
+    });
+    flags.is_some_and(|flags| flags & TEMPORARY != 0)
+}
+
+/// The kernel names a temporary file `/folder/#123`.
+fn temporary(folder: &[u8], file: &[u8]) -> Truth {
+    let parent = file.iter().rposition(|byte| *byte == b'/');
+    match parent.map(|end| &file[..end]) {
+        Some(parent) if parent == folder.strip_suffix(b"/").unwrap_or(folder) => Truth::Same,
+        _ => Truth::Unclear(What::Path(file.to_vec())),
+    }
+}
+
+/// Absolute, and what it says unless there are links on the way.
+fn is_plain(path: &[u8]) -> bool {
+    path.starts_with(b"/")
+        && path[1..]
+            .split(|byte| *byte == b'/')
+            .all(|name| !matches!(name, b"" | b"." | b".."))
+}
+
+/// The path of what a name leads to now, from the caller's root and folder, without waiting for a
+/// file system and without following a link that means another thing to each process.
+fn resolve(tid: Tid, raw: &[u8], base: Option<i32>, census: &Census) -> Result<Vec<u8>, Errno> {
+    let root = census.open_link(tid, "root")?;
+    let path = if raw.starts_with(b"/") {
+        raw.to_vec()
+    } else {
+        let mut buffer = [0; LINK_LIMIT];
+        let folder = match base {
+            Some(number) => census.descriptor_link(tid, number, &mut buffer),
+            None => census.link(tid, "cwd", &mut buffer),
+        };
+        let folder = folder.map_err(ProcError::errno)?;
+        let mut root_buffer = [0; LINK_LIMIT];
+        let root = census
+            .link(tid, "root", &mut root_buffer)
+            .map_err(ProcError::errno)?;
+        let folder = match root {
+            b"/" => folder,
+            root => folder.strip_prefix(root).ok_or(Errno::ACCESS)?,
+        };
+        [folder, b"/", raw].concat()
+    };
+    let found = open_in_root(root, path, census)?;
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&found));
+    let path = rustix::fs::readlink(link, Vec::new())?;
+    Ok(path.into_bytes())
+}
+
+/// The caller has just been there, so what is on the way is in the kernel's cache. Some file systems
+/// do not answer from it (overlayfs, at links), and some may never answer.
+fn open_in_root(root: OwnedFd, path: Vec<u8>, census: &Census) -> Result<OwnedFd, Errno> {
+    let open = |root: &OwnedFd, path: &[u8], more| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
+        rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+    };
+    match open(&root, &path, ResolveFlags::CACHED) {
+        // Linux before 5.12 does not know the flag.
+        Err(Errno::AGAIN | Errno::INVAL) => census
+            .within_deadline(move || open(&root, &path, ResolveFlags::empty()))
+            .unwrap_or(Err(Errno::TIMEDOUT)),
+        found => found,
+    }
+}
+
+/// `/proc/self` and `/proc/thread-self` are the agent for the agent.
+fn leads_to_self(resolved: &[u8], file: &[u8]) -> bool {
+    fn below_process(path: &[u8]) -> Option<(&[u8], &[u8])> {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'/')
+            .unwrap_or(rest.len());
+        let number = &rest[..end];
+        let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+        is_number.then(|| (number, &rest[end..]))
+    }
+    let own = std::process::id().to_string();
+    let (Some((resolver, below)), Some((_, truly))) =
+        (below_process(resolved), below_process(file))
+    else {
+        return false;
+    };
+    let without_thread = |path: &[u8]| -> Vec<u8> {
+        let Some(rest) = path.strip_prefix(b"/task/") else {
+            return path.to_vec();
+        };
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'/')
+            .unwrap_or(rest.len());
+        rest[end..].to_vec()
+    };
+    resolver == own.as_bytes() && without_thread(below) == without_thread(truly)
+}
+
+fn may_mean_self(raw: &[u8]) -> bool {
+    raw.split(|byte| *byte == b'/')
+        .any(|name| matches!(name, b"self" | b"thread-self" | b"fd"))
+}
+
+fn connected(call: &Call, decoded: &Decoded<'_>, pid: Pid, census: &Census) -> Truth {
+    let Some(found) = census.descriptor(pid, call.tid, call.int(0)) else {
+        return Truth::Unlearnt;
+    };
+    let Some(remote) = found.socket.and_then(|socket| socket.remote) else {
+        // Of another family, dissolved, or refused already.
+        return Truth::Same;
+    };
+    match self::remote(decoded) {
+        Some(given) if is_same_end(given, remote) => Truth::Same,
+        _ => Truth::Changed(What::Remote(remote)),
+    }
+}
+
+fn remote(decoded: &Decoded<'_>) -> Option<Endpoint> {
+    match decoded.descriptor?.socket?.remote {
+        Known::Yes(endpoint) => Some(endpoint),
+        _ => None,
+    }
+}
+
+/// The kernel takes the unspecified address for this machine.
+fn is_same_end(given: Endpoint, found: Endpoint) -> bool {
+    let (ip, other) = (given.ip.to_canonical(), found.ip.to_canonical());
+    given.port == found.port && (ip == other || ip.is_unspecified() && other.is_loopback())
+}
+
+/// The kernel keeps the name that it was given on the new stack, of scripts too.
+fn executed(call: &Call, decoded: &Decoded<'_>, pid: Pid) -> Truth {
+    let Some(name) = noted_name(pid) else {
+        return Truth::Unlearnt;
+    };
+    let Some(What::Path(given)) = given(decoded) else {
+        return Truth::Changed(What::Path(name));
+    };
+    let from_descriptor = call.syscall.base() == Syscall::EXECVEAT
+        && name.starts_with(b"/dev/fd/")
+        && (given.is_empty() || name.ends_with(&[b"/", &given[..]].concat()));
+    if name == given || from_descriptor {
+        Truth::Same
+    } else {
+        Truth::Changed(What::Path(name))
+    }
+}
+
+/// `AT_EXECFN` of the auxiliary vector (getauxval(3)). Its page is fresh, so reading it waits for
+/// nobody.
+fn noted_name(pid: Pid) -> Option<Vec<u8>> {
+    const AT_EXECFN: u64 = 31;
+    let bytes = std::fs::read(format!("/proc/{}/auxv", pid.0)).ok()?;
+    // The first value is an address: 32-bit programs have it in the upper half of the first word.
+    let first = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
+    let width = if first > u64::from(u32::MAX) { 4 } else { 8 };
+    let number = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    let address = bytes.chunks_exact(2 * width).find_map(|pair| {
+        let (kind, value) = pair.split_at(width);
+        (number(kind) == AT_EXECFN).then(|| number(value))
+    })?;
+    let mut name = Vec::new();
+    sys::process_memory::read_c_string(pid.0, address, &mut name, LINK_LIMIT).ok()?;
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn only_names_that_say_what_they_are_are_plain() {
+        for path in [&b"/etc/shadow"[..], b"/a", b"/usr/lib/x.so"] {
+            assert!(is_plain(path), "{}", String::from_utf8_lossy(path));
+        }
+        for path in [
+            &b"etc/shadow"[..],
+            b"/etc//shadow",
+            b"/etc/../a",
+            b"/a/",
+            b"/./a",
+            b"",
+            b"/",
+        ] {
+            assert!(!is_plain(path), "{}", String::from_utf8_lossy(path));
+        }
+    }
+
+    #[test]
+    fn ends_are_compared_as_the_kernel_takes_them() {
+        let end = |ip: &str, port| Endpoint {
+            ip: ip.parse::<IpAddr>().expect("an address"),
+            port,
+        };
+        assert!(is_same_end(end("0.0.0.0", 80), end("127.0.0.1", 80)));
+        assert!(is_same_end(end("::", 80), end("::1", 80)));
+        assert!(is_same_end(end("::ffff:10.0.0.1", 80), end("10.0.0.1", 80)));
+        assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.1", 81)));
+        assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.2", 80)));
+        assert!(!is_same_end(end("0.0.0.0", 80), end("10.0.0.2", 80)));
+    }
+
+    #[test]
+    fn the_agents_own_entry_stands_for_the_callers() {
+        let own = std::process::id();
+        let resolved = format!("/proc/{own}/status");
+        assert!(leads_to_self(resolved.as_bytes(), b"/proc/4711/status"));
+        let resolved = format!("/proc/{own}/task/{own}/status");
+        assert!(leads_to_self(
+            resolved.as_bytes(),
+            b"/proc/4711/task/4712/status"
+        ));
+        assert!(!leads_to_self(resolved.as_bytes(), b"/proc/4711/environ"));
+        assert!(!leads_to_self(b"/proc/1/status", b"/proc/4711/status"));
+        assert!(!leads_to_self(resolved.as_bytes(), b"/etc/shadow"));
+    }
+
+    #[test]
+    fn the_kernel_notes_the_name_of_this_program() {
+        let pid = Pid(std::process::id().cast_signed());
+        let name = noted_name(pid).expect("readable");
+        let first = std::env::args_os().next().expect("a name");
+        // Cargo starts tests by their full path.
+        assert_eq!(name, first.as_encoded_bytes());
+    }
+}

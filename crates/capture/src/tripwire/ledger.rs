@@ -1,0 +1,161 @@
+//! Opens that the file system told of, beside those that the engine saw.
+//!
+//! Either may be known first: the engine sees a call before the file is open, and what a racy caller
+//! really opened only afterwards. An open that the engine has not told of within [`PATIENCE_NS`] was
+//! made past it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// How long the engine may lag behind the file system.
+pub(crate) const PATIENCE_NS: u64 = 50_000_000;
+/// How long the file system may lag behind the engine: its events wait in a queue.
+const CREDIT_NS: u64 = 1_000_000_000;
+/// Files of which it is remembered that the engine saw them opened for writing.
+const WRITTEN_LIMIT: usize = 4096;
+
+/// A watched file: the watch, and the name below it if that is a folder.
+pub(crate) type Key = (i32, Vec<u8>);
+
+/// Both sides' accounts.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// Opens that the engine saw and the file system has not told of, by time.
+    seen: HashMap<Key, VecDeque<u64>>,
+    /// Files that the engine saw opened for writing.
+    written: HashSet<Key>,
+    /// What the file system told of and the engine has not, the oldest first.
+    pending: VecDeque<(Key, u64)>,
+}
+
+impl Ledger {
+    /// The engine saw an open.
+    pub(crate) fn saw(&mut self, key: Key, writes: bool, now_ns: u64) {
+        if writes {
+            if self.written.len() >= WRITTEN_LIMIT {
+                self.written.clear();
+            }
+            self.written.insert(key.clone());
+        }
+        if let Some(at) = self.pending.iter().position(|(pending, _)| *pending == key) {
+            self.pending.remove(at);
+            return;
+        }
+        self.seen.entry(key).or_default().push_back(now_ns);
+    }
+
+    /// What it saw came to nothing, or was something else. If that was taken for another open in the
+    /// meantime, that one was not seen after all.
+    pub(crate) fn unsaw(&mut self, key: Key, now_ns: u64) {
+        let times = self.seen.get_mut(&key);
+        if times.and_then(VecDeque::pop_back).is_none() {
+            self.pending.push_back((key, now_ns));
+        }
+    }
+
+    /// The file system told of an open. True if the engine saw it.
+    pub(crate) fn opened(&mut self, key: Key, now_ns: u64) -> bool {
+        if let Some(times) = self.seen.get_mut(&key) {
+            let is_old = |time: &u64| now_ns.saturating_sub(*time) > CREDIT_NS;
+            while times.front().is_some_and(is_old) {
+                times.pop_front();
+            }
+            if times.pop_front().is_some() {
+                return true;
+            }
+        }
+        self.pending.push_back((key, now_ns));
+        false
+    }
+
+    /// The file system told that a file was closed that had been open for writing, or made. True if
+    /// the engine ever saw it opened for that.
+    pub(crate) fn wrote(&mut self, key: Key, now_ns: u64) -> bool {
+        if self.written.contains(&key) {
+            return true;
+        }
+        self.pending.push_back((key, now_ns));
+        false
+    }
+
+    /// Opens past the engine.
+    pub(crate) fn overdue(&mut self, now_ns: u64) -> Vec<Key> {
+        let mut overdue = Vec::new();
+        while let Some((_, time)) = self.pending.front()
+            && now_ns.saturating_sub(*time) >= PATIENCE_NS
+        {
+            overdue.extend(self.pending.pop_front().map(|(key, _)| key));
+        }
+        overdue
+    }
+
+    /// Whether anything waits for the engine.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        (1, b"shadow".to_vec())
+    }
+
+    #[test]
+    fn an_open_that_the_engine_saw_is_none_past_it() {
+        let mut ledger = Ledger::default();
+        ledger.saw(key(), false, 1000);
+        assert!(ledger.opened(key(), 2000));
+        assert!(ledger.overdue(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn the_engine_may_be_late_but_not_too_late() {
+        let mut ledger = Ledger::default();
+        assert!(!ledger.opened(key(), 1000));
+        assert!(ledger.overdue(1000 + PATIENCE_NS - 1).is_empty());
+        ledger.saw(key(), false, 1000 + PATIENCE_NS - 1);
+        assert!(ledger.overdue(u64::MAX).is_empty() && !ledger.is_waiting());
+        assert!(!ledger.opened(key(), 1000));
+        assert_eq!(ledger.overdue(1000 + PATIENCE_NS), [key()]);
+    }
+
+    #[test]
+    fn each_open_needs_its_own_account() {
+        let mut ledger = Ledger::default();
+        ledger.saw(key(), false, 1000);
+        let told = [2000, 3000, 4000].map(|time| ledger.opened(key(), time));
+        assert_eq!(told, [true, false, false]);
+        assert_eq!(ledger.overdue(u64::MAX).len(), 2);
+    }
+
+    #[test]
+    fn what_the_engine_saw_long_ago_or_took_back_does_not_count() {
+        let mut ledger = Ledger::default();
+        ledger.saw(key(), false, 1000);
+        assert!(!ledger.opened(key(), 1001 + CREDIT_NS));
+        ledger.overdue(u64::MAX);
+        ledger.saw(key(), false, 1000);
+        ledger.unsaw(key(), 1000);
+        assert!(!ledger.opened(key(), 1001));
+    }
+
+    #[test]
+    fn an_account_that_is_taken_back_cannot_have_covered_another_open() {
+        let mut ledger = Ledger::default();
+        ledger.saw(key(), false, 1000);
+        assert!(ledger.opened(key(), 1001));
+        ledger.unsaw(key(), 1002);
+        assert_eq!(ledger.overdue(1002 + PATIENCE_NS), [key()]);
+    }
+
+    #[test]
+    fn a_file_stays_open_for_writing_as_long_as_it_likes() {
+        let mut ledger = Ledger::default();
+        ledger.saw(key(), true, 1000);
+        assert!(ledger.opened(key(), 1001));
+        assert!(ledger.wrote(key(), u64::MAX));
+        assert!(!ledger.wrote((1, b"other".to_vec()), 5));
+    }
+}

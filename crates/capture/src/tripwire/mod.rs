@@ -1,0 +1,372 @@
+//! A second pair of eyes on the files that rules call sensitive.
+//!
+//! The file system itself tells when such a file is opened (inotify(7), no privilege needed). An
+//! open that the engine did not see was made past it: by arguments that changed under the call, by
+//! an io_uring, by a way nobody thought of. inotify does not say who it was, so what it tells counts
+//! against the workload only while some process of it could have done it.
+//!
+//! Paths come from the rules, and the rules themselves say what about them matters: each is judged
+//! as if it were opened, for reading and for writing.
+
+mod ledger;
+mod watches;
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use event::{Descriptor, Name, Tid};
+use rustix::event::EventfdFlags;
+use rustix::fs::inotify::{ReadFlags, Reader};
+use rustix::io::Errno;
+use sys::poll::{self, PollFd};
+use sys::time::{Clock, now_ns};
+
+use self::ledger::Ledger;
+use self::watches::Watches;
+pub(crate) use self::watches::{Sensitive, Target};
+use crate::live::census::Census;
+use crate::procfs::LINK_LIMIT;
+
+/// Files that the agent reads itself, to name users and groups.
+const OWN: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
+/// A name that no rule has.
+const ANY_NAME: &[u8] = b"/tollgate.tripwire";
+/// Time between two looks while opens wait for the engine.
+const TICK: Duration = Duration::from_millis(10);
+const BUFFER: usize = 64 * 1024;
+
+/// What a look at the events found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Opens of watched files.
+    pub(crate) opens: u64,
+    /// Some open has not been seen by the engine yet.
+    pub(crate) is_suspicious: bool,
+    /// Paths of files that were opened past the engine.
+    pub(crate) unseen: Vec<Vec<u8>>,
+    /// Events were lost because the kernel's queue was full.
+    pub(crate) overflowed: bool,
+}
+
+/// The tripwire.
+#[derive(Debug)]
+pub(crate) struct Tripwire {
+    inner: Mutex<Inner>,
+    wake: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Inner {
+    watches: Watches,
+    ledger: Ledger,
+}
+
+impl Tripwire {
+    /// Watches what of `paths` matters. `judge`: whether rules may match an open of this path, for
+    /// writing if so said. `None` if nothing matters.
+    ///
+    /// # Errors
+    /// If there may be no more inotify instances.
+    pub(crate) fn new(
+        paths: &[Vec<u8>],
+        judge: impl FnMut(&[u8], bool) -> bool,
+    ) -> Result<Option<Self>, Errno> {
+        let targets = targets(paths, judge);
+        if targets.is_empty() {
+            return Ok(None);
+        }
+        let mut watches = Watches::new(targets)?;
+        watches.arm(b"");
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let ledger = Ledger::default();
+        Ok(Some(Self {
+            inner: Mutex::new(Inner { watches, ledger }),
+            wake: rustix::event::eventfd(0, flags)?,
+        }))
+    }
+
+    /// Watches there are, and such that could not be had.
+    pub(crate) fn watches(&self) -> (u64, u64) {
+        let inner = self.inner();
+        (inner.watches.len() as u64, inner.watches.refused)
+    }
+
+    /// The engine sees an open of this name.
+    pub(crate) fn saw(&self, path: &[u8], writes: bool) {
+        let mut inner = self.inner();
+        let now = now_ns(Clock::Monotonic);
+        for key in inner.watches.keys(path) {
+            inner.ledger.saw(key, writes, now);
+        }
+    }
+
+    /// It came to nothing, or was another file.
+    pub(crate) fn unsaw(&self, path: &[u8]) {
+        let mut inner = self.inner();
+        let now = now_ns(Clock::Monotonic);
+        for key in inner.watches.keys(path) {
+            inner.ledger.unsaw(key, now);
+        }
+    }
+
+    /// Watches the same paths in the root of a process, if that is another.
+    pub(crate) fn arm(&self, tid: Tid, census: &Census) {
+        let own = Tid(std::process::id().cast_signed());
+        if census
+            .root(tid)
+            .is_none_or(|root| census.root(own) == Some(root))
+        {
+            return;
+        }
+        let root = format!("/proc/{}/root", tid.0);
+        self.inner().watches.arm(root.as_bytes());
+    }
+
+    /// Waits for events, or until woken.
+    pub(crate) fn wait(&self) {
+        let (inotify, patience) = {
+            let inner = self.inner();
+            let waits = inner.ledger.is_waiting();
+            // The descriptor stays open as long as this does.
+            (
+                inner.watches.as_fd().try_clone_to_owned(),
+                waits.then_some(TICK),
+            )
+        };
+        let Ok(inotify) = inotify else {
+            std::thread::sleep(TICK);
+            return;
+        };
+        let mut polled = [
+            PollFd::new(inotify.as_fd(), poll::IN),
+            PollFd::new(self.wake.as_fd(), poll::IN),
+        ];
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, patience);
+    }
+
+    /// Ends the wait.
+    pub(crate) fn wake(&self) {
+        // Fails only if it is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes the events that are there. `last`: nothing more comes from the engine.
+    pub(crate) fn look(&self, last: bool) -> Found {
+        let mut inner = self.inner();
+        let mut found = Found::default();
+        inner.read(&mut found);
+        let now = if last {
+            u64::MAX
+        } else {
+            now_ns(Clock::Monotonic)
+        };
+        let overdue = inner.ledger.overdue(now);
+        found.unseen = overdue.iter().map(|key| inner.watches.path(key)).collect();
+        found
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn read(&mut self, found: &mut Found) {
+        let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
+        let Ok(inotify) = self.watches.as_fd().try_clone_to_owned() else {
+            return;
+        };
+        let mut reader = Reader::new(&inotify, &mut buffer);
+        while let Ok(event) = reader.next() {
+            let flags = event.events();
+            let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
+            self.take(event.wd(), name, flags, found);
+        }
+    }
+
+    fn take(&mut self, id: i32, name: &[u8], flags: ReadFlags, found: &mut Found) {
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            found.overflowed = true;
+            return;
+        }
+        if flags.contains(ReadFlags::IGNORED) {
+            self.watches.ended(id);
+            return;
+        }
+        if flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+            self.watches
+                .appeared(id, name, flags.contains(ReadFlags::ISDIR));
+            return;
+        }
+        if flags.contains(ReadFlags::ISDIR) {
+            return;
+        }
+        let key = (id, name.to_vec());
+        let sensitive = self.watches.sensitive(&key);
+        let now = now_ns(Clock::Monotonic);
+        if flags.contains(ReadFlags::OPEN) && sensitive.reads {
+            found.opens += 1;
+            found.is_suspicious |= !self.ledger.opened(key, now);
+        } else if flags.contains(ReadFlags::CLOSE_WRITE) && sensitive.writes && !sensitive.reads {
+            found.opens += 1;
+            found.is_suspicious |= !self.ledger.wrote(key, now);
+        }
+    }
+}
+
+/// What rules want to know of each path.
+fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec<Target> {
+    let mut sensitive = |path: &[u8]| Sensitive {
+        reads: judge(path, false),
+        writes: judge(path, true),
+    };
+    // Rules that ask about every file cannot tell which ones matter.
+    let control = sensitive(&[ANY_NAME, ANY_NAME].concat());
+    let mut targets: Vec<Target> = Vec::new();
+    for path in paths {
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        let itself = sensitive(path);
+        let below = sensitive(&[path, ANY_NAME].concat());
+        let target = Target {
+            path: path.to_vec(),
+            itself: Sensitive {
+                reads: itself.reads && !OWN.contains(&path),
+                writes: itself.writes,
+            },
+            below: Sensitive {
+                reads: below.reads && !control.reads,
+                writes: below.writes && !control.writes,
+            },
+        };
+        let is_wanted = target.itself.is_any() || target.below.is_any();
+        if is_wanted && !path.is_empty() && !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    targets
+}
+
+/// The absolute path of a name that a caller passed, without links resolved.
+pub(crate) fn absolute(descriptor: &Descriptor<'_>, tid: Tid, census: &Census) -> Option<Vec<u8>> {
+    let Name::Passed { raw, base } = descriptor.name else {
+        return None;
+    };
+    if raw.starts_with(b"/") {
+        return Some(normal(raw));
+    }
+    let mut buffer = [0; LINK_LIMIT];
+    let folder = match base {
+        Some(number) => census.descriptor_link(tid, number, &mut buffer),
+        None => census.link(tid, "cwd", &mut buffer),
+    };
+    Some(normal(&[folder.ok()?, b"/", raw].concat()))
+}
+
+/// Without empty names, `.` and `..`.
+fn normal(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => {
+                names.pop();
+            }
+            name => names.push(name),
+        }
+    }
+    let mut normal = Vec::with_capacity(path.len());
+    for name in names {
+        normal.push(b'/');
+        normal.extend_from_slice(name);
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_made_plain() {
+        assert_eq!(normal(b"//etc/./x/../shadow/"), b"/etc/shadow");
+        assert_eq!(normal(b"/../.."), b"");
+    }
+
+    #[test]
+    fn rules_say_what_matters() {
+        let paths = [
+            &b"/etc/shadow"[..],
+            b"/etc/pam.d/",
+            b"/etc",
+            b"/other",
+            b"/etc/passwd",
+        ];
+        let found = targets(&paths.map(<[u8]>::to_vec), |path, writes| {
+            path == b"/etc/shadow"
+                || path == b"/etc/passwd"
+                || path.starts_with(b"/etc/pam.d/")
+                || writes && path.starts_with(b"/etc/")
+        });
+        let both = Sensitive {
+            reads: true,
+            writes: true,
+        };
+        let writes = Sensitive {
+            reads: false,
+            writes: true,
+        };
+        let none = Sensitive::default();
+        let target = |path: &[u8], itself, below| Target {
+            path: path.to_vec(),
+            itself,
+            below,
+        };
+        let expected = [
+            target(b"/etc/shadow", both, writes),
+            target(b"/etc/pam.d", writes, both),
+            target(b"/etc", none, writes),
+            target(b"/etc/passwd", writes, writes),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn rules_about_every_file_leave_the_files_they_name() {
+        let found = targets(&[b"/etc/shadow".to_vec()], |_, _| true);
+        assert_eq!(found[0].below, Sensitive::default());
+        assert!(found[0].itself.reads);
+    }
+
+    #[test]
+    fn opens_are_told_of_also_after_the_file_was_replaced() {
+        let folder = std::env::temp_dir().join(format!("tripwire-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("writable");
+        let file = folder.join("secret");
+        let path = file.to_str().expect("text").as_bytes().to_vec();
+        let judge = |asked: &[u8], _: bool| asked == path;
+        let wire = Tripwire::new(std::slice::from_ref(&path), judge).expect("inotify works");
+        let wire = wire.expect("a path matters");
+        assert!(!wire.look(false).is_suspicious, "it is not there yet");
+        for replaced in 0..3 {
+            let new = folder.join("new");
+            std::fs::write(&new, "x").expect("writable");
+            std::fs::rename(&new, &file).expect("writable");
+            wire.look(false);
+            std::fs::read(&file).expect("readable");
+            let found = wire.look(true);
+            assert_eq!(
+                found.unseen,
+                std::slice::from_ref(&path),
+                "after {replaced}"
+            );
+            wire.saw(&path, false);
+            std::fs::read(&file).expect("readable");
+            let found = wire.look(true);
+            assert_eq!((found.opens, found.unseen.len()), (1, 0));
+        }
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+}

@@ -1,0 +1,57 @@
+//! The paths that rules name.
+
+use std::collections::BTreeSet;
+
+use crate::compile::atom::Right;
+use crate::condition::ast::Op;
+use crate::engine::Engine;
+
+impl Engine {
+    /// Absolute paths that conditions compare something with, and such prefixes: what a watch of the
+    /// file system for what rules are about can start from. Which of them matter, and for what, is
+    /// told by judging an event about each.
+    pub fn paths(&self) -> BTreeSet<Vec<u8>> {
+        let atoms = self.program.atoms.iter();
+        let named = |op: Option<Op>| {
+            matches!(
+                op,
+                Some(Op::Eq | Op::In | Op::Intersects | Op::PMatch | Op::StartsWith | Op::Glob)
+            )
+        };
+        atoms
+            .filter(|atom| named(atom.key.op))
+            .filter_map(|atom| match &atom.key.right {
+                Right::Constants(constants) => Some(constants),
+                Right::Operand(_) => None,
+            })
+            .flatten()
+            .map(|constant| until_wildcard(constant.as_bytes()))
+            .filter(|path| path.len() > 1 && path.starts_with(b"/"))
+            .map(<[u8]>::to_vec)
+            .collect()
+    }
+}
+
+/// The folder that a pattern starts with.
+fn until_wildcard(pattern: &[u8]) -> &[u8] {
+    match pattern.iter().position(|byte| b"*?[".contains(byte)) {
+        Some(end) => {
+            let folder = pattern[..end].iter().rposition(|byte| *byte == b'/');
+            &pattern[..folder.map_or(0, |end| end + 1)]
+        }
+        None => pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_end_at_their_folder() {
+        assert_eq!(until_wildcard(b"/etc/shadow"), b"/etc/shadow");
+        assert_eq!(until_wildcard(b"/home/*/.ssh"), b"/home/");
+        assert_eq!(until_wildcard(b"/etc/pam.d/a?"), b"/etc/pam.d/");
+        assert_eq!(until_wildcard(b"*"), b"");
+    }
+}
