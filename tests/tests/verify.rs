@@ -344,7 +344,7 @@ fn in_a_container_and_as_a_user_it_is_the_same() {
             .command(command)
             .place(place)
             .identity(identity)
-            .rules(&format!("{rule}"))
+            .rules(&rule)
             .option("--verify")
             .option("always")
             .run();
