@@ -11,6 +11,7 @@ mod container;
 mod fixture;
 mod guest;
 mod identity;
+mod postman;
 mod process;
 mod rootfs;
 mod rules;
@@ -26,6 +27,7 @@ pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS}
 pub use fixture::Fixture;
 pub use guest::{Guest, GuestRun};
 pub use identity::Identity;
+pub use postman::Postman;
 pub use process::{Finished, Limited};
 pub use rules::{SENTINEL, StockRule, default_rules, stock_rules, stock_rules_file};
 pub use scratch::Scratch;

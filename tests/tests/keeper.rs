@@ -617,7 +617,7 @@ fn an_upgrade_loses_and_doubles_no_call() {
 }
 
 #[test]
-fn rules_that_changed_meanwhile_are_told() {
+fn rules_that_the_filter_does_not_serve_are_refused_by_a_later_agent() {
     let mut run = Run::start(&[]);
     let agent = run.agent();
     let more =
@@ -626,7 +626,7 @@ fn rules_that_changed_meanwhile_are_told() {
     signal(run.keeper(), Signal::USR2);
     run.next_agent(agent);
     until("it is told", || {
-        !run.of("Tollgate internal: rules changed").is_empty()
+        !run.of("Tollgate internal: rule refused").is_empty()
     });
     run.sees_again();
     assert_eq!(run.end().0, Some(0));

@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, Watch, Watched, need_root};
+use e2e::{Finished, Limited, Postman, Watch, Watched, need_root};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -386,13 +387,14 @@ fn descriptors(listing: &str) -> Vec<&str> {
 
 #[test]
 fn the_agent_reopens_files_when_it_is_told_and_not_before() {
-    for signal in ["USR1", "HUP"] {
+    for signal in [Signal::USR1, Signal::HUP] {
         let watch = marking(&format!(
-            ": < %W/mark; mv %W/alerts %W/alerts.1; : < %W/mark; sleep 0.1; \
-             kill -{signal} $(cat %W/pid); while [ ! -e %W/alerts ]; do sleep 0.01; done; \
-             : < %W/mark; echo pid $(cat %W/pid) $PPID"
+            "cd %W; : < %W/mark; mv alerts alerts.1; : < %W/mark; sleep 0.1; \
+             {}; while [ ! -e alerts ]; do sleep 0.01; done; : < %W/mark",
+            Postman::order(signal, "pid")
         ));
         let work = work(&watch);
+        let _postman = Postman::at(&work);
         let (alerts, pid) = (work.join("alerts"), work.join("pid"));
         let watch = watch.option("-P").option(pid.display().to_string());
         let filename = format!("file_output.filename={}", alerts.display());

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use e2e::{Watch, Watched};
+use e2e::{Postman, Watch, Watched};
+use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -25,9 +26,10 @@ const MAKES: &str = "\
 /// Orders the agent to reload, `said` being what the last line of the reload says.
 fn reload(file: &str, said: &str) -> String {
     format!(
-        "cp {file} rules.yaml; n=$(grep -c '{said}' alerts); kill -HUP $(cat pid)
+        "cp {file} rules.yaml; n=$(grep -c '{said}' alerts); {}
          while [ $(grep -c '{said}' alerts) = $n ]; do sleep 0.01; done
-         "
+         ",
+        Postman::order(Signal::HUP, "pid")
     )
 }
 
@@ -38,6 +40,7 @@ fn run(script: &str, files: &[(&str, &str)]) -> Watched {
     for (name, text) in files.iter().chain(&[("one", ""), ("two", "")]) {
         std::fs::write(work.join(name), text).expect("the scratch folder is writable");
     }
+    let _postman = Postman::at(&work);
     let at = |name: &str| work.join(name).display().to_string();
     let script = format!("cd {}\n{script}", work.display());
     watch

@@ -130,6 +130,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
     let supervisor = Supervisor::start(Parts {
         listener: sys::notify::Listener::new(listener.expect("the child's table is ours")),
+        installed: plan.clone(),
         plan: plan.clone(),
         judge: Arc::clone(&judge),
         world: Arc::new(NoWorld),

@@ -156,9 +156,11 @@ impl ProcessIndex for Processes {
 
 /// What a supervisor is made of.
 pub struct Parts<J: Judge> {
-    /// Listener of the filter that was compiled from `plan`.
+    /// Listener of the filter that was compiled from `installed`.
     pub listener: Listener,
     /// What the filter traps.
+    pub installed: Plan,
+    /// What the rules ask for; no more than the filter traps.
     pub plan: Plan,
     /// Evaluates events.
     pub judge: Arc<J>,
@@ -311,9 +313,9 @@ impl<J: Judge> Shared<J> {
             events: AtomicU64::new(0),
             pulse,
             handing_over: AtomicBool::new(false),
-            watch_stdio: parts.plan.stdio != StdioWatch::Off,
-            watch_stdio_any: parts.plan.stdio == StdioWatch::Any,
-            trapped: ruling::by_call(&parts.plan, |_| true),
+            watch_stdio: parts.installed.stdio != StdioWatch::Off,
+            watch_stdio_any: parts.installed.stdio == StdioWatch::Any,
+            trapped: ruling::by_call(&parts.installed, |_| true),
             mode: Mutex::new(Mode::Single),
             mode_changed: Condvar::new(),
             ended: AtomicBool::new(false),

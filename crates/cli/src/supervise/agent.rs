@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use capture::filter::FilterProgram;
 use event::Pid;
 use sys::clone::CloneFlags;
 use sys::notify::Listener;
@@ -66,12 +65,13 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let board = &inherited.board;
     let own_pid = std::process::id().cast_signed();
     board.set_agent_pid(FIRST, own_pid);
-    let prepared = (first.prepare)(false).map_err(|failure| {
+    let prepared = (first.prepare)(None).map_err(|failure| {
         terminal::complain(&failure.render());
         Message::Refused(i32::from(failure.exit.code()))
     })?;
     tell(inherited, Message::Prepared);
-    board.set(word::FILTER, fingerprint(&prepared.program));
+    let written = inherited.memo.write(&prepared.memo);
+    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,
@@ -114,7 +114,9 @@ pub(super) fn resumed(
     // An agent that may open too little says so itself.
     let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
     let _ = sys::prctl::set_name(c"tollgate-agent");
-    let prepared = match prepare(true) {
+    // Without it, which is said where it is read, no rule is known to be served.
+    let memo = inherited.memo.read().unwrap_or_default();
+    let prepared = match prepare(Some(&memo)) {
         Ok(prepared) => prepared,
         Err(failure) => {
             terminal::complain(&failure.render());
@@ -130,13 +132,9 @@ pub(super) fn resumed(
         is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
         inherited.agent_bell(generation).hush();
     }
-    let is_other = fingerprint(&prepared.program) != board.load(word::FILTER);
     let Some(services) = start(inherited, generation, listener, prepared) else {
         return 1;
     };
-    if is_other {
-        services.report(&Report::OtherFilter);
-    }
     if serve(inherited, generation, services) == Served::ToTheEnd {
         board.set_state(generation, State::Finished);
     }
@@ -176,18 +174,6 @@ fn start(
             None
         }
     }
-}
-
-/// Tells filters apart, of other builds of this program too: FNV-1a of the instructions.
-fn fingerprint(program: &FilterProgram) -> u64 {
-    let fields = program.instructions().iter().flat_map(|instruction| {
-        let (code, operand) = (u64::from(instruction.code), u64::from(instruction.k));
-        let jumps = u64::from(instruction.jt) << 8 | u64::from(instruction.jf);
-        [code, jumps, operand]
-    });
-    fields.fold(0xcbf2_9ce4_8422_2325, |hash, field| {
-        (hash ^ field).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.
@@ -356,3 +342,4 @@ fn has_hung_up(listener: &Listener) -> bool {
 }
 
 const ETIMEDOUT: i32 = 110;
+const EIO: i32 = 5;

@@ -37,8 +37,6 @@ pub(super) mod word {
     pub(in crate::supervise) const UPGRADED_TO: usize = 18;
     /// Agents that were to take over and did not.
     pub(in crate::supervise) const UPGRADES_FAILED: usize = 17;
-    /// What tells the installed filter from others.
-    pub(in crate::supervise) const FILTER: usize = 19;
     pub(in crate::supervise) const GAPS_BEGUN: usize = 20;
     pub(in crate::supervise) const GAPS_ENDED: usize = 21;
     pub(in crate::supervise) const GAPS_REPORTED: usize = 22;

@@ -1,6 +1,8 @@
 //! What the processes of `run` inherit.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use sys::notify::Listener;
@@ -15,6 +17,8 @@ use super::message::{Receiver, Sender, channel};
 pub(super) struct Inherited {
     pub(super) board: Board,
     pub(super) board_file: OwnedFd,
+    /// What the first agent leaves to those that take over.
+    pub(super) memo: Memo,
     /// News for the front.
     pub(super) to_front: Sender,
     /// News of the command, from the waiter.
@@ -50,6 +54,7 @@ impl Inherited {
         let inherited = Self {
             board,
             board_file,
+            memo: Memo::new()?,
             to_front,
             from_waiter,
             keeper_bell: Bell::new()?,
@@ -71,9 +76,10 @@ impl Inherited {
     }
 
     /// The descriptors that a program which takes over is given, in the order of [`Self::open`].
-    pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 9] {
+    pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 10] {
         [
             self.board_file.as_fd(),
+            self.memo.0.as_fd(),
             self.to_front.as_fd(),
             self.from_waiter.file().as_fd(),
             self.keeper_bell.as_fd(),
@@ -102,6 +108,7 @@ impl Inherited {
         let inherited = Self {
             board,
             board_file,
+            memo: Memo(next()?),
             to_front: next()?.into(),
             from_waiter: next()?.into(),
             keeper_bell: Bell(next()?),
@@ -119,6 +126,32 @@ impl Inherited {
             },
             listener,
         )))
+    }
+}
+
+/// A note in memory that survives every process of ours.
+#[derive(Debug)]
+pub(super) struct Memo(OwnedFd);
+
+impl Memo {
+    fn new() -> sys::Result<Self> {
+        sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC).map(Self)
+    }
+
+    /// Replaces the note.
+    pub(super) fn write(&self, note: &[u8]) -> std::io::Result<()> {
+        let file = File::from(self.0.try_clone()?);
+        file.set_len(0)?;
+        file.write_all_at(note, 0)
+    }
+
+    /// Reads it.
+    pub(super) fn read(&self) -> std::io::Result<Vec<u8>> {
+        let file = File::from(self.0.try_clone()?);
+        let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        let mut note = vec![0; len];
+        file.read_exact_at(&mut note, 0)?;
+        Ok(note)
     }
 }
 
@@ -159,3 +192,4 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
 }
 
 const O_CLOEXEC: i32 = 0o2_000_000;
+const MFD_CLOEXEC: u32 = 1;

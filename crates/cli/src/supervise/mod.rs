@@ -69,8 +69,6 @@ pub(crate) enum Report {
     Upgraded,
     /// One that was to take over from this one did not.
     UpgradeFailed,
-    /// The rules are others than those the filter was made from when the command was started.
-    OtherFilter,
     /// The keeper is gone.
     KeeperGone,
     /// There is another keeper.
@@ -112,12 +110,15 @@ pub(crate) struct Prepared {
     pub(crate) command: Command,
     /// The filter.
     pub(crate) program: FilterProgram,
+    /// What an agent that takes over has to know.
+    pub(crate) memo: Vec<u8>,
     /// The services.
     pub(crate) start: Start,
 }
 
-/// Reads rules and configuration, in the agent; told whether it takes over.
-pub(crate) type Prepare = Box<dyn FnOnce(bool) -> Result<Prepared, crate::failure::Failure>>;
+/// Reads rules and configuration, in the agent; one that takes over is given the first one's memo.
+pub(crate) type Prepare =
+    Box<dyn FnOnce(Option<&[u8]>) -> Result<Prepared, crate::failure::Failure>>;
 
 /// Runs a command under the filter and returns its exit status as a shell would say it.
 ///

@@ -7,6 +7,7 @@
 
 mod announcer;
 mod channels;
+mod installed;
 mod orders;
 mod pidfile;
 mod program;
@@ -27,7 +28,7 @@ use outputs::{
 use rules::EngineOptions;
 
 use self::pidfile::Pidfile;
-use self::services::Blueprint;
+use self::services::{Blueprint, Rules};
 use self::sink::DeferredSink;
 use crate::args::{self, Engine, IoUring, Run, Verify};
 use crate::config::{self, Config};
@@ -43,7 +44,7 @@ pub(crate) fn execute(args: Run) -> Outcome {
     let name = args.command.first().cloned().unwrap_or_default();
     let policy = policy(&args);
     let order = args.resume.clone();
-    let prepare: supervise::Prepare = Box::new(move |resumes| prepare(args, resumes));
+    let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, memo));
     let status = match order {
         None => supervise::run(&name, policy, prepare),
         Some(order) => supervise::resume(&order, prepare),
@@ -66,8 +67,10 @@ fn policy(args: &Run) -> Policy {
     }
 }
 
-/// Reads rules and configuration and opens files.
-fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
+/// Reads rules and configuration and opens files. `memo`: what the first agent left to one that takes
+/// over.
+fn prepare(args: Run, memo: Option<&[u8]>) -> Result<supervise::Prepared, Failure> {
+    let resumes = memo.is_some();
     let command = program::command(&args.command, resumes)?;
     let (config, warnings) = configuration(&args)?;
     if !args.quiet {
@@ -77,14 +80,17 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
     }
     let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
-    let (judge, mut plan) = loaded.compile(&engine_options(&config), sink.clone());
-    loaded.usable()?;
+    let options = engine_options(&config);
+    let verify = verify_options(&config);
+    let rules = match memo.map(installed::decode).transpose()? {
+        None => Rules::first(&mut loaded, &options, &sink, &verify)?,
+        Some(installed) => Rules::later(&mut loaded, &options, &sink, installed)?,
+    };
     if !args.quiet {
         warn(&loaded);
     }
-    let verify = verify_options(&config);
-    verify.extend(&mut plan);
-    let program = compile(&plan, &config)?;
+    let program = compile(&rules.installed, &config)?;
+    let memo = installed::encode(&rules.installed);
     let open = if resumes {
         StatsFile::append
     } else {
@@ -95,8 +101,7 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
     })?;
     let blueprint = Blueprint {
-        judge,
-        plan,
+        rules,
         verify,
         sink,
         outputs: outputs(&config, args.quiet)?,
@@ -112,6 +117,7 @@ fn prepare(args: Run, resumes: bool) -> Result<supervise::Prepared, Failure> {
     Ok(supervise::Prepared {
         command,
         program,
+        memo,
         start: blueprint.into_start(),
     })
 }

@@ -9,13 +9,13 @@ use capture::notify::Rulings;
 use event::Plan;
 use outputs::{Dispatcher, Internal};
 use rules::plan::Unserved;
-use rules::{AlertValue, Engine, Priority};
+use rules::{AlertValue, Engine, EngineOptions, Priority};
 
 use super::engine_options;
 use super::sink::DeferredSink;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::rule_files;
+use crate::rule_files::{self, Loaded};
 
 /// Reads the configuration again.
 pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send>;
@@ -50,23 +50,21 @@ impl Reloader {
 
     fn load(&self) -> Result<(usize, Vec<Unserved>), Failure> {
         let config = (self.config)()?;
-        let options = engine_options(&config);
         let mut loaded = rule_files::load(&config.rules_files);
-        let (mut judge, mut plan) = loaded.compile(&options, self.sink.clone());
-        loaded.usable()?;
-        let refused = judge.unserved(&self.installed);
-        if !refused.is_empty() {
-            let is_refused = |name: &str| refused.iter().any(|rule| &*rule.rule == name);
-            loaded.ruleset.disable(is_refused);
-            (judge, plan) = loaded.compile(&options, self.sink.clone());
-        }
-        let count = judge.matches().count();
+        let served = served(
+            &mut loaded,
+            &engine_options(&config),
+            &self.sink,
+            &self.installed,
+        )?;
+        let count = served.judge.matches().count();
         self.matched.retire(self.rulings.judge());
-        self.rulings.replace(Arc::new(judge), &plan);
-        Ok((count, refused))
+        self.rulings.replace(Arc::new(served.judge), &served.plan);
+        Ok((count, served.refused))
     }
 
-    fn announce(&self, count: usize, refused: &[Unserved]) {
+    /// Tells which rules are in force.
+    pub(super) fn announce(&self, count: usize, refused: &[Unserved]) {
         let noun = if count == 1 { "rule" } else { "rules" };
         self.dispatcher.emit_internal_once(Internal {
             rule: "Tollgate internal: rules loaded",
@@ -93,6 +91,35 @@ impl Reloader {
             });
         }
     }
+}
+
+/// Rules that an installed filter serves.
+pub(super) struct Served {
+    pub(super) judge: Engine,
+    pub(super) plan: Plan,
+    pub(super) refused: Vec<Unserved>,
+}
+
+/// Compiles those of the rules that the filter of `installed` serves.
+pub(super) fn served(
+    loaded: &mut Loaded,
+    options: &EngineOptions,
+    sink: &DeferredSink,
+    installed: &Plan,
+) -> Result<Served, Failure> {
+    let (mut judge, mut plan) = loaded.compile(options, sink.clone());
+    loaded.usable()?;
+    let refused = judge.unserved(installed);
+    if !refused.is_empty() {
+        let is_refused = |name: &str| refused.iter().any(|rule| &*rule.rule == name);
+        loaded.ruleset.disable(is_refused);
+        (judge, plan) = loaded.compile(options, sink.clone());
+    }
+    Ok(Served {
+        judge,
+        plan,
+        refused,
+    })
 }
 
 /// How often rules have matched, over all sets of rules.

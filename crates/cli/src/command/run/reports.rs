@@ -28,12 +28,6 @@ pub(super) fn internal(report: &Report) -> Internal {
             Priority::Error,
             "an agent that was to take over ended instead; this one goes on",
         ),
-        Report::OtherFilter => plain(
-            "Tollgate internal: rules changed",
-            Priority::Warning,
-            "the rules are others than when the command was started, and calls that only they ask \
-             for may pass its filter unseen; start it again to have them all",
-        ),
         Report::KeeperGone => plain(
             "Tollgate internal: keeper gone",
             Priority::Critical,

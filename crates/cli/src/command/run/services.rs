@@ -10,21 +10,71 @@ use capture::notify::{CounterSnapshot, GuardOptions, Parts, Processes, Superviso
 use capture::world::{LiveWorld, WorldOptions};
 use event::{Pid, Plan};
 use outputs::{Dispatcher, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
-use rules::Engine;
+use rules::plan::Unserved;
+use rules::{Engine, EngineOptions};
 
 use super::announcer::Announcer;
 use super::orders;
 use super::pidfile::Pidfile;
-use super::reload::{ConfigSource, Matched, Reloader};
+use super::reload::{self, ConfigSource, Matched, Reloader};
 use super::reports;
 use super::sink::DeferredSink;
+use crate::failure::Failure;
+use crate::rule_files::Loaded;
 use crate::supervise::{Board, Cause, Listening, Report, Services, Start, signals};
 use crate::terminal;
 
+/// The rules that an agent starts with.
+pub(super) struct Rules {
+    judge: Engine,
+    /// What they ask for.
+    pub(super) plan: Plan,
+    /// What the filter of the command hands over.
+    pub(super) installed: Plan,
+    /// Rules that need more than that.
+    refused: Vec<Unserved>,
+}
+
+impl Rules {
+    /// Those that the filter is made from.
+    pub(super) fn first(
+        loaded: &mut Loaded,
+        options: &EngineOptions,
+        sink: &DeferredSink,
+        verify: &VerifyOptions,
+    ) -> Result<Self, Failure> {
+        let (judge, plan) = loaded.compile(options, sink.clone());
+        loaded.usable()?;
+        let mut installed = plan.clone();
+        verify.extend(&mut installed);
+        Ok(Self {
+            judge,
+            installed,
+            plan,
+            refused: Vec::new(),
+        })
+    }
+
+    /// Those of an agent that takes over.
+    pub(super) fn later(
+        loaded: &mut Loaded,
+        options: &EngineOptions,
+        sink: &DeferredSink,
+        installed: Plan,
+    ) -> Result<Self, Failure> {
+        let served = reload::served(loaded, options, sink, &installed)?;
+        Ok(Self {
+            judge: served.judge,
+            plan: served.plan,
+            installed,
+            refused: served.refused,
+        })
+    }
+}
+
 /// Everything that was readied before the fork.
 pub(super) struct Blueprint {
-    pub(super) judge: Engine,
-    pub(super) plan: Plan,
+    pub(super) rules: Rules,
     pub(super) verify: VerifyOptions,
     pub(super) sink: DeferredSink,
     /// Where the rules are named, for when they are loaded again.
@@ -79,11 +129,13 @@ impl Blueprint {
             ..WorldOptions::default()
         };
         let world = LiveWorld::new(options, Arc::new(processes.clone()))?;
-        let paths = self.judge.paths().into_iter().collect();
+        let paths = self.rules.judge.paths().into_iter().collect();
+        let rule_count = self.rules.judge.matches().count();
         let parts = Parts {
             listener: listening.listener,
-            plan: self.plan.clone(),
-            judge: Arc::new(self.judge),
+            installed: self.rules.installed.clone(),
+            plan: self.rules.plan,
+            judge: Arc::new(self.rules.judge),
             world: Arc::new(world),
             processes,
             notices: Arc::new(Announcer::new(dispatcher.clone())),
@@ -97,12 +149,15 @@ impl Blueprint {
         let matched = Arc::new(Matched::new(supervisor.rulings()));
         let reloader = Reloader {
             config: self.config,
-            installed: self.plan,
+            installed: self.rules.installed,
             sink: self.sink,
             rulings: supervisor.rulings(),
             matched: Arc::clone(&matched),
             dispatcher: dispatcher.clone(),
         };
+        if !self.rules.refused.is_empty() {
+            reloader.announce(rule_count, &self.rules.refused);
+        }
         orders::follow(signals, dispatcher.clone(), move || reloader.reload())?;
         if let Some(pidfile) = &mut self.pidfile {
             pidfile.write().context("cannot write the pid file")?;

@@ -1,0 +1,66 @@
+//! Signals that a watched script wants sent from outside: it may not send them itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Sends what is put into a folder's `order`, a line `NUMBER PID`, and takes it away then.
+pub struct Postman {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Postman {
+    /// Works until it is dropped.
+    pub fn at(folder: &Path) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (order, end) = (folder.join("order"), Arc::clone(&ends));
+        let work = move || {
+            while !end.load(Ordering::Acquire) {
+                serve(&order);
+                thread::sleep(Duration::from_millis(2));
+            }
+        };
+        Self {
+            ends,
+            thread: Some(thread::spawn(work)),
+        }
+    }
+
+    /// A line of shell that has the signal sent to the process whose pid is in a file, in the folder.
+    pub fn order(signal: Signal, pid_file: &str) -> String {
+        let number = signal.as_raw();
+        format!(
+            "echo {number} $(cat {pid_file}) > letter; mv letter order; \
+             while [ -e order ]; do sleep 0.01; done"
+        )
+    }
+}
+
+fn serve(order: &PathBuf) {
+    let Ok(text) = fs::read_to_string(order) else {
+        return;
+    };
+    let mut numbers = text.split_whitespace().map(str::parse::<i32>);
+    let (Some(Ok(signal)), Some(Ok(pid))) = (numbers.next(), numbers.next()) else {
+        panic!("an order is a signal and a pid, not {text:?}");
+    };
+    let signal = Signal::from_named_raw(signal).expect("a signal with a name");
+    kill_process(Pid::from_raw(pid).expect("not zero"), signal).expect("the process lives");
+    fs::remove_file(order).expect("it was there");
+}
+
+impl Drop for Postman {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // A panic there left the script waiting, which its own time limit tells.
+            let _ = thread.join();
+        }
+    }
+}
