@@ -378,7 +378,9 @@ fn calls_of_other_tables_are_seen() {
 #[test]
 fn a_32_bit_program_is_seen() {
     need_root!();
-    let fixture = Fixture::try_compile("attack", &["-m32", "-static"]);
+    // Kernel headers are the same for both, and lie below the 64-bit folder only.
+    let headers = "-idirafter/usr/include/x86_64-linux-gnu";
+    let fixture = Fixture::try_compile("attack", &["-m32", "-static", headers]);
     let fixture = fixture.unwrap_or_else(|text| panic!("{text}"));
     let setting = Setting::new(Identity::User);
     let narrow = setting.watch.scratch().program(fixture.program(), "narrow");
@@ -430,6 +432,110 @@ fn processes_that_die_at_any_stage_harm_nobody() {
         attack.watched.of(TIMED_OUT).is_empty(),
         "{}",
         attack.story()
+    );
+}
+
+/// One call, or a hundred, pass pages that come when the workload pleases, while another thread opens
+/// files.
+fn held(name: &str, calls: i64) {
+    let attack = Setting::new(Identity::Root).script(&format!(
+        "cd %W && cp \"$0\" attack && exec ./attack {name} \"$1\" more"
+    ));
+    attack.goes_on(name, Identity::Root);
+    attack.expect("still_held", &[(calls, 0)]);
+    let count = |step: &str| attack.results(step)[0].0;
+    let before = count("before");
+    println!(
+        "{name}: opens a second before {before}, while calls are held {} and {}, after {}",
+        count("during"),
+        count("later"),
+        count("after")
+    );
+    // Slower, because the machine has few processors and pages are looked at before they are read,
+    // but not held.
+    assert!(count("during") > before / 20, "{}", attack.story_in_short());
+    assert!(count("later") > before / 10, "{}", attack.story_in_short());
+    // Each held call is told, and none but those is lost.
+    let undecided = i64::try_from(attack.counter("undecided")).unwrap();
+    assert!(
+        (calls..calls + 8).contains(&undecided),
+        "{}",
+        attack.story_in_short()
+    );
+    assert!(
+        !attack.watched.of(TIMED_OUT).is_empty(),
+        "{}",
+        attack.story_in_short()
+    );
+    assert!(
+        !attack.watched.of(UNDECIDED).is_empty(),
+        "{}",
+        attack.story_in_short()
+    );
+    assert!(
+        attack.counter("read_timeouts") >= 1,
+        "{}",
+        attack.story_in_short()
+    );
+}
+
+impl Attack {
+    /// Without the thousands of alerts.
+    fn story_in_short(&self) -> String {
+        let story = self.story();
+        let lines: Vec<_> = story
+            .lines()
+            .filter(|line| !line.contains("[Seen "))
+            .collect();
+        lines.join("\n")
+    }
+}
+
+#[test]
+fn a_page_that_does_not_come_holds_up_its_caller_alone() {
+    need_root!();
+    held("userfault", 1);
+}
+
+#[test]
+fn a_hundred_pages_of_one_process_that_do_not_come_hold_up_their_callers_alone() {
+    need_root!();
+    held("userfaults", 100);
+}
+
+#[test]
+fn pages_of_a_hundred_processes_that_do_not_come_hold_up_their_callers_alone() {
+    need_root!();
+    held("userfault_crowd", 100);
+}
+
+#[test]
+fn a_page_of_a_file_that_does_not_come_holds_up_its_caller_alone() {
+    need_root!();
+    held("fuse_pages", 1);
+}
+
+#[test]
+fn a_home_whose_server_is_watched_itself_holds_nobody_up() {
+    need_root!();
+    let attack = Setting::new(Identity::Root)
+        .script("cd %W && cp \"$0\" attack && ./attack fuse_home \"$1\"; \"$0\" opens \"$1\"");
+    attack.goes_on("fuse_home", Identity::Root);
+    attack.expect("relative", &[(-1, 2)]);
+    attack.expect("exec", &[(0, 0); 3]);
+    attack.expect("absolute", &[(-1, 2)]);
+    attack.expect("home", &[(0, 0)]);
+    assert_eq!(
+        attack.counter("undecided"),
+        0,
+        "{}",
+        attack.story_in_short()
+    );
+    let elapsed = attack.watched.finished.elapsed;
+    assert!(
+        elapsed < Duration::from_secs(20),
+        "{elapsed:?}: {}",
+        attack.story_in_short()
     );
 }
 

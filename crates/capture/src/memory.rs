@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bumpalo::Bump;
 use event::Tid;
+use sys::process_memory::Extent;
 
 /// Longest string read from a caller: `PATH_MAX`; the kernel reads no more of a path either.
 pub(crate) const STRING_LIMIT: usize = 4096;
@@ -51,11 +52,22 @@ pub(crate) enum Unreadable {
     Gone,
 }
 
+/// What may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Everything.
+    Free,
+    /// Pages that are there: others may never come.
+    Resident,
+    /// Nothing.
+    Refused,
+}
+
 /// Access to the memory of callers for one thread.
 #[derive(Debug)]
 pub(crate) struct Memory {
     gauge: Arc<Gauge>,
-    refused: Cell<bool>,
+    access: Cell<Access>,
     buffer: RefCell<Vec<u8>>,
 }
 
@@ -64,15 +76,19 @@ impl Memory {
         let buffer = RefCell::new(Vec::with_capacity(STRING_LIMIT));
         Self {
             gauge,
-            refused: Cell::new(false),
+            access: Cell::new(Access::Free),
             buffer,
         }
     }
 
-    /// While set, every read answers [`Unreadable::Refused`]: used for the call that made an
-    /// earlier reader miss its deadline.
-    pub(crate) fn refuse(&self, refused: bool) {
-        self.refused.set(refused);
+    /// For the calls to come. What may not be read answers [`Unreadable::Refused`].
+    pub(crate) fn allow(&self, access: Access) {
+        self.access.set(access);
+    }
+
+    /// Whether something may not be read because it may never come.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.access.get() != Access::Free
     }
 
     /// A NUL-terminated string of at most [`STRING_LIMIT`] bytes.
@@ -83,17 +99,27 @@ impl Memory {
         arena: &'a Bump,
     ) -> Result<&'a [u8], Unreadable> {
         let mut buffer = self.buffer.borrow_mut();
-        self.guarded(|| {
-            sys::process_memory::read_c_string(tid.0, address, &mut buffer, STRING_LIMIT)
+        let limit = self.readable(tid, address, STRING_LIMIT);
+        let extent = self.guarded(limit, || {
+            sys::process_memory::read_c_string(tid.0, address, &mut buffer, limit)
         })?;
+        if limit < STRING_LIMIT && extent == Extent::Truncated {
+            return Err(Unreadable::Refused);
+        }
         Ok(arena.alloc_slice_copy(&buffer))
     }
 
     /// Fills `buffer` or nothing.
     pub(crate) fn read_exact(&self, tid: Tid, address: u64, buffer: &mut [u8]) -> Option<()> {
         let wanted = buffer.len();
+        let readable = self.readable(tid, address, wanted);
+        if readable < wanted {
+            return None;
+        }
         let len = self
-            .guarded(|| sys::process_memory::read(tid.0, address, buffer))
+            .guarded(readable, || {
+                sys::process_memory::read(tid.0, address, buffer)
+            })
             .ok()?;
         (len == wanted).then_some(())
     }
@@ -107,8 +133,12 @@ impl Memory {
         arena: &'a Bump,
     ) -> Result<&'a [u8], Unreadable> {
         let buffer = arena.alloc_slice_fill_copy(len, 0_u8);
-        let got = self.guarded(|| sys::process_memory::read(tid.0, address, buffer))?;
-        Ok(&buffer[..got.min(len)])
+        let readable = self.readable(tid, address, len);
+        let buffer = &mut buffer[..readable];
+        let got = self.guarded(readable, || {
+            sys::process_memory::read(tid.0, address, buffer)
+        })?;
+        Ok(&buffer[..got.min(readable)])
     }
 
     /// A NULL-terminated array of strings, at most [`TEXTS_LIMIT`] of them.
@@ -124,7 +154,11 @@ impl Memory {
         while texts.len() < TEXTS_LIMIT && address != 0 {
             let mut pointer = [0_u8; 8];
             self.read_exact(tid, at, &mut pointer[..pointer_bytes])
-                .ok_or(Unreadable::Fault)?;
+                .ok_or(if self.is_limited() {
+                    Unreadable::Refused
+                } else {
+                    Unreadable::Fault
+                })?;
             let pointer = u64::from_le_bytes(pointer);
             if pointer == 0 {
                 break;
@@ -135,11 +169,21 @@ impl Memory {
         Ok(texts.into_bump_slice())
     }
 
+    /// How many bytes from an address on may be read.
+    fn readable(&self, tid: Tid, address: u64, wanted: usize) -> usize {
+        match self.access.get() {
+            Access::Free => wanted,
+            Access::Resident => resident(tid, address, wanted),
+            Access::Refused => 0,
+        }
+    }
+
     fn guarded<T>(
         &self,
+        readable: usize,
         read: impl FnOnce() -> Result<T, sys::SyscallError>,
     ) -> Result<T, Unreadable> {
-        if self.refused.get() {
+        if readable == 0 && self.is_limited() {
             return Err(Unreadable::Refused);
         }
         self.gauge.enter();
@@ -153,10 +197,74 @@ impl Memory {
     }
 }
 
+/// How many bytes from an address on are in pages that are in memory now. Looks at page tables
+/// only, so it does not wait for a page.
+fn resident(tid: Tid, address: u64, wanted: usize) -> usize {
+    use std::os::unix::fs::FileExt;
+    const PRESENT: u64 = 1 << 63;
+    // No page of any architecture here is smaller; a larger one is looked at several times.
+    const PAGE: u64 = 4096;
+    let page_size = u64::try_from(rustix::param::page_size()).unwrap_or(PAGE);
+    let Ok(pages) = std::fs::File::open(format!("/proc/{}/pagemap", tid.0)) else {
+        return 0;
+    };
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    let mut found = 0;
+    while found < wanted {
+        let at = address.wrapping_add(found);
+        let mut entry = [0; 8];
+        let is_read = pages.read_exact_at(&mut entry, at / page_size * 8).is_ok();
+        if !is_read || u64::from_ne_bytes(entry) & PRESENT == 0 {
+            break;
+        }
+        found += page_size - at % page_size;
+    }
+    usize::try_from(found.min(wanted)).expect("no more than was wanted")
+}
+
 /// Numbers that are the same on every architecture this program runs on.
 mod errno {
     pub(super) const ESRCH: i32 = 3;
     pub(super) const EIO: i32 = 5;
     pub(super) const ENOMEM: i32 = 12;
     pub(super) const EFAULT: i32 = 14;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_that_are_there_are_read_when_others_may_never_come() {
+        let tid = Tid(std::process::id().cast_signed());
+        let memory = Memory::new(Arc::default());
+        let arena = Bump::new();
+        let text = c"a string on a page of the heap".to_owned();
+        let there = u64::try_from(text.as_ptr().addr()).unwrap();
+        // Large enough to be mapped anew, so that no page of it is there.
+        let absent: Vec<u8> = vec![0; 64 << 20];
+        let absent = u64::try_from(absent.as_ptr().addr()).unwrap() + (32 << 20);
+        let mut eight = [0; 8];
+        for (access, expected) in [
+            (Access::Resident, Ok(text.as_bytes())),
+            (Access::Refused, Err(Unreadable::Refused)),
+            (Access::Free, Ok(text.as_bytes())),
+        ] {
+            memory.allow(access);
+            assert_eq!(memory.text(tid, there, &arena), expected, "{access:?}");
+            assert_eq!(
+                memory.read_exact(tid, there, &mut eight).is_some(),
+                expected.is_ok()
+            );
+        }
+        memory.allow(Access::Resident);
+        assert_eq!(memory.text(tid, absent, &arena), Err(Unreadable::Refused));
+        assert_eq!(
+            memory.bytes(tid, absent, 80, &arena),
+            Err(Unreadable::Refused)
+        );
+        assert_eq!(memory.read_exact(tid, absent, &mut eight), None);
+        memory.allow(Access::Free);
+        assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
+    }
 }

@@ -193,6 +193,7 @@ impl<'a> Reader<'_, 'a> {
                 let address = call.raw(arg).wrapping_add(u64::from(offset));
                 if self.memory.read_exact(call.tid, address, field).is_none() {
                     self.unreadable = true;
+                    self.refused |= self.memory.is_limited();
                     return Param::Unreadable;
                 }
                 Param::Uint(u64::from_le_bytes(bytes))
@@ -378,6 +379,7 @@ impl<'a> Reader<'_, 'a> {
             .is_none()
         {
             self.unreadable = true;
+            self.refused |= self.memory.is_limited();
             return unresolved(Known::Yes(i64::from(fd)));
         }
         let mut address = [0_u8; 8];

@@ -17,6 +17,9 @@ use super::call::Call;
 use super::worker::Role;
 use crate::memory::Gauge;
 
+/// How many times a runnable caller is waited for when the watchdog says that it takes long.
+const PATIENCE: u32 = 4;
+
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -84,6 +87,7 @@ pub(crate) fn stop_after(
 }
 
 fn wait_for_stop(caller: i32, is_late: impl Fn(i32) -> bool, late: &mut LateStops) -> Stop {
+    let mut patience = PATIENCE;
     loop {
         // Any tracee of this thread, not just the caller by its id: see `Held::tid`.
         match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
@@ -91,7 +95,8 @@ fn wait_for_stop(caller: i32, is_late: impl Fn(i32) -> bool, late: &mut LateStop
             Ok(Some((tid, status))) if tid != caller && status.is_end() && forget_dying(tid) => {}
             Ok(Some((tid, status))) => return stopped_at(tid, status),
             // The watchdog's signal. A caller that only waits for a processor will stop.
-            Err(error) if error.is(EINTR) && is_runnable(caller) => {}
+            // One that waits for a page of its own, and is interrupted, runs as well, for ever.
+            Err(error) if error.is(EINTR) && patience > 0 && is_runnable(caller) => patience -= 1,
             Ok(None) => return Stop::Stuck,
             Err(error) if error.is(EINTR) => return Stop::Stuck,
             Err(_) => return Stop::Gone,

@@ -16,6 +16,7 @@ mod privileges;
 mod pulse;
 mod receiver;
 mod ruling;
+mod stuck;
 mod tracer;
 mod tripwire;
 mod truth;
@@ -278,6 +279,7 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) unreadable: Unreadable,
     pub(crate) verifier: Verifier,
     pub(crate) tripwire: Option<Tripwire>,
+    pub(crate) stuck: stuck::Stuck,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
     /// What is shown to whoever watches over this supervisor.
@@ -291,6 +293,7 @@ pub(crate) struct Shared<J: Judge> {
     trapped: Vec<bool>,
     mode: Mutex<Mode>,
     mode_changed: Condvar,
+    stays_parallel: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -309,6 +312,7 @@ impl<J: Judge> Shared<J> {
             unreadable: Unreadable::default(),
             verifier: Verifier::new(parts.verify),
             tripwire: None,
+            stuck: stuck::Stuck::default(),
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
             pulse,
@@ -318,6 +322,7 @@ impl<J: Judge> Shared<J> {
             trapped: ruling::by_call(&parts.installed, |_| true),
             mode: Mutex::new(Mode::Single),
             mode_changed: Condvar::new(),
+            stays_parallel: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
     }
@@ -360,8 +365,22 @@ impl<J: Judge> Shared<J> {
         self.mode_changed.notify_all();
     }
 
-    /// Adapts to how calls come in.
-    pub(crate) fn set_mode(&self, mode: Mode) {
+    /// Adapts to how calls come in, unless a receiver is held up: then both are needed.
+    pub(crate) fn adapt(&self, mode: Mode) {
+        if mode == Mode::Parallel || !self.stays_parallel.load(Ordering::Acquire) {
+            self.set_mode(mode);
+        }
+    }
+
+    /// Whether a receiver is held up.
+    pub(crate) fn stay_parallel(&self, is_held_up: bool) {
+        self.stays_parallel.store(is_held_up, Ordering::Release);
+        if is_held_up {
+            self.set_mode(Mode::Parallel);
+        }
+    }
+
+    fn set_mode(&self, mode: Mode) {
         let current = *self.mode.lock().unwrap_or_else(PoisonError::into_inner);
         if current != mode {
             self.set_mode_now(mode);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bumpalo::Bump;
-use event::{Judge, Live, Outcome, Process, Stage, Weight};
+use event::{Judge, Live, Outcome, Process, Stage, Tid, Weight};
 
 use sys::notify::Received;
 use sys::poll::{self, PollFd};
@@ -24,7 +24,7 @@ use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
 use super::{Seat, Shared};
-use crate::memory::Memory;
+use crate::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
 const ARENA_KEEP: usize = 256 * 1024;
@@ -66,9 +66,9 @@ impl<J: Judge> Receiver<J> {
     pub(crate) fn run(mut self, unfinished: Option<sys::notify::Notification>) {
         if let Some(notification) = unfinished {
             self.seat.inherit(&notification);
-            self.memory.refuse(true);
+            self.memory.allow(Access::Refused);
             self.handle(&notification);
-            self.memory.refuse(false);
+            self.memory.allow(Access::Free);
             self.seat.done();
         }
         let mut notification = sys::notify::Notification::default();
@@ -77,6 +77,10 @@ impl<J: Judge> Receiver<J> {
                 Ok(Received::Notification) => {
                     self.note_arrival(&notification);
                     self.seat.begin(&notification);
+                    let shared = &self.worker.shared;
+                    let caller = Tid(notification.tid);
+                    self.memory
+                        .allow(shared.stuck.access(caller, &shared.tree.census));
                     self.handle(&notification);
                     self.seat.done();
                     self.last_answer_ns = now_ns(Clock::Monotonic);
@@ -118,7 +122,7 @@ impl<J: Judge> Receiver<J> {
         self.last_tid = notification.tid;
         let waited = now.saturating_sub(self.last_answer_ns);
         if let Some(mode) = self.arrivals.record(other && waited < WAITING_NS) {
-            self.worker.shared.set_mode(mode);
+            self.worker.shared.adapt(mode);
         }
     }
 
@@ -188,7 +192,7 @@ impl<J: Judge> Receiver<J> {
             shared.answer(call.id);
             return;
         };
-        if view.decoded.refused {
+        if view.decoded.refused && !self.memory.is_limited() {
             self.tell_unreadable(call, &process);
         }
         if role == Role::Exec {
@@ -231,6 +235,10 @@ impl<J: Judge> Receiver<J> {
                 self.escalate(&view, &process);
             }
             Weight::Settled => self.settle(&view, &process),
+            // The kernel waits for the same page, and spins where it is interrupted.
+            Weight::Undecided if view.decoded.refused && self.memory.is_limited() => {
+                self.settle(&view, &process);
+            }
             Weight::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
             Weight::Undecided => self.escalate(&view, &process),
         }

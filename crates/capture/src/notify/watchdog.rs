@@ -4,26 +4,33 @@
 //! has been inside the same wait for two looks in a row: a receiver stuck in a read of the
 //! caller's memory is replaced (the wait cannot be interrupted), one stuck waiting for a caller to
 //! stop is interrupted by a signal.
+//!
+//! Under attack, by many callers whose pages do not come, each replacement comes too late for those
+//! who wait behind it. So it looks much more often from the first stuck read on, and no process
+//! holds more than a few receivers (`stuck`).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use event::{Judge, Pid};
+use event::{Judge, Pid, Tid};
 use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
 
 use super::counters::Counters;
 use super::escalation;
-use super::wake_up::Mode;
 use super::{Order, Seat, Shared, spawn_receiver, spawn_tracer};
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
 const TICK: Duration = Duration::from_millis(50);
-/// Receivers that may be stuck at once. Each is a thread held by a hostile page; at the limit the
-/// last ones stay and the next look tries again.
-const STUCK_LIMIT: usize = 64;
+/// The same while a receiver reads, or one was found stuck lately: most reads take a microsecond.
+const SHORT_TICK: Duration = Duration::from_millis(2);
+/// How long a stuck receiver makes for short ticks.
+const ALARM: Duration = Duration::from_secs(1);
+/// Receivers that may be stuck at once. Each is a thread held by a hostile page; at the limit no
+/// memory is read until one comes free, and no receiver can get stuck.
+pub(super) const STUCK_LIMIT: usize = 128;
 /// Interrupts a blocking call of a receiver; has a handler that does nothing.
 const SIGNAL: i32 = 12;
 /// Pause between signals to a receiver that has to leave: one may arrive just before it blocks.
@@ -69,20 +76,28 @@ fn watch<J: Judge + 'static>(
     tracer: JoinHandle<()>,
     tripwire: Option<JoinHandle<()>>,
 ) {
-    let mut stuck = Vec::new();
-    while !has_hung_up(&shared.listener) && !shared.is_handing_over() {
+    let mut rounds = Rounds::new();
+    while !has_hung_up(&shared.listener, rounds.pause(&posts)) && !shared.is_handing_over() {
         shared.pulse.tick(&shared.counters.snapshot());
         escalation::reap_dying();
+        let is_long = rounds.is_long();
         let mut replacements = Vec::new();
         for post in &mut posts {
-            if let Some(replacement) = look(shared, post, stuck.len()) {
-                stuck.push(Arc::clone(&post.seat));
+            if is_long {
+                look_at_wait(shared, post);
+            }
+            if let Some(replacement) = look_at_read(shared, post) {
+                rounds.alarm();
                 replacements.push(replacement);
             }
         }
         posts.retain(|post| !post.seat.is_retired());
         posts.append(&mut replacements);
-        stuck.retain(|seat: &Arc<Seat>| !seat.has_ended());
+        shared.stuck.forget_ended();
+        if is_long {
+            let is_held = |post: &Post| post.waiting_since.is_some() || post.seat.has_abandoned();
+            shared.stay_parallel(rounds.is_alarmed() || posts.iter().any(is_held));
+        }
     }
     shared.end();
     let mut patience = LEAVE_PATIENCE;
@@ -107,31 +122,78 @@ fn watch<J: Judge + 'static>(
     shared.pulse.tick(&shared.counters.snapshot());
 }
 
-/// Looks at one receiver; answers with its replacement if it had to be replaced.
-fn look<J: Judge + 'static>(
-    shared: &Arc<Shared<J>>,
-    post: &mut Post,
-    stuck: usize,
-) -> Option<Post> {
+/// When to look.
+struct Rounds {
+    last_long: Instant,
+    alarmed: Option<Instant>,
+}
+
+impl Rounds {
+    fn new() -> Self {
+        Self {
+            last_long: Instant::now(),
+            alarmed: None,
+        }
+    }
+
+    /// A receiver is stuck.
+    fn alarm(&mut self) {
+        self.alarmed = Some(Instant::now());
+    }
+
+    /// Whether one was not long ago.
+    fn is_alarmed(&self) -> bool {
+        self.alarmed.is_some_and(|last| last.elapsed() < ALARM)
+    }
+
+    fn pause(&self, posts: &[Post]) -> Duration {
+        if self.is_alarmed() || posts.iter().any(|post| post.reading_since.is_some()) {
+            SHORT_TICK
+        } else {
+            TICK
+        }
+    }
+
+    /// Whether a long tick has passed since this was last so.
+    fn is_long(&mut self) -> bool {
+        let is_long = self.last_long.elapsed() >= TICK - SHORT_TICK;
+        if is_long {
+            self.last_long = Instant::now();
+        }
+        is_long
+    }
+}
+
+/// Interrupts a receiver that waits for a caller to stop.
+fn look_at_wait<J: Judge>(shared: &Shared<J>, post: &mut Post) {
     if post.seat.has_abandoned() {
         interrupt(&post.seat);
     }
     let waiting = post.seat.waiting.inside();
     if waiting.is_some() {
         // Others need not wait for the one that this receiver waits for.
-        shared.set_mode(Mode::Parallel);
+        shared.stay_parallel(true);
     }
     if waiting.is_some() && waiting == post.waiting_since {
         interrupt(&post.seat);
     }
     post.waiting_since = waiting;
+}
+
+/// Replaces a receiver that is stuck in a read; answers with its replacement.
+fn look_at_read<J: Judge + 'static>(shared: &Arc<Shared<J>>, post: &mut Post) -> Option<Post> {
     let reading = post.seat.reading.inside();
-    let is_stuck = reading.is_some() && reading == post.reading_since;
+    // One that only waits for a processor is not stuck.
+    let is_stuck = reading.is_some() && reading == post.reading_since && sleeps(post.seat.thread());
     post.reading_since = reading;
-    if !is_stuck || stuck >= STUCK_LIMIT {
+    if !is_stuck {
         return None;
     }
     let unfinished = post.seat.retire()?;
+    shared
+        .stuck
+        .add(Tid(unfinished.tid), &post.seat, &shared.tree.census);
+    shared.stay_parallel(true);
     Counters::add(&shared.counters.read_timeouts);
     shared.notices.read_timed_out(Pid(unfinished.tid));
     let order = if post.seat.is_second() {
@@ -151,6 +213,13 @@ fn look<J: Judge + 'static>(
     })
 }
 
+/// Whether a thread of this process waits for something else than a processor.
+fn sleeps(tid: i32) -> bool {
+    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat"));
+    let state = stat.ok().and_then(|stat| crate::procfs::parse_stat(&stat));
+    state.is_some_and(|stat| stat.state != b'R')
+}
+
 fn interrupt(seat: &Seat) {
     let tid = seat.thread();
     if tid != 0 {
@@ -159,11 +228,11 @@ fn interrupt(seat: &Seat) {
     }
 }
 
-/// Waits one tick for the end of the last watched process.
-fn has_hung_up(listener: &sys::notify::Listener) -> bool {
+/// Waits a while for the end of the last watched process.
+fn has_hung_up(listener: &sys::notify::Listener, pause: Duration) -> bool {
     // Nothing but the hang-up is asked for, so that calls do not wake this thread.
     let mut polled = [PollFd::new(listener.as_fd(), 0)];
-    let ready = poll::poll(&mut polled, Some(TICK)).unwrap_or(0);
+    let ready = poll::poll(&mut polled, Some(pause)).unwrap_or(0);
     ready > 0 && polled[0].found() & (poll::HUP | poll::ERR) != 0
 }
 
