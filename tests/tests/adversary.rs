@@ -456,7 +456,7 @@ fn held(name: &str, calls: i64) {
     assert!(count("during") > before / 20, "{}", attack.story_in_short());
     assert!(count("later") > before / 10, "{}", attack.story_in_short());
     // Each held call is told, and none but those is lost.
-    let undecided = i64::try_from(attack.counter("undecided")).unwrap();
+    let undecided = i64::try_from(attack.counter("undecided")).expect("a small number");
     assert!(
         (calls..calls + 8).contains(&undecided),
         "{}",
