@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::binary::{program, which};
 use crate::container::{CONTAINER_ID, Container, network_prefix};
-use crate::{Alert, Finished, Identity, Limited, Scratch};
+use crate::{Alert, Engine, Finished, Identity, Limited, Scratch};
 
 /// Stands for the work folder in commands.
 const WORK: &str = "%W";
@@ -36,6 +36,7 @@ pub enum Place {
 pub struct Watch {
     place: Place,
     identity: Identity,
+    engine: Engine,
     options: Vec<String>,
     command: Vec<String>,
     environment: Vec<(String, String)>,
@@ -73,6 +74,7 @@ impl Watch {
         Self {
             place: Place::Host,
             identity: Identity::Root,
+            engine: Engine::under_test(),
             options: Vec::new(),
             command: command
                 .into_iter()
@@ -115,6 +117,12 @@ impl Watch {
     /// As whom to run.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
+        self
+    }
+
+    /// By which engine.
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
         self
     }
 
@@ -228,6 +236,7 @@ impl Watch {
         };
         let mut run = vec![tollgate, "run".to_owned(), "--quiet".to_owned()];
         run.extend(pretended_kernel());
+        run.extend(self.engine.options().iter().map(|word| (*word).to_owned()));
         run.extend(self.json.then(|| "--json".to_owned()));
         run.extend(["-o", "rule_matching=all", "-s"].map(str::to_owned));
         run.push(self.scratch.path().join("stats").display().to_string());

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use e2e::{
-    Alert, BLACKHOLE_ADDRESS, Fixture, Identity, Pattern, Place, Scratch, Watch, Watched,
+    Alert, BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Pattern, Place, Scratch, Watch, Watched,
     need_root, need_slow,
 };
 use serde_json::Value;
@@ -139,7 +139,7 @@ macro_rules! oracles {
     ($($name:ident => $family:expr, $place:expr, $identity:expr;)*) => {
         $(#[test]
         fn $name() {
-            $family.check($place, $identity);
+            $family.check(Engine::under_test(), $place, $identity);
         })*
     };
 }
@@ -165,8 +165,27 @@ oracles! {
     various_calls_in_a_container => VARIOUS, Place::Inside, Identity::Docker;
 }
 
+macro_rules! traced_oracles {
+    ($($name:ident => $family:expr, $place:expr, $identity:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            for engine in [Engine::Ptrace, Engine::EveryCall] {
+                $family.check(engine, $place, $identity);
+            }
+        })*
+    };
+}
+
+traced_oracles! {
+    traced_opens_by_root => OPENS, Place::Host, Identity::Root;
+    traced_opens_in_a_container_by_a_user => OPENS, Place::Inside, Identity::User;
+    traced_execs_with_few_capabilities => EXECS, Place::Host, Identity::Docker;
+    traced_connects_in_a_container => CONNECTS, Place::Inside, Identity::Docker;
+    traced_various_calls_by_a_user => VARIOUS, Place::Host, Identity::User;
+}
+
 impl Family {
-    fn check(&self, place: Place, identity: Identity) {
+    fn check(&self, engine: Engine, place: Place, identity: Identity) {
         need_root!();
         let fixture = Fixture::compile("calls");
         let script = format!(
@@ -181,6 +200,7 @@ impl Family {
         let watched = watch
             .command(command)
             .rules(&self.rule())
+            .engine(engine)
             .place(place)
             .identity(identity)
             .option("-o")
@@ -282,18 +302,24 @@ type Opens = BTreeMap<(i64, String, i64, i64), i64>;
 
 #[test]
 fn a_storm_of_opens_by_root() {
-    storm(20_000, Place::Host, Identity::Docker);
+    storm(Engine::under_test(), 20_000, Place::Host, Identity::Docker);
 }
 
 #[test]
 fn a_storm_of_opens_by_a_user() {
-    storm(20_000, Place::Inside, Identity::User);
+    storm(Engine::under_test(), 20_000, Place::Inside, Identity::User);
+}
+
+#[test]
+fn a_traced_storm_of_opens() {
+    storm(Engine::Ptrace, 8_000, Place::Host, Identity::Docker);
+    storm(Engine::EveryCall, 3_200, Place::Inside, Identity::User);
 }
 
 #[test]
 fn a_storm_of_a_million_opens() {
     need_slow!();
-    storm(1_000_000, Place::Host, Identity::User);
+    storm(Engine::under_test(), 1_000_000, Place::Host, Identity::User);
 }
 
 const STORM: &str = "\
@@ -305,7 +331,7 @@ const STORM: &str = "\
 ";
 
 /// Eight processes of four threads each, under alarms, half of them without SA_RESTART.
-fn storm(opens: u64, place: Place, identity: Identity) {
+fn storm(engine: Engine, opens: u64, place: Place, identity: Identity) {
     need_root!();
     let watch = Watch::new(["true"]);
     let oracle = watch.scratch().path().join("oracle");
@@ -330,6 +356,7 @@ fn storm(opens: u64, place: Place, identity: Identity) {
         .place(place)
         .identity(identity)
         .rules(STORM)
+        .engine(engine)
         .text()
         .option("-o")
         .option("outputs_queue.capacity=2000000")

@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use e2e::{
-    Finished, Fixture, Identity, Limited, Place, SENTINEL, Scratch, Watch, Watched, need_root, skip,
+    Engine, Finished, Fixture, Identity, Limited, Place, SENTINEL, Scratch, Watch, Watched,
+    need_root, skip,
 };
 use rustix::process::{Signal, kill_process};
 
@@ -32,8 +33,9 @@ fn shell(shell: &str, script: &str) -> (Finished, Scratch) {
     let scratch = Scratch::new();
     let rules = scratch.file("rules.yaml", 0o644, MARK);
     let watched = format!(
-        "{} run -q -r {} --",
+        "{} run {} -q -r {} --",
         e2e::program().display(),
+        Engine::under_test().options().join(" "),
         rules.display()
     );
     let mut command = Command::new(shell);
@@ -537,6 +539,18 @@ fn recording_a_session_works() {
 
 #[test]
 fn a_debugger_and_a_tracer_work_below() {
+    if Engine::under_test().traces() {
+        skip!("cannot be traced twice", || {
+            let watched = Watch::new(["strace", "true"]).rules(SENTINEL).run();
+            let said = watched.finished.stderr.clone();
+            let refused = watched.code() != 0 && said.contains("Operation not permitted");
+            if refused {
+                Ok(said)
+            } else {
+                Err(watched.story())
+            }
+        });
+    }
     let watched = Watch::new([
         "strace",
         "-f",

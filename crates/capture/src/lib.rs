@@ -13,3 +13,4 @@ pub mod world;
 mod live;
 mod memory;
 pub mod notify;
+pub mod ptrace;

@@ -39,6 +39,8 @@ fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
 pub(crate) enum Verb {
     /// Run a command and alert on what it does, by Falco rules
     Run(Run),
+    /// Watch processes that run already, by Falco rules
+    Watch(Watch),
     /// Check, list and explain rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
@@ -67,7 +69,7 @@ pub(crate) enum Engine {
     Auto,
     /// seccomp user notification: no privileges, kernel 5.5
     Notify,
-    /// ptrace: not in this release
+    /// ptrace: where notify is missing
     Ptrace,
     /// eBPF: not in this release
     Ebpf,
@@ -152,6 +154,9 @@ pub(crate) struct Run {
         value_name = "deny|allow"
     )]
     pub(crate) io_uring: Option<IoUring>,
+    /// See every call with the engine ptrace, as where no filter can be installed; for tests
+    #[arg(long, hide = true)]
+    pub(crate) every_call: bool,
     /// Write alerts as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -195,6 +200,54 @@ pub(crate) struct Run {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// `tollgate watch`.
+///
+/// Attaches to processes by ptrace, with all their threads, their children, and what those make
+/// from then on. It ends with the last of them, or lets them go on SIGINT or SIGTERM.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "While a process is watched this way every call of its stops, which makes calls 20 \
+                        to 100 times as expensive; to watch at full speed start it with `tollgate \
+                        run`."
+)]
+pub(crate) struct Watch {
+    /// Process to watch; repeatable
+    #[arg(short = 'p', long = "pid", value_name = "PID", required = true,
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pids: Vec<i32>,
+    /// Let them go after this time
+    #[arg(short = 'M', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
+    /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Configuration file, as Falco's falco.yaml
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration, as in outputs.rate=5; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Write alerts as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write counters to this file, one JSON object a line
+    #[arg(short = 's', long = "stats", value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+    /// Time between two lines of the stats file
+    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) stats_interval: u64,
+    /// Write the pid of this program, which takes SIGUSR1 and SIGHUP, to this file
+    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
+    pub(crate) pidfile: Option<PathBuf>,
+    /// Id of the container that the processes run in, where it cannot be found out
+    #[arg(long, value_name = "ID")]
+    pub(crate) container_id: Option<String>,
+    /// Print no warnings
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
 /// `tollgate rules`.

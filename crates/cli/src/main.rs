@@ -42,6 +42,7 @@ fn main() -> ExitCode {
 fn execute(verb: Verb) -> Outcome {
     match verb {
         Verb::Run(args) => command::run::execute(args),
+        Verb::Watch(args) => command::watch::execute(args),
         Verb::Rules(verb) => command::rules::execute(verb),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),

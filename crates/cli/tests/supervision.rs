@@ -281,7 +281,7 @@ fn a_second_listener_is_refused_at_once() {
         return;
     }
     let begin = Instant::now();
-    let output = script(false, "exec $RUN $RUN true");
+    let output = script(false, "exec $RUN ${RUN% --} --engine notify -- true");
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(
         begin.elapsed() < Duration::from_secs(4),

@@ -436,6 +436,47 @@ pub fn set_registers(tid: i32, registers: &Registers) -> Result<()> {
     Ok(())
 }
 
+/// Skips the call that a thread is about to make; it gets `result` instead. For a thread in the
+/// stop of a filter ([`EVENT_SECCOMP`]).
+///
+/// # Errors
+/// ESRCH when the thread is not stopped.
+#[cfg(target_arch = "x86_64")]
+pub fn skip_call(tid: i32, result: i64) -> Result<()> {
+    let mut registers = registers(tid)?;
+    registers.set_syscall_number(-1);
+    registers.set_result(result);
+    set_registers(tid, &registers)
+}
+
+/// As on x86-64.
+///
+/// # Errors
+/// ESRCH when the thread is not stopped.
+#[cfg(target_arch = "aarch64")]
+pub fn skip_call(tid: i32, result: i64) -> Result<()> {
+    const NT_ARM_SYSTEM_CALL: usize = 0x404;
+    let mut number: i32 = -1;
+    let mut area = libc::iovec {
+        iov_base: (&raw mut number).cast(),
+        iov_len: size_of::<i32>(),
+    };
+    // SAFETY: `area` describes all of `number`, which this request only reads.
+    unsafe {
+        syscall!(
+            "ptrace(SETREGSET)",
+            libc::SYS_ptrace,
+            SETREGSET,
+            tid,
+            NT_ARM_SYSTEM_CALL,
+            &raw mut area
+        )
+    }?;
+    let mut registers = registers(tid)?;
+    registers.set_result(result);
+    set_registers(tid, &registers)
+}
+
 /// Requests whose arguments are numbers; those with pointers have functions of their own.
 fn request(name: &'static str, op: u32, tid: i32, addr: usize, data: usize) -> Result<()> {
     // SAFETY: the requests passed here take `addr` and `data` as numbers and act on a thread that

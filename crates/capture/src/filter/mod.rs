@@ -14,8 +14,7 @@ mod assemble;
 mod disassemble;
 mod leaf;
 mod numbers;
-#[cfg(test)]
-mod run;
+pub(crate) mod run;
 
 use abi::{Arch, Syscall};
 use event::{Plan, Reason};
@@ -95,6 +94,15 @@ pub struct FilterOptions {
 }
 
 impl FilterOptions {
+    /// As [`FilterOptions::notify`], but for a tracer, which gets `message` with each stop.
+    pub fn trace(native: Arch, message: u16) -> Self {
+        Self {
+            planned: Action::Trace(message),
+            unknown_numbers: Action::Trace(message),
+            ..Self::notify(native)
+        }
+    }
+
     /// Reports planned calls to a listener; refuses clone3 unless a rule names it; lets rings be
     /// set up, seen; reports unknown numbers.
     pub fn notify(native: Arch) -> Self {

@@ -1,53 +1,53 @@
-//! Runs a filter as the kernel does, to test it against the plan.
+//! Runs a filter as the kernel does: where no filter can be installed, and to test it.
 
 use super::assemble::{AND, JA, JEQ, JGE, JGT, JSET, LD, RET};
 use super::{Action, FilterProgram};
 
 /// What a filter is given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SeccompData {
-    pub(super) number: u32,
-    pub(super) audit: u32,
-    pub(super) args: [u64; 6],
+pub(crate) struct SeccompData {
+    pub(crate) number: u32,
+    pub(crate) audit: u32,
+    pub(crate) args: [u64; 6],
 }
 
 impl SeccompData {
-    fn word(&self, offset: u32) -> u32 {
-        let shift = |value: u64, upper: bool| {
-            u32::try_from((value >> if upper { 32 } else { 0 }) & 0xffff_ffff).unwrap()
-        };
+    /// The word at an offset; `None` for one that our filters do not load.
+    fn word(&self, offset: u32) -> Option<u32> {
+        const ARGS: u32 = super::assemble::OFFSET_ARGS;
         match offset {
-            0 => self.number,
-            4 => self.audit,
-            16..64 => {
-                assert_eq!(offset % 4, 0, "seccomp loads aligned words only");
-                let index = usize::try_from((offset - 16) / 8).unwrap();
-                shift(self.args[index], !offset.is_multiple_of(8))
+            super::assemble::OFFSET_NR => Some(self.number),
+            super::assemble::OFFSET_ARCH => Some(self.audit),
+            ARGS.. if offset.is_multiple_of(4) => {
+                let index = usize::try_from((offset - ARGS) / 8).ok()?;
+                let shift = if offset.is_multiple_of(8) { 0 } else { 32 };
+                u32::try_from((self.args.get(index)? >> shift) & 0xffff_ffff).ok()
             }
-            _ => panic!("load at {offset}"),
+            _ => None,
         }
     }
 }
 
 /// How a run ended: the action and whether an argument was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
-    pub(super) action: Action,
-    pub(super) constant: bool,
+pub(crate) struct Verdict {
+    pub(crate) action: Action,
+    pub(crate) constant: bool,
 }
 
-pub(super) fn run(program: &FilterProgram, data: &SeccompData) -> Verdict {
+/// `None` if the program is none of ours.
+pub(crate) fn run(program: &FilterProgram, data: &SeccompData) -> Option<Verdict> {
     let mut accumulator = 0;
     let mut constant = true;
     let mut index = 0;
     loop {
-        let instruction = program.instructions()[index];
+        let instruction = program.instructions().get(index)?;
         let k = instruction.k;
         index += 1;
         let holds = match instruction.code {
             LD => {
-                accumulator = data.word(k);
-                constant &= k < 16;
+                accumulator = data.word(k)?;
+                constant &= k < super::assemble::OFFSET_ARGS;
                 continue;
             }
             AND => {
@@ -55,25 +55,24 @@ pub(super) fn run(program: &FilterProgram, data: &SeccompData) -> Verdict {
                 continue;
             }
             JA => {
-                index += usize::try_from(k).unwrap();
+                index += usize::try_from(k).ok()?;
                 continue;
             }
             RET => {
-                return Verdict {
-                    action: Action::from_raw(k).unwrap(),
-                    constant,
-                };
+                let action = Action::from_raw(k)?;
+                return Some(Verdict { action, constant });
             }
             JEQ => accumulator == k,
             JGT => accumulator > k,
             JGE => accumulator >= k,
             JSET => accumulator & k != 0,
-            code => panic!("operation {code:#x}"),
+            _ => return None,
         };
-        index += usize::from(if holds {
+        let skip = if holds {
             instruction.jt
         } else {
             instruction.jf
-        });
+        };
+        index += usize::from(skip);
     }
 }

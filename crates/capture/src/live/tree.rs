@@ -195,6 +195,30 @@ impl Tree {
             .collect()
     }
 
+    /// Enters a process that was not born to the workload, as a child of its own parent.
+    pub(crate) fn attach(&self, pid: Pid) -> Option<Arc<Process>> {
+        let identity = self.census.identity(pid)?;
+        let parent = self
+            .find(identity.ppid)
+            .or_else(|| self.outside(identity.ppid, 0));
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+        if let Some(node) = self.inner().nodes.get_mut(&pid) {
+            node.origin = Origin::Watched;
+        }
+        // Not its parent's: it may have called exec.
+        process.exec(Arc::new(Image::default()), identity.comm);
+        Some(process)
+    }
+
+    /// Enters a child whose parent is known for certain.
+    pub(crate) fn born(&self, child: Pid, parent: &Arc<Process>) {
+        if let Some(identity) = self.census.identity(child) {
+            let pidfd = sys::pidfd::open(child.0).ok();
+            self.insert(&identity, pidfd, Some(Arc::clone(parent)), Origin::Watched);
+        }
+    }
+
     /// Enters the unseen children of a process whose state is about to change.
     fn claim_children(&self, process: &Arc<Process>) {
         for child in self.census.children(process.pid) {

@@ -9,20 +9,20 @@
 //!
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
-mod escalation;
-mod guard;
+pub(crate) mod escalation;
+pub(crate) mod guard;
 mod obstacle;
 mod privileges;
 mod pulse;
 mod receiver;
 mod ruling;
 mod stuck;
-mod tracer;
-mod tripwire;
+pub(crate) mod tracer;
+pub(crate) mod tripwire;
 mod truth;
-mod verify;
+pub(crate) mod verify;
 mod wake_up;
-mod watchdog;
+pub(crate) mod watchdog;
 pub(crate) mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -97,6 +97,10 @@ pub trait Notices: Send + Sync {
     }
     /// The file system could not tell of all opens.
     fn tripwire_overflowed(&self) {}
+    /// A process that ought to be watched cannot be.
+    fn unwatched(&self, pid: Pid) {
+        let _ = pid;
+    }
 }
 
 /// Arguments that changed under a call.
@@ -226,6 +230,11 @@ impl<J: Judge + 'static> Supervisor<J> {
         Ok(Self { shared, watchdog })
     }
 
+    /// Of an engine that has been started already.
+    pub(crate) fn assemble(shared: Arc<Shared<J>>, watchdog: JoinHandle<()>) -> Self {
+        Self { shared, watchdog }
+    }
+
     /// The totals so far.
     pub fn counters(&self) -> CounterSnapshot {
         self.shared.counters.snapshot()
@@ -298,7 +307,7 @@ pub(crate) struct Shared<J: Judge> {
 }
 
 impl<J: Judge> Shared<J> {
-    fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
+    pub(crate) fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
         let guard = Guard::new(parts.processes.0.transparent(), parts.guard);
         Ok(Self {
             listener: parts.listener,
@@ -392,6 +401,14 @@ impl<J: Judge> Shared<J> {
         let _ = self.listener.set_sync_wake_up(mode == Mode::Single);
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
         self.mode_changed.notify_all();
+    }
+
+    /// Waits until the end, but no longer than this.
+    pub(crate) fn wait_for_end(&self, limit: std::time::Duration) {
+        let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_ended() {
+            let _ = self.mode_changed.wait_timeout(mode, limit);
+        }
     }
 
     /// Holds the second receiver back while callers come one at a time. False: the end.

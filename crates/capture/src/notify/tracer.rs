@@ -54,7 +54,7 @@ impl Followed {
     }
 
     /// Whether a trapped call is this one made again.
-    fn is_again(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> bool {
+    pub(crate) fn is_again(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> bool {
         let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
         key(&self.call) == key(call) && self.decoded.has_arguments_of(&decode())
     }

@@ -11,6 +11,7 @@ mod memory;
 mod privileged;
 mod seccomp;
 mod security;
+mod tracing;
 
 /// Whether something works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +93,9 @@ pub struct Finding {
     pub support: Support,
 }
 
+/// The probe that decides about the engine `ptrace`.
+const PTRACE: &str = "ptrace-engine";
+
 const PROBES: &[Probe] = &[
     Probe {
         name: "kernel",
@@ -154,6 +158,12 @@ const PROBES: &[Probe] = &[
         run: memory::seize,
     },
     Probe {
+        name: PTRACE,
+        purpose: "the engine ptrace: where notify is missing, and for processes that run already",
+        notify_needs_it: false,
+        run: tracing::engine,
+    },
+    Probe {
         name: "yama",
         purpose: "who may look into whom",
         notify_needs_it: false,
@@ -196,6 +206,28 @@ const PROBES: &[Probe] = &[
         run: container::identity,
     },
 ];
+
+/// Whether one of the findings is that the engine `ptrace` works.
+pub fn ptrace_works(findings: &[Finding]) -> bool {
+    let is_usable = |finding: &Finding| finding.name == PTRACE && finding.support.is_usable();
+    findings.iter().any(is_usable)
+}
+
+/// Whether a filter of this process has a listener already. Its answers go before those that a
+/// filter gives to a tracer. The calling process must have one thread, because this forks.
+pub fn has_listener() -> bool {
+    matches!(seccomp::listener(), Support::No { why, .. } if why == seccomp::BUSY)
+}
+
+/// Why the engine `notify` does not work here, if it does not: the quick probes alone. The calling
+/// process must have one thread, because some fork.
+pub fn why_not_notify() -> Option<String> {
+    let decisive: [fn() -> Support; 2] = [kernel::version, seccomp::listener];
+    decisive.into_iter().find_map(|probe| match probe() {
+        Support::No { why, .. } => Some(why),
+        Support::Yes { .. } | Support::Partial { .. } => None,
+    })
+}
 
 /// Runs all probes. The calling process must have one thread, because some fork.
 pub fn all() -> Vec<Finding> {

@@ -22,7 +22,8 @@ const LISTENER_FIX: &str = "run outside the sandbox, or let its seccomp profile 
 /// `EBUSY`: a filter of this thread has a listener.
 const EBUSY: i32 = 16;
 
-const BUSY: &str = "this process is watched by a listener already, and the kernel allows one only";
+pub(super) const BUSY: &str =
+    "this process is watched by a listener already, and the kernel allows one only";
 
 const BUSY_FIX: &str = "run outside of the other supervisor: another tollgate, or a container \
                         runtime with seccomp notification";

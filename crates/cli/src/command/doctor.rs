@@ -11,13 +11,22 @@ use crate::terminal::{self, Colour};
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {
     let findings = probe::all();
-    let blocked = blockers(&findings).next().is_some();
+    let blocked = blockers(&findings).next().is_some() && !probe::ptrace_works(&findings);
     terminal::print(&if args.json {
         format!("{}\n", json_report(&findings))
     } else {
         text_report(&findings, terminal::wants_colour())
     })?;
     Ok(if blocked { Exit::Unsupported } else { Exit::Ok })
+}
+
+/// What is said of the engine that stands in for `notify`.
+fn substitute(findings: &[Finding]) -> &'static str {
+    if probe::ptrace_works(findings) {
+        "The engine ptrace works here, at a higher price: `tollgate run --engine ptrace -- CMD`.\n"
+    } else {
+        "The engine ptrace does not work here either.\n"
+    }
 }
 
 /// What keeps the engine `notify` from working.
@@ -58,6 +67,7 @@ fn text_report(findings: &[Finding], colour: bool) -> String {
             "The engine notify does not work here because of: {}.\n",
             blockers.join(", ")
         ));
+        out.push_str(substitute(findings));
     }
     out
 }
@@ -85,7 +95,11 @@ fn json_report(findings: &[Finding]) -> Value {
             })
         })
         .collect();
-    json!({ "notify": blockers(findings).next().is_none(), "probes": probes })
+    json!({
+        "notify": blockers(findings).next().is_none(),
+        "ptrace": probe::ptrace_works(findings),
+        "probes": probes,
+    })
 }
 
 #[cfg(test)]
@@ -143,7 +157,7 @@ mod tests {
     fn a_missing_requirement_is_named() {
         let mut findings = findings();
         findings[1].notify_needs_it = true;
-        assert!(text_report(&findings, false).ends_with("because of: longer.\n"));
+        assert!(text_report(&findings, false).contains("because of: longer.\n"));
         assert_eq!(json_report(&findings)["notify"], false);
         assert_eq!(json_report(&findings)["probes"][1]["fix"], "f");
     }

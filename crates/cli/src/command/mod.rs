@@ -8,4 +8,5 @@ pub(crate) mod man;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod version;
+pub(crate) mod watch;
 pub(crate) mod workload;

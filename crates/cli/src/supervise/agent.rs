@@ -17,7 +17,9 @@ use super::command::slot;
 use super::inherited::{Ends, Inherited, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
-use super::{Launch, Listening, Prepare, Prepared, Report, Services, signals, waiter};
+use super::{
+    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, signals, waiter,
+};
 use crate::terminal;
 
 /// How long the command may take from fork to its filter; a fork and two calls.
@@ -39,6 +41,7 @@ pub(super) struct First<'a> {
     pub(super) inherited: &'a Inherited,
     pub(super) ends: &'a Ends,
     pub(super) callers_mask: SignalSet,
+    pub(super) mechanism: Mechanism,
     /// Where the front and the keeper get the listener from.
     pub(super) listener_to: [&'a OwnedFd; 2],
     pub(super) prepare: Prepare,
@@ -59,6 +62,14 @@ pub(super) fn first(first: First<'_>) -> i32 {
     i32::from(outcome.is_err())
 }
 
+/// As [`first`], where there is no keeper: this process is in its place.
+pub(super) fn alone(first: First<'_>) -> i32 {
+    let board = &first.inherited.board;
+    board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
+    board.set(word::KEEPER_DONE, 1);
+    self::first(first)
+}
+
 fn supervise(first: First<'_>) -> Result<Served, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
     let inherited = first.inherited;
@@ -76,6 +87,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let launch = Launch {
         command: &prepared.command,
         program: &prepared.program,
+        mechanism: first.mechanism,
         callers_mask: first.callers_mask,
     };
     let ends = first.ends;
@@ -87,18 +99,31 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     board.set_pid(word::WAITER_PID, waiter);
     let waiter_process = sys::pidfd::open(waiter).map_err(not_ready)?;
     raise_descriptor_limit().map_err(not_ready)?;
-    let listener = listener(&page, &waiter_process, &inherited.from_waiter)?;
+    let begun = |slot| begun(&page, slot, &waiter_process, &inherited.from_waiter);
+    let source = match first.mechanism {
+        Mechanism::Listener => {
+            let number = begun(slot::LISTENER)? - 1;
+            // The command may have ended since: its table is this one until exec.
+            let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
+            for socket in first.listener_to {
+                let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
+                sent.map_err(not_ready)?;
+            }
+            Source::Listener(Listener::new(listener))
+        }
+        Mechanism::Tracer { .. } => {
+            begun(slot::READY)?;
+            Source::Command(Pid(begun(slot::PID)?))
+        }
+    };
     let command = page.int(slot::PID).load(Ordering::Acquire);
     board.set_pid(word::COMMAND_PID, command);
-    for socket in first.listener_to {
-        let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
-        sent.map_err(not_ready)?;
-    }
     inherited.keeper_bell.ring();
     // Before anything that takes time: from now on the front passes signals on.
     tell(inherited, Message::Waiter(waiter));
     tell(inherited, Message::Started(command));
-    let services = start(inherited, FIRST, listener, prepared).ok_or(Message::ServicesFailed)?;
+    let services = start(inherited, FIRST, source, prepared).ok_or(Message::ServicesFailed)?;
+    page.int(slot::TRACED).store(1, Ordering::Release);
     Ok(serve(inherited, FIRST, services))
 }
 
@@ -132,7 +157,8 @@ pub(super) fn resumed(
         is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
         inherited.agent_bell(generation).hush();
     }
-    let Some(services) = start(inherited, generation, listener, prepared) else {
+    let source = Source::Listener(listener);
+    let Some(services) = start(inherited, generation, source, prepared) else {
         return 1;
     };
     if serve(inherited, generation, services) == Served::ToTheEnd {
@@ -144,7 +170,7 @@ pub(super) fn resumed(
 fn start(
     inherited: &Inherited,
     generation: u64,
-    listener: Listener,
+    source: Source,
     prepared: Prepared,
 ) -> Option<Box<dyn Services>> {
     let board = &inherited.board;
@@ -157,7 +183,7 @@ fn start(
     let file = inherited.board_file.as_fd();
     let own_board = Board::open(file).ok().flatten();
     let started = (prepared.start)(Listening {
-        listener,
+        source,
         transparent: ours.map(Pid).to_vec(),
         board: std::sync::Arc::new(own_board?),
         generation,
@@ -183,19 +209,20 @@ fn raise_descriptor_limit() -> sys::Result<()> {
     resource::set_limit(0, RLIMIT_NOFILE, Limit { soft: hard, hard })
 }
 
-/// Waits until the command has installed its filter.
-fn listener(page: &SharedPage, waiter: &OwnedFd, messages: &Receiver) -> Result<Listener, Message> {
+/// Waits until the command has filled the slot: its process runs, or it has installed its filter.
+fn begun(
+    page: &SharedPage,
+    slot: usize,
+    waiter: &OwnedFd,
+    messages: &Receiver,
+) -> Result<i32, Message> {
     let deadline = Instant::now() + LISTENER_DEADLINE;
     loop {
         // First, so that what the waiter left behind when it ended is seen below.
         let is_waiter_gone = is_readable(waiter.as_fd(), LISTENER_POLL);
-        let number = page.int(slot::LISTENER).load(Ordering::Acquire);
+        let number = page.int(slot).load(Ordering::Acquire);
         if number > 0 {
-            // The command may have ended since: its table is this one until exec.
-            let listener = sys::fd::duplicate_number(number - 1);
-            return listener
-                .map(Listener::new)
-                .map_err(|error| Message::NotReady(error.errno()));
+            return Ok(number);
         }
         let errno = page.int(slot::FILTER_ERROR).load(Ordering::Acquire);
         if errno != 0 {

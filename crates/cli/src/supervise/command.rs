@@ -2,13 +2,14 @@
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use capture::filter::FilterProgram;
 use sys::exec::StringArray;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
 
-use super::{Launch, signals};
+use super::{Launch, Mechanism, signals};
 
 /// What to execute; looked up already.
 #[derive(Debug)]
@@ -32,10 +33,16 @@ pub(super) mod slot {
     pub(in crate::supervise) const EXEC_ERROR: usize = 2;
     /// The command's pid; there before the listener is.
     pub(in crate::supervise) const PID: usize = 3;
+    /// Whether the command is traced, if it is to be.
+    pub(in crate::supervise) const TRACED: usize = 4;
+    /// Whether it can be.
+    pub(in crate::supervise) const READY: usize = 5;
 }
 
 /// Exit status of a child that could not execute the command; the page says why.
 const NOT_EXECUTED: i32 = 127;
+/// Time between two looks whether the command is traced.
+const TRACED_POLL: Duration = Duration::from_micros(50);
 const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
 
@@ -53,6 +60,9 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
             .store(error.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
+    if let Mechanism::Tracer { filtered } = launch.mechanism {
+        return become_traced(launch, page, filtered);
+    }
     match install(launch.program) {
         Ok(listener) => page
             .int(slot::LISTENER)
@@ -62,11 +72,46 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
             return NOT_EXECUTED;
         }
     }
+    execute(launch, page)
+}
+
+/// As [`become_command`], when there is a tracer. Without a filter it sees every call.
+fn become_traced(launch: Launch<'_>, page: &SharedPage, filtered: bool) -> i32 {
+    page.int(slot::READY).store(1, Ordering::Release);
+    while page.int(slot::TRACED).load(Ordering::Acquire) == 0 {
+        std::thread::sleep(TRACED_POLL);
+    }
+    if filtered {
+        // The tracer sees whether it succeeds.
+        let _ = install_for_tracer(launch.program);
+    }
+    execute(launch, page)
+}
+
+fn execute(launch: Launch<'_>, page: &SharedPage) -> i32 {
     let command = launch.command;
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
     page.int(slot::EXEC_ERROR)
         .store(error.errno(), Ordering::Release);
     NOT_EXECUTED
+}
+
+/// As [`install`], without a listener.
+fn install_for_tracer(program: &FilterProgram) -> sys::Result<()> {
+    let install = || {
+        let flags = FilterFlags::SPEC_ALLOW;
+        sys::seccomp::install_filter(program.instructions(), flags)
+    };
+    match install() {
+        Err(error) if error.is(EACCES) => {
+            sys::seccomp::set_no_new_privs()?;
+            install()?;
+        }
+        outcome => {
+            outcome?;
+        }
+    }
+    Ok(())
 }
 
 /// Installs the filter. Without CAP_SYS_ADMIN that needs no_new_privs, which is set only then: it

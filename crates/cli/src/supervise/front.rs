@@ -14,7 +14,7 @@ use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
-use super::{Failure, Prepare, agent, orphans};
+use super::{Failure, Mechanism, Prepare, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
@@ -22,6 +22,7 @@ const KEEPERS: u32 = 16;
 /// Makes the keeper, which makes the agent, then stands for the command until it has ended.
 pub(super) fn run(
     path: &std::ffi::OsStr,
+    mechanism: Mechanism,
     policy: Policy,
     prepare: Prepare,
 ) -> Result<i32, Failure> {
@@ -36,11 +37,15 @@ pub(super) fn run(
         inherited: &inherited,
         ends: &ends,
         callers_mask,
+        mechanism,
         listener_to: [&to_front, &to_keeper],
         prepare,
     };
-    let keeper = sys::clone::clone_child(CloneFlags::default(), || {
-        keeper::first(&inherited, &for_keeper, policy, move || agent::first(first))
+    let keeper = sys::clone::clone_child(CloneFlags::default(), || match mechanism {
+        Mechanism::Listener => {
+            keeper::first(&inherited, &for_keeper, policy, move || agent::first(first))
+        }
+        Mechanism::Tracer { .. } => agent::alone(first),
     })
     .map_err(Failure::process("make the keeper process"))?;
     let keeper_process = sys::pidfd::open(keeper).map_err(Failure::process("open the keeper"))?;

@@ -23,6 +23,7 @@
 //! then calls fail with ENOSYS.
 
 mod agent;
+pub(crate) mod attached;
 mod board;
 mod command;
 mod front;
@@ -48,8 +49,8 @@ pub(crate) use keeper::{OnAgentDeath, Policy};
 
 /// What the agent is given to start from.
 pub(crate) struct Listening {
-    /// Listener of the installed filter.
-    pub(crate) listener: Listener,
+    /// Where events come from.
+    pub(crate) source: Source,
     /// Processes of ours between the workload and whoever started it.
     pub(crate) transparent: Vec<Pid>,
     /// What all processes of ours know.
@@ -58,6 +59,29 @@ pub(crate) struct Listening {
     pub(crate) generation: u64,
     /// Whether it takes over a workload that runs already.
     pub(crate) is_resumed: bool,
+}
+
+/// Where the calls of a command are seen.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// At the listener of its filter.
+    Listener(Listener),
+    /// In its stops: it waits until it is traced.
+    Command(Pid),
+    /// In the stops of processes that run already.
+    Running(Vec<Pid>),
+}
+
+/// How a command is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    /// By a listener, of which a keeper has a copy.
+    Listener,
+    /// By a tracer, for which nobody can stand in: the keeper's process is the agent itself.
+    Tracer {
+        /// Whether the command is to install the filter.
+        filtered: bool,
+    },
 }
 
 /// Something that happened to processes of ours.
@@ -88,6 +112,8 @@ pub(crate) trait Services {
     fn report(&self, report: &Report);
     /// Another agent goes on: stops receiving, concludes the calls at hand, writes figures.
     fn hand_over(&mut self);
+    /// Lets the workload go on unwatched; [`Services::finish`] waits for that.
+    fn let_go(&self);
     /// Everything has ended: deliver, write the last figures.
     fn finish(self: Box<Self>);
 }
@@ -97,6 +123,7 @@ pub(crate) trait Services {
 struct Launch<'a> {
     command: &'a Command,
     program: &'a FilterProgram,
+    mechanism: Mechanism,
     /// What was blocked when this program was started.
     callers_mask: SignalSet,
 }
@@ -127,9 +154,14 @@ pub(crate) type Prepare =
 /// # Errors
 ///
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
-pub(crate) fn run(name: &OsStr, policy: Policy, prepare: Prepare) -> Result<i32, Failure> {
+pub(crate) fn run(
+    name: &OsStr,
+    mechanism: Mechanism,
+    policy: Policy,
+    prepare: Prepare,
+) -> Result<i32, Failure> {
     hide()?;
-    front::run(name, policy, prepare)
+    front::run(name, mechanism, policy, prepare)
 }
 
 /// Keeps others of the same user from looking into this process and those forked from it, and from

@@ -41,6 +41,8 @@ const LAST: i32 = 64;
 const UNTOUCHED: [i32; 9] = [
     SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGCHLD, SIGSTOP, SIGSYS,
 ];
+/// What asks a program of ours to end that stands for no command.
+pub(super) const ENDS: [i32; 3] = [SIGINT, SIGQUIT, SIGTERM];
 /// Stops that can be blocked.
 const STOPS: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
 /// What the kernel sends to a whole group because of the terminal: then the command has it too.

@@ -21,6 +21,7 @@ use std::time::Duration;
 use abi::Arch;
 use capture::filter::{self, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
+use capture::{probe, ptrace};
 use outputs::{
     Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings, StatsFile,
     TimeFormat,
@@ -35,18 +36,18 @@ use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded};
-use crate::supervise::{self, OnAgentDeath, Policy};
+use crate::supervise::{self, Mechanism, OnAgentDeath, Policy};
 use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Run) -> Outcome {
-    check_engine(args.engine)?;
+    let mechanism = mechanism(&args)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let policy = policy(&args);
     let order = args.resume.clone();
-    let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, memo));
+    let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, mechanism, memo));
     let status = match order {
-        None => supervise::run(&name, policy, prepare),
+        None => supervise::run(&name, mechanism, policy, prepare),
         Some(order) => supervise::resume(&order, prepare),
     };
     match status {
@@ -67,11 +68,30 @@ fn policy(args: &Run) -> Policy {
     }
 }
 
+fn prepare(
+    args: Run,
+    mechanism: Mechanism,
+    memo: Option<&[u8]>,
+) -> Result<supervise::Prepared, Failure> {
+    let command = program::command(&args.command, memo.is_some())?;
+    let blueprint = blueprint(args, mechanism, memo)?;
+    Ok(supervise::Prepared {
+        command,
+        program: blueprint.program.clone(),
+        memo: installed::encode(&blueprint.rules.installed),
+        start: blueprint.into_start(),
+    })
+}
+
+/// What watches processes that run already. `args` has no command.
+pub(super) fn services(args: Run) -> Result<supervise::Start, Failure> {
+    let mechanism = Mechanism::Tracer { filtered: false };
+    Ok(blueprint(args, mechanism, None)?.into_start())
+}
+
 /// Reads rules and configuration and opens files. `memo`: what the first agent left to one that takes
 /// over.
-fn prepare(args: Run, memo: Option<&[u8]>) -> Result<supervise::Prepared, Failure> {
-    let resumes = memo.is_some();
-    let command = program::command(&args.command, resumes)?;
+fn blueprint(args: Run, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Blueprint, Failure> {
     let (config, warnings) = configuration(&args)?;
     if !args.quiet {
         for warning in warnings {
@@ -89,9 +109,8 @@ fn prepare(args: Run, memo: Option<&[u8]>) -> Result<supervise::Prepared, Failur
     if !args.quiet {
         warn(&loaded);
     }
-    let program = compile(&rules.installed, &config)?;
-    let memo = installed::encode(&rules.installed);
-    let open = if resumes {
+    let program = compile(&rules.installed, mechanism, &config)?;
+    let open = if memo.is_some() {
         StatsFile::append
     } else {
         StatsFile::create
@@ -100,9 +119,10 @@ fn prepare(args: Run, memo: Option<&[u8]>) -> Result<supervise::Prepared, Failur
     let stats = stats.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
     })?;
-    let blueprint = Blueprint {
+    Ok(Blueprint {
         rules,
         verify,
+        program,
         sink,
         outputs: outputs(&config, args.quiet)?,
         stats,
@@ -113,12 +133,6 @@ fn prepare(args: Run, memo: Option<&[u8]>) -> Result<supervise::Prepared, Failur
         output_timeout: channels::timeout(&config),
         quiet: args.quiet,
         config: Box::new(move || configuration(&args).map(|(config, _)| config)),
-    };
-    Ok(supervise::Prepared {
-        command,
-        program,
-        memo,
-        start: blueprint.into_start(),
     })
 }
 
@@ -126,15 +140,36 @@ fn exit(status: i32) -> Exit {
     Exit::Command(u8::try_from(status & 0xff).expect("eight bits fit"))
 }
 
-fn check_engine(engine: Engine) -> Result<(), Failure> {
-    let name = match engine {
-        Engine::Auto | Engine::Notify => return Ok(()),
-        Engine::Ptrace => "ptrace",
-        Engine::Ebpf => "ebpf",
+/// How the command is to be watched. To see what works, that is tried in a child.
+fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
+    let tracer = || Mechanism::Tracer {
+        filtered: !args.every_call && !probe::has_listener(),
     };
-    let message = format!("cannot use engine {name}: it is not in this release");
-    Err(Failure::new(Exit::Unsupported, message)
-        .help("use --engine notify, which needs no privileges; `tollgate doctor` shows whether it works here"))
+    match args.engine {
+        // The agent that this one takes over from had a listener.
+        _ if args.resume.is_some() => Ok(Mechanism::Listener),
+        Engine::Notify => Ok(Mechanism::Listener),
+        Engine::Ptrace => Ok(tracer()),
+        Engine::Auto => Ok(match probe::why_not_notify() {
+            None => Mechanism::Listener,
+            Some(why) => {
+                if !args.quiet {
+                    terminal::complain(&format!(
+                        "tollgate: warning: the engine is ptrace, which costs more, because notify \
+                         does not work here: {why}\n"
+                    ));
+                }
+                tracer()
+            }
+        }),
+        Engine::Ebpf => {
+            let message = "cannot use engine ebpf: it is not in this release";
+            Err(Failure::new(Exit::Unsupported, message).help(
+                "use --engine notify, which needs no privileges; `tollgate doctor` shows whether \
+                 it works here",
+            ))
+        }
+    }
 }
 
 /// The configuration file with `-o` and the other options over it.
@@ -184,7 +219,11 @@ fn warn(loaded: &Loaded) {
     }
 }
 
-fn compile(plan: &event::Plan, config: &Config) -> Result<FilterProgram, Failure> {
+fn compile(
+    plan: &event::Plan,
+    mechanism: Mechanism,
+    config: &Config,
+) -> Result<FilterProgram, Failure> {
     let Some(native) = Arch::native() else {
         return Err(Failure::new(
             Exit::Unsupported,
@@ -196,11 +235,23 @@ fn compile(plan: &event::Plan, config: &Config) -> Result<FilterProgram, Failure
         IoUring::Deny => Special::RefuseUnlessRule,
         IoUring::Allow => Special::AsPlanned,
     };
-    let options = FilterOptions {
-        io_uring,
-        ..FilterOptions::notify(native)
+    let compiled = match mechanism {
+        Mechanism::Listener => {
+            let options = FilterOptions {
+                io_uring,
+                ..FilterOptions::notify(native)
+            };
+            filter::compile(plan, &options)
+        }
+        Mechanism::Tracer { .. } => {
+            let options = FilterOptions {
+                io_uring,
+                ..ptrace::filter_options(native)
+            };
+            filter::compile(&ptrace::plan(plan.clone()), &options)
+        }
     };
-    filter::compile(plan, &options).map_err(|error| {
+    compiled.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
             .help("simplify the rule; `tollgate rules explain` shows what it asks for")
     })

@@ -12,6 +12,7 @@ use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Priority};
 
 use super::engine_options;
+use super::services::engine_plan;
 use super::sink::DeferredSink;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -23,6 +24,8 @@ pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send>;
 /// Everything that loading rules takes.
 pub(super) struct Reloader {
     pub(super) config: ConfigSource,
+    /// Whether the engine is `ptrace`.
+    pub(super) is_traced: bool,
     /// What the filter was compiled from.
     pub(super) installed: Plan,
     pub(super) sink: DeferredSink,
@@ -59,7 +62,8 @@ impl Reloader {
         )?;
         let count = served.judge.matches().count();
         self.matched.retire(self.rulings.judge());
-        self.rulings.replace(Arc::new(served.judge), &served.plan);
+        let plan = engine_plan(self.is_traced, served.plan);
+        self.rulings.replace(Arc::new(served.judge), &plan);
         Ok((count, served.refused))
     }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use capture::container::ContainerOptions;
+use capture::filter::FilterProgram;
 use capture::notify::{CounterSnapshot, GuardOptions, Parts, Processes, Supervisor, VerifyOptions};
+use capture::ptrace;
 use capture::world::{LiveWorld, WorldOptions};
 use event::{Pid, Plan};
 use outputs::{Dispatcher, OnProblem, Prepared, Snapshot, StatsFile, StatsWriter};
@@ -21,7 +23,7 @@ use super::reports;
 use super::sink::DeferredSink;
 use crate::failure::Failure;
 use crate::rule_files::Loaded;
-use crate::supervise::{Board, Cause, Listening, Report, Services, Start, signals};
+use crate::supervise::{Board, Cause, Listening, Report, Services, Source, Start, signals};
 use crate::terminal;
 
 /// The rules that an agent starts with.
@@ -76,6 +78,8 @@ impl Rules {
 pub(super) struct Blueprint {
     pub(super) rules: Rules,
     pub(super) verify: VerifyOptions,
+    /// What the plan was compiled to.
+    pub(super) program: FilterProgram,
     pub(super) sink: DeferredSink,
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
@@ -105,14 +109,14 @@ impl Blueprint {
         let signals = signals::orders().context("cannot wait for signals")?;
         let dispatcher = self.outputs.start()?;
         self.sink.connect(dispatcher.clone());
-        let [front, .., waiter] = listening.transparent[..] else {
-            anyhow::bail!(
-                "cannot protect the processes that watch: it is not known which they are"
-            );
+        let lenient = match listening.transparent[..] {
+            [front, .., waiter] => vec![front, waiter],
+            // This process alone.
+            _ => Vec::new(),
         };
         let guard = GuardOptions {
             // The front passes on what it gets, and the command may signal its parent.
-            lenient: vec![front, waiter],
+            lenient,
             refuse_non_dumpable: self.refuse_non_dumpable,
         };
         let processes = Processes::new(listening.transparent)?;
@@ -131,10 +135,16 @@ impl Blueprint {
         let world = LiveWorld::new(options, Arc::new(processes.clone()))?;
         let paths = self.rules.judge.paths().into_iter().collect();
         let rule_count = self.rules.judge.matches().count();
+        let (listener, traced) = match listening.source {
+            Source::Listener(listener) => (listener, None),
+            Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
+            Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
+        };
+        let is_traced = traced.is_some();
         let parts = Parts {
-            listener: listening.listener,
-            installed: self.rules.installed.clone(),
-            plan: self.rules.plan,
+            listener,
+            installed: engine_plan(is_traced, self.rules.installed.clone()),
+            plan: engine_plan(is_traced, self.rules.plan),
             judge: Arc::new(self.rules.judge),
             world: Arc::new(world),
             processes,
@@ -144,11 +154,17 @@ impl Blueprint {
             paths,
         };
         let pulse = Arc::clone(board.pulse(listening.generation));
-        let supervisor =
-            Supervisor::start_watched(parts, pulse).context("cannot start the engine notify")?;
+        let supervisor = match traced {
+            None => {
+                Supervisor::start_watched(parts, pulse).context("cannot start the engine notify")
+            }
+            Some(target) => ptrace::start(parts, pulse, self.program, target)
+                .context("cannot start the engine ptrace"),
+        }?;
         let matched = Arc::new(Matched::new(supervisor.rulings()));
         let reloader = Reloader {
             config: self.config,
+            is_traced,
             installed: self.rules.installed,
             sink: self.sink,
             rulings: supervisor.rulings(),
@@ -185,6 +201,11 @@ impl Blueprint {
             quiet,
         })
     }
+}
+
+/// The plan as the engine carries it out.
+pub(super) fn engine_plan(is_traced: bool, plan: Plan) -> Plan {
+    if is_traced { ptrace::plan(plan) } else { plan }
 }
 
 fn complain(quiet: bool, problem: &str) {
@@ -310,6 +331,12 @@ impl Services for Running {
         }
         // It is the next one's.
         self.pidfile = None;
+    }
+
+    fn let_go(&self) {
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.hand_over();
+        }
     }
 
     fn finish(mut self: Box<Self>) {

@@ -1,0 +1,180 @@
+//! Attaching to processes that run.
+
+use std::fmt;
+use std::sync::Arc;
+
+use event::{Judge, Pid, Tid};
+use sys::SyscallError;
+
+use super::engine::Engine;
+
+/// Rounds of looking for threads that are not traced yet. What a traced thread makes is traced, so
+/// each round can only find what the one before let be made.
+const ROUNDS: usize = 64;
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
+
+/// A process may not be traced.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot attach to process {pid}: {hindrance}")]
+pub struct AttachError {
+    /// The process.
+    pub pid: i32,
+    /// What is in the way.
+    pub hindrance: Hindrance,
+    #[source]
+    cause: Option<SyscallError>,
+}
+
+/// What is in the way of tracing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// There is no such process, or it has ended.
+    Gone,
+    /// A thread of it has a tracer.
+    TracedBy {
+        /// The tracer.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// It is of the kernel, or this process itself.
+    Untraceable,
+    /// The setting `kernel.yama.ptrace_scope` forbids it.
+    Yama(i32),
+    /// It has privileges or a user that this process has not.
+    Privileges,
+    /// Something else.
+    Other,
+}
+
+impl fmt::Display for Hindrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("there is none"),
+            Self::TracedBy { pid, name } => {
+                write!(f, "it is traced already, by process {pid} ({name})")
+            }
+            Self::Untraceable => f.write_str("it is a process of the kernel, or this one"),
+            Self::Yama(scope) => write!(f, "kernel.yama.ptrace_scope is {scope}"),
+            Self::Privileges => {
+                f.write_str("it has another user, or privileges that this process lacks")
+            }
+            Self::Other => f.write_str("the kernel refused"),
+        }
+    }
+}
+
+impl AttachError {
+    pub(super) fn of(tid: Tid, pid: Pid, error: &SyscallError) -> Self {
+        let hindrance = match error.errno() {
+            ESRCH => Hindrance::Gone,
+            EPERM => refusal(tid),
+            _ => Hindrance::Other,
+        };
+        Self {
+            pid: pid.0,
+            hindrance,
+            cause: Some(*error),
+        }
+    }
+
+    fn gone(pid: Pid) -> Self {
+        Self {
+            pid: pid.0,
+            hindrance: Hindrance::Gone,
+            cause: None,
+        }
+    }
+}
+
+/// Why a thread may not be traced.
+fn refusal(tid: Tid) -> Hindrance {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", tid.0)) else {
+        return Hindrance::Gone;
+    };
+    let line = |name: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(name));
+        found.map(str::trim)
+    };
+    let number = |name: &str| line(name).and_then(|text| text.parse::<i32>().ok());
+    match number("TracerPid:") {
+        Some(thread) if thread != 0 => {
+            let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+            let process = status.ok().and_then(|status| {
+                let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+                line.trim().parse().ok()
+            });
+            let pid: i32 = process.unwrap_or(thread);
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            let name = name.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned());
+            return Hindrance::TracedBy { pid, name };
+        }
+        _ => {}
+    }
+    let own = std::process::id().cast_signed();
+    if number("Tgid:") == Some(own) || line("VmSize:").is_none() {
+        return Hindrance::Untraceable;
+    }
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    match scope.ok().and_then(|scope| scope.trim().parse().ok()) {
+        Some(scope) if scope > 0 => Hindrance::Yama(scope),
+        _ => Hindrance::Privileges,
+    }
+}
+
+impl<J: Judge> Engine<J> {
+    /// Attaches to a process with all its threads and children.
+    pub(super) fn attach(&mut self, pid: Pid) -> Result<(), AttachError> {
+        self.attach_process(pid)?;
+        let mut parents = vec![pid];
+        while let Some(parent) = parents.pop() {
+            // Children that were born since are traced already.
+            self.serve_stops();
+            let children = self.worker.shared.tree.census.children(parent);
+            for child in children {
+                if self.tracees.contains_key(&Tid(child.0)) {
+                    continue;
+                }
+                match self.attach_process(child) {
+                    Ok(()) => parents.push(child),
+                    Err(error) if error.hindrance == Hindrance::Gone => {}
+                    // One that may not be traced does not hide the others.
+                    Err(_) => self.worker.shared.notices.unwatched(child),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches to all threads. One that can be traced decides that the process can.
+    fn attach_process(&mut self, pid: Pid) -> Result<(), AttachError> {
+        let shared = Arc::clone(&self.worker.shared);
+        let mut outcome = Err(AttachError::gone(pid));
+        for _ in 0..ROUNDS {
+            let threads = shared.tree.census.threads(pid);
+            let mut is_complete = true;
+            for tid in threads {
+                if self.tracees.contains_key(&tid) {
+                    continue;
+                }
+                match self.attach_unfiltered(tid, pid) {
+                    Ok(()) => {
+                        is_complete = false;
+                        outcome = Ok(());
+                    }
+                    // It may have been born to a traced thread.
+                    Err(error) if outcome.is_err() => outcome = Err(error),
+                    Err(_) => {}
+                }
+                self.serve_stops();
+            }
+            if is_complete {
+                break;
+            }
+        }
+        outcome?;
+        shared.tree.attach(pid);
+        Ok(())
+    }
+}

@@ -1,0 +1,646 @@
+//! The tracer: from stop to stop.
+//!
+//! A thread is in one of three stops that say where it is in a call: at our filter, before it, or
+//! after it. All else that stops a thread has to be passed on as if nobody traced: a signal about
+//! to be delivered is delivered, a group-stop lasts until the group is continued
+//! (`PTRACE_LISTEN`), a new thread or process is traced from its first instruction.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::{Judge, Outcome, Pid, Tid};
+use sys::notify::Notification;
+use sys::ptrace::{self, SyscallOp};
+use sys::wait::{self, Status};
+
+use abi::Syscall;
+
+use super::guard::Post;
+use super::inbox::{Inbox, Request};
+use super::look::Look;
+use super::{AttachError, MARK, Target};
+use crate::filter::run::{SeccompData, run as run_filter};
+use crate::filter::{Action, FilterProgram};
+use crate::live::call::Call;
+use crate::live::counters::Counters;
+use crate::live::decode;
+use crate::memory::Memory;
+use crate::notify::Shared;
+use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
+use crate::notify::tracer::Followed;
+use crate::notify::worker::Worker;
+
+/// Memory kept by the arena between calls; a call that needs more gives it back.
+const ARENA_KEEP: usize = 256 * 1024;
+
+/// What stops every traced thread, beside its calls.
+const OPTIONS: u32 = ptrace::OPTION_TRACESYSGOOD
+    | ptrace::OPTION_TRACEFORK
+    | ptrace::OPTION_TRACEVFORK
+    | ptrace::OPTION_TRACECLONE
+    | ptrace::OPTION_TRACEEXEC;
+/// For a thread under our filter. Without it the filter's answer is ENOSYS, as programs expect that
+/// install such a filter themselves and are not traced.
+const FILTERED: u32 = ptrace::OPTION_TRACESECCOMP;
+
+/// The tracer's state. Everything happens on the thread that has attached.
+pub(super) struct Engine<J: Judge> {
+    pub(super) worker: Worker<J>,
+    pub(super) memory: Memory,
+    pub(super) arena: Bump,
+    pub(super) post: Arc<Post>,
+    pub(super) tracees: HashMap<Tid, Tracee>,
+    inbox: Arc<Inbox>,
+    filter: FilterProgram,
+    is_leaving: bool,
+}
+
+/// A traced thread.
+#[derive(Debug)]
+pub(super) struct Tracee {
+    /// Its process.
+    pub(super) pid: Pid,
+    /// How its calls are seen.
+    pub(super) how: How,
+    /// The call that it is in, if that is followed.
+    call: InCall,
+    /// It has been attached to and has not stopped yet.
+    is_fresh: bool,
+}
+
+/// How the calls of a thread are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Our filter stops it at planned calls.
+    Filter,
+    /// It stops at every call, and the filter is run here.
+    Every,
+    /// It is our own code, about to install the filter, or not to.
+    Starting,
+}
+
+/// What is awaited of the call that a thread is in.
+#[derive(Debug)]
+enum InCall {
+    /// Nothing.
+    Nothing,
+    /// Its result.
+    Result(Box<Followed>),
+    /// A signal has undone it, and the kernel makes it again or lets it fail with EINTR.
+    Undone(Box<Followed>),
+    /// Whether the filter is in place.
+    Filter,
+}
+
+impl Tracee {
+    pub(super) fn attached(pid: Pid, how: How) -> Self {
+        Self {
+            pid,
+            how,
+            call: InCall::Nothing,
+            is_fresh: true,
+        }
+    }
+
+    fn born(pid: Pid, how: How) -> Self {
+        Self {
+            is_fresh: false,
+            ..Self::attached(pid, how)
+        }
+    }
+
+    /// Whether its next entry to, or return from, a call matters.
+    fn stops_at_calls(&self) -> bool {
+        self.how != How::Filter || !matches!(self.call, InCall::Nothing)
+    }
+}
+
+impl<J: Judge> Engine<J> {
+    pub(super) fn new(
+        shared: Arc<Shared<J>>,
+        inbox: Arc<Inbox>,
+        post: Arc<Post>,
+        filter: FilterProgram,
+    ) -> Self {
+        Self {
+            worker: Worker::new(shared),
+            memory: Memory::new(Arc::clone(&post.reading)),
+            arena: Bump::with_capacity(16 * 1024),
+            post,
+            tracees: HashMap::new(),
+            inbox,
+            filter,
+            is_leaving: false,
+        }
+    }
+
+    /// Attaches to what is there.
+    pub(super) fn begin(&mut self, target: &Target) -> Result<(), AttachError> {
+        match target {
+            Target::Command(pid) => {
+                let options = OPTIONS | FILTERED | ptrace::OPTION_EXITKILL;
+                self.attach_thread(Tid(pid.0), *pid, How::Starting, options)
+            }
+            Target::Running(pids) => pids.iter().try_for_each(|pid| self.attach(*pid)),
+        }
+    }
+
+    /// Serves stops and requests until no traced thread is left.
+    pub(super) fn run(&mut self) {
+        loop {
+            while let Some(request) = self.inbox.take() {
+                self.serve(request);
+            }
+            match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
+                Ok(Some((tid, status))) => self.stopped(Tid(tid), status),
+                // A request.
+                Ok(None) => {}
+                Err(error) if error.is(EINTR) => {}
+                // Nobody is left to wait for.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Serves stops without waiting for one.
+    pub(super) fn serve_stops(&mut self) {
+        let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
+        while let Ok(Some((tid, status))) = wait::wait(wait::Target::Any, options) {
+            self.stopped(Tid(tid), status);
+        }
+    }
+
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Attach { pid, answer } => {
+                // Whoever asked may have given up.
+                let _ = answer.send(self.attach(pid));
+            }
+            Request::Leave => self.leave(),
+        }
+    }
+
+    /// Has every thread stop, to be let go there.
+    fn leave(&mut self) {
+        self.is_leaving = true;
+        for tid in self.tracees.keys() {
+            // One that stopped already is let go at that stop.
+            let _ = ptrace::interrupt(tid.0);
+        }
+    }
+
+    /// Seizes a thread, and has it stop.
+    pub(super) fn attach_thread(
+        &mut self,
+        tid: Tid,
+        pid: Pid,
+        how: How,
+        options: u32,
+    ) -> Result<(), AttachError> {
+        ptrace::seize(tid.0, options).map_err(|error| AttachError::of(tid, pid, &error))?;
+        self.tracees.insert(tid, Tracee::attached(pid, how));
+        // Fails only if it has ended, which the next wait tells.
+        let _ = ptrace::interrupt(tid.0);
+        Ok(())
+    }
+
+    /// As [`Engine::attach_thread`], for a thread that runs without our filter.
+    pub(super) fn attach_unfiltered(&mut self, tid: Tid, pid: Pid) -> Result<(), AttachError> {
+        self.attach_thread(tid, pid, How::Every, OPTIONS)
+    }
+
+    fn stopped(&mut self, tid: Tid, status: Status) {
+        match status {
+            Status::Exited(_) | Status::Signaled { .. } => self.ended(tid),
+            Status::Continued => {}
+            // A signal is about to be delivered.
+            Status::Stopped(signal) => self.go_on(tid, signal),
+            Status::SyscallStop => {
+                self.at_syscall(tid);
+                self.go_on(tid, 0);
+            }
+            Status::PtraceEvent { event, signal } => match event {
+                // A group-stop: the group stays stopped until it is continued.
+                ptrace::EVENT_STOP if is_stop_signal(signal) => self.stay(tid, signal),
+                ptrace::EVENT_STOP => self.at_stop(tid),
+                _ => {
+                    match event {
+                        ptrace::EVENT_SECCOMP => self.at_filter(tid),
+                        ptrace::EVENT_EXEC => self.at_exec(tid),
+                        ptrace::EVENT_FORK | ptrace::EVENT_VFORK | ptrace::EVENT_CLONE => {
+                            self.at_birth(tid, event);
+                        }
+                        _ => {}
+                    }
+                    self.go_on(tid, 0);
+                }
+            },
+        }
+    }
+
+    fn go_on(&mut self, tid: Tid, signal: i32) {
+        let Some(tracee) = self.tracees.get(&tid) else {
+            // Born to a thread that was killed before it could say so.
+            self.adopt(tid);
+            return self.go_on_anyway(tid, signal);
+        };
+        if self.is_let_go(tid) {
+            // Any stop takes back the one that was asked for.
+            let _ = ptrace::interrupt(tid.0);
+        }
+        // Fails only if the thread was killed; its end is reported by the next wait.
+        let _ = if tracee.stops_at_calls() {
+            ptrace::resume_to_syscall(tid.0, signal)
+        } else {
+            ptrace::resume(tid.0, signal)
+        };
+    }
+
+    fn go_on_anyway(&mut self, tid: Tid, signal: i32) {
+        let is_known = self.tracees.contains_key(&tid);
+        // As above.
+        let _ = if is_known {
+            ptrace::resume_to_syscall(tid.0, signal)
+        } else {
+            ptrace::resume(tid.0, signal)
+        };
+    }
+
+    fn stay(&mut self, tid: Tid, signal: i32) {
+        if self.is_let_go(tid) {
+            // It stays stopped, as the kernel remembers why.
+            return self.release(tid, signal);
+        }
+        let _ = ptrace::listen(tid.0);
+    }
+
+    /// Whether the thread is to go on without a tracer, from the stop that was asked for: at any
+    /// other one that stop would still be to come. A call with our filter needs a tracer.
+    fn is_let_go(&self, tid: Tid) -> bool {
+        let is_unfiltered = |tracee: &Tracee| tracee.how == How::Every;
+        self.is_leaving && self.tracees.get(&tid).is_some_and(is_unfiltered)
+    }
+
+    /// Lets a stopped thread go for good.
+    fn release(&mut self, tid: Tid, signal: i32) {
+        if let Some(tracee) = self.tracees.remove(&tid)
+            && let InCall::Result(followed) | InCall::Undone(followed) = tracee.call
+        {
+            self.conclude(*followed, Outcome::Unlearnt);
+        }
+        let _ = ptrace::detach(tid.0, signal);
+    }
+
+    /// The stop that attaching asked for, a newborn's first, or the end of a group-stop.
+    fn at_stop(&mut self, tid: Tid) {
+        if !self.tracees.contains_key(&tid) {
+            // Before its parent's own report.
+            self.adopt(tid);
+        }
+        if let Some(tracee) = self.tracees.get_mut(&tid)
+            && (std::mem::take(&mut tracee.is_fresh) || self.is_leaving)
+            && let Ok(mut registers) = ptrace::registers(tid.0)
+            && registers.syscall_number() != OUTSIDE_CALL
+        {
+            // A call that does not go on by itself when it is interrupted.
+            is_own_interruption(tid.0, &mut registers);
+        }
+        if self.is_let_go(tid) {
+            return self.release(tid, 0);
+        }
+        self.go_on(tid, 0);
+    }
+
+    fn at_birth(&mut self, parent: Tid, event: u32) {
+        let Some(child) = event_tid(parent) else {
+            return;
+        };
+        let shared = Arc::clone(&self.worker.shared);
+        let Some(tracee) = self.tracees.get(&parent) else {
+            return;
+        };
+        let (how, parent_pid) = (tracee.how, tracee.pid);
+        let is_process = event != ptrace::EVENT_CLONE
+            || shared.tree.census.thread_group(child) == Some(Pid(child.0));
+        let pid = if is_process { Pid(child.0) } else { parent_pid };
+        self.tracees
+            .entry(child)
+            .or_insert_with(|| Tracee::born(pid, how));
+        if is_process
+            && how != How::Starting
+            && let Some(parent) = shared.tree.of_thread(Tid(parent_pid.0), &shared.counters)
+        {
+            shared.tree.born(pid, &parent);
+        }
+    }
+
+    /// Takes a thread on whose birth has not been told, or never will be.
+    fn adopt(&mut self, tid: Tid) {
+        let census = &self.worker.shared.tree.census;
+        let Some(pid) = census.thread_group(tid) else {
+            return;
+        };
+        let parent = if pid.0 == tid.0 {
+            census.identity(pid).map(|identity| identity.ppid)
+        } else {
+            Some(pid)
+        };
+        let by_parent = parent.and_then(|parent| self.tracees.get(&Tid(parent.0)));
+        let how = by_parent
+            .or_else(|| self.tracees.values().next())
+            .map_or(How::Filter, |tracee| tracee.how);
+        self.tracees.insert(tid, Tracee::born(pid, how));
+    }
+
+    /// A program has been executed. If that was not the leader's doing it has the leader's id from
+    /// now on; the other threads are gone, and the kernel does not report the end of all of them.
+    fn at_exec(&mut self, tid: Tid) {
+        let former = event_tid(tid).unwrap_or(tid);
+        let Some(mut caller) = self.tracees.remove(&former) else {
+            return;
+        };
+        let pid = caller.pid;
+        self.tracees.retain(|_, tracee| tracee.pid != pid);
+        let call = std::mem::replace(&mut caller.call, InCall::Nothing);
+        if caller.how == How::Starting {
+            // Without a filter.
+            caller.how = How::Every;
+        }
+        self.tracees.insert(tid, caller);
+        if let InCall::Result(mut followed) = call {
+            followed.call.tid = tid;
+            self.returned(*followed, 0);
+        }
+    }
+
+    fn at_filter(&mut self, tid: Tid) {
+        let Ok(info) = ptrace::syscall_info(tid.0) else {
+            return;
+        };
+        let SyscallOp::Seccomp { nr, args, data } = info.op else {
+            return;
+        };
+        if data == u32::from(MARK) || self.is_planned(nr, info.arch, args) {
+            self.enters(tid, nr, info.arch, info.ip, args);
+        }
+        if data != u32::from(MARK) {
+            // A filter of the workload's own asks for a tracer that it does not have.
+            self.refuse(tid, ENOSYS);
+        } else if is_new_listener(nr, info.arch, args) {
+            self.refuse(tid, EBUSY);
+        }
+    }
+
+    /// Has the call fail that the thread is about to make.
+    fn refuse(&mut self, tid: Tid, errno: i64) {
+        // Fails only if the thread was killed.
+        let _ = ptrace::skip_call(tid.0, -errno);
+        let Some(tracee) = self.tracees.get_mut(&tid) else {
+            return;
+        };
+        if let InCall::Result(followed) = std::mem::replace(&mut tracee.call, InCall::Nothing) {
+            self.returned(*followed, -errno);
+        }
+    }
+
+    fn at_syscall(&mut self, tid: Tid) {
+        let Ok(info) = ptrace::syscall_info(tid.0) else {
+            return;
+        };
+        let Some(how) = self.tracees.get(&tid).map(|tracee| tracee.how) else {
+            return;
+        };
+        match info.op {
+            SyscallOp::Entry { nr, args } => match how {
+                How::Filter => self.claims_undone(tid, nr, info.arch, args),
+                How::Every => match self.verdict(nr, info.arch, args) {
+                    Action::Trace(_) | Action::Notify => {
+                        self.enters(tid, nr, info.arch, info.ip, args);
+                    }
+                    action => {
+                        self.claims_undone(tid, nr, info.arch, args);
+                        if let Action::Errno(errno) = action {
+                            self.refuse(tid, errno.into());
+                        }
+                    }
+                },
+                How::Starting => self.starting(tid, nr, info.arch, info.ip, args),
+            },
+            SyscallOp::Exit { rval, .. } => self.leaves(tid, rval),
+            SyscallOp::None | SyscallOp::Seccomp { .. } => {}
+        }
+    }
+
+    /// Whether the filter stops the call.
+    fn is_planned(&self, nr: u64, audit: u32, args: [u64; 6]) -> bool {
+        matches!(self.verdict(nr, audit, args), Action::Trace(_))
+    }
+
+    /// What the filter does, or would do, about the call.
+    fn verdict(&self, nr: u64, audit: u32, args: [u64; 6]) -> Action {
+        let data = SeccompData {
+            number: low(nr),
+            audit,
+            args,
+        };
+        // A defect of the filter's is no reason to see less.
+        run_filter(&self.filter, &data).map_or(Action::Trace(MARK), |verdict| verdict.action)
+    }
+
+    /// Our own code in the command: all that matters is whether it gets its filter.
+    fn starting(&mut self, tid: Tid, nr: u64, audit: u32, ip: u64, args: [u64; 6]) {
+        let call = abi::arch::decode(audit, low(nr)).and_then(|(_, call)| call);
+        let Some(tracee) = self.tracees.get_mut(&tid) else {
+            return;
+        };
+        match call {
+            Some(Syscall::SECCOMP) => tracee.call = InCall::Filter,
+            Some(Syscall::EXECVE | Syscall::EXECVEAT) => {
+                tracee.how = How::Every;
+                self.enters(tid, nr, audit, ip, args);
+            }
+            _ => {}
+        }
+    }
+
+    /// A planned call is about to be made.
+    fn enters(&mut self, tid: Tid, nr: u64, audit: u32, ip: u64, args: [u64; 6]) {
+        let notification = Notification {
+            tid: tid.0,
+            nr: low(nr),
+            arch: audit,
+            ip,
+            args,
+            ..Notification::default()
+        };
+        let Some(call) = Call::decode(&notification, &self.memory) else {
+            let counters = &self.worker.shared.counters;
+            Counters::add(&counters.trapped);
+            Counters::add(&counters.unknown_calls);
+            return;
+        };
+        if self.resumes_undone(&call) {
+            return;
+        }
+        if hides_child(&call) {
+            // Nothing but an attempt to escape: the flag has been the kernel's own since 2.6.
+            let _ = ptrace::skip_call(tid.0, -EPERM);
+            return;
+        }
+        match self.look(&call) {
+            Look::GoOn => {}
+            // Fails only if the thread was killed.
+            Look::Refused(result) => {
+                let _ = ptrace::skip_call(tid.0, result);
+            }
+            Look::Result(followed) => {
+                if let Some(tracee) = self.tracees.get_mut(&tid) {
+                    tracee.call = InCall::Result(followed);
+                }
+            }
+        }
+    }
+
+    /// Whether the call is one that a signal has undone, made again. If it is another one, the
+    /// signal has ended the one before.
+    fn resumes_undone(&mut self, call: &Call) -> bool {
+        let Some(tracee) = self.tracees.get_mut(&call.tid) else {
+            return false;
+        };
+        match std::mem::replace(&mut tracee.call, InCall::Nothing) {
+            InCall::Undone(followed) => {
+                let memory = &self.memory;
+                let decode = || decode::decode(call, memory, &Bump::new()).detach();
+                if followed.is_again(call, decode) {
+                    tracee.call = InCall::Result(followed);
+                    return true;
+                }
+                self.returned(*followed, -i64::from(EINTR));
+                false
+            }
+            other => {
+                tracee.call = other;
+                false
+            }
+        }
+    }
+
+    /// A call that is not planned, or not known to be, follows one that a signal has undone.
+    fn claims_undone(&mut self, tid: Tid, nr: u64, audit: u32, args: [u64; 6]) {
+        let is_undone = |tracee: &Tracee| matches!(tracee.call, InCall::Undone(_));
+        if !self.tracees.get(&tid).is_some_and(is_undone) {
+            return;
+        }
+        if self.is_planned(nr, audit, args) {
+            // The filter stops it next, where it is looked at.
+            return;
+        }
+        let decoded = abi::arch::decode(audit, low(nr)).and_then(|(_, call)| call);
+        let Some(tracee) = self.tracees.get_mut(&tid) else {
+            return;
+        };
+        if let InCall::Undone(followed) = std::mem::replace(&mut tracee.call, InCall::Nothing) {
+            if decoded == Some(Syscall::RESTART_SYSCALL) {
+                tracee.call = InCall::Result(followed);
+            } else {
+                self.returned(*followed, -i64::from(EINTR));
+            }
+        }
+    }
+
+    /// The call that the thread is in has returned.
+    fn leaves(&mut self, tid: Tid, result: i64) {
+        let Some(tracee) = self.tracees.get_mut(&tid) else {
+            return;
+        };
+        match std::mem::replace(&mut tracee.call, InCall::Nothing) {
+            InCall::Nothing => {}
+            InCall::Filter if result == 0 => tracee.how = How::Filter,
+            InCall::Filter => {}
+            InCall::Result(followed)
+                if RESTART_CODES.contains(&result)
+                    || self.is_leaving && result == -i64::from(EINTR) =>
+            {
+                tracee.call = InCall::Undone(followed);
+            }
+            InCall::Result(followed) => self.returned(*followed, result),
+            undone @ InCall::Undone(_) => tracee.call = undone,
+        }
+    }
+
+    /// A result has been learnt.
+    fn returned(&mut self, followed: Followed, result: i64) {
+        Counters::add(&self.worker.shared.counters.escalated);
+        self.conclude(followed, Outcome::Returned(result));
+    }
+
+    fn conclude(&mut self, followed: Followed, outcome: Outcome) {
+        let arena = std::mem::take(&mut self.arena);
+        self.post
+            .caller
+            .store(followed.call.tid.0, std::sync::atomic::Ordering::Release);
+        followed.finish(&mut self.worker, outcome, &arena);
+        self.recycle(arena);
+    }
+
+    fn ended(&mut self, tid: Tid) {
+        if let Some(tracee) = self.tracees.remove(&tid)
+            && let InCall::Result(_) | InCall::Undone(_) = tracee.call
+        {
+            Counters::add(&self.worker.shared.counters.gone);
+        }
+    }
+
+    /// Keeps the arena for the next call.
+    pub(super) fn recycle(&mut self, mut arena: Bump) {
+        if arena.allocated_bytes() > ARENA_KEEP {
+            arena = Bump::with_capacity(16 * 1024);
+        } else {
+            arena.reset();
+        }
+        self.arena = arena;
+    }
+}
+
+/// The thread that an event is about.
+fn event_tid(tid: Tid) -> Option<Tid> {
+    let message = ptrace::event_message(tid.0).ok()?;
+    i32::try_from(message).ok().map(Tid)
+}
+
+/// Call numbers are 32 bits wide; the kernel ignores the rest of the register.
+fn low(nr: u64) -> u32 {
+    u32::try_from(nr & 0xffff_ffff).expect("32 bits fit")
+}
+
+/// Whether it asks for a listener, whose answers would go before ours.
+fn is_new_listener(nr: u64, audit: u32, args: [u64; 6]) -> bool {
+    const SET_MODE_FILTER: u64 = 1;
+    const NEW_LISTENER: u64 = 8;
+    let call = abi::arch::decode(audit, low(nr)).and_then(|(_, call)| call);
+    call == Some(Syscall::SECCOMP)
+        && args[0] & 0xffff_ffff == SET_MODE_FILTER
+        && args[1] & NEW_LISTENER != 0
+}
+
+/// Whether it would make a process that is not traced. Only if all flags are in a register; where
+/// they are in memory the call is refused by the filter, unless a rule asks for it.
+fn hides_child(call: &Call) -> bool {
+    const CLONE_UNTRACED: u64 = 0x0080_0000;
+    call.syscall == Syscall::CLONE && call.raw(0) & CLONE_UNTRACED != 0
+}
+
+fn is_stop_signal(signal: i32) -> bool {
+    const SIGSTOP: i32 = 19;
+    const SIGTTOU: i32 = 22;
+    // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
+    (SIGSTOP..=SIGTTOU).contains(&signal)
+}
+
+/// What the kernel has for a call's number in a thread that is in none.
+const OUTSIDE_CALL: u64 = u64::MAX;
+const EINTR: i32 = 4;
+const EPERM: i64 = 1;
+const EBUSY: i64 = 16;
+const ENOSYS: i64 = 38;

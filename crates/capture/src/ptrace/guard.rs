@@ -1,0 +1,81 @@
+//! The thread that sees to it that the tracer goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use event::{Judge, Pid};
+
+use super::inbox::{Inbox, Request};
+use crate::live::counters::Counters;
+use crate::memory::Gauge;
+use crate::notify::{Shared, tripwire};
+
+/// Time between two looks.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a process may hold up the reading of its memory. The whole workload waits meanwhile.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+const SIGKILL: i32 = 9;
+
+/// What the guard sees of the tracer.
+#[derive(Debug, Default)]
+pub(super) struct Post {
+    /// Inside a read of a caller's memory.
+    pub(super) reading: Arc<Gauge>,
+    /// Whose call is looked at.
+    pub(super) caller: AtomicI32,
+}
+
+/// Starts the guard, which ends after the tracer.
+pub(super) fn start<J: Judge + 'static>(
+    shared: Arc<Shared<J>>,
+    inbox: Arc<Inbox>,
+    post: Arc<Post>,
+    tracer: JoinHandle<()>,
+) -> std::io::Result<JoinHandle<()>> {
+    let tripwire = tripwire::start(&shared)?;
+    std::thread::Builder::new()
+        .name("guard".to_owned())
+        .spawn(move || {
+            watch(&shared, &inbox, &post, tracer);
+            if let (Some(thread), Some(tripwire)) = (tripwire, &shared.tripwire) {
+                tripwire.wake();
+                // As above.
+                let _ = thread.join();
+            }
+        })
+}
+
+fn watch<J: Judge>(shared: &Shared<J>, inbox: &Inbox, post: &Post, tracer: JoinHandle<()>) {
+    let mut stuck_for = Duration::ZERO;
+    let mut since = None;
+    let mut has_asked = false;
+    while !tracer.is_finished() {
+        shared.wait_for_end(TICK);
+        shared.pulse.tick(&shared.counters.snapshot());
+        if shared.is_handing_over() && !has_asked {
+            has_asked = true;
+            inbox.ask(Request::Leave);
+        }
+        let inside = post.reading.inside();
+        if inside.is_none() || inside != since {
+            since = inside;
+            stuck_for = Duration::ZERO;
+            continue;
+        }
+        stuck_for += TICK;
+        if stuck_for >= PATIENCE {
+            stuck_for = Duration::ZERO;
+            let caller = post.caller.load(Ordering::Acquire);
+            Counters::add(&shared.counters.read_timeouts);
+            shared.notices.read_timed_out(Pid(caller));
+            // Ends its whole process; fails only if that has just ended.
+            let _ = sys::signal::send(caller, SIGKILL);
+        }
+    }
+    // A panic of the tracer's has been printed by the panic hook already.
+    let _ = tracer.join();
+    shared.end();
+    shared.pulse.tick(&shared.counters.snapshot());
+}

@@ -1,0 +1,236 @@
+//! Looking at a call in the stop before it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bumpalo::Bump;
+use event::{Judge, Live, Outcome, Process, Stage, Weight};
+use sys::time::{Clock, now_ns};
+
+use super::engine::Engine;
+use crate::live::call::Call;
+use crate::live::counters::Counters;
+use crate::live::{decode, tree};
+use crate::notify::guard::Guard;
+use crate::notify::tracer::Followed;
+use crate::notify::verify::{self, Told};
+use crate::notify::worker::{Role, View};
+use crate::notify::{Aim, Response, obstacle};
+
+const EPERM: i64 = 1;
+const ENOSYS: i64 = 38;
+
+/// What is wanted of a call that was looked at.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// It must not be made as it is: it returns this instead. Rules have seen it.
+    Refused(i64),
+    /// Nothing more.
+    GoOn,
+    /// Its result.
+    Result(Box<Followed>),
+}
+
+impl<J: Judge> Engine<J> {
+    pub(super) fn look(&mut self, call: &Call) -> Look {
+        let shared = Arc::clone(&self.worker.shared);
+        let counters = &shared.counters;
+        Counters::add(&counters.trapped);
+        self.post.caller.store(call.tid.0, Ordering::Release);
+        if Guard::concerns(call.syscall)
+            && let Some(result) = self.intrusion(call)
+        {
+            return Look::Refused(result);
+        }
+        let role = Role::of(call.syscall);
+        let is_state = shared.verifier.concerns(call.syscall);
+        if role == Role::Plain && !shared.is_judged(call) && !is_state {
+            Counters::add(&counters.unjudged);
+            return Look::GoOn;
+        }
+        let arena = std::mem::take(&mut self.arena);
+        let look = self.look_closely(call, role, &arena);
+        self.recycle(arena);
+        look
+    }
+
+    fn look_closely(&mut self, call: &Call, role: Role, arena: &Bump) -> Look {
+        let shared = Arc::clone(&self.worker.shared);
+        let counters = &shared.counters;
+        let time_ns = now_ns(Clock::Real);
+        let decoded = decode::decode(call, &self.memory, arena);
+        counters.note_unreadable(&decoded);
+        if verify::opens_memory(call, &decoded) {
+            shared.verifier.note_memory_file();
+        }
+        let live = Live::default();
+        let mut view = View {
+            call,
+            time_ns,
+            decoded,
+            outcome: Outcome::Pending,
+            live: &live,
+            arena,
+        };
+        let is_state = shared.verifier.concerns(call.syscall);
+        if role == Role::Plain
+            && !is_state
+            && self.worker.weigh_unnamed(&view, Stage::Strings) == Weight::Reject
+        {
+            Counters::add(&counters.rejected_at_strings);
+            return self.let_go(&view, None);
+        }
+        if let Some(tripwire) = &shared.tripwire {
+            self.worker.account(tripwire, call, &view.decoded);
+        }
+        let process = self.caller(call);
+        if view.decoded.refused {
+            self.tell_unreadable(call, &process);
+        }
+        if role == Role::Exec {
+            return result_of(&view, &process);
+        }
+        if is_state {
+            if let Some(look) = self.note_state(&view, &process) {
+                return look;
+            }
+            if !shared.is_judged(call) {
+                Counters::add(&counters.unjudged);
+                return Look::GoOn;
+            }
+        }
+        if let Some(descriptor) = view.decoded.descriptor {
+            let census = &shared.tree.census;
+            let resolved = decode::resolve(census, call, descriptor, None, process.pid, arena);
+            view.decoded.descriptor = Some(resolved);
+        }
+        match self.worker.weigh_entry(&view, &process) {
+            Weight::Reject => {
+                Counters::add(&counters.rejected_at_entry);
+                self.let_go(&view, Some(process))
+            }
+            Weight::Settled if self.is_to_be_proven(&view, &process) => result_of(&view, &process),
+            Weight::Undecided if returns(call) => result_of(&view, &process),
+            Weight::Settled | Weight::Undecided => {
+                self.worker.conclude(&view, Stage::Entry, &process);
+                Counters::add(&counters.concluded_at_entry);
+                Look::GoOn
+            }
+        }
+    }
+
+    /// Keeps track of who shares memory, and who asks for a ring, which may be refused.
+    fn note_state(&mut self, view: &View<'_>, process: &Arc<Process>) -> Option<Look> {
+        let shared = Arc::clone(&self.worker.shared);
+        let (counters, call) = (&shared.counters, view.call);
+        let added = shared.verifier.note(call, process, &shared.tree);
+        counters.racy_processes.fetch_add(added, Ordering::Relaxed);
+        if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
+            tripwire.arm(call.tid, &shared.tree.census);
+        }
+        if call.syscall != abi::Syscall::IO_URING_SETUP {
+            return None;
+        }
+        let denied = shared.verifier.deny_rings;
+        Counters::add(&counters.rings);
+        if shared.verifier.tell(process, Told::Ring) {
+            shared.notices.ring(process, denied);
+        }
+        if !denied {
+            shared.verifier.gives_ring();
+            return None;
+        }
+        let outcome = Outcome::Returned(-ENOSYS);
+        self.worker.finish(
+            call,
+            view.time_ns,
+            &view.decoded,
+            outcome,
+            process,
+            view.arena,
+        );
+        Some(Look::Refused(-ENOSYS))
+    }
+
+    /// Lets a call go that no rule matches as it was read, unless that has to be verified.
+    fn let_go(&self, view: &View<'_>, process: Option<Arc<Process>>) -> Look {
+        let shared = &self.worker.shared;
+        let verifier = &shared.verifier;
+        if !verifier.is_active() || !verify::is_verifiable(view.call) {
+            return Look::GoOn;
+        }
+        let process = process.unwrap_or_else(|| self.caller(view.call));
+        if verifier.wants(&process, &shared.tree, now_ns(Clock::Monotonic)) {
+            result_of(view, &process)
+        } else {
+            Look::GoOn
+        }
+    }
+
+    /// Whether a match on what was read may be none, or another, in truth.
+    fn is_to_be_proven(&self, view: &View<'_>, process: &Arc<Process>) -> bool {
+        let shared = &self.worker.shared;
+        let verifier = &shared.verifier;
+        verifier.is_active()
+            && verify::is_verifiable(view.call)
+            && verifier.is_racy(process, &shared.tree)
+    }
+
+    /// What a call has to return that is aimed at the processes that watch.
+    fn intrusion(&mut self, call: &Call) -> Option<i64> {
+        let shared = Arc::clone(&self.worker.shared);
+        let intrusion = shared.guard.rule(call)?;
+        Counters::add(&shared.counters.intrusions);
+        let process = self.caller(call);
+        if intrusion.aim != Aim::OwnGroup {
+            shared.notices.intrusion(&process, &intrusion);
+        }
+        let result = match intrusion.response {
+            Response::Made => return None,
+            Response::Refused => -EPERM,
+            Response::Spared(result) => result,
+        };
+        if shared.is_judged(call) {
+            let arena = Bump::new();
+            let time_ns = now_ns(Clock::Real);
+            let decoded = decode::decode(call, &self.memory, &arena);
+            let outcome = Outcome::Returned(result);
+            self.worker
+                .finish(call, time_ns, &decoded, outcome, &process, &arena);
+        }
+        Some(result)
+    }
+
+    /// Says once that the memory of a process cannot be read.
+    fn tell_unreadable(&self, call: &Call, process: &Process) {
+        let shared = &self.worker.shared;
+        if shared.unreadable.is_new(process)
+            && let Some(obstacle) = obstacle(call.tid)
+        {
+            let name = call.syscall.name();
+            shared.notices.unreadable(process, name, obstacle);
+        }
+    }
+
+    /// The calling process, which is held and cannot end; one of which nothing can be learnt
+    /// (`/proc` hidden, no descriptor to spare) is an unknown process.
+    pub(super) fn caller(&self, call: &Call) -> Arc<Process> {
+        let shared = &self.worker.shared;
+        let known = shared.tree.of_thread(call.tid, &shared.counters);
+        known.unwrap_or_else(|| {
+            Counters::add(&shared.counters.unknown_callers);
+            Arc::new(tree::stranger(call.tid))
+        })
+    }
+}
+
+fn result_of(view: &View<'_>, process: &Arc<Process>) -> Look {
+    let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
+    Look::Result(Box::new(followed))
+}
+
+/// Whether the caller comes back from the call.
+fn returns(call: &Call) -> bool {
+    use abi::Syscall as S;
+    !matches!(call.syscall, S::EXIT | S::EXIT_GROUP)
+}

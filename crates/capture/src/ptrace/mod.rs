@@ -1,0 +1,157 @@
+//! Capture engine `ptrace`: where `notify` is missing, and for processes that run already.
+//!
+//! Every thread of the workload is traced by one thread of ours. A command gets the filter that
+//! the engine `notify` would give it, except that planned calls stop for the tracer
+//! (`SECCOMP_RET_TRACE`); calls that no rule asks for run at full speed. Where a process has no
+//! such filter, it stops at every call, and the same filter is run here: the same events, at
+//! twenty to fifty times the price of a call.
+//!
+//! A planned call is looked at in the stop before it ([`event::Stage`]), by the same steps as under
+//! `notify`. Only if a rule is still undecided does the thread stop again after it.
+//!
+//! What is different from `notify`:
+//!
+//! - A thread has one tracer: debuggers do not work in the workload, and a process that is being
+//!   debugged cannot be watched.
+//! - A workload could install a filter of its own whose answer goes before ours (USER_NOTIF before
+//!   TRACE) and answer itself. So while our filter does the work, a listener is refused, with the
+//!   error that the kernel gives where there is one already.
+//! - Nobody can take over from a tracer. If it dies, a command that it started is killed
+//!   (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
+//! - The tracer reads the caller's memory itself and cannot be replaced while a page does not come.
+//!   A process that holds it up for [`guard::PATIENCE`] is killed, and that is announced.
+
+mod attach;
+mod engine;
+mod guard;
+mod inbox;
+mod look;
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use abi::Syscall;
+use event::{CallPlan, Judge, Need, Pid, Plan, Reason, StdioWatch};
+use sys::notify::Listener;
+
+use crate::filter::{FilterOptions, FilterProgram};
+use crate::live::stdio;
+use crate::notify::{Parts, Pulse, Shared, Supervisor, watchdog};
+
+pub use attach::{AttachError, Hindrance};
+use engine::Engine;
+use inbox::Inbox;
+
+/// Tells stops of our filter from those of another one.
+const MARK: u16 = 0x7467;
+
+/// What is to be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A child that is about to install the filter, if it can, and to execute a program. It must
+    /// not go on before [`start`] has returned.
+    Command(Pid),
+    /// Processes that run, with their threads and children.
+    Running(Vec<Pid>),
+}
+
+/// Why the engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A process may not be traced.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// A thread or descriptor could not be made.
+    #[error("cannot start the tracer")]
+    Resources(#[source] std::io::Error),
+}
+
+/// The plan as this engine carries it out.
+///
+/// Descriptors 0..2 are not kept track of, as `notify` does to leave plain `dup` alone: results are
+/// cheap to learn here, so `dup` is planned like any other call.
+#[must_use]
+pub fn plan(mut plan: Plan) -> Plan {
+    if plan.stdio == StdioWatch::Off {
+        return plan;
+    }
+    plan.stdio = StdioWatch::Off;
+    plan.calls.retain(|call, planned| {
+        let keeps_state_only = planned
+            .reasons
+            .iter()
+            .all(|reason| matches!(reason, Reason::State(_)));
+        !(stdio::concerns(*call) && keeps_state_only)
+    });
+    plan.calls.insert(
+        Syscall::DUP,
+        CallPlan {
+            any_of: vec![Vec::new()],
+            strings: false,
+            result: Need::IfUndecided,
+            reasons: vec![Reason::Rule("redirection of a standard stream".to_owned())],
+        },
+    );
+    plan
+}
+
+/// How the filter of a traced command is compiled.
+#[must_use]
+pub fn filter_options(native: abi::Arch) -> FilterOptions {
+    FilterOptions::trace(native, MARK)
+}
+
+/// Stands for the listener in [`Parts`]: this engine has none.
+///
+/// # Errors
+///
+/// If there is no descriptor to be had.
+pub fn no_listener() -> std::io::Result<Listener> {
+    Ok(Listener::new(sys::fd::eventfd(0)?))
+}
+
+/// Starts the tracer. `filter`: compiled from [`plan`] with [`filter_options`].
+///
+/// # Errors
+///
+/// If a process may not be traced, or threads cannot be started.
+pub fn start<J: Judge + 'static>(
+    parts: Parts<J>,
+    pulse: Arc<Pulse>,
+    filter: FilterProgram,
+    target: Target,
+) -> Result<Supervisor<J>, StartError> {
+    watchdog::prepare_signals().map_err(StartError::Resources)?;
+    let shared = Arc::new(Shared::new(parts, pulse).map_err(StartError::Resources)?);
+    let inbox = Arc::new(Inbox::default());
+    let post = Arc::new(guard::Post::default());
+    let (began, has_begun) = sync_channel(1);
+    let engine = {
+        let (shared, inbox, post) = (Arc::clone(&shared), Arc::clone(&inbox), Arc::clone(&post));
+        move || {
+            inbox.enter();
+            let mut engine = Engine::new(Arc::clone(&shared), Arc::clone(&inbox), post, filter);
+            let attached = engine.begin(&target);
+            let goes_on = attached.is_ok();
+            // The other end waits for exactly this.
+            let _ = began.send(attached);
+            if goes_on {
+                engine.run();
+            }
+            inbox.leave();
+            shared.end();
+        }
+    };
+    let tracer = std::thread::Builder::new()
+        .name("tracer".to_owned())
+        .spawn(engine)
+        .map_err(StartError::Resources)?;
+    match has_begun.recv() {
+        Ok(attached) => attached?,
+        // It panicked, and the panic hook has said why.
+        Err(_) => return Err(StartError::Resources(std::io::Error::other("it panicked"))),
+    }
+    let guard =
+        guard::start(Arc::clone(&shared), inbox, post, tracer).map_err(StartError::Resources)?;
+    Ok(Supervisor::assemble(shared, guard))
+}

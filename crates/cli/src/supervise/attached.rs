@@ -1,0 +1,49 @@
+//! Watching processes that run already. Nothing of theirs is ours, so one process of ours is enough.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event::Pid;
+use sys::poll::{self, PollFd};
+use sys::signal::{SignalSet, SignalStream};
+
+use super::{Board, Listening, Source, Start, signals};
+
+/// Time between two looks whether the last process has ended.
+const POLL: Duration = Duration::from_millis(20);
+/// Number of the only agent.
+const GENERATION: u64 = 0;
+
+/// Watches until the processes have ended, or the time is over, or a signal asks for the end.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// If the services do not start, for example because a process may not be traced.
+pub(crate) fn watch(pids: Vec<Pid>, limit: Option<Duration>, start: Start) -> anyhow::Result<()> {
+    super::hide()?;
+    let (board, _file) = Board::create()?;
+    // Before the services block all signals, and before there is a thread.
+    let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
+    let services = start(Listening {
+        source: Source::Running(pids),
+        transparent: Vec::new(),
+        board: Arc::new(board),
+        generation: GENERATION,
+        is_resumed: false,
+    })?;
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    while !services.has_ended() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        let mut polled = [PollFd::new(ends.as_fd(), poll::IN)];
+        // An interruption is a reason to look again, too.
+        let _ = poll::poll(&mut polled, Some(POLL));
+        if matches!(ends.next(), Ok(Some(_))) {
+            break;
+        }
+    }
+    services.let_go();
+    services.finish();
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! The capture engine under test.
+
+use std::env;
+
+/// How `tollgate run` sees calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// seccomp user notification, the default.
+    Notify,
+    /// ptrace, with a filter.
+    Ptrace,
+    /// ptrace, as where no filter can be installed.
+    EveryCall,
+}
+
+impl Engine {
+    /// The one that `TOLLGATE_TEST_ENGINE` names: `notify`, `ptrace` or `every-call`.
+    ///
+    /// # Panics
+    /// If it names another one.
+    pub fn under_test() -> Self {
+        match env::var("TOLLGATE_TEST_ENGINE").as_deref() {
+            Err(_) | Ok("notify") => Self::Notify,
+            Ok("ptrace") => Self::Ptrace,
+            Ok("every-call") => Self::EveryCall,
+            Ok(other) => panic!("TOLLGATE_TEST_ENGINE={other} is no engine"),
+        }
+    }
+
+    /// Arguments of `tollgate run`.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Notify => &[],
+            Self::Ptrace => &["--engine", "ptrace"],
+            Self::EveryCall => &["--engine", "ptrace", "--every-call"],
+        }
+    }
+
+    /// Whether it traces.
+    pub fn traces(self) -> bool {
+        self != Self::Notify
+    }
+}

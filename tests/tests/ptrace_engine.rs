@@ -1,0 +1,329 @@
+//! What only the engine `ptrace` has: it attaches to what runs already, cannot be hidden from by a
+//! filter of the workload's own, and leaves signals and privileges as they are.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Alert, Engine, Finished, Fixture, Limited, Scratch, Watch, need_root};
+use rustix::process::{Signal, kill_process};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+const MARK: &str = "\
+- rule: Mark
+  desc: a file that marks a moment
+  condition: evt.type in (open, openat) and fd.name endswith /mark
+  output: marked file=%fd.name process=%proc.name pid=%proc.pid parent=%proc.ppid result=%evt.rawres
+  priority: DEBUG
+";
+
+const TRACING: [Engine; 2] = [Engine::Ptrace, Engine::EveryCall];
+
+#[test]
+fn a_listener_of_the_workloads_own_hides_nothing() {
+    let fixture = Fixture::compile("listener");
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::EveryCall] {
+        let watch = Watch::new(["true"]).engine(engine).rules(MARK);
+        let program = watch.scratch().program(fixture.program(), "listener");
+        let mark = watch.scratch().file("mark", 0o644, "");
+        let words = [program, mark].map(|path| path.display().to_string());
+        let watched = watch
+            .command(words.into_iter().chain(["1000".to_owned()]))
+            .run();
+        assert!(
+            watched.printed.contains("opened 1000"),
+            "{}",
+            watched.story()
+        );
+        let listener = if engine == Engine::EveryCall {
+            "yes"
+        } else {
+            "EBUSY"
+        };
+        let expected = format!("listener {listener}");
+        assert!(watched.printed.contains(&expected), "{}", watched.story());
+        assert_eq!(watched.of("Mark").len(), 1000, "{engine:?}");
+    }
+}
+
+#[test]
+fn signals_come_once_and_in_order() {
+    let fixture = Fixture::compile("signals");
+    for engine in TRACING {
+        let watch = Watch::new(["true"]).engine(engine).rules(MARK);
+        let program = watch.scratch().program(fixture.program(), "signals");
+        let mark = watch.scratch().file("mark", 0o644, "");
+        let words = [program, mark].map(|path| path.display().to_string());
+        let watched = watch.command(words).run();
+        assert_eq!(watched.code(), 0, "{engine:?} {}", watched.story());
+        assert!(
+            watched.of("Mark").len() > 25,
+            "{engine:?} {}",
+            watched.story()
+        );
+    }
+}
+
+#[test]
+fn programs_keep_the_privileges_of_their_file_for_root() {
+    need_root!();
+    for engine in TRACING {
+        let watch = Watch::new(["true"]).engine(engine).rules(MARK);
+        let id = watch.scratch().program("/usr/bin/id".as_ref(), "id");
+        fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).expect("it is ours");
+        let words = ["setpriv", "--reuid=1000", "--clear-groups"].map(str::to_owned);
+        let command = words
+            .into_iter()
+            .chain([id.display().to_string(), "-u".to_owned()]);
+        let watched = watch.command(command).run();
+        assert_eq!(
+            watched.printed.trim(),
+            "0",
+            "{engine:?} {}",
+            watched.story()
+        );
+    }
+}
+
+/// A program that runs without being watched, ended when it is dropped.
+struct Running(Child);
+
+impl Running {
+    /// Runs a program that prints a line when it is ready.
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it is installed");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(output)
+            .read_line(&mut line)
+            .expect("it says that it is ready");
+        Self(child)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn status(&self, name: &str) -> String {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.expect("every process has it").trim().to_owned()
+    }
+}
+
+impl Running {
+    /// How often its threads have gone to sleep.
+    fn switches(&self) -> u64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let of = |path: std::path::PathBuf| {
+            // A thread may have ended.
+            let text = fs::read_to_string(path.join("status")).unwrap_or_default();
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.map_or(0, |count| count.trim().parse::<u64>().expect("a number"))
+        };
+        threads
+            .map(|entry| of(entry.expect("it runs").path()))
+            .sum()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `tollgate watch` with rules that fire on the file `mark`.
+fn watch(scratch: &Scratch, pid: u32, options: &[&str]) -> Limited {
+    let rules = scratch.file("rules.yaml", 0o644, MARK);
+    let mut command = Command::new(e2e::program());
+    command.args(["watch", "--json", "-o", "rule_matching=all", "-r"]);
+    command
+        .arg(rules)
+        .args(["-p", &pid.to_string()])
+        .args(options);
+    Limited::start(&mut command, LIMIT)
+}
+
+fn alerts(finished: &Finished) -> Vec<Alert> {
+    let alerts = finished.stdout.lines().filter_map(Alert::parse);
+    alerts.filter(|alert| alert.rule == "Mark").collect()
+}
+
+/// Threads and a child that open the file again and again; each thread makes threads, too.
+const BUSY: &str = r#"
+import os, sys, threading, time
+mark = sys.argv[1]
+def work():
+    while os.path.exists(mark):
+        os.close(os.open(mark, os.O_RDONLY))
+        time.sleep(0.01)
+    os._exit(0)
+def restart():
+    while True:
+        thread = threading.Thread(target=lambda: time.sleep(0.005))
+        thread.start(); thread.join()
+for n in range(3): threading.Thread(target=work, daemon=True).start()
+threading.Thread(target=restart, daemon=True).start()
+if os.fork() == 0: work()
+print("ready", flush=True)
+sys.stdin.read()
+"#;
+
+#[test]
+fn all_threads_and_children_of_a_running_process_are_watched_and_let_go() {
+    let scratch = Scratch::new();
+    let mark = scratch.file("mark", 0o644, "");
+    let mut command = Command::new("python3");
+    let mut running = Running::start(command.args(["-c", BUSY]).arg(&mark));
+    let finished = watch(&scratch, running.pid(), &["-M", "2"]).finish(b"");
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    let alerts = alerts(&finished);
+    let own = i64::from(running.pid());
+    let by_parent = alerts
+        .iter()
+        .filter(|alert| alert.number("proc.pid") == own)
+        .count();
+    let by_child = alerts
+        .iter()
+        .filter(|alert| alert.number("proc.ppid") == own)
+        .count();
+    assert!(
+        by_parent > 150,
+        "{by_parent} of three threads: {}",
+        finished.stderr
+    );
+    assert!(by_child > 50, "{by_child} {}", finished.stderr);
+    assert_eq!(running.status("TracerPid:"), "0");
+    assert_eq!(running.status("Seccomp:"), "0");
+    // All of it goes on.
+    let before = running.switches();
+    std::thread::sleep(Duration::from_millis(100));
+    let after = running.switches();
+    assert!(after > before + 20, "{before} {after}");
+    assert!(running.0.try_wait().expect("it is ours").is_none());
+}
+
+#[test]
+fn watching_ends_with_the_process_and_on_a_signal() {
+    let scratch = Scratch::new();
+    let sleeper = || Running::start(Command::new("sh").args(["-c", "echo; exec sleep 1"]));
+    let running = sleeper();
+    let finished = watch(&scratch, running.pid(), &[]).finish(b"");
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    let running = Running::start(Command::new("sh").args(["-c", "echo; exec sleep 100"]));
+    let watching = watch(&scratch, running.pid(), &[]);
+    wait_until_traced(&running);
+    kill_process(watching.pid(), Signal::TERM).expect("it runs");
+    let finished = watching.finish(b"");
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert_eq!(running.status("TracerPid:"), "0");
+    assert!(
+        running.status("State:").starts_with('S'),
+        "{}",
+        running.status("State:")
+    );
+}
+
+#[test]
+fn a_killed_agent_leaves_the_process_as_it_was() {
+    let scratch = Scratch::new();
+    let running = Running::start(Command::new("sh").args(["-c", "echo; exec sleep 100"]));
+    let watching = watch(&scratch, running.pid(), &[]);
+    wait_until_traced(&running);
+    kill_process(watching.pid(), Signal::KILL).expect("it runs");
+    assert_eq!(watching.finish(b"").code(), 137);
+    assert_eq!(running.status("TracerPid:"), "0");
+    assert!(running.status("State:").starts_with('S'));
+}
+
+fn wait_until_traced(running: &Running) {
+    let started = Instant::now();
+    while running.status("TracerPid:") == "0" {
+        assert!(started.elapsed() < LIMIT, "it is not traced");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_sleeping_call_survives_being_attached_to_and_let_go() {
+    // After a stop the kernel does not make this call again but lets it fail with EINTR.
+    let script = r#"
+import ctypes, os, select, time
+poll = select.epoll(); poll.register(0, select.EPOLLIN)
+libc = ctypes.CDLL(None, use_errno=True)
+print("ready", flush=True)
+began = time.monotonic()
+result = libc.epoll_wait(poll.fileno(), ctypes.create_string_buffer(16), 1, 3000)
+assert result == 0, os.strerror(ctypes.get_errno())
+assert time.monotonic() - began > 2.9
+"#;
+    let scratch = Scratch::new();
+    let mut running = Running::start(Command::new("python3").args(["-c", script]));
+    let finished = watch(&scratch, running.pid(), &["-M", "1"]).finish(b"");
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    // Waiting for it would close its input.
+    let input = running.0.stdin.take();
+    assert!(running.0.wait().expect("it is ours").success());
+    drop(input);
+}
+
+#[test]
+fn what_cannot_be_attached_to_is_refused_by_name() {
+    let scratch = Scratch::new();
+    let running = Running::start(Command::new("sh").args(["-c", "echo; exec sleep 100"]));
+    let first = watch(&scratch, running.pid(), &[]);
+    wait_until_traced(&running);
+    let finished = watch(&scratch, running.pid(), &[]).finish(b"");
+    assert_eq!(finished.code(), 3);
+    let tracer = first.pid().as_raw_nonzero();
+    let expected = format!("it is traced already, by process {tracer} (");
+    assert!(finished.stderr.contains(&expected), "{}", finished.stderr);
+    assert!(finished.stderr.contains("\nhelp: "), "{}", finished.stderr);
+    kill_process(first.pid(), Signal::INT).expect("it runs");
+    assert_eq!(first.finish(b"").code(), 0);
+
+    let mut child = Command::new("true").spawn().expect("it is installed");
+    let gone = child.id();
+    child.wait().expect("it is ours");
+    let finished = watch(&scratch, gone, &[]).finish(b"");
+    assert_eq!((finished.code(), finished.stdout.as_str()), (2, ""));
+    assert!(
+        finished.stderr.contains("there is none\nhelp: "),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_process_of_another_user_is_refused() {
+    need_root!();
+    let running = Running::start(Command::new("sh").args(["-c", "echo; exec sleep 100"]));
+    let watch = Watch::new(["true"]);
+    let program = watch.program().display().to_string();
+    let pid = running.pid().to_string();
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=1000",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
+    let finished = Limited::start(command.args([&program, "watch", "-p", &pid]), LIMIT).finish(b"");
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("another user"),
+        "{}",
+        finished.stderr
+    );
+}
