@@ -552,3 +552,90 @@ fn a_stopped_caller_holds_nobody_up() {
         );
     }
 }
+
+#[test]
+fn a_frozen_caller_holds_nobody_up() {
+    need_root!();
+    let attack =
+        Setting::new(Identity::Root).script("cd %W && \"$0\" frozen \"$1\"; \"$0\" opens \"$1\"");
+    attack.goes_on("frozen", Identity::Root);
+    attack.expect("moved", &[(0, 0)]);
+    attack.expect("failed", &[(0, 0)]);
+    attack.expect("ended_by", &[(9, 0)]);
+    let elapsed = attack.watched.finished.elapsed;
+    assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+    assert_eq!(
+        attack.counter("undecided"),
+        0,
+        "{}",
+        attack.story_in_short()
+    );
+}
+
+#[test]
+fn a_pid_that_is_used_again_is_not_taken_for_the_process_before() {
+    need_root!();
+    let script =
+        "cd %W && cp \"$0\" one && cp \"$0\" two && \"$0\" reuse \"$1\" && \"$0\" opens \"$1\"";
+    let attack = Setting::new(Identity::Root).script(script);
+    attack.goes_on("reuse", Identity::Root);
+    attack.expect("same_pid", &[(100, 0)]);
+    attack.expect("killed", &[(20, 0)]);
+    // Of a hundred programs every fifth opens without end, and these alternate, too.
+    for name in ["one", "two"] {
+        let seen = attack.watched.of("Seen").into_iter();
+        let count = seen
+            .filter(|alert| alert.field("proc.name") == name)
+            .count();
+        assert!(
+            count >= 5 * 40,
+            "{name}: {count}: {}",
+            attack.story_in_short()
+        );
+    }
+    let seen = attack.watched.of("Seen").into_iter();
+    let wrong =
+        seen.filter(|alert| !["one", "two", "attack"].contains(&alert.field("proc.name").as_str()));
+    assert_eq!(wrong.count(), 0, "{}", attack.story_in_short());
+}
+
+#[test]
+fn children_whose_parents_are_gone_are_seen() {
+    need_root!();
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).attack("orphans");
+        assert_eq!(attack.seen(), 25, "{}", attack.story());
+        assert_eq!(attack.counter("undecided"), 0, "{}", attack.story());
+    }
+}
+
+#[test]
+fn no_stock_rule_is_silently_false_for_a_process_that_cannot_be_read() {
+    need_root!();
+    let Some(rules) = e2e::stock_rules_file() else {
+        e2e::skip!("needs the stock rules", || Ok(String::from("no rule file")));
+    };
+    for &identity in Identity::READERS {
+        // The file is in every image, and root alone may read it: the attempt counts.
+        let watch = Watch::new(["true"])
+            .place(Place::Inside)
+            .identity(identity)
+            .rules_file(&rules);
+        let program = watch
+            .scratch()
+            .program(Fixture::compile("attack").program(), "attack");
+        let words = [&program.display().to_string(), "undumpable", "/etc/shadow"];
+        let watched = watch.command(words.map(str::to_owned)).run();
+        let attack = Attack { watched };
+        let story = attack.story();
+        let matched = attack.watched.of("Read sensitive file untrusted");
+        let told = attack.watched.of(UNDECIDED);
+        let reads_all = [Identity::Root, Identity::DockerTracing].contains(&identity);
+        assert_eq!(matched.is_empty(), !reads_all, "{identity:?}: {story}");
+        assert_eq!(told.is_empty(), reads_all, "{identity:?}: {story}");
+        assert!(
+            reads_all || attack.counter("undecided") >= 5,
+            "{identity:?}: {story}"
+        );
+    }
+}
