@@ -163,6 +163,16 @@ fn nothing_reaches_the_processes_that_watch() {
 }
 
 #[test]
+fn nothing_can_be_read_of_the_processes_that_watch() {
+    need_root!();
+    const EACCES: i64 = 13;
+    for identity in [Identity::Docker, Identity::User] {
+        let attack = Setting::new(identity).command("memory");
+        attack.expect("peek", &[(-1, EACCES); 16]);
+    }
+}
+
+#[test]
 fn a_signal_to_many_reaches_all_but_the_processes_that_watch() {
     need_root!();
     for identity in [Identity::Root, Identity::Docker, Identity::User] {

@@ -44,11 +44,13 @@ pub(super) fn capabilities() -> Support {
             Support::partial("SYS_PTRACE only: set-uid programs lose their privileges under `run`")
         }
         (false, true) => Support::partial_with_fix(
-            "SYS_ADMIN only: processes of other users cannot be read",
-            "add CAP_SYS_PTRACE",
+            "SYS_ADMIN only: processes of other users, and those that are not dumpable, cannot be read",
+            "add CAP_SYS_PTRACE if the workload changes its user or runs such programs",
         ),
-        (false, false) => Support::partial(
-            "neither, and neither is needed: processes of the same user are watched",
+        (false, false) => Support::partial_with_fix(
+            "neither, and neither is needed for processes of the same user; those of another user, \
+             or not dumpable, cannot be read: rules about them are reported as undecided",
+            "add CAP_SYS_PTRACE if the workload changes its user or runs such programs",
         ),
     }
 }
