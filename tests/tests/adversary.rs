@@ -520,6 +520,27 @@ fn pages_of_a_hundred_processes_that_do_not_come_hold_up_their_callers_alone() {
 }
 
 #[test]
+fn programs_whose_names_do_not_come_hold_up_their_callers_alone() {
+    need_root!();
+    let attack = Setting::new(Identity::Root).command("exec_crowd");
+    attack.expect("still_held", &[(20, 0)]);
+    let count = |step: &str| attack.results(step)[0].0;
+    // They spin, twenty on few processors, and get their share of these.
+    let before = count("before");
+    let held = count("during") + count("later");
+    println!(
+        "exec_crowd: opens a second before {before}, while execs are held {}",
+        held / 2
+    );
+    assert!(held > before / 25, "{}", attack.story_in_short());
+    assert!(
+        !attack.watched.of(TIMED_OUT).is_empty(),
+        "{}",
+        attack.story_in_short()
+    );
+}
+
+#[test]
 fn a_page_of_a_file_that_does_not_come_holds_up_its_caller_alone() {
     need_root!();
     held("fuse_pages", 1);

@@ -86,6 +86,19 @@ pub(crate) fn stop_after(
     stop
 }
 
+/// As [`stop_after`] for a caller that may never stop: does not wait for it.
+pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener) -> Stop {
+    let tid = call.tid.0;
+    let is_exec = Role::of(call.syscall) == Role::Exec;
+    if ptrace::seize(tid, if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 }).is_err() {
+        return Stop::Refused;
+    }
+    // As there.
+    let _ = ptrace::interrupt(tid);
+    let _ = listener.respond_continue(call.id);
+    Stop::Stuck
+}
+
 fn wait_for_stop(caller: i32, is_late: impl Fn(i32) -> bool, late: &mut LateStops) -> Stop {
     let mut patience = PATIENCE;
     loop {

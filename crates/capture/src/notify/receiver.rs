@@ -354,13 +354,18 @@ impl<J: Judge> Receiver<J> {
             shared.tracer.exec_begins(process.pid);
         }
         let mut late = LateStops::new();
-        let stop = escalation::stop_after(
-            call,
-            &shared.listener,
-            &self.seat.waiting,
-            |tid| self.abandoned.contains_key(&tid),
-            &mut late,
-        );
+        let stop = if view.decoded.refused && self.memory.is_limited() {
+            // The kernel waits for the same page.
+            escalation::stop_some_time(call, &shared.listener)
+        } else {
+            escalation::stop_after(
+                call,
+                &shared.listener,
+                &self.seat.waiting,
+                |tid| self.abandoned.contains_key(&tid),
+                &mut late,
+            )
+        };
         for (tid, status) in late {
             self.stopped_late(tid, status);
         }

@@ -164,7 +164,7 @@ impl Guard {
         let response = match action {
             Action::Make => Response::Made,
             Action::Refuse => Response::Refused,
-            Action::Relay(members, signal) => self.relay(call.tid, members, signal),
+            Action::Relay(members, signal) => self.relay(call.tid, members, signal)?,
         };
         Some(Intrusion {
             call: call.syscall.name(),
@@ -173,16 +173,18 @@ impl Guard {
         })
     }
 
-    /// The signal for all members but us. A caller that may not signal us is left to the kernel.
-    fn relay(&self, tid: Tid, members: Members, signal: i32) -> Response {
+    /// The signal for all members but us; `None` for a caller that may not signal us: the kernel
+    /// leaves us out by itself.
+    fn relay(&self, tid: Tid, members: Members, signal: i32) -> Option<Response> {
         let ours = self.ours();
         let Some(caller) = Caller::read(&self.proc, tid) else {
-            return Response::Refused;
+            return Some(Response::Refused);
         };
-        if !ours.iter().any(|pid| caller.may_signal(&self.proc, pid.0)) {
-            return Response::Made;
-        }
-        Response::Spared(group::signal(&self.proc, &caller, members, signal, &ours))
+        let may_signal = |pid: &Pid| caller.may_signal(&self.proc, pid.0);
+        ours.iter().any(may_signal).then(|| {
+            let result = group::signal(&self.proc, &caller, members, signal, &ours);
+            Response::Spared(result)
+        })
     }
 
     /// What is to be done, without doing it.
