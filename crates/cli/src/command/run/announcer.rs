@@ -14,34 +14,43 @@ use rules::{AlertValue, Priority};
 /// written in a second.
 pub(super) struct Announcer {
     dispatcher: Dispatcher,
-    /// When the cause of an undecided event was last looked for.
-    looked: Mutex<Option<Instant>>,
+    /// Of which process the cause of an undecided event was last looked for, when, and what it was.
+    looked: Mutex<Option<(Pid, Instant, String)>>,
+    /// Whether no process can make itself unreadable to this one.
+    reads_all: bool,
 }
 
-/// Causes are looked for no more often: that takes longer than all else about an event.
-const CAUSE_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a cause counts for the same process: looking for it takes longer than all else about an
+/// event.
+const CAUSE_KEPT: Duration = Duration::from_millis(100);
+const CAP_SYS_PTRACE: u8 = 19;
 
 impl Announcer {
     pub(super) fn new(dispatcher: Dispatcher) -> Self {
+        let own = sys::credential::capabilities(0);
         Self {
             dispatcher,
             looked: Mutex::default(),
+            reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
         }
     }
 
     /// Why something could not be learnt about an event.
     fn cause(&self, event: &Event<'_>) -> String {
+        let pid = event.process.pid;
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked.is_some_and(|last| last.elapsed() < CAUSE_INTERVAL) {
-            // Nobody reads it: the alert is one of too many in this second.
-            return String::new();
+        match &*looked {
+            Some((last, when, cause)) if *last == pid && when.elapsed() < CAUSE_KEPT => {
+                return cause.clone();
+            }
+            _ => {}
         }
-        *looked = Some(Instant::now());
-        drop(looked);
-        obstacle(event.tid).map_or_else(
+        let cause = obstacle(event.tid).map_or_else(
             || "its memory or its state could not be had in time".to_owned(),
             |obstacle| obstacle.to_string(),
-        )
+        );
+        *looked = Some((pid, Instant::now(), cause.clone()));
+        cause
     }
 }
 
@@ -104,10 +113,10 @@ impl Notices for Announcer {
             } else {
                 "Tollgate internal: call aimed at the watcher"
             },
-            priority: if is_about_reading {
-                Priority::Warning
-            } else {
-                Priority::Critical
+            priority: match (is_about_reading, self.reads_all) {
+                (true, true) => Priority::Notice,
+                (true, false) => Priority::Warning,
+                _ => Priority::Critical,
             },
             message: format!("{what}; {done} (call={call} pid={pid} process={comm})"),
             fields,
