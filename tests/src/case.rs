@@ -101,15 +101,17 @@ impl Act {
 }
 
 impl Case {
-    /// Runs every act in every place as every user under the rules of a file.
+    /// Runs every act in every place as every user under the rules of a file. Whether the rule was
+    /// the first to match in one of them: the one that is reported when only one is.
     ///
     /// # Panics
     /// If one of them does not do what it must.
-    pub fn check(&self, file: &PathBuf) {
+    pub fn check(&self, file: &PathBuf) -> bool {
         let rules = stock_rules(file);
         let stock = rules.iter().find(|rule| rule.name == self.rule);
         let stock = stock.unwrap_or_else(|| panic!("no rule {} in {}", self.rule, file.display()));
         let mut failures = Vec::new();
+        let mut first = false;
         for (act, must_fire) in self.acts() {
             for (turn, &place) in act.places.iter().enumerate() {
                 for &identity in act.identities_in_turn(turn, must_fire) {
@@ -123,6 +125,7 @@ impl Case {
                     } else {
                         did_not_fire(&watched, stock, act)
                     };
+                    first |= must_fire && is_first(&watched, self.rule);
                     if let Err(why) = outcome {
                         failures.push(format!(
                             "{:?} at {place:?} as {identity:?}: {why}\n{}",
@@ -140,12 +143,22 @@ impl Case {
             self.rule,
             failures.join("\n")
         );
+        first
     }
 
     fn acts(&self) -> impl Iterator<Item = (&Act, bool)> {
         let fires = self.fires.iter().map(|act| (act, true));
         fires.chain(self.near_misses.iter().map(|act| (act, false)))
     }
+}
+
+/// Whether an alert of the rule is the first one of its event.
+fn is_first(watched: &Watched, rule: &str) -> bool {
+    let event = |alert: &Alert| (alert.time.clone(), alert.fields.get("proc.name").cloned());
+    watched.of(rule).into_iter().any(|alert| {
+        let same = |other: &&Alert| event(other) == event(alert);
+        watched.alerts.iter().find(same) == Some(alert)
+    })
 }
 
 fn fired(

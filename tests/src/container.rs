@@ -17,6 +17,9 @@ pub const API_SERVER: &str = "203.0.113.10";
 /// An address in the container's network that never answers.
 pub const BLACKHOLE_ADDRESS: &str = "198.51.100.1";
 
+/// Where clouds hand out credentials; an address of the container, so that nothing leaves it.
+const METADATA_ADDRESS: &str = "169.254.169.254";
+
 /// The id that is given to the program where a test needs a known one.
 pub const CONTAINER_ID: &str = "3f2a9c81d7e4";
 
@@ -54,6 +57,7 @@ const CONNECT: &str = r#"
 ip link set lo up
 ip address add PUBLIC/32 dev lo
 ip address add API/32 dev lo
+ip address add METADATA/32 dev lo
 ip route add BLACKHOLE/32 dev lo
 echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start
 "#;
@@ -113,6 +117,7 @@ fn connect() -> String {
     CONNECT
         .replace("PUBLIC", PUBLIC_ADDRESS)
         .replace("API", API_SERVER)
+        .replace("METADATA", METADATA_ADDRESS)
         .replace("BLACKHOLE", BLACKHOLE_ADDRESS)
 }
 

@@ -98,7 +98,7 @@ impl Rootfs {
         }
         rootfs.copy_programs();
         rootfs.copy_perl();
-        for applet in ["nc", "httpd", "arping", "wget"] {
+        for applet in ["nc", "httpd", "arping", "wget", "dpkg"] {
             let link = rootfs.path().join("opt/busybox").join(applet);
             symlink("/usr/bin/busybox", link).expect("the name is new");
         }
