@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use e2e::Identity::{self, Docker, Root, User};
 use e2e::Place::{self, Below, Host, HostNetwork, Inside};
-use e2e::{Act, Case, need_root, skip};
+use e2e::{Act, Case, SENTINEL, Watch, need_root, skip};
 
 const CONTAINER: &[Place] = &[Inside, Below];
 const EVERYBODY: &[Identity] = Identity::ALL;
@@ -678,6 +678,11 @@ write_below_etc => Case {
     ],
     near_misses: &[
         act("cp", &["cp", "/etc/hosts", "%W/etc"]).at(CONTAINER),
+        act(
+            "ssh-keygen",
+            sh!("mkdir /etc/ssh; cp /bin/mv %W/ssh-keygen; echo > %W/x",
+                "%W/ssh-keygen %W/x /etc/ssh/ssh_host_rsa_key"),
+        ),
         act("ldconfig", sh!("cp /bin/cp %W/ldconfig; %W/ldconfig /etc/hosts /etc/ld.so.cache")),
     ],
 };
@@ -763,6 +768,75 @@ ssh_on_other_port => Case {
         act("ssh", &["ssh", "-o", "BatchMode=yes", "-p", "443", "203.0.113.5"]),
     ],
 };
+}
+
+/// What people and machines do every day: no default rule may alert.
+const ORDINARY: &[(&str, &str)] = &[
+    (
+        "files",
+        "ls -laR /etc > list; mkdir d; cp -a /etc/hosts list d; tar czf d.tgz d; rm -r d
+        tar xzf d.tgz; find d -type f | xargs md5sum | sort; sed -i s/a/b/ d/list; du -s d; df d
+        touch x; mv x y; ln -s y z; ln y yy; chmod 755 y; stat /etc/shadow; rm -rf d y yy z",
+    ),
+    (
+        "building",
+        "echo 'int main(void) { return 0; }' > a.c; gcc -O2 -g -o a a.c
+        printf 'b: a.c\n\tgcc -o b a.c\n' > Makefile; make -s",
+    ),
+    (
+        "git",
+        "git init -q r && cd r && git config user.email a@b && git config user.name a
+        echo 1 > f; git add .; git commit -qm one; git log --stat | cat; git gc -q
+        cd .. && git clone -q r s && cd s && git fetch -q",
+    ),
+    (
+        "keys and editors",
+        "ssh-keygen -q -t ed25519 -N '' -f key && ssh-keygen -lf key && ssh -G localhost > list
+        vim -Nu NONE -es -c 'normal ihello' -c wq text && cat text
+        bash -ic 'echo hello' && bash -lc 'echo hello'",
+    ),
+    (
+        "python",
+        "python3 -c 'import subprocess, tempfile
+subprocess.run([\"sh\", \"-c\", \"true\"]); tempfile.NamedTemporaryFile().write(b\"x\")'
+        python3 -m venv --without-pip env && env/bin/python -c 'print(1)'",
+    ),
+    (
+        "timed scripts",
+        "mkdir daily; printf '#!/bin/sh\nfind /var/log -mtime +7; date >> %W/log\n' > daily/x
+        chmod 755 daily/x; run-parts daily; ps aux; id; uptime; df; dpkg -l; dpkg-query -S /bin/ls",
+    ),
+    (
+        "other users",
+        "setpriv --reuid=1000 --regid=1000 --clear-groups true; runuser -u nobody -- true
+        su nobody -s /bin/sh -c true; sysctl kernel.core_pattern; cat /proc/sys/kernel/core_pattern",
+    ),
+];
+
+#[test]
+fn ordinary_work_is_silent() {
+    need_root!();
+    let Some(file) = e2e::default_rules() else {
+        return skip_without_file();
+    };
+    for (name, script) in ORDINARY {
+        let watched = Watch::new([
+            "sh",
+            "-c",
+            &format!("set -e; export HOME=%W; cd %W; {script}"),
+        ])
+        .rules_file(&file)
+        .rules(SENTINEL)
+        .run();
+        assert_eq!(watched.code(), 0, "{name}: {}", watched.story());
+        let (seen, alerts): (Vec<_>, Vec<_>) = watched
+            .alerts
+            .iter()
+            .partition(|alert| alert.rule == "Sentinel");
+        assert!(seen.len() > 3, "{name}: not watched\n{}", watched.story());
+        let alerts: Vec<_> = alerts.iter().map(|alert| format!("  {alert}\n")).collect();
+        assert!(alerts.is_empty(), "{name}:\n{}", alerts.concat());
+    }
 }
 
 fn skip_without_file() {
