@@ -4,10 +4,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Alert, Engine, Finished, Fixture, Limited, Scratch, Watch, need_root};
+use e2e::{
+    Alert, Engine, Finished, Fixture, Identity, Limited, Place, Scratch, Watch, Watched, need_root,
+};
 use rustix::process::{Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -326,4 +329,144 @@ fn a_process_of_another_user_is_refused() {
         "{}",
         finished.stderr
     );
+}
+
+const SHADOW: &str = "\
+- rule: Shadow
+  desc: a file with secrets
+  condition: evt.type in (open, openat) and fd.name = /etc/shadow
+  output: read process=%proc.name parent=%proc.pname user=%user.name
+  priority: DEBUG
+";
+const UNWATCHED: &str = "Tollgate internal: unwatched process";
+
+/// A watched container that lives until the file `end` appears in its work folder.
+struct Container {
+    watch: Option<Watch>,
+    limited: Option<Limited>,
+    /// Its first process, as this test sees it.
+    first: i32,
+}
+
+impl Container {
+    fn start(engine: Engine, identity: Identity) -> Self {
+        let script = "touch %W/begun; while [ ! -e %W/end ]; do sleep 0.02; done";
+        let watch = Watch::script(script)
+            .place(Place::Inside)
+            .identity(identity)
+            .engine(engine)
+            .rules(SHADOW);
+        let limited = watch.start();
+        let outer = limited.pid().as_raw_nonzero();
+        let started = Instant::now();
+        let first = loop {
+            let children = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
+            let child = children.unwrap_or_default();
+            let mut words = child.split_whitespace();
+            if let Some(first) = words.next().and_then(|pid| pid.parse().ok())
+                && Path::new(&format!("/proc/{first}/root/var/tmp/e2e/begun")).exists()
+            {
+                break first;
+            }
+            assert!(started.elapsed() < LIMIT, "it does not begin");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        Self {
+            watch: Some(watch),
+            limited: Some(limited),
+            first,
+        }
+    }
+
+    /// Runs a command inside that no process of the container has started.
+    fn enter(&self, words: &[&str]) -> Child {
+        let first = self.first.to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &first, "--pid", "--mount", "--root", "--wd", "--"]);
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command.spawn().expect("nsenter is installed")
+    }
+
+    fn finish(mut self) -> Watched {
+        let end = format!("/proc/{}/root/var/tmp/e2e/end", self.first);
+        fs::write(end, "").expect("the container runs");
+        let limited = self.limited.take().expect("it has not been finished");
+        let finished = limited.finish(b"");
+        self.watch.take().expect("as above").watched(finished)
+    }
+}
+
+#[test]
+fn who_enters_the_container_is_watched() {
+    need_root!();
+    for engine in [Engine::Notify, Engine::Ptrace] {
+        let container = Container::start(engine, Identity::Root);
+        let script = "sleep 0.1; cat /etc/shadow; (cat /etc/shadow) & wait";
+        let mut entered = container.enter(&["sh", "-c", script]);
+        assert!(entered.wait().expect("it is ours").success());
+        let watched = container.finish();
+        assert_eq!(watched.code(), 0, "{}", watched.story());
+        let alerts = watched.of("Shadow");
+        let by_cat = |alert: &&&Alert| {
+            (alert.field("proc.name"), alert.field("proc.pname")) == ("cat".into(), "sh".into())
+        };
+        let count = alerts.iter().filter(by_cat).count();
+        assert_eq!(count, 2, "{engine:?} {}", watched.story());
+        assert!(watched.of(UNWATCHED).is_empty(), "{}", watched.story());
+    }
+}
+
+#[test]
+fn who_enters_is_attached_to_within_100_ms() {
+    need_root!();
+    let container = Container::start(Engine::Notify, Identity::Root);
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        let began = Instant::now();
+        let mut entered = container.enter(&["sleep", "0.5"]);
+        let outer = entered.id();
+        let tracer = || {
+            let child = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).ok()?;
+            let status = fs::read_to_string(format!("/proc/{}/status", child.trim())).ok()?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("TracerPid:"))?;
+            line.trim()
+                .parse::<i32>()
+                .ok()
+                .filter(|tracer| *tracer != 0)
+        };
+        while tracer().is_none() {
+            assert!(
+                began.elapsed() < Duration::from_millis(400),
+                "it is not traced"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fastest = fastest.min(began.elapsed());
+        assert!(entered.wait().expect("it is ours").success());
+    }
+    println!("attached to after {fastest:?}");
+    assert!(fastest < Duration::from_millis(100), "{fastest:?}");
+    assert_eq!(container.finish().code(), 0);
+}
+
+#[test]
+fn who_enters_and_may_not_be_traced_is_announced() {
+    need_root!();
+    for engine in [Engine::Notify, Engine::Ptrace] {
+        // It has capabilities that the agent lacks.
+        let container = Container::start(engine, Identity::Docker);
+        let mut entered = container.enter(&["sleep", "0.3"]);
+        assert!(entered.wait().expect("it is ours").success());
+        let watched = container.finish();
+        let alerts = watched.of(UNWATCHED);
+        // On a busy machine it is still on its way to its program.
+        let name = |alert: &&Alert| alert.field("proc.name").replace("nsenter", "sleep");
+        let names: Vec<_> = alerts.iter().map(name).collect();
+        assert_eq!(names, ["sleep"], "{engine:?} {}", watched.story());
+    }
 }

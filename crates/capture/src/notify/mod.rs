@@ -98,8 +98,8 @@ pub trait Notices: Send + Sync {
     /// The file system could not tell of all opens.
     fn tripwire_overflowed(&self) {}
     /// A process that ought to be watched cannot be.
-    fn unwatched(&self, pid: Pid) {
-        let _ = pid;
+    fn unwatched(&self, pid: Pid, name: &str, why: &str) {
+        let _ = (pid, name, why);
     }
 }
 
@@ -233,6 +233,11 @@ impl<J: Judge + 'static> Supervisor<J> {
     /// Of an engine that has been started already.
     pub(crate) fn assemble(shared: Arc<Shared<J>>, watchdog: JoinHandle<()>) -> Self {
         Self { shared, watchdog }
+    }
+
+    /// What all threads share, for those that join them.
+    pub(crate) fn shared(&self) -> Arc<Shared<J>> {
+        Arc::clone(&self.shared)
     }
 
     /// The totals so far.

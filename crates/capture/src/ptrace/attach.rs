@@ -140,7 +140,13 @@ impl<J: Judge> Engine<J> {
                     Ok(()) => parents.push(child),
                     Err(error) if error.hindrance == Hindrance::Gone => {}
                     // One that may not be traced does not hide the others.
-                    Err(_) => self.worker.shared.notices.unwatched(child),
+                    Err(error) => {
+                        let name = std::fs::read_to_string(format!("/proc/{}/comm", child.0));
+                        let name = name.unwrap_or_default();
+                        let why = error.hindrance.to_string();
+                        let notices = &self.worker.shared.notices;
+                        notices.unwatched(child, name.trim_end(), &why);
+                    }
                 }
             }
         }
@@ -150,6 +156,10 @@ impl<J: Judge> Engine<J> {
     /// Attaches to all threads. One that can be traced decides that the process can.
     fn attach_process(&mut self, pid: Pid) -> Result<(), AttachError> {
         let shared = Arc::clone(&self.worker.shared);
+        if self.tracees.contains_key(&Tid(pid.0)) {
+            // With all its threads: it was attached to, or born to a process that was.
+            return Ok(());
+        }
         let mut outcome = Err(AttachError::gone(pid));
         for _ in 0..ROUNDS {
             let threads = shared.tree.census.threads(pid);

@@ -47,15 +47,42 @@ pub(super) fn start<J: Judge + 'static>(
         })
 }
 
+/// As [`start`], for a tracer beside an engine that goes on after it.
+pub(super) fn start_beside<J: Judge + 'static>(
+    shared: Arc<Shared<J>>,
+    post: Arc<Post>,
+    tracer: JoinHandle<()>,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name("guard".to_owned())
+        .spawn(move || keep_going(&shared, None, &post, tracer))
+}
+
 fn watch<J: Judge>(shared: &Shared<J>, inbox: &Inbox, post: &Post, tracer: JoinHandle<()>) {
+    keep_going(shared, Some(inbox), post, tracer);
+    shared.end();
+    shared.pulse.tick(&shared.counters.snapshot());
+}
+
+/// `inbox`: where the tracer is told to let go when somebody else takes over.
+fn keep_going<J: Judge>(
+    shared: &Shared<J>,
+    mut inbox: Option<&Inbox>,
+    post: &Post,
+    tracer: JoinHandle<()>,
+) {
     let mut stuck_for = Duration::ZERO;
     let mut since = None;
-    let mut has_asked = false;
     while !tracer.is_finished() {
-        shared.wait_for_end(TICK);
+        if shared.has_ended() {
+            std::thread::sleep(TICK);
+        } else {
+            shared.wait_for_end(TICK);
+        }
         shared.pulse.tick(&shared.counters.snapshot());
-        if shared.is_handing_over() && !has_asked {
-            has_asked = true;
+        if shared.is_handing_over()
+            && let Some(inbox) = inbox.take()
+        {
             inbox.ask(Request::Leave);
         }
         let inside = post.reading.inside();
@@ -76,6 +103,4 @@ fn watch<J: Judge>(shared: &Shared<J>, inbox: &Inbox, post: &Post, tracer: JoinH
     }
     // A panic of the tracer's has been printed by the panic hook already.
     let _ = tracer.join();
-    shared.end();
-    shared.pulse.tick(&shared.counters.snapshot());
 }

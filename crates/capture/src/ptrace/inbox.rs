@@ -55,7 +55,14 @@ impl Inbox {
     /// Asks for something and sees to it that the tracer takes notice. A tracer that has ended
     /// drops the request.
     pub(super) fn ask(&self, request: Request) {
+        self.ask_sleeping(request, || ());
+    }
+
+    /// As [`Inbox::ask`], for a tracer that sleeps while it has nothing to trace: `wake` is called
+    /// when the request is there to be found.
+    pub(super) fn ask_sleeping(&self, request: Request, wake: impl FnOnce()) {
         self.requests().push_back(request);
+        wake();
         let mut requests = self.requests();
         while !requests.is_empty() && !self.has_left.load(Ordering::Acquire) {
             let tracer = self.thread.load(Ordering::Acquire);

@@ -44,7 +44,7 @@ impl<J: Judge> Engine<J> {
         }
         let role = Role::of(call.syscall);
         let is_state = shared.verifier.concerns(call.syscall);
-        if role == Role::Plain && !shared.is_judged(call) && !is_state {
+        if role == Role::Plain && !self.is_judged(call) && !is_state {
             Counters::add(&counters.unjudged);
             return Look::GoOn;
         }
@@ -94,7 +94,7 @@ impl<J: Judge> Engine<J> {
             if let Some(look) = self.note_state(&view, &process) {
                 return look;
             }
-            if !shared.is_judged(call) {
+            if !self.is_judged(call) {
                 Counters::add(&counters.unjudged);
                 return Look::GoOn;
             }
@@ -117,6 +117,13 @@ impl<J: Judge> Engine<J> {
                 Look::GoOn
             }
         }
+    }
+
+    /// Whether a rule asks for the call. Beside the engine `notify`, which keeps track of descriptors
+    /// 0..2 instead, plain `dup` is not among those of the plan.
+    fn is_judged(&self, call: &Call) -> bool {
+        let shared = &self.worker.shared;
+        shared.is_judged(call) || (shared.watch_stdio && call.syscall == abi::Syscall::DUP)
     }
 
     /// Keeps track of who shares memory, and who asks for a ring, which may be refused.

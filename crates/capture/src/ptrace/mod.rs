@@ -26,6 +26,7 @@ mod engine;
 mod guard;
 mod inbox;
 mod look;
+mod sentry;
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -41,6 +42,7 @@ use crate::notify::{Parts, Pulse, Shared, Supervisor, watchdog};
 pub use attach::{AttachError, Hindrance};
 use engine::Engine;
 use inbox::Inbox;
+pub use sentry::watch_entries;
 
 /// Tells stops of our filter from those of another one.
 const MARK: u16 = 0x7467;

@@ -79,6 +79,22 @@ impl Notices for Announcer {
         });
     }
 
+    fn unwatched(&self, pid: Pid, name: &str, why: &str) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: unwatched process",
+            priority: Priority::Critical,
+            message: format!(
+                "a process that ought to be watched is not: {why} (pid={} process={name})",
+                pid.0
+            ),
+            fields: vec![
+                ("proc.name", AlertValue::Text(name.to_owned())),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+                ("tollgate.cause", AlertValue::Text(why.to_owned())),
+            ],
+        });
+    }
+
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
         let Intrusion {
             call,

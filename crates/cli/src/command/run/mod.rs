@@ -119,10 +119,12 @@ fn blueprint(args: Run, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Blu
     let stats = stats.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
     })?;
+    let installed = rules.installed.clone();
     Ok(Blueprint {
         rules,
         verify,
         program,
+        entered: compile(&installed, Mechanism::Tracer { filtered: true }, &config)?,
         sink,
         outputs: outputs(&config, args.quiet)?,
         stats,

@@ -80,6 +80,8 @@ pub(super) struct Blueprint {
     pub(super) verify: VerifyOptions,
     /// What the plan was compiled to.
     pub(super) program: FilterProgram,
+    /// The same for processes that enter the container.
+    pub(super) entered: FilterProgram,
     pub(super) sink: DeferredSink,
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
@@ -141,6 +143,7 @@ impl Blueprint {
             Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
         };
         let is_traced = traced.is_some();
+        let watches_entries = !matches!(traced, Some(ptrace::Target::Running(_)));
         let parts = Parts {
             listener,
             installed: engine_plan(is_traced, self.rules.installed.clone()),
@@ -161,6 +164,10 @@ impl Blueprint {
             Some(target) => ptrace::start(parts, pulse, self.program, target)
                 .context("cannot start the engine ptrace"),
         }?;
+        if watches_entries {
+            ptrace::watch_entries(&supervisor, self.entered)
+                .context("cannot look for processes that enter")?;
+        }
         let matched = Arc::new(Matched::new(supervisor.rulings()));
         let reloader = Reloader {
             config: self.config,
