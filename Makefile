@@ -8,13 +8,13 @@ STATIC    = $(TARGET)/$(HOST)/release/tollgate
 
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
-test test-all test-guest test-kernels bless: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-all test-guest test-kernels test-engines bless: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-all test-guest test-kernels check bless bench-smoke static
+.PHONY: help build demo test test-all test-guest test-kernels test-engines check bless bench-smoke static
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,7 +29,7 @@ demo: build ## show live alerts from real programs
 test: build ## run every test but the slow ones
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-test-all: build static test-kernels ## run every test: real package managers, another kernel too
+test-all: build static test-kernels test-engines ## run every test: real package managers, another kernel too
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
@@ -38,6 +38,11 @@ test-guest: build ## run the tests that need another kernel, in an emulated mach
 test-kernels: build ## fire every stock rule as on older kernels
 	for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \
 	    $(CARGO) test --locked --package e2e --test stock_rules || exit; done
+
+test-engines: build ## run the tests of events, transparency and stock rules under the engine ptrace
+	TOLLGATE_TEST_ENGINE=every-call $(CARGO) test --locked --package e2e --test oracle
+	TOLLGATE_TEST_ENGINE=ptrace $(CARGO) test --locked --package e2e --no-fail-fast \
+	    --test oracle --test transparency --test stock_rules
 
 check: ## formatting, lints, API docs, and what xtask checks
 	$(CARGO) fmt --all --check

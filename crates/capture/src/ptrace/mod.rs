@@ -19,7 +19,7 @@
 //! - Nobody can take over from a tracer. If it dies, a command that it started is killed
 //!   (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
 //! - The tracer reads the caller's memory itself and cannot be replaced while a page does not come.
-//!   A process that holds it up for [`guard::PATIENCE`] is killed, and that is announced.
+//!   A process that holds it up for a second is killed, and that is announced.
 
 mod attach;
 mod engine;
