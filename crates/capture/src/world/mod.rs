@@ -10,6 +10,7 @@
 //! is unknown, never missing.
 
 mod addresses;
+mod descriptors;
 mod executable;
 mod writable;
 
@@ -405,6 +406,14 @@ impl World for LiveWorld {
 
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<DescriptorKind> {
         found(sockets::kind(&self.proc, tid.0, number, &self.deadline))
+    }
+
+    fn open_descriptors<'a>(&self, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
+        descriptors::numbers(tid, arena)
+    }
+
+    fn descriptor_name<'a>(&self, tid: Tid, number: i32, arena: &'a Bump) -> Lookup<&'a [u8]> {
+        descriptors::name(&self.proc, tid, number, &self.deadline, arena)
     }
 
     fn host_name(&self) -> &str {

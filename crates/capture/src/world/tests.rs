@@ -369,3 +369,27 @@ fn writability_follows_the_permission_check() {
     }
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn open_descriptors_are_listed_and_named() {
+    let world = world();
+    let arena = Bump::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = std::net::TcpStream::connect(address).unwrap();
+    let own = client.local_addr().unwrap();
+    let file = std::fs::File::open("/etc/passwd").unwrap();
+    let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get());
+    let number = |fd: &dyn std::os::fd::AsRawFd| fd.as_raw_fd();
+    let name = |number: i32| match world.descriptor_name(tid, number, &arena) {
+        Lookup::Found(name) => String::from_utf8_lossy(name).into_owned(),
+        other => format!("{other:?}"),
+    };
+    assert_eq!(name(number(&file)), "/etc/passwd");
+    assert_eq!(name(number(&client)), format!("{own}->{address}"));
+    assert_eq!(name(9999), "Missing");
+    let Lookup::Found(numbers) = world.open_descriptors(tid, &arena) else {
+        panic!("a list")
+    };
+    assert!(numbers.contains(&number(&file)) && numbers.contains(&number(&client)));
+}

@@ -1,0 +1,73 @@
+//! Open descriptors of a thread, as rules name them.
+
+use bumpalo::Bump;
+use bumpalo::collections::Vec;
+use event::{DescriptorKind, Endpoint, Known, Lookup, Name, Role, Socket, Tid};
+use std::io::Write;
+
+use crate::deadline::Deadline;
+use crate::procfs::{Proc, ProcError};
+use crate::sockets;
+
+/// Most descriptors that are listed; a process with more tells by the first ones what it is.
+const LIMIT: usize = 4096;
+
+/// Numbers of the open descriptors. The list is made from kernel memory.
+pub(super) fn numbers(tid: Tid, arena: &Bump) -> Lookup<&[i32]> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", tid.0)) else {
+        return Lookup::Unknown;
+    };
+    let numbers = entries
+        .take(LIMIT)
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Lookup::Found(Vec::from_iter_in(numbers, arena).into_bump_slice())
+}
+
+/// Name of an open descriptor: a path, or the ends of a connection as in `fd.name`.
+pub(super) fn name<'a>(
+    proc: &Proc,
+    tid: Tid,
+    number: i32,
+    deadline: &Deadline,
+    arena: &'a Bump,
+) -> Lookup<&'a [u8]> {
+    let found = proc
+        .status(tid.0)
+        .and_then(|status| sockets::resolve(proc, status.tgid, tid.0, number, deadline));
+    let found = match found {
+        Ok(found) => found,
+        // The thread, which waits for an answer, is there; so it is the descriptor that is not.
+        Err(ProcError::Gone { file: "fd", .. }) => return Lookup::Missing,
+        Err(_) => return Lookup::Unknown,
+    };
+    let descriptor = found.as_descriptor(number.into());
+    let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
+        (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket), _) => {
+            connection(&socket, arena)
+        }
+        (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
+            &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
+        }
+        (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),
+        _ => return Lookup::Missing,
+    };
+    Lookup::Found(name)
+}
+
+fn connection<'a>(socket: &Socket<'_>, arena: &'a Bump) -> &'a [u8] {
+    let (from, to) = match socket.role {
+        Role::Server => (socket.remote, socket.local),
+        Role::Client | Role::Unknown => (socket.local, socket.remote),
+    };
+    let known = |end: Known<Endpoint>| match end {
+        Known::Yes(end) => Some(end),
+        Known::NotYet | Known::Never => None,
+    };
+    let mut name = std::vec::Vec::new();
+    for end in [from, to].into_iter().filter_map(known) {
+        let arrow = if name.is_empty() { "" } else { "->" };
+        // A vector takes everything.
+        let _ = write!(name, "{arrow}{}:{}", end.ip, end.port);
+    }
+    arena.alloc_slice_copy(&name)
+}
