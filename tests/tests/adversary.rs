@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use e2e::{Fixture, Identity, Place, Watch, Watched, need_root};
+use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root};
 
 /// Opens of the file that every attack takes.
 const SEEN: &str = "\
@@ -340,9 +340,13 @@ fn filters_of_its_own_hide_nothing() {
         attack.expect("handled", &[(1, 0)]);
         attack.expect("refused", &[(-1, 13)]);
         let made: i64 = attack.results("opens").iter().map(|(count, _)| count).sum();
-        assert_eq!(made, 405, "{}", attack.story());
+        // Under a tracer, as unwatched, what its own filter wants traced fails with ENOSYS.
+        let is_traced = Engine::under_test().traces();
+        let expected = if is_traced { 105 } else { 405 };
+        assert_eq!(made, expected, "{}", attack.story());
         // Those that its filter refused were not made.
-        assert_eq!(attack.seen(), 405, "{}", attack.story());
+        assert!(attack.seen() >= 405, "{}", attack.story());
+        assert!(is_traced || attack.seen() == 405, "{}", attack.story());
     }
 }
 
