@@ -8,11 +8,8 @@ use event::Judge;
 use sys::time::{Clock, now_ns};
 
 use super::Shared;
+use super::worker::Worker;
 use crate::tripwire::{Found, Tripwire};
-
-/// How long a process that could open files past the engine is remembered: it may have ended when
-/// the file system tells.
-const MEMORY_NS: u64 = 1_000_000_000;
 
 /// Starts the thread, if there is a tripwire. It ends with the engine.
 pub(crate) fn start<J: Judge + 'static>(
@@ -26,27 +23,33 @@ pub(crate) fn start<J: Judge + 'static>(
         .name("tripwire".to_owned())
         .spawn(move || {
             if let Some(tripwire) = &shared.tripwire {
-                follow(&shared, tripwire);
+                let mut rules = Worker::new(Arc::clone(&shared));
+                follow(&shared, tripwire, &mut rules);
             }
         })
         .map(Some)
 }
 
-fn follow<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire) {
+fn follow<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut Worker<J>) {
     let is_alone = shared.tree.is_whole_namespace();
-    let mut evaded_until = 0;
     loop {
         tripwire.wait();
         let last = shared.has_ended();
         let now = now_ns(Clock::Monotonic);
-        if shared.verifier.may_be_evaded() {
-            evaded_until = now + MEMORY_NS;
-        }
-        let found = tripwire.look(last);
+        let mut found = tripwire.look(last);
+        // A folder is watched for what rules want to know of any file in it; they leave out some.
+        let mut matters =
+            |path: &[u8]| [false, true].map(|writes| rules.is_sensitive(path, writes));
+        found.unseen.retain(|path| matters(path).contains(&true));
         if found.is_suspicious && shared.verifier.is_active() {
             shared.verifier.alarm(now);
         }
-        account(shared, tripwire, &found, is_alone || now < evaded_until);
+        account(
+            shared,
+            tripwire,
+            &found,
+            is_alone || shared.verifier.has_rings(),
+        );
         if last {
             return;
         }

@@ -204,9 +204,10 @@ impl Verifier {
         self.rings.store(true, Ordering::Release);
     }
 
-    /// Whether any process of the workload may open a file past the engine.
-    pub(crate) fn may_be_evaded(&self) -> bool {
-        self.is_active() || self.rings.load(Ordering::Acquire)
+    /// Whether a process of the workload was given a ring, through which it opens files past the
+    /// engine.
+    pub(crate) fn has_rings(&self) -> bool {
+        self.rings.load(Ordering::Acquire)
     }
 
     /// Whether the call says who is racy.

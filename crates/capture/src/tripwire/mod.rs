@@ -241,7 +241,9 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
                 writes: below.writes && !control.writes,
             },
         };
-        let is_wanted = target.itself.is_any() || target.below.is_any();
+        // `/.` is how rules write the beginning of a name, not the root.
+        let is_plain = normal(path) == path;
+        let is_wanted = is_plain && (target.itself.is_any() || target.below.is_any());
         if is_wanted && !path.is_empty() && !targets.contains(&target) {
             targets.push(target);
         }
