@@ -238,6 +238,22 @@ pub fn install_filter(program: &[SockFilter], flags: FilterFlags) -> Result<Opti
     Ok(Some(unsafe { own(result) }))
 }
 
+/// Whether the kernel knows these flags, found out without loading anything.
+#[must_use]
+pub fn flags_available(flags: FilterFlags) -> bool {
+    // SAFETY: the kernel looks at the flags first and then fails to read a filter at null.
+    let result = unsafe {
+        syscall!(
+            "seccomp(SET_MODE_FILTER)",
+            libc::SYS_seccomp,
+            SET_MODE_FILTER,
+            flags.0,
+            0_usize
+        )
+    };
+    result.is_err_and(|error| error.is(libc::EFAULT))
+}
+
 /// Whether the kernel knows an action such as [`SECCOMP_RET_USER_NOTIF`].
 ///
 /// # Errors

@@ -83,6 +83,8 @@ counters! {
     intrusions,
     /// Failed answers to the kernel that were not explained by the caller's end.
     answer_errors,
+    /// Calls that a signal withdrew while they were looked at, and that came again (before 5.19).
+    withdrawn,
     /// Processes whose memory somebody else could write from some moment on.
     racy_processes,
     /// Calls of such processes that were compared with what the kernel did.

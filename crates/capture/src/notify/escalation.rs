@@ -14,6 +14,7 @@ use sys::ptrace;
 use sys::wait::{self, Status};
 
 use super::call::Call;
+use crate::live::census::Census;
 use super::worker::Role;
 use crate::memory::Gauge;
 
@@ -32,6 +33,9 @@ pub(crate) enum Stop {
     },
     /// The call sleeps and has been undone; it comes again when the caller is released.
     Sleeps(Held),
+    /// A signal had taken the caller out of the call before it was let go (Linux before 5.19); it
+    /// makes it again when its handler has run.
+    Withdrawn(Held),
     /// The caller may not be traced, or is traced already. It is still parked.
     Refused,
     /// The caller ended.
@@ -81,7 +85,7 @@ pub(crate) fn stop_after(
     // An answer that finds nobody means that the caller was killed, which the wait reports too.
     let _ = listener.respond_continue(call.id);
     gauge.enter();
-    let stop = wait_for_stop(tid, is_late, late);
+    let stop = wait_for_stop(call, is_late, late);
     gauge.leave();
     stop
 }
@@ -99,14 +103,15 @@ pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener) -> S
     Stop::Stuck
 }
 
-fn wait_for_stop(caller: i32, is_late: impl Fn(i32) -> bool, late: &mut LateStops) -> Stop {
+fn wait_for_stop(call: &Call, is_late: impl Fn(i32) -> bool, late: &mut LateStops) -> Stop {
+    let caller = call.tid.0;
     let mut patience = PATIENCE;
     loop {
         // Any tracee of this thread, not just the caller by its id: see `Held::tid`.
         match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
             Ok(Some((tid, status))) if tid != caller && is_late(tid) => late.push((tid, status)),
             Ok(Some((tid, status))) if tid != caller && status.is_end() && forget_dying(tid) => {}
-            Ok(Some((tid, status))) => return stopped_at(tid, status),
+            Ok(Some((tid, status))) => return stopped_at(tid, status, Some(call)),
             // The watchdog's signal. A caller that only waits for a processor will stop.
             // One that waits for a page of its own, and is interrupted, runs as well, for ever.
             Err(error) if error.is(EINTR) && patience > 0 && is_runnable(caller) => patience -= 1,
@@ -125,8 +130,8 @@ fn is_runnable(tid: i32) -> bool {
     crate::procfs::parse_stat(&stat).is_some_and(|stat| stat.state == b'R')
 }
 
-/// What a stop after a call says.
-pub(crate) fn stopped_at(tid: i32, status: Status) -> Stop {
+/// What a stop after a call says; without the call, what was asked of it is not known any more.
+pub(crate) fn stopped_at(tid: i32, status: Status, call: Option<&Call>) -> Stop {
     if status.is_end() {
         return Stop::Gone;
     }
@@ -147,11 +152,26 @@ pub(crate) fn stopped_at(tid: i32, status: Status) -> Stop {
         release(tid, held.signal);
         return Stop::Gone;
     };
+    if call.is_some_and(|call| !is_at(call, &registers)) {
+        return Stop::Withdrawn(held);
+    }
     let result = registers.result();
     if RESTART_CODES.contains(&result) || is_own_interruption(tid, &mut registers) {
         return Stop::Sleeps(held);
     }
     Stop::Returned { result, held }
+}
+
+/// Whether a stopped thread has just come out of the call, with nothing of its own run since.
+pub(crate) fn is_at(call: &Call, registers: &ptrace::Registers) -> bool {
+    registers.instruction_pointer() == call.ip && registers.syscall_number() != u64::MAX
+}
+
+/// Whether one of this program's own threads traces the thread, which is a matter of moments.
+pub(crate) fn is_traced_here(tid: event::Tid, census: &Census) -> bool {
+    census.tracer(tid).is_some_and(|tracer| {
+        std::path::Path::new(&format!("/proc/self/task/{}", tracer.0)).exists()
+    })
 }
 
 /// Whether a call that does not restart (a connect with a time limit) failed only because of the

@@ -25,6 +25,7 @@ mod wake_up;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -34,7 +35,8 @@ use arc_swap::ArcSwap;
 use event::{
     Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
 };
-use sys::notify::{Listener, Notification};
+use sys::notify::{Delivery, Listener, Notification};
+use sys::seccomp::{FilterFlags, flags_available};
 use sys::signal::{SignalSet, SignalStream};
 
 use crate::live::call::Call;
@@ -291,6 +293,11 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) privileges: privileges::Privileges,
     pub(crate) guard: Guard,
     pub(crate) unreadable: Unreadable,
+    /// A signal cannot take a caller out of a call that was received (Linux 5.19).
+    pub(crate) waits_killable: bool,
+    /// Calls that were concluded and come again.
+    repeated: Mutex<HashMap<Tid, Call>>,
+    expects_repeated: AtomicBool,
     pub(crate) verifier: Verifier,
     pub(crate) tripwire: Option<Tripwire>,
     pub(crate) stuck: stuck::Stuck,
@@ -324,6 +331,11 @@ impl<J: Judge> Shared<J> {
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
             unreadable: Unreadable::default(),
+            repeated: Mutex::default(),
+            expects_repeated: AtomicBool::new(false),
+            waits_killable: flags_available(
+                FilterFlags::NEW_LISTENER.union(FilterFlags::WAIT_KILLABLE_RECV),
+            ),
             verifier: Verifier::new(parts.verify),
             tripwire: None,
             stuck: stuck::Stuck::default(),
@@ -341,12 +353,36 @@ impl<J: Judge> Shared<J> {
         })
     }
 
-    /// Lets a parked call go on.
-    pub(crate) fn answer(&self, id: u64) {
+    /// Lets a parked call go on. False: nobody waits for the answer.
+    pub(crate) fn answer(&self, id: u64) -> bool {
         // A caller that is gone was killed, or the call was withdrawn by a freeze and comes again.
-        if self.listener.respond_continue(id).is_err() {
-            Counters::add(&self.counters.answer_errors);
+        match self.listener.respond_continue(id) {
+            Ok(delivery) => delivery == Delivery::Delivered,
+            Err(_) => {
+                Counters::add(&self.counters.answer_errors);
+                false
+            }
         }
+    }
+
+    /// A call was concluded, and a signal had taken its caller out of it meanwhile (before 5.19).
+    pub(crate) fn expect_repeated(&self, call: &Call) {
+        let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+        repeated.insert(call.tid, *call);
+        self.expects_repeated.store(true, Ordering::Release);
+    }
+
+    /// Whether a call is such a one, made again. Whatever its thread does first ends the wait.
+    pub(crate) fn is_repeated(&self, call: &Call) -> bool {
+        if !self.expects_repeated.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = repeated.remove(&call.tid);
+        self.expects_repeated
+            .store(!repeated.is_empty(), Ordering::Release);
+        let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
+        first.is_some_and(|first| key(&first) == key(call))
     }
 
     /// Whether a rule asks for the call; the floor and state keeping do not count.

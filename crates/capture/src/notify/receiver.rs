@@ -30,6 +30,11 @@ use crate::memory::{Access, Memory};
 const ARENA_KEEP: usize = 256 * 1024;
 /// How long a receiver waits for calls while it has callers that did not stop in time.
 const ABANDONED_POLL: Duration = Duration::from_millis(10);
+/// How often a caller is seized that another of our threads still holds, and the pause between.
+const SEIZE_TRIES: u32 = 500;
+/// How often in vain while none of our threads holds it.
+const IDLE_TRIES: u32 = 2;
+const SEIZE_PAUSE: Duration = Duration::from_micros(100);
 /// A call that came within this time of the last answer was waiting already.
 const WAITING_NS: u64 = 900;
 
@@ -136,6 +141,11 @@ impl<J: Judge> Receiver<J> {
             return;
         };
         if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
+            return;
+        }
+        if shared.is_repeated(&call) {
+            Counters::add(&counters.withdrawn);
+            shared.answer(call.id);
             return;
         }
         if Guard::concerns(call.syscall) && self.is_intrusion(&call) {
@@ -338,7 +348,9 @@ impl<J: Judge> Receiver<J> {
         }
         self.worker.conclude(view, Stage::Entry, process);
         Counters::add(&shared.counters.concluded_at_entry);
-        shared.answer(view.call.id);
+        if !shared.answer(view.call.id) && !shared.waits_killable {
+            shared.expect_repeated(view.call);
+        }
     }
 
     fn escalate(&mut self, view: &View<'_>, process: &Arc<Process>) {
@@ -353,22 +365,12 @@ impl<J: Judge> Receiver<J> {
         if is_exec {
             shared.tracer.exec_begins(process.pid);
         }
-        let mut late = LateStops::new();
         let stop = if view.decoded.refused && self.memory.is_limited() {
             // The kernel waits for the same page.
             escalation::stop_some_time(call, &shared.listener)
         } else {
-            escalation::stop_after(
-                call,
-                &shared.listener,
-                &self.seat.waiting,
-                |tid| self.abandoned.contains_key(&tid),
-                &mut late,
-            )
+            self.stop_after(call)
         };
-        for (tid, status) in late {
-            self.stopped_late(tid, status);
-        }
         match stop {
             Stop::Returned { result, held } => {
                 Counters::add(&counters.escalated);
@@ -376,6 +378,10 @@ impl<J: Judge> Receiver<J> {
                 escalation::release(held.tid, held.signal);
             }
             Stop::Sleeps(held) => {
+                if is_exec {
+                    // Undone: until it is made again its process may be attached to.
+                    shared.tracer.exec_returned(process.pid, false);
+                }
                 // Before the caller can make the call again.
                 shared.tracer.expect_again(Followed::new(
                     call,
@@ -383,6 +389,13 @@ impl<J: Judge> Receiver<J> {
                     &view.decoded,
                     process,
                 ));
+                escalation::release(held.tid, held.signal);
+            }
+            Stop::Withdrawn(held) => {
+                Counters::add(&counters.withdrawn);
+                if is_exec {
+                    shared.tracer.exec_returned(process.pid, false);
+                }
                 escalation::release(held.tid, held.signal);
             }
             Stop::Refused => {
@@ -406,6 +419,42 @@ impl<J: Judge> Receiver<J> {
                 self.seat.set_has_abandoned(true);
             }
         }
+    }
+
+    /// Stops the caller after its call. On Linux before 5.19 another of our threads may just be
+    /// letting go of it: a signal had taken it out of the call that was looked at there.
+    fn stop_after(&mut self, call: &Call) -> Stop {
+        let shared = Arc::clone(&self.worker.shared);
+        let mut idle = 0;
+        for _ in 0..SEIZE_TRIES {
+            let mut late = LateStops::new();
+            let stop = escalation::stop_after(
+                call,
+                &shared.listener,
+                &self.seat.waiting,
+                |tid| self.abandoned.contains_key(&tid),
+                &mut late,
+            );
+            for (tid, status) in late {
+                self.stopped_late(tid, status);
+            }
+            let is_final = stop != Stop::Refused
+                || shared.waits_killable
+                || shared.tracer.holds(call.tid);
+            if is_final {
+                return stop;
+            }
+            let is_held = escalation::is_traced_here(call.tid, &shared.tree.census);
+            idle = if is_held { 0 } else { idle + 1 };
+            if idle > IDLE_TRIES {
+                return stop;
+            }
+            std::thread::sleep(SEIZE_PAUSE);
+            if !shared.listener.is_valid(call.id).unwrap_or(false) {
+                return Stop::Gone;
+            }
+        }
+        Stop::Refused
     }
 
     /// The result cannot be learnt: says so if another program traces the caller.
@@ -521,17 +570,24 @@ impl<J: Judge> Receiver<J> {
     fn stopped_late(&mut self, tid: i32, status: sys::wait::Status) {
         let shared = Arc::clone(&self.worker.shared);
         let followed = self.abandoned.remove(&tid);
-        match (escalation::stopped_at(tid, status), followed) {
+        let call = followed.as_ref().map(|followed| &followed.call);
+        match (escalation::stopped_at(tid, status, call), followed) {
             (Stop::Returned { result, held }, Some(followed)) => {
                 Counters::add(&shared.counters.followed);
                 followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
                 escalation::release(held.tid, held.signal);
             }
             (Stop::Sleeps(held), Some(followed)) => {
+                shared.tracer.exec_returned(followed.process.pid, false);
                 shared.tracer.expect_again(followed);
                 escalation::release(held.tid, held.signal);
             }
-            (Stop::Returned { held, .. } | Stop::Sleeps(held), None) => {
+            (Stop::Withdrawn(held), Some(followed)) => {
+                Counters::add(&shared.counters.withdrawn);
+                shared.tracer.exec_returned(followed.process.pid, false);
+                escalation::release(held.tid, held.signal);
+            }
+            (Stop::Returned { held, .. } | Stop::Sleeps(held) | Stop::Withdrawn(held), None) => {
                 escalation::release(held.tid, held.signal);
             }
             (_, Some(followed)) => {

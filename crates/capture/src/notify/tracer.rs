@@ -24,7 +24,7 @@ use super::Shared;
 use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded, OwnedDecoded};
-use super::escalation::{RESTART_CODES, is_own_interruption, release};
+use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
 use super::worker::{Role, Worker};
 use crate::memory::{Gauge, Memory};
 
@@ -57,6 +57,22 @@ impl Followed {
     pub(crate) fn is_again(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> bool {
         let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
         key(&self.call) == key(call) && self.decoded.has_arguments_of(&decode())
+    }
+
+    /// Whether what a thread entered is this call.
+    fn is_entered(&self, entered: Option<(u32, u64, [u64; 6])>) -> bool {
+        let Some((audit, number, args)) = entered else {
+            // Seized inside it.
+            return true;
+        };
+        let number = u32::try_from(number).ok();
+        let decoded = number.and_then(|number| abi::arch::decode(audit, number));
+        match decoded {
+            // Its arguments are in memory.
+            Some((_, Some(abi::Syscall::SOCKETCALL))) => true,
+            Some((_, Some(syscall))) => syscall == self.call.syscall && args == self.call.args,
+            _ => false,
+        }
     }
 
     /// Concludes it.
@@ -220,6 +236,11 @@ impl TracerHandle {
         }
     }
 
+    /// Whether the thread is the tracer's.
+    pub(crate) fn holds(&self, tid: Tid) -> bool {
+        self.is_active() && self.state().traced.contains_key(&tid)
+    }
+
     /// Whether the process is watched already.
     pub(crate) fn watches(&self, pid: Pid) -> bool {
         self.is_active()
@@ -350,6 +371,10 @@ impl<J: Judge> Tracer<J> {
 
     fn begin(&mut self, request: Request) {
         match request {
+            Request::Follow { id, .. } if !self.shared().listener.is_valid(id).unwrap_or(false) => {
+                // A signal has taken the caller out of it; it comes again as a new call.
+                Counters::add(&self.shared().counters.withdrawn);
+            }
             Request::Follow { followed, id } => {
                 let (tid, pid) = (followed.call.tid, followed.process.pid);
                 if !self.seize(tid, pid, Wish::Result(Box::new(followed.clone()))) {
@@ -426,11 +451,20 @@ impl<J: Judge> Tracer<J> {
     /// Attaches, but not while an exec in the process is in flight; see [`TracerHandle::execs`].
     fn attach(&mut self, tid: Tid, pid: Pid) -> bool {
         let shared = Arc::clone(&self.worker.shared);
+        let mut idle = 0;
         for _ in 0..ATTACH_TRIES {
             let execs = shared.tracer.execs();
             if !execs.contains(&pid) {
                 // Held meanwhile: no exec is let go before this returns.
-                return ptrace::seize(tid.0, OPTIONS).is_ok();
+                if ptrace::seize(tid.0, OPTIONS).is_ok() {
+                    return true;
+                }
+                // A receiver may just be letting go of it, or have done so since.
+                let is_held = is_traced_here(tid, &shared.tree.census);
+                idle = if is_held { 0 } else { idle + 1 };
+                if shared.waits_killable || idle > IDLE_TRIES {
+                    return false;
+                }
             }
             drop(execs);
             self.serve_stops();
@@ -500,6 +534,11 @@ impl<J: Judge> Tracer<J> {
             let Ok(mut registers) = ptrace::registers(tid.0) else {
                 return;
             };
+            // Below Linux 5.19 a signal may have taken it out of the call, which it makes again.
+            let call = tracee.awaited.as_ref().map(|followed| followed.call);
+            if call.is_some_and(|call| !is_at(&call, &registers)) {
+                return;
+            }
             let result = registers.result();
             if RESTART_CODES.contains(&result) {
                 return;
@@ -610,8 +649,11 @@ impl<J: Judge> Tracer<J> {
                 return;
             };
             let undone = RESTART_CODES.contains(&result);
-            let awaited = if undone { None } else { tracee.awaited.take() };
-            (tracee.entered.take(), awaited, tracee.watched, tracee.pid)
+            let entered = tracee.entered.take();
+            // Handlers make calls before an undone one comes again.
+            let is_it = |followed: &mut Followed| !undone && followed.is_entered(entered);
+            let awaited = tracee.awaited.take_if(is_it);
+            (entered, awaited, tracee.watched, tracee.pid)
         };
         if let Some(followed) = &awaited {
             self.finish(followed, result);
@@ -758,6 +800,8 @@ const WATCH_DEADLINE: Duration = Duration::from_secs(1);
 const WATCH_ROUNDS: usize = 16;
 /// How often attaching waits for an exec in flight, and how long each time.
 const ATTACH_TRIES: usize = 100;
+/// How often attaching is tried in vain while none of our threads holds the thread.
+const IDLE_TRIES: usize = 2;
 const ATTACH_PAUSE: Duration = Duration::from_millis(1);
 
 /// Children and new threads of a watched process are watched too, and an exec is told even where

@@ -255,6 +255,7 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("stdio_watches_refused", counters.stdio_watches_refused),
             ("intrusions", counters.intrusions),
             ("answer_errors", counters.answer_errors),
+            ("withdrawn", counters.withdrawn),
             ("racy_processes", counters.racy_processes),
             ("verified", counters.verified),
             ("arguments_changed", counters.arguments_changed),
