@@ -136,6 +136,11 @@ fn path_swaps_through_the_memory_file_are_found() {
 }
 
 #[test]
+fn path_swaps_in_shared_memory_are_found() {
+    all_are_found("shared", 2_000);
+}
+
+#[test]
 fn a_process_that_is_caught_is_verified_always() {
     need_root!();
     let watched = race(&["opens", "thread", "%D", "3000", "0"], SHADOW, &[]);
@@ -453,4 +458,44 @@ fn an_open_that_the_engine_sees_is_none_past_it() {
         watched.story()
     );
     assert_eq!(count(&watched, "tripwire_unseen"), 0, "{}", watched.story());
+}
+
+const BOTH: &str = "\
+- rule: Opened
+  desc: the result decides
+  condition: evt.type = openat and fd.name endswith /passwd and fd.num >= 0
+  output: opened %fd.name %evt.res
+  priority: WARNING
+- rule: Missing
+  desc: decided before the call
+  condition: evt.type = openat and fd.name endswith /missing
+  output: missing %fd.name
+  priority: WARNING
+";
+
+/// Kernels below 5.19 let a signal take a caller out of a call that is being looked at: results are
+/// exact and nothing is reported twice all the same.
+#[test]
+fn results_are_exact_under_signals_on_older_kernels() {
+    need_root!();
+    for kernel in ["5.5", "5.10", "5.19", "6.6"] {
+        let fixture = Fixture::compile("racer");
+        let watch = Watch::new(["true"]);
+        let program = watch.scratch().program(fixture.program(), "racer");
+        watch.scratch().file("passwd", 0o644, "x");
+        let folder = watch.scratch().path().display().to_string();
+        let command = [program.display().to_string(), "mixed".to_owned(), folder];
+        let watched = watch
+            .command(command.into_iter().chain(["2000".to_owned()]))
+            .rules(BOTH)
+            .option("--pretend-kernel")
+            .option(kernel)
+            .option("-o")
+            .option("outputs_queue.capacity=100000")
+            .run();
+        Account::of(&watched);
+        assert_eq!(count(&watched, "escalation_refused"), 0, "{kernel}");
+        let (opened, missing) = (watched.of("Opened").len(), watched.of("Missing").len());
+        assert_eq!((opened, missing), (400, 400), "{kernel}");
+    }
 }

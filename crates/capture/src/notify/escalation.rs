@@ -14,8 +14,8 @@ use sys::ptrace;
 use sys::wait::{self, Status};
 
 use super::call::Call;
-use crate::live::census::Census;
 use super::worker::Role;
+use crate::live::census::Census;
 use crate::memory::Gauge;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.

@@ -438,9 +438,8 @@ impl<J: Judge> Receiver<J> {
             for (tid, status) in late {
                 self.stopped_late(tid, status);
             }
-            let is_final = stop != Stop::Refused
-                || shared.waits_killable
-                || shared.tracer.holds(call.tid);
+            let is_final =
+                stop != Stop::Refused || shared.waits_killable || shared.tracer.holds(call.tid);
             if is_final {
                 return stop;
             }

@@ -53,6 +53,10 @@ const COMPARED_LIMIT: usize = 64;
 /// Questions between two sweeps for racy processes that have ended.
 const SWEEP_AFTER: u32 = 1024;
 
+/// Also of MAP_SHARED_VALIDATE.
+const MAP_SHARED: u64 = 1;
+const MAP_ANONYMOUS: u64 = 0x20;
+const PROT_WRITE: u64 = 2;
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_PARENT: u64 = 0x8000;
@@ -115,6 +119,24 @@ const STATE: &[Row] = &[
         ],
         "a thread, or a process with the same memory",
     ),
+    (
+        Syscall::MMAP,
+        // Who may only read it may have it written by others, but they trap here; without a file
+        // they are descendants.
+        &[
+            &[
+                RegisterTest::low(3, TestOp::AllBits, MAP_SHARED),
+                RegisterTest::low(2, TestOp::AllBits, PROT_WRITE),
+            ],
+            &[RegisterTest::low(
+                3,
+                TestOp::AllBits,
+                MAP_SHARED | MAP_ANONYMOUS,
+            )],
+        ],
+        "memory that other processes may write",
+    ),
+    (Syscall::SHMAT, &[], "memory that other processes may write"),
     (Syscall::PTRACE, &[], "may write another process's memory"),
     (
         Syscall::PROCESS_VM_WRITEV,
@@ -124,10 +146,14 @@ const STATE: &[Row] = &[
 ];
 
 /// Why somebody else can write a process's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// The later ones last longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     /// It has made threads.
     Threads,
+    /// It, or who it was forked from, maps memory that others can write.
+    Mapped,
     /// It shares its address space with another process.
     Shared,
     /// Another process can write its memory, also after an exec.
@@ -165,6 +191,9 @@ struct Inner {
     racy: HashMap<Pid, Racy>,
     /// Looked at while there were racy processes, and not one of them.
     private: HashMap<Pid, StartTime>,
+    /// Processes that mapped memory which others can write, dead ones too: who was forked from them
+    /// has it.
+    mapped: HashSet<(Pid, StartTime)>,
     /// What was said about a process.
     told: HashSet<(Pid, StartTime, Told)>,
     asked: u32,
@@ -214,7 +243,9 @@ impl Verifier {
     pub(crate) fn concerns(&self, syscall: Syscall) -> bool {
         use Syscall as S;
         match syscall.base() {
-            S::CLONE | S::CLONE3 | S::PTRACE | S::PROCESS_VM_WRITEV => self.mode != Verify::Off,
+            S::CLONE | S::CLONE3 | S::MMAP | S::SHMAT | S::PTRACE | S::PROCESS_VM_WRITEV => {
+                self.mode != Verify::Off
+            }
             S::IO_URING_SETUP => true,
             _ => false,
         }
@@ -250,6 +281,8 @@ impl Verifier {
             }
             // The flags of clone3 are in memory, which is what this is about.
             Syscall::CLONE | Syscall::CLONE3 => self.add_with_ancestors(process, Cause::Shared),
+            Syscall::MMAP if is_private(call) => 0,
+            Syscall::MMAP | Syscall::SHMAT => self.add(process, Cause::Mapped),
             Syscall::PTRACE => self.note_ptrace(call, process, tree),
             Syscall::PROCESS_VM_WRITEV => self.note_writer(process, call.int(0), tree),
             _ => 0,
@@ -308,6 +341,9 @@ impl Verifier {
     fn add(&self, process: &Arc<Process>, cause: Cause) -> u64 {
         let mut inner = self.inner();
         inner.private.remove(&process.pid);
+        if cause == Cause::Mapped {
+            inner.mapped.insert((process.pid, process.start));
+        }
         let fresh = || Racy {
             process: Arc::clone(process),
             cause,
@@ -320,7 +356,7 @@ impl Verifier {
                 let is_same = entry.get().process.start == process.start;
                 if !is_same {
                     entry.insert(fresh());
-                } else if entry.get().cause == Cause::Threads {
+                } else if entry.get().cause < cause {
                     entry.get_mut().cause = cause;
                 }
                 u64::from(!is_same)
@@ -350,6 +386,12 @@ impl Verifier {
         }
         // First seen since there are racy processes: it may be the vfork child of one, or made by
         // one with its memory.
+        let parent = process.parent().map(|parent| (parent.pid, parent.start));
+        if parent.is_some_and(|parent| inner.mapped.contains(&parent)) {
+            drop(inner);
+            self.add(process, Cause::Mapped);
+            return true;
+        }
         let compared = inner.racy.values().take(COMPARED_LIMIT);
         let shares = compared.map(|racy| racy.process.pid.0).any(|pid| {
             // Who may not compare does not know, and so takes it for shared.
@@ -468,12 +510,21 @@ impl Verifier {
     }
 
     fn count(&self, inner: &Inner) {
-        self.racy.store(inner.racy.len(), Ordering::Release);
+        // Descendants of processes that are gone may have their mappings.
+        let racy = inner.racy.len() + inner.mapped.len();
+        self.racy.store(racy, Ordering::Release);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a mapping is one that nobody else can write. That of the old i386 call is in memory.
+fn is_private(call: &Call) -> bool {
+    let (prot, flags) = (call.raw(2), call.raw(3));
+    call.syscall != Syscall::OLD_MMAP
+        && (flags & MAP_SHARED == 0 || prot & PROT_WRITE == 0 && flags & MAP_ANONYMOUS == 0)
 }
 
 /// Whether a call opens the memory of a process for writing, by the name that is read. Which process
