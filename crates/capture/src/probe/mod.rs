@@ -12,6 +12,7 @@ mod privileged;
 mod seccomp;
 mod security;
 mod tracing;
+mod tripwire;
 
 /// Whether something works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +163,12 @@ const PROBES: &[Probe] = &[
         purpose: "the engine ptrace: where notify is missing, and for processes that run already",
         notify_needs_it: false,
         run: tracing::engine,
+    },
+    Probe {
+        name: "inotify",
+        purpose: "tells of sensitive files that are opened past the engine",
+        notify_needs_it: false,
+        run: tripwire::inotify,
     },
     Probe {
         name: "yama",
