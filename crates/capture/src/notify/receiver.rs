@@ -291,9 +291,13 @@ impl<J: Judge> Receiver<J> {
         shared.answer(view.call.id);
     }
 
-    /// Whether a match on what was read may be none, or another, in truth.
+    /// Whether a match on what was read may be none, or another, in truth; or whether the call may
+    /// come again although it was let go, because a signal was faster (before 5.19).
     fn is_to_be_proven(&self, view: &View<'_>, process: &Arc<Process>) -> bool {
         let shared = &self.worker.shared;
+        if !shared.waits_killable && !has_no_result_to_wait_for(view.call) {
+            return true;
+        }
         let verifier = &shared.verifier;
         verifier.is_active()
             && verify::is_verifiable(view.call)
