@@ -10,6 +10,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sys::notify::Delivery;
 use sys::ptrace;
 use sys::wait::{self, Status};
 
@@ -82,12 +83,17 @@ pub(crate) fn stop_after(
     }
     // A thread that was seized can be interrupted unless it is gone, which the wait reports.
     let _ = ptrace::interrupt(tid);
-    // An answer that finds nobody means that the caller was killed, which the wait reports too.
-    let _ = listener.respond_continue(call.id);
+    // An answer that finds nobody means that the caller was killed, which the wait reports too, or
+    // that a signal or this interruption took it out of the call (before 5.19), or a freeze.
+    let is_let_go = listener.respond_continue(call.id) == Ok(Delivery::Delivered);
     gauge.enter();
     let stop = wait_for_stop(call, is_late, late);
     gauge.leave();
-    stop
+    match stop {
+        // Whatever it has done since, perhaps the same call again, somebody else looks at.
+        Stop::Returned { held, .. } | Stop::Sleeps(held) if !is_let_go => Stop::Withdrawn(held),
+        stop => stop,
+    }
 }
 
 /// As [`stop_after`] for a caller that may never stop: does not wait for it.

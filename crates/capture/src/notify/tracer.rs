@@ -158,6 +158,8 @@ struct Tracee {
     entered: Option<(u32, u64, [u64; 6])>,
     /// It has not stopped since it was seized: the awaited call may be over at its first stop.
     fresh: bool,
+    /// The awaited call was made again while it was traced.
+    restarted: bool,
 }
 
 impl TracerHandle {
@@ -218,6 +220,7 @@ impl TracerHandle {
         match tracee.awaited.take() {
             Some(awaited) if awaited.is_again(call, decode) => {
                 tracee.awaited = Some(awaited);
+                tracee.restarted = true;
                 Claim::Restarted
             }
             Some(awaited) => Claim::Interrupted(awaited),
@@ -380,7 +383,9 @@ impl<J: Judge> Tracer<J> {
                 if !self.seize(tid, pid, Wish::Result(Box::new(followed.clone()))) {
                     self.unlearnt(&followed);
                 }
-                self.answer(id);
+                if !self.answer(id) {
+                    self.withdrawn(tid);
+                }
             }
             Request::Exec(followed) => {
                 let (tid, pid, id) = (followed.call.tid, followed.process.pid, followed.call.id);
@@ -442,6 +447,7 @@ impl<J: Judge> Tracer<J> {
             awaited: None,
             entered: None,
             fresh: true,
+            restarted: false,
         };
         wish.add_to(&mut tracee);
         shared.tracer.state().traced.insert(tid, tracee);
@@ -478,8 +484,20 @@ impl<J: Judge> Tracer<J> {
         followed.finish(&mut self.worker, Outcome::Unlearnt, &Bump::new());
     }
 
-    fn answer(&self, id: u64) {
-        self.shared().answer(id);
+    fn answer(&self, id: u64) -> bool {
+        self.shared().answer(id)
+    }
+
+    /// A signal took a thread out of the call before it was let go. It makes it again as a new call,
+    /// unless it has done so already under this thread's eyes.
+    fn withdrawn(&self, tid: Tid) {
+        let mut state = self.shared().tracer.state();
+        if let Some(tracee) = state.traced.get_mut(&tid)
+            && !tracee.restarted
+            && tracee.awaited.take().is_some()
+        {
+            Counters::add(&self.shared().counters.withdrawn);
+        }
     }
 
     fn shared(&self) -> &Shared<J> {
@@ -583,6 +601,7 @@ impl<J: Judge> Tracer<J> {
             awaited: None,
             entered: None,
             fresh: false,
+            restarted: false,
         };
         self.shared()
             .tracer
@@ -772,7 +791,10 @@ enum Wish {
 impl Wish {
     fn add_to(self, tracee: &mut Tracee) {
         match self {
-            Self::Result(followed) => tracee.awaited = Some(*followed),
+            Self::Result(followed) => {
+                tracee.awaited = Some(*followed);
+                tracee.restarted = false;
+            }
             Self::Watch => tracee.watched = true,
         }
     }
