@@ -9,7 +9,7 @@ use sys::time::{Clock, now_ns};
 
 use super::Shared;
 use super::worker::Worker;
-use crate::tripwire::{Found, Tripwire};
+use crate::tripwire::{Found, Opened, Tripwire};
 
 /// Starts the thread, if there is a tripwire. It ends with the engine.
 pub(crate) fn start<J: Judge + 'static>(
@@ -38,12 +38,11 @@ fn follow<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut Worker<
         let now = now_ns(Clock::Monotonic);
         let mut found = tripwire.look(last);
         // A folder is watched for what rules want to know of any file in it; they leave out some.
-        let mut matters =
-            |path: &[u8]| [false, true].map(|writes| rules.is_sensitive(path, writes));
-        found.unseen.retain(|path| matters(path).contains(&true));
-        if found.is_suspicious && shared.verifier.is_active() {
+        let mut matters = |opened: &Opened| rules.is_sensitive(&opened.path, opened.writes);
+        if shared.verifier.is_active() && found.suspicious.iter().any(&mut matters) {
             shared.verifier.alarm(now);
         }
+        found.unseen.retain(&mut matters);
         account(
             shared,
             tripwire,
@@ -72,8 +71,8 @@ fn account<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, found: &Found, our
     };
     counter.fetch_add(past, Ordering::Relaxed);
     if ours {
-        for path in &found.unseen {
-            shared.notices.opened_unseen(path);
+        for opened in &found.unseen {
+            shared.notices.opened_unseen(&opened.path);
         }
     }
     if found.overflowed {

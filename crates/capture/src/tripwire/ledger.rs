@@ -24,7 +24,16 @@ pub(crate) struct Ledger {
     /// Files that the engine saw opened for writing.
     written: HashSet<Key>,
     /// What the file system told of and the engine has not, the oldest first.
-    pending: VecDeque<(Key, u64)>,
+    pending: VecDeque<(Key, Act, u64)>,
+}
+
+/// What the file system told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// An open.
+    Open,
+    /// The end of an open for writing.
+    Write,
 }
 
 impl Ledger {
@@ -35,8 +44,11 @@ impl Ledger {
                 self.written.clear();
             }
             self.written.insert(key.clone());
+            let is_known = |(known, act, _): &(Key, Act, u64)| *known == key && *act == Act::Write;
+            self.pending.retain(|pending| !is_known(pending));
         }
-        if let Some(at) = self.pending.iter().position(|(pending, _)| *pending == key) {
+        let is_open = |(known, act, _): &(Key, Act, u64)| *known == key && *act == Act::Open;
+        if let Some(at) = self.pending.iter().position(is_open) {
             self.pending.remove(at);
             return;
         }
@@ -48,7 +60,7 @@ impl Ledger {
     pub(crate) fn unsaw(&mut self, key: Key, now_ns: u64) {
         let times = self.seen.get_mut(&key);
         if times.and_then(VecDeque::pop_back).is_none() {
-            self.pending.push_back((key, now_ns));
+            self.pending.push_back((key, Act::Open, now_ns));
         }
     }
 
@@ -63,7 +75,7 @@ impl Ledger {
                 return true;
             }
         }
-        self.pending.push_back((key, now_ns));
+        self.pending.push_back((key, Act::Open, now_ns));
         false
     }
 
@@ -73,17 +85,17 @@ impl Ledger {
         if self.written.contains(&key) {
             return true;
         }
-        self.pending.push_back((key, now_ns));
+        self.pending.push_back((key, Act::Write, now_ns));
         false
     }
 
     /// Opens past the engine.
-    pub(crate) fn overdue(&mut self, now_ns: u64) -> Vec<Key> {
+    pub(crate) fn overdue(&mut self, now_ns: u64) -> Vec<(Key, Act)> {
         let mut overdue = Vec::new();
-        while let Some((_, time)) = self.pending.front()
+        while let Some((_, _, time)) = self.pending.front()
             && now_ns.saturating_sub(*time) >= PATIENCE_NS
         {
-            overdue.extend(self.pending.pop_front().map(|(key, _)| key));
+            overdue.extend(self.pending.pop_front().map(|(key, act, _)| (key, act)));
         }
         overdue
     }
@@ -118,7 +130,7 @@ mod tests {
         ledger.saw(key(), false, 1000 + PATIENCE_NS - 1);
         assert!(ledger.overdue(u64::MAX).is_empty() && !ledger.is_waiting());
         assert!(!ledger.opened(key(), 1000));
-        assert_eq!(ledger.overdue(1000 + PATIENCE_NS), [key()]);
+        assert_eq!(ledger.overdue(1000 + PATIENCE_NS), [(key(), Act::Open)]);
     }
 
     #[test]
@@ -147,7 +159,7 @@ mod tests {
         ledger.saw(key(), false, 1000);
         assert!(ledger.opened(key(), 1001));
         ledger.unsaw(key(), 1002);
-        assert_eq!(ledger.overdue(1002 + PATIENCE_NS), [key()]);
+        assert_eq!(ledger.overdue(1002 + PATIENCE_NS), [(key(), Act::Open)]);
     }
 
     #[test]
@@ -156,6 +168,8 @@ mod tests {
         ledger.saw(key(), true, 1000);
         assert!(ledger.opened(key(), 1001));
         assert!(ledger.wrote(key(), u64::MAX));
-        assert!(!ledger.wrote((1, b"other".to_vec()), 5));
+        let other = (1, b"other".to_vec());
+        assert!(!ledger.wrote(other.clone(), 5));
+        assert_eq!(ledger.overdue(5 + PATIENCE_NS), [(other, Act::Write)]);
     }
 }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
-use self::ledger::Ledger;
+use self::ledger::{Act, Key, Ledger};
 use self::watches::Watches;
 pub(crate) use self::watches::{Sensitive, Target};
 use crate::live::census::Census;
@@ -42,12 +42,20 @@ const BUFFER: usize = 64 * 1024;
 pub(crate) struct Found {
     /// Opens of watched files.
     pub(crate) opens: u64,
-    /// Some open has not been seen by the engine yet.
-    pub(crate) is_suspicious: bool,
-    /// Paths of files that were opened past the engine.
-    pub(crate) unseen: Vec<Vec<u8>>,
+    /// Files that the engine has not seen opened yet.
+    pub(crate) suspicious: Vec<Opened>,
+    /// Files that were opened past the engine.
+    pub(crate) unseen: Vec<Opened>,
     /// Events were lost because the kernel's queue was full.
     pub(crate) overflowed: bool,
+}
+
+/// A file that was opened. Not each in a watched folder matters to rules: they have to be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) path: Vec<u8>,
+    /// It was open for writing.
+    pub(crate) writes: bool,
 }
 
 /// The tripwire.
@@ -164,7 +172,10 @@ impl Tripwire {
             now_ns(Clock::Monotonic)
         };
         let overdue = inner.ledger.overdue(now);
-        found.unseen = overdue.iter().map(|key| inner.watches.path(key)).collect();
+        found.unseen = overdue
+            .iter()
+            .map(|(key, act)| inner.opened(key, *act))
+            .collect();
         found
     }
 
@@ -174,6 +185,13 @@ impl Tripwire {
 }
 
 impl Inner {
+    fn opened(&self, key: &Key, act: Act) -> Opened {
+        Opened {
+            path: self.watches.path(key),
+            writes: act == Act::Write,
+        }
+    }
+
     fn read(&mut self, found: &mut Found) {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let Ok(inotify) = self.watches.as_fd().try_clone_to_owned() else {
@@ -209,10 +227,14 @@ impl Inner {
         let now = now_ns(Clock::Monotonic);
         if flags.contains(ReadFlags::OPEN) && sensitive.reads {
             found.opens += 1;
-            found.is_suspicious |= !self.ledger.opened(key, now);
-        } else if flags.contains(ReadFlags::CLOSE_WRITE) && sensitive.writes && !sensitive.reads {
-            found.opens += 1;
-            found.is_suspicious |= !self.ledger.wrote(key, now);
+            if !self.ledger.opened(key.clone(), now) {
+                found.suspicious.push(self.opened(&key, Act::Open));
+            }
+        } else if flags.contains(ReadFlags::CLOSE_WRITE) && sensitive.writes {
+            found.opens += u64::from(!sensitive.reads);
+            if !self.ledger.wrote(key.clone(), now) {
+                found.suspicious.push(self.opened(&key, Act::Write));
+            }
         }
     }
 }
@@ -228,6 +250,10 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
     let mut targets: Vec<Target> = Vec::new();
     for path in paths {
         let path = path.strip_suffix(b"/").unwrap_or(path);
+        // A prefix that ends within a name, as `/.` does, names no folder.
+        if normal(path) != path {
+            continue;
+        }
         let itself = sensitive(path);
         let below = sensitive(&[path, ANY_NAME].concat());
         let target = Target {
@@ -241,9 +267,7 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
                 writes: below.writes && !control.writes,
             },
         };
-        // `/.` is how rules write the beginning of a name, not the root.
-        let is_plain = normal(path) == path;
-        let is_wanted = is_plain && (target.itself.is_any() || target.below.is_any());
+        let is_wanted = target.itself.is_any() || target.below.is_any();
         if is_wanted && !path.is_empty() && !targets.contains(&target) {
             targets.push(target);
         }
@@ -300,7 +324,8 @@ mod tests {
     #[test]
     fn rules_say_what_matters() {
         let paths = [
-            &b"/etc/shadow"[..],
+            &b"/."[..],
+            b"/etc/shadow",
             b"/etc/pam.d/",
             b"/etc",
             b"/other",
@@ -351,7 +376,7 @@ mod tests {
         let judge = |asked: &[u8], _: bool| asked == path;
         let wire = Tripwire::new(std::slice::from_ref(&path), judge).expect("inotify works");
         let wire = wire.expect("a path matters");
-        assert!(!wire.look(false).is_suspicious, "it is not there yet");
+        assert_eq!(wire.look(false), Found::default(), "it is not there yet");
         for replaced in 0..3 {
             let new = folder.join("new");
             std::fs::write(&new, "x").expect("writable");
@@ -359,11 +384,11 @@ mod tests {
             wire.look(false);
             std::fs::read(&file).expect("readable");
             let found = wire.look(true);
-            assert_eq!(
-                found.unseen,
-                std::slice::from_ref(&path),
-                "after {replaced}"
-            );
+            let opened = Opened {
+                path: path.clone(),
+                writes: false,
+            };
+            assert_eq!(found.unseen, [opened], "after {replaced}");
             wire.saw(&path, false);
             std::fs::read(&file).expect("readable");
             let found = wire.look(true);
