@@ -208,9 +208,9 @@ pub(crate) struct Run {
 /// from then on. It ends with the last of them, or lets them go on SIGINT or SIGTERM.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "While a process is watched this way every call of its stops, which makes calls 20 \
-                        to 100 times as expensive; to watch at full speed start it with `tollgate \
-                        run`."
+    after_help = "While a process is watched this way every call of its stops, which makes cheap \
+                        calls more than 100 times as expensive; to watch at full speed start it with \
+                        `tollgate run`."
 )]
 pub(crate) struct Watch {
     /// Process to watch; repeatable
