@@ -169,7 +169,9 @@ fn as_pid_1_orphans_are_reaped_whoever_left_them() {
         .expect("util-linux has nsenter");
     assert!(session.success());
     let finished = run.finish(b"");
-    assert_eq!(finished.stdout, "0\n", "zombies: {finished:?}");
+    // A session this short may end before it is watched, which is told.
+    let zombies = finished.stdout.lines().last();
+    assert_eq!(zombies, Some("0"), "{finished:?}");
 }
 
 #[test]

@@ -88,6 +88,9 @@ impl AttachError {
     }
 }
 
+/// Parent of all processes of the kernel.
+const KTHREADD: i32 = 2;
+
 /// Why a thread may not be traced.
 fn refusal(tid: Tid) -> Hindrance {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", tid.0)) else {
@@ -113,8 +116,18 @@ fn refusal(tid: Tid) -> Hindrance {
         _ => {}
     }
     let own = std::process::id().cast_signed();
-    if number("Tgid:") == Some(own) || line("VmSize:").is_none() {
+    let has_memory = line("VmSize:").is_some();
+    // Linux before 6.8 does not say so, but they are seen in the first pid namespace only.
+    let of_kernel = line("Kthread:").map_or_else(
+        || !has_memory && [number("Tgid:"), number("PPid:")].contains(&Some(KTHREADD)),
+        |kernel| kernel == "1",
+    );
+    if number("Tgid:") == Some(own) || of_kernel {
         return Hindrance::Untraceable;
+    }
+    // It is about to end, or has and waits for its parent.
+    if !has_memory {
+        return Hindrance::Gone;
     }
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     match scope.ok().and_then(|scope| scope.trim().parse().ok()) {

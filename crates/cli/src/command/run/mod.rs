@@ -16,6 +16,7 @@ mod reports;
 mod services;
 mod sink;
 
+use std::path::Path;
 use std::time::Duration;
 
 use abi::Arch;
@@ -152,6 +153,8 @@ fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
         _ if args.resume.is_some() => Ok(Mechanism::Listener),
         Engine::Notify => Ok(Mechanism::Listener),
         Engine::Ptrace => Ok(tracer()),
+        // No engine works without it, which is said where it is opened.
+        Engine::Auto if !Path::new("/proc/self").exists() => Ok(Mechanism::Listener),
         Engine::Auto => Ok(match probe::why_not_notify() {
             None => Mechanism::Listener,
             Some(why) => {
