@@ -48,6 +48,26 @@ fn shell(shell: &str, script: &str) -> (Finished, Scratch) {
     (Limited::start(&mut command, LIMIT).finish(b""), scratch)
 }
 
+/// Wants to know of each socket that becomes a standard descriptor.
+const DUPLICATED: &str = "\
+- rule: Redirected
+  desc: d
+  condition: evt.type in (dup, dup2, dup3) and evt.rawres in (0, 1, 2) and fd.type in (ipv4, ipv6)
+  output: redirected
+  priority: NOTICE
+";
+
+/// A shell that redirects closes standard descriptors for a moment; that is followed only where a
+/// socket could take their place, and none of ours counts as one.
+#[test]
+fn shells_without_sockets_are_not_followed() {
+    let script = "for n in 1 2 3; do echo $n | sort > %W/out; cat < %W/out; done";
+    let watched = Watch::script(script).rules(DUPLICATED).run();
+    assert_eq!(watched.code(), 0, "{}", watched.story());
+    let stats = watched.stats.as_ref().expect("a stats file was asked for");
+    assert_eq!(stats["pieces"]["stdio_watches"], 0, "{}", watched.story());
+}
+
 #[test]
 fn the_exit_status_is_the_commands() {
     for (script, code) in [

@@ -179,7 +179,8 @@ impl Census {
         })
     }
 
-    /// Whether the process has a socket open; true if that cannot be seen.
+    /// Whether the process has a socket open; true if that cannot be seen. Of a child of ours that
+    /// is about to become the command only what it keeps: the rest are our own.
     pub(crate) fn has_socket(&self, pid: Pid) -> bool {
         let directory = format!("/proc/{}/fd", pid.0);
         let Ok(entries) = std::fs::read_dir(&directory) else {
@@ -190,25 +191,37 @@ impl Census {
             let link = self.proc.descriptor_link(pid.0, number, &mut buffer);
             link.is_ok_and(|link| link.starts_with(b"socket:"))
         };
+        let runs_own_code = self.runs_own_code(pid);
         entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .any(is_socket)
+            .any(|number| is_socket(number) && !(runs_own_code && closes_on_exec(pid, number)))
+    }
+
+    fn runs_own_code(&self, pid: Pid) -> bool {
+        let own = std::process::id().cast_signed();
+        let file = |pid: i32| {
+            let file = self.proc.stat_link(pid, "exe").ok()?;
+            Some((sockets::device_number(&file), file.stx_ino))
+        };
+        file(pid.0).is_some_and(|of_process| Some(of_process) == file(own))
     }
 
     /// Whether one of them closes at the next exec.
     pub(crate) fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
-        (0..=2).any(|number| {
-            let Ok(text) = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", pid.0))
-            else {
-                return true;
-            };
-            let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-            let flags = flags.and_then(|octal| u64::from_str_radix(octal.trim(), 8).ok());
-            flags.is_none_or(|flags| flags & CLOSE_ON_EXEC != 0)
-        })
+        (0..=2).any(|number| closes_on_exec(pid, number))
     }
 
     fn exists(&self, path: &str) -> bool {
         rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
     }
+}
+
+/// Whether an open descriptor closes at the next exec; true if that cannot be seen.
+fn closes_on_exec(pid: Pid, number: i32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", pid.0)) else {
+        return true;
+    };
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|octal| u64::from_str_radix(octal.trim(), 8).ok());
+    flags.is_none_or(|flags| flags & CLOSE_ON_EXEC != 0)
 }
