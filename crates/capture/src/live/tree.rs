@@ -277,8 +277,10 @@ impl Tree {
 
     fn enter(&self, pid: Pid, pidfd: Option<OwnedFd>, counters: &Counters) -> Option<Arc<Process>> {
         let identity = self.census.identity(pid)?;
+        // Start times are told in ticks of 10 ms: within one a pid may be used again.
         if let Some(process) = self.find(pid)
             && process.start == identity.start
+            && self.is_alive(&process) != Some(false)
         {
             return Some(process);
         }
@@ -377,6 +379,7 @@ impl Tree {
         let mut inner = self.inner();
         if let Some(node) = inner.nodes.get(&pid)
             && node.process.start == identity.start
+            && node.pidfd.as_ref().is_none_or(|pidfd| !has_ended(pidfd))
         {
             return Arc::clone(&node.process);
         }
