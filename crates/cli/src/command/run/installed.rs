@@ -72,7 +72,7 @@ fn test(test: &RegisterTest) -> Test {
 }
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
-/// one.
+/// one. A watch that it does not know counts as none: rules that need one are refused by name.
 pub(super) fn decode(memo: &[u8]) -> Result<Plan, Failure> {
     let memo: Memo = serde_json::from_slice(memo).map_err(|error| {
         let message =

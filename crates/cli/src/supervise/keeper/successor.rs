@@ -114,7 +114,8 @@ fn c_string(text: OsString) -> Option<CString> {
     CString::new(text.into_vec()).ok()
 }
 
-/// Where this program was when it was started.
+/// Where this program was when it was started. Where that cannot be told the path is empty, which
+/// exec refuses: the upgrade fails aloud and the agent goes on.
 fn installed() -> CString {
     let path = std::env::current_exe().unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
