@@ -63,9 +63,10 @@ pub(crate) enum Verb {
 }
 
 /// How events are captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
     /// The best that works here
+    #[default]
     Auto,
     /// seccomp user notification: no privileges, kernel 5.5
     Notify,
@@ -113,18 +114,9 @@ pub(crate) enum IoUring {
     Allow,
 }
 
-/// `tollgate run`.
-///
-/// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
-/// cannot be executed.
+/// By which rules processes are watched and where it is told, for each verb that watches.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
-                        and stdout stays open for their alerts. Signals to this process go to \
-                        CMD; the agent (-P FILE) reopens its outputs on SIGUSR1, and on SIGHUP loads \
-                        the rules anew, too."
-)]
-pub(crate) struct Run {
+pub(crate) struct Detection {
     /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
     #[arg(short = 'r', long = "rules", value_name = "RULES")]
     pub(crate) rules: Vec<PathBuf>,
@@ -134,10 +126,37 @@ pub(crate) struct Run {
     /// Set one key of the configuration, as in outputs.rate=5; repeatable
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
+    /// Write alerts as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write counters to this file, one JSON object a line
+    #[arg(short = 's', long = "stats", value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+    /// Time between two lines of the stats file
+    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) stats_interval: u64,
+    /// Write the pid of the process that watches, which takes SIGUSR1 and SIGHUP, to this file
+    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
+    pub(crate) pidfile: Option<PathBuf>,
+    /// Id of the container that is watched, where it cannot be found out
+    #[arg(long, value_name = "ID")]
+    pub(crate) container_id: Option<String>,
+    /// Print no warnings
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// How the calls of a command are seen, and what it is refused.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Interception {
     /// How events are captured
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true,
           value_name = "auto|notify|ptrace|ebpf")]
     pub(crate) engine: Engine,
+    /// See every call with the engine ptrace, as where no filter can be installed; for tests
+    #[arg(long, hide = true)]
+    pub(crate) every_call: bool,
     /// Check calls of processes with several threads against what the kernel did [default: sampled]
     #[arg(
         long,
@@ -154,28 +173,6 @@ pub(crate) struct Run {
         value_name = "deny|allow"
     )]
     pub(crate) io_uring: Option<IoUring>,
-    /// See every call with the engine ptrace, as where no filter can be installed; for tests
-    #[arg(long, hide = true)]
-    pub(crate) every_call: bool,
-    /// Write alerts as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write counters to this file, one JSON object a line
-    #[arg(short = 's', long = "stats", value_name = "FILE")]
-    pub(crate) stats: Option<PathBuf>,
-    /// Time between two lines of the stats file
-    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
-          value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) stats_interval: u64,
-    /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
-    /// starved: let them pass and count them, refuse them, or kill CMD
-    #[arg(long, value_enum, default_value_t = OnAgentDeath::Continue, hide_possible_values = true,
-          value_name = "continue|deny|kill")]
-    pub(crate) on_agent_death: OnAgentDeath,
-    /// How long calls may wait for an agent that makes no progress
-    #[arg(long, value_name = "MS", default_value_t = 1000,
-          value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
-    pub(crate) agent_timeout: u64,
     /// Refuse CMD what would keep the agent from reading its memory: `non-dumpable` is
     /// prctl(PR_SET_DUMPABLE, 0). Otherwise it is told; repeatable
     #[arg(
@@ -185,18 +182,36 @@ pub(crate) struct Run {
         hide_possible_values = true
     )]
     pub(crate) refuse: Vec<Refusal>,
+}
+
+/// `tollgate run`.
+///
+/// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
+/// cannot be executed.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
+                        and stdout stays open for their alerts. Signals to this process go to \
+                        CMD; the agent (-P FILE) reopens its outputs on SIGUSR1, and on SIGHUP loads \
+                        the rules anew, too."
+)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) detection: Detection,
+    #[command(flatten)]
+    pub(crate) interception: Interception,
+    /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
+    /// starved: let them pass and count them, refuse them, or kill CMD
+    #[arg(long, value_enum, default_value_t = OnAgentDeath::Continue, hide_possible_values = true,
+          value_name = "continue|deny|kill")]
+    pub(crate) on_agent_death: OnAgentDeath,
+    /// How long calls may wait for an agent that makes no progress
+    #[arg(long, value_name = "MS", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
+    pub(crate) agent_timeout: u64,
     /// Take over from another agent; for the keeper
     #[arg(long, value_name = "ORDER", hide = true)]
     pub(crate) resume: Option<String>,
-    /// Write the pid of the agent, which takes SIGUSR1 and SIGHUP, to this file
-    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
-    pub(crate) pidfile: Option<PathBuf>,
-    /// Id of the container that CMD runs in, where it cannot be found out
-    #[arg(long, value_name = "ID")]
-    pub(crate) container_id: Option<String>,
-    /// Print no warnings
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -220,34 +235,8 @@ pub(crate) struct Watch {
     /// Let them go after this time
     #[arg(short = 'M', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
-    /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
-    #[arg(short = 'r', long = "rules", value_name = "RULES")]
-    pub(crate) rules: Vec<PathBuf>,
-    /// Configuration file, as Falco's falco.yaml
-    #[arg(short = 'c', long = "config", value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Set one key of the configuration, as in outputs.rate=5; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
-    pub(crate) options: Vec<String>,
-    /// Write alerts as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write counters to this file, one JSON object a line
-    #[arg(short = 's', long = "stats", value_name = "FILE")]
-    pub(crate) stats: Option<PathBuf>,
-    /// Time between two lines of the stats file
-    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
-          value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) stats_interval: u64,
-    /// Write the pid of this program, which takes SIGUSR1 and SIGHUP, to this file
-    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
-    pub(crate) pidfile: Option<PathBuf>,
-    /// Id of the container that the processes run in, where it cannot be found out
-    #[arg(long, value_name = "ID")]
-    pub(crate) container_id: Option<String>,
-    /// Print no warnings
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) detection: Detection,
 }
 
 /// `tollgate rules`.

@@ -6,7 +6,7 @@ use capture::ptrace::{Hindrance, StartError};
 use event::Pid;
 
 use super::run;
-use crate::args::{self, Engine, OnAgentDeath, Watch};
+use crate::args::Watch;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::supervise::attached;
@@ -15,34 +15,10 @@ use crate::supervise::attached;
 pub(crate) fn execute(args: Watch) -> Outcome {
     let pids = args.pids.iter().copied().map(Pid).collect();
     let limit = args.seconds.map(Duration::from_secs);
-    let start = run::services(options(args))?;
+    let start = run::services(args.detection)?;
     match attached::watch(pids, limit, start) {
         Ok(()) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
-    }
-}
-
-/// The options that `run` has, too.
-fn options(args: Watch) -> args::Run {
-    args::Run {
-        rules: args.rules,
-        config: args.config,
-        options: args.options,
-        engine: Engine::Ptrace,
-        verify: None,
-        io_uring: None,
-        every_call: true,
-        json: args.json,
-        stats: args.stats,
-        stats_interval: args.stats_interval,
-        on_agent_death: OnAgentDeath::Continue,
-        agent_timeout: 0,
-        refuse: Vec::new(),
-        resume: None,
-        pidfile: args.pidfile,
-        container_id: args.container_id,
-        quiet: args.quiet,
-        command: Vec::new(),
     }
 }
 

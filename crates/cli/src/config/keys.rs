@@ -12,232 +12,180 @@ use super::tree::{Entry, Node, Problem, Value};
 pub(super) struct Key {
     /// Its path; as in Falco's configuration.
     pub(super) path: &'static str,
+    kind: Kind,
+}
+
+/// What a setting takes, and where that is kept.
+enum Kind {
+    Boolean(fn(&mut Config) -> &mut bool),
+    Integer(fn(&mut Config) -> &mut u64),
+    Number(fn(&mut Config) -> &mut f64),
+    Text(fn(&mut Config) -> &mut String),
+    File(fn(&mut Config) -> &mut PathBuf),
+    /// What needs more than to be read.
+    Other(fn(&mut Config, &Node) -> Result<(), Problem>),
+}
+
+impl Key {
+    const fn new(path: &'static str, kind: Kind) -> Self {
+        Self { path, kind }
+    }
+
     /// Puts a value into the configuration.
-    pub(super) set: fn(&mut Config, &Node) -> Result<(), Problem>,
+    pub(super) fn set(&self, config: &mut Config, node: &Node) -> Result<(), Problem> {
+        match self.kind {
+            Kind::Boolean(place) => *place(config) = node.boolean()?,
+            Kind::Integer(place) => *place(config) = node.integer()?,
+            Kind::Number(place) => *place(config) = node.number()?,
+            Kind::Text(place) => node.text()?.clone_into(place(config)),
+            Kind::File(place) => *place(config) = PathBuf::from(node.text()?),
+            Kind::Other(set) => set(config, node)?,
+        }
+        Ok(())
+    }
 }
 
 /// All settings that have an effect. Names and meanings are Falco's; `io_uring` and `verify` are not
 /// in Falco.
 pub(super) const KEYS: &[Key] = &[
-    Key {
-        path: "append_output",
-        set: append_output,
-    },
-    Key {
-        path: "buffered_outputs",
-        set: |config, node| node.boolean().map(|value| config.buffered_outputs = value),
-    },
-    Key {
-        path: "file_output.enabled",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.file_output.enabled = value)
-        },
-    },
-    Key {
-        path: "file_output.filename",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.file_output.filename = PathBuf::from(value))
-        },
-    },
-    Key {
-        path: "file_output.keep_alive",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.file_output.keep_alive = value)
-        },
-    },
-    Key {
-        path: "http_output.ca_bundle",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.ca_bundle = PathBuf::from(value))
-        },
-    },
-    Key {
-        path: "http_output.ca_cert",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.ca_cert = PathBuf::from(value))
-        },
-    },
-    Key {
-        path: "http_output.ca_path",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.ca_path = PathBuf::from(value))
-        },
-    },
-    Key {
-        path: "http_output.client_cert",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.client_cert = PathBuf::from(value))
-        },
-    },
-    Key {
-        path: "http_output.client_key",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.client_key = PathBuf::from(value))
-        },
-    },
-    Key {
-        path: "http_output.compress_uploads",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.http_output.compress_uploads = value)
-        },
-    },
-    Key {
-        path: "http_output.echo",
-        set: |config, node| node.boolean().map(|value| config.http_output.echo = value),
-    },
-    Key {
-        path: "http_output.enabled",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.http_output.enabled = value)
-        },
-    },
-    Key {
-        path: "http_output.insecure",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.http_output.insecure = value)
-        },
-    },
-    Key {
-        path: "http_output.keep_alive",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.http_output.keep_alive = value)
-        },
-    },
-    Key {
-        path: "http_output.max_consecutive_timeouts",
-        set: max_consecutive_timeouts,
-    },
-    Key {
-        path: "http_output.mtls",
-        set: |config, node| node.boolean().map(|value| config.http_output.mtls = value),
-    },
-    Key {
-        path: "http_output.url",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.url = value.to_owned())
-        },
-    },
-    Key {
-        path: "http_output.user_agent",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.http_output.user_agent = value.to_owned())
-        },
-    },
-    Key {
-        path: "io_uring",
-        set: |config, node| choice(node).map(|value| config.io_uring = value),
-    },
-    Key {
-        path: "json_include_message_property",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.json_parts.message = value)
-        },
-    },
-    Key {
-        path: "json_include_output_fields_property",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.json_parts.output_fields = value)
-        },
-    },
-    Key {
-        path: "json_include_output_property",
-        set: |config, node| node.boolean().map(|value| config.json_parts.output = value),
-    },
-    Key {
-        path: "json_include_tags_property",
-        set: |config, node| node.boolean().map(|value| config.json_parts.tags = value),
-    },
-    Key {
-        path: "json_output",
-        set: |config, node| node.boolean().map(|value| config.json_output = value),
-    },
-    Key {
-        path: "output_timeout",
-        set: |config, node| node.integer().map(|value| config.output_timeout_ms = value),
-    },
-    Key {
-        path: "outputs.max_burst",
-        set: max_burst,
-    },
-    Key {
-        path: "outputs.rate",
-        set: |config, node| {
-            node.number()
-                .map(|value| config.throttle.per_second = value)
-        },
-    },
-    Key {
-        path: "outputs_queue.capacity",
-        set: queue_capacity,
-    },
-    Key {
-        path: "priority",
-        set: priority,
-    },
-    Key {
-        path: "program_output.enabled",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.program_output.enabled = value)
-        },
-    },
-    Key {
-        path: "program_output.keep_alive",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.program_output.keep_alive = value)
-        },
-    },
-    Key {
-        path: "program_output.program",
-        set: |config, node| {
-            node.text()
-                .map(|value| config.program_output.program = value.to_owned())
-        },
-    },
-    Key {
-        path: "rule_matching",
-        set: rule_matching,
-    },
-    Key {
-        path: "rules_files",
-        set: rules_files,
-    },
-    Key {
-        path: "stdout_output.enabled",
-        set: |config, node| node.boolean().map(|value| config.stdout_enabled = value),
-    },
-    Key {
-        path: "syslog_output.enabled",
-        set: |config, node| node.boolean().map(|value| config.syslog_enabled = value),
-    },
-    Key {
-        path: "time_format_iso_8601",
-        set: |config, node| {
-            node.boolean()
-                .map(|value| config.time_format_iso_8601 = value)
-        },
-    },
-    Key {
-        path: "verify",
-        set: |config, node| choice(node).map(|value| config.verify = value),
-    },
+    Key::new("append_output", Kind::Other(append_output)),
+    Key::new(
+        "buffered_outputs",
+        Kind::Boolean(|config| &mut config.buffered_outputs),
+    ),
+    Key::new(
+        "file_output.enabled",
+        Kind::Boolean(|config| &mut config.file_output.enabled),
+    ),
+    Key::new(
+        "file_output.filename",
+        Kind::File(|config| &mut config.file_output.filename),
+    ),
+    Key::new(
+        "file_output.keep_alive",
+        Kind::Boolean(|config| &mut config.file_output.keep_alive),
+    ),
+    Key::new(
+        "http_output.ca_bundle",
+        Kind::File(|config| &mut config.http_output.ca_bundle),
+    ),
+    Key::new(
+        "http_output.ca_cert",
+        Kind::File(|config| &mut config.http_output.ca_cert),
+    ),
+    Key::new(
+        "http_output.ca_path",
+        Kind::File(|config| &mut config.http_output.ca_path),
+    ),
+    Key::new(
+        "http_output.client_cert",
+        Kind::File(|config| &mut config.http_output.client_cert),
+    ),
+    Key::new(
+        "http_output.client_key",
+        Kind::File(|config| &mut config.http_output.client_key),
+    ),
+    Key::new(
+        "http_output.compress_uploads",
+        Kind::Boolean(|config| &mut config.http_output.compress_uploads),
+    ),
+    Key::new(
+        "http_output.echo",
+        Kind::Boolean(|config| &mut config.http_output.echo),
+    ),
+    Key::new(
+        "http_output.enabled",
+        Kind::Boolean(|config| &mut config.http_output.enabled),
+    ),
+    Key::new(
+        "http_output.insecure",
+        Kind::Boolean(|config| &mut config.http_output.insecure),
+    ),
+    Key::new(
+        "http_output.keep_alive",
+        Kind::Boolean(|config| &mut config.http_output.keep_alive),
+    ),
+    Key::new(
+        "http_output.max_consecutive_timeouts",
+        Kind::Other(max_consecutive_timeouts),
+    ),
+    Key::new(
+        "http_output.mtls",
+        Kind::Boolean(|config| &mut config.http_output.mtls),
+    ),
+    Key::new(
+        "http_output.url",
+        Kind::Text(|config| &mut config.http_output.url),
+    ),
+    Key::new(
+        "http_output.user_agent",
+        Kind::Text(|config| &mut config.http_output.user_agent),
+    ),
+    Key::new(
+        "io_uring",
+        Kind::Other(|config, node| choice(node).map(|value| config.io_uring = value)),
+    ),
+    Key::new(
+        "json_include_message_property",
+        Kind::Boolean(|config| &mut config.json_parts.message),
+    ),
+    Key::new(
+        "json_include_output_fields_property",
+        Kind::Boolean(|config| &mut config.json_parts.output_fields),
+    ),
+    Key::new(
+        "json_include_output_property",
+        Kind::Boolean(|config| &mut config.json_parts.output),
+    ),
+    Key::new(
+        "json_include_tags_property",
+        Kind::Boolean(|config| &mut config.json_parts.tags),
+    ),
+    Key::new(
+        "json_output",
+        Kind::Boolean(|config| &mut config.json_output),
+    ),
+    Key::new(
+        "output_timeout",
+        Kind::Integer(|config| &mut config.output_timeout_ms),
+    ),
+    Key::new("outputs.max_burst", Kind::Other(max_burst)),
+    Key::new(
+        "outputs.rate",
+        Kind::Number(|config| &mut config.throttle.per_second),
+    ),
+    Key::new("outputs_queue.capacity", Kind::Other(queue_capacity)),
+    Key::new("priority", Kind::Other(priority)),
+    Key::new(
+        "program_output.enabled",
+        Kind::Boolean(|config| &mut config.program_output.enabled),
+    ),
+    Key::new(
+        "program_output.keep_alive",
+        Kind::Boolean(|config| &mut config.program_output.keep_alive),
+    ),
+    Key::new(
+        "program_output.program",
+        Kind::Text(|config| &mut config.program_output.program),
+    ),
+    Key::new("rule_matching", Kind::Other(rule_matching)),
+    Key::new("rules_files", Kind::Other(rules_files)),
+    Key::new(
+        "stdout_output.enabled",
+        Kind::Boolean(|config| &mut config.stdout_enabled),
+    ),
+    Key::new(
+        "syslog_output.enabled",
+        Kind::Boolean(|config| &mut config.syslog_enabled),
+    ),
+    Key::new(
+        "time_format_iso_8601",
+        Kind::Boolean(|config| &mut config.time_format_iso_8601),
+    ),
+    Key::new(
+        "verify",
+        Kind::Other(|config, node| choice(node).map(|value| config.verify = value)),
+    ),
 ];
 
 /// Settings of Falco's that have no effect here, so that its configuration file can be used, and

@@ -223,7 +223,7 @@ fn apply(
             format!("{path}.{}", entry.key)
         };
         if let Some(key) = KEYS.iter().find(|key| key.path == path) {
-            problems.extend((key.set)(config, &entry.node).err());
+            problems.extend(key.set(config, &entry.node).err());
         } else if KEYS
             .iter()
             .any(|key| key.path.starts_with(&format!("{path}.")))

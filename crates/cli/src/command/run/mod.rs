@@ -32,7 +32,7 @@ use rules::EngineOptions;
 use self::pidfile::Pidfile;
 use self::services::{Blueprint, Rules};
 use self::sink::DeferredSink;
-use crate::args::{self, Engine, IoUring, Run, Verify};
+use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
 use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -75,7 +75,7 @@ fn prepare(
     memo: Option<&[u8]>,
 ) -> Result<supervise::Prepared, Failure> {
     let command = program::command(&args.command, memo.is_some())?;
-    let blueprint = blueprint(args, mechanism, memo)?;
+    let blueprint = blueprint(args.detection, args.interception, mechanism, memo)?;
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
@@ -84,17 +84,22 @@ fn prepare(
     })
 }
 
-/// What watches processes that run already. `args` has no command.
-pub(super) fn services(args: Run) -> Result<supervise::Start, Failure> {
+/// What watches processes that run already.
+pub(super) fn services(detection: Detection) -> Result<supervise::Start, Failure> {
     let mechanism = Mechanism::Tracer { filtered: false };
-    Ok(blueprint(args, mechanism, None)?.into_start())
+    Ok(blueprint(detection, Interception::default(), mechanism, None)?.into_start())
 }
 
 /// Reads rules and configuration and opens files. `memo`: what the first agent left to one that takes
 /// over.
-fn blueprint(args: Run, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Blueprint, Failure> {
-    let (config, warnings) = configuration(&args)?;
-    if !args.quiet {
+fn blueprint(
+    detection: Detection,
+    interception: Interception,
+    mechanism: Mechanism,
+    memo: Option<&[u8]>,
+) -> Result<Blueprint, Failure> {
+    let (config, warnings) = configuration(&detection, &interception)?;
+    if !detection.quiet {
         for warning in warnings {
             terminal::complain(&format!("tollgate: warning: {warning}\n"));
         }
@@ -107,7 +112,7 @@ fn blueprint(args: Run, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Blu
         None => Rules::first(&mut loaded, &options, &sink, &verify)?,
         Some(installed) => Rules::later(&mut loaded, &options, &sink, installed)?,
     };
-    if !args.quiet {
+    if !detection.quiet {
         warn(&loaded);
     }
     let program = compile(&rules.installed, mechanism, &config)?;
@@ -116,7 +121,7 @@ fn blueprint(args: Run, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Blu
     } else {
         StatsFile::create
     };
-    let stats = args.stats.as_deref().map(open).transpose();
+    let stats = detection.stats.as_deref().map(open).transpose();
     let stats = stats.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
     })?;
@@ -127,15 +132,21 @@ fn blueprint(args: Run, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Blu
         program,
         entered: compile(&installed, Mechanism::Tracer { filtered: true }, &config)?,
         sink,
-        outputs: outputs(&config, args.quiet)?,
+        outputs: outputs(&config, detection.quiet)?,
         stats,
-        stats_interval: Duration::from_millis(args.stats_interval),
-        pidfile: args.pidfile.as_deref().map(Pidfile::create).transpose()?,
-        container_id: args.container_id.clone(),
-        refuse_non_dumpable: args.refuse.contains(&args::Refusal::NonDumpable),
+        stats_interval: Duration::from_millis(detection.stats_interval),
+        pidfile: detection
+            .pidfile
+            .as_deref()
+            .map(Pidfile::create)
+            .transpose()?,
+        container_id: detection.container_id.clone(),
+        refuse_non_dumpable: interception.refuse.contains(&args::Refusal::NonDumpable),
         output_timeout: channels::timeout(&config),
-        quiet: args.quiet,
-        config: Box::new(move || configuration(&args).map(|(config, _)| config)),
+        quiet: detection.quiet,
+        config: Box::new(move || {
+            configuration(&detection, &interception).map(|(config, _)| config)
+        }),
     })
 }
 
@@ -146,9 +157,9 @@ fn exit(status: i32) -> Exit {
 /// How the command is to be watched. To see what works, that is tried in a child.
 fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
     let tracer = || Mechanism::Tracer {
-        filtered: !args.every_call && !probe::has_listener(),
+        filtered: !args.interception.every_call && !probe::has_listener(),
     };
-    match args.engine {
+    match args.interception.engine {
         // The agent that this one takes over from had a listener.
         _ if args.resume.is_some() => Ok(Mechanism::Listener),
         Engine::Notify => Ok(Mechanism::Listener),
@@ -158,7 +169,7 @@ fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
         Engine::Auto => Ok(match probe::why_not_notify() {
             None => Mechanism::Listener,
             Some(why) => {
-                if !args.quiet {
+                if !args.detection.quiet {
                     terminal::complain(&format!(
                         "tollgate: warning: the engine is ptrace, which costs more, because notify \
                          does not work here: {why}\n"
@@ -178,14 +189,17 @@ fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
 }
 
 /// The configuration file with `-o` and the other options over it.
-fn configuration(args: &Run) -> Result<(Config, Vec<String>), Failure> {
-    let (mut config, warnings) = config::load(args.config.as_deref(), &args.options)?;
-    config.json_output |= args.json;
-    if !args.rules.is_empty() {
-        config.rules_files.clone_from(&args.rules);
+fn configuration(
+    detection: &Detection,
+    interception: &Interception,
+) -> Result<(Config, Vec<String>), Failure> {
+    let (mut config, warnings) = config::load(detection.config.as_deref(), &detection.options)?;
+    config.json_output |= detection.json;
+    if !detection.rules.is_empty() {
+        config.rules_files.clone_from(&detection.rules);
     }
-    config.verify = args.verify.unwrap_or(config.verify);
-    config.io_uring = args.io_uring.unwrap_or(config.io_uring);
+    config.verify = interception.verify.unwrap_or(config.verify);
+    config.io_uring = interception.io_uring.unwrap_or(config.io_uring);
     Ok((config, warnings))
 }
 
