@@ -40,4 +40,10 @@ impl Engine {
     pub fn traces(self) -> bool {
         self != Self::Notify
     }
+
+    /// How many processes of its own stand between a command and whoever started it: waiter, agent,
+    /// keeper and front. There is no keeper for a tracer.
+    pub fn watchers(self) -> usize {
+        if self.traces() { 3 } else { 4 }
+    }
 }

@@ -204,7 +204,7 @@ fn resident(tid: Tid, address: u64, wanted: usize) -> usize {
     const PRESENT: u64 = 1 << 63;
     // No page of any architecture here is smaller; a larger one is looked at several times.
     const PAGE: u64 = 4096;
-    let page_size = u64::try_from(rustix::param::page_size()).unwrap_or(PAGE);
+    let page_size = u64::try_from(sys::machine::page_size()).unwrap_or(PAGE);
     let Ok(pages) = std::fs::File::open(format!("/proc/{}/pagemap", tid.0)) else {
         return 0;
     };

@@ -14,6 +14,7 @@ pub mod exec;
 pub mod fd;
 pub mod features;
 pub mod file;
+pub mod machine;
 pub mod namespace;
 pub mod notify;
 pub mod pidfd;

@@ -119,7 +119,7 @@ pub(crate) fn start_ns(start: StartTime) -> u64 {
         let realtime = sys::time::now_ns(sys::time::Clock::Real);
         realtime.saturating_sub(sys::time::now_ns(sys::time::Clock::Boot))
     });
-    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    let ticks_per_second = sys::machine::clock_ticks_per_second();
     boot + start
         .0
         .saturating_mul(1_000_000_000 / ticks_per_second.max(1))

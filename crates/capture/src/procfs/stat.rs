@@ -36,7 +36,7 @@ pub fn parse_stat(text: &[u8]) -> Option<ProcessStat> {
     let start = StartTime(number(fields.nth(1)?)?);
     let vm_size: u64 = number(fields.next()?)?;
     let rss_pages: i64 = number(fields.next()?)?;
-    let page_kib = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
+    let page_kib = u64::try_from(sys::machine::page_size()).unwrap_or(4096) / 1024;
     let stat = Stat {
         ppid,
         pgid,

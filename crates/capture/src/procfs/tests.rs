@@ -15,7 +15,7 @@ fn stat_takes_any_command_name() {
     assert_eq!(parsed.stat.threads, 3);
     assert_eq!(parsed.start, StartTime(987_654));
     assert_eq!(parsed.stat.vm_size_kib, 10240);
-    let page_kib = u64::try_from(rustix::param::page_size()).unwrap() / 1024;
+    let page_kib = u64::try_from(sys::machine::page_size()).unwrap() / 1024;
     assert_eq!(parsed.stat.vm_rss_kib, 256 * page_kib);
 }
 
