@@ -16,6 +16,7 @@ const SEEN: &str = "\
 ";
 
 const AIMED: &str = "Tollgate internal: call aimed at the watcher";
+const CHANGED: &str = "Tollgate internal: arguments changed under the call";
 const GAP: &str = "Tollgate internal: unwatched gap";
 const MADE_UNREADABLE: &str = "Tollgate internal: process made unreadable";
 const REPEATED: &str = "Tollgate internal: alerts repeated";
@@ -363,7 +364,12 @@ fn a_listener_of_its_own_is_refused_and_every_open_is_seen() {
     const EBUSY: i64 = 16;
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("listener");
-        attack.expect("listener", &[(-1, EBUSY)]);
+        if Engine::under_test() == Engine::EveryCall {
+            // It stops calls before any filter is asked, so one answers after it.
+            assert!(attack.results("listener")[0].0 >= 0, "{}", attack.story());
+        } else {
+            attack.expect("listener", &[(-1, EBUSY)]);
+        }
         assert_eq!(attack.seen(), 1001 + 5, "{}", attack.story());
     }
 }
@@ -372,7 +378,9 @@ fn a_listener_of_its_own_is_refused_and_every_open_is_seen() {
 fn strict_mode_is_refused_by_the_kernel_under_a_filter() {
     need_root!();
     let attack = Setting::new(Identity::User).attack("strict");
-    attack.expect("strict", &[(-1, 22)]);
+    // Without a filter of ours there is nothing in its way, and nothing is missed either.
+    let is_filtered = Engine::under_test() != Engine::EveryCall;
+    attack.expect("strict", &[if is_filtered { (-1, 22) } else { (0, 0) }]);
     assert_eq!(attack.seen(), 25, "{}", attack.story());
 }
 
@@ -476,10 +484,17 @@ fn held(name: &str, calls: i64) {
     // but not held.
     assert!(count("during") > before / 20, "{}", attack.story_in_short());
     assert!(count("later") > before / 10, "{}", attack.story_in_short());
-    // Each held call is told, and none but those is lost.
-    let undecided = i64::try_from(attack.counter("undecided")).expect("a small number");
+    // Each held call is told, and none but those is lost. A tracer waits for the result of those that
+    // return, and learns from it what could not be read.
+    let count = |name| i64::try_from(attack.counter(name)).expect("a small number");
+    let undecided = count("undecided");
+    let told = if Engine::under_test().traces() {
+        count("unreadable")
+    } else {
+        undecided
+    };
     assert!(
-        (calls..calls + 8).contains(&undecided),
+        told >= calls && undecided < calls + 8,
         "{}",
         attack.story_in_short()
     );
@@ -488,8 +503,14 @@ fn held(name: &str, calls: i64) {
         "{}",
         attack.story_in_short()
     );
+    assert_eq!(
+        attack.watched.of(UNDECIDED).is_empty(),
+        undecided == 0,
+        "{}",
+        attack.story_in_short()
+    );
     assert!(
-        !attack.watched.of(UNDECIDED).is_empty(),
+        attack.watched.of(CHANGED).is_empty(),
         "{}",
         attack.story_in_short()
     );

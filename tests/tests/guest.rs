@@ -105,9 +105,17 @@ fn what_yama_hides_is_reported_not_passed_over() {
     for identity in [User, Docker] {
         let run = guest.run(2, identity, &watch(ACTS));
         let alerts = alerts(&run);
-        let hidden = alerts.iter().find(|alert| alert.source == "internal");
-        let hidden = hidden.unwrap_or_else(|| panic!("{identity:?}: no internal alert: {run:?}"));
-        assert!(hidden.output.contains("could not be learnt"), "{hidden}");
+        let told = |rule: &str| alerts.iter().find(|alert| alert.rule == rule);
+        let unreadable = told("Tollgate internal: unreadable process");
+        let unreadable = unreadable.unwrap_or_else(|| panic!("{identity:?}: {run:?}"));
+        let cause = unreadable.field("tollgate.cause");
+        assert!(cause.contains("yama.ptrace_scope"), "{unreadable}");
+        let undecided = told("Tollgate internal: undecided event");
+        let undecided = undecided.unwrap_or_else(|| panic!("{identity:?}: {run:?}"));
+        assert!(
+            undecided.output.contains("could not be learnt"),
+            "{undecided}"
+        );
     }
 }
 

@@ -470,23 +470,3 @@ fn who_enters_and_may_not_be_traced_is_announced() {
         assert_eq!(names, ["sleep"], "{engine:?} {}", watched.story());
     }
 }
-
-#[test]
-fn a_page_that_does_not_come_ends_the_process_it_belongs_to() {
-    need_root!();
-    let fixture = Fixture::compile("attack");
-    let watch = Watch::new(["true"]).engine(Engine::Ptrace).rules(MARK);
-    let program = watch.scratch().program(fixture.program(), "attack");
-    let mark = watch.scratch().file("mark", 0o644, "");
-    let script = "\"$0\" userfault \"$1\"; echo ended $?; cat \"$1\"";
-    let words = ["sh", "-c", script].map(str::to_owned).into_iter();
-    let files = [program, mark].map(|path| path.display().to_string());
-    let watched = watch.command(words.chain(files)).run();
-    assert!(watched.printed.contains("ended 137"), "{}", watched.story());
-    let told = watched.of("Tollgate internal: read timed out");
-    assert!(!told.is_empty(), "{}", watched.story());
-    // What comes after it is seen.
-    let seen = watched.of("Mark");
-    let last = seen.last().map(|alert| alert.field("proc.name"));
-    assert_eq!(last.as_deref(), Some("cat"), "{}", watched.story());
-}

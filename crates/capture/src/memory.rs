@@ -6,6 +6,9 @@
 //! deadline is replaced, and the call it was reading for is treated as unreadable.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,7 +72,16 @@ pub(crate) struct Memory {
     gauge: Arc<Gauge>,
     access: Cell<Access>,
     buffer: RefCell<Vec<u8>>,
+    /// Page tables, if they are asked for every call.
+    tables: Option<RefCell<HashMap<Tid, File>>>,
+    /// Pages that are read though they are not in memory.
+    settled: RefCell<Vec<u64>>,
+    /// The first page that was not read because it is not in memory.
+    missing: Cell<Option<u64>>,
 }
+
+/// Page tables that are kept open; more than there are threads at work at once.
+const TABLES_LIMIT: usize = 256;
 
 impl Memory {
     pub(crate) fn new(gauge: Arc<Gauge>) -> Self {
@@ -78,6 +90,43 @@ impl Memory {
             gauge,
             access: Cell::new(Access::Free),
             buffer,
+            tables: None,
+            settled: RefCell::default(),
+            missing: Cell::new(None),
+        }
+    }
+
+    /// For a reader that must not wait for pages: it reads those that are in memory, and is told of
+    /// others ([`Memory::missing`]).
+    pub(crate) fn of_resident_pages(gauge: Arc<Gauge>) -> Self {
+        let memory = Self {
+            tables: Some(RefCell::default()),
+            ..Self::new(gauge)
+        };
+        // Where page tables are hidden (a container may mask the file) waiting is all there is.
+        if table(Tid(std::process::id().cast_signed())).is_ok() {
+            memory.allow(Access::Resident);
+        }
+        memory
+    }
+
+    /// Begins anew, with pages that may be read whether they are in memory or not.
+    pub(crate) fn settle(&self, pages: &[u64]) {
+        let mut settled = self.settled.borrow_mut();
+        settled.clear();
+        settled.extend_from_slice(pages);
+        self.missing.set(None);
+    }
+
+    /// The first page since then that was needed and is not in memory.
+    pub(crate) fn missing(&self) -> Option<u64> {
+        self.missing.get()
+    }
+
+    /// The thread has ended or runs another program.
+    pub(crate) fn forget(&self, tid: Tid) {
+        if let Some(tables) = &self.tables {
+            tables.borrow_mut().remove(&tid);
         }
     }
 
@@ -100,10 +149,11 @@ impl Memory {
     ) -> Result<&'a [u8], Unreadable> {
         let mut buffer = self.buffer.borrow_mut();
         let limit = self.readable(tid, address, STRING_LIMIT);
-        let extent = self.guarded(limit, || {
+        let extent = self.guarded(address, limit, || {
             sys::process_memory::read_c_string(tid.0, address, &mut buffer, limit)
         })?;
         if limit < STRING_LIMIT && extent == Extent::Truncated {
+            self.note_missing(address, limit);
             return Err(Unreadable::Refused);
         }
         Ok(arena.alloc_slice_copy(&buffer))
@@ -114,10 +164,11 @@ impl Memory {
         let wanted = buffer.len();
         let readable = self.readable(tid, address, wanted);
         if readable < wanted {
+            self.note_missing(address, readable);
             return None;
         }
         let len = self
-            .guarded(readable, || {
+            .guarded(address, readable, || {
                 sys::process_memory::read(tid.0, address, buffer)
             })
             .ok()?;
@@ -134,8 +185,11 @@ impl Memory {
     ) -> Result<&'a [u8], Unreadable> {
         let buffer = arena.alloc_slice_fill_copy(len, 0_u8);
         let readable = self.readable(tid, address, len);
+        if readable < len {
+            self.note_missing(address, readable);
+        }
         let buffer = &mut buffer[..readable];
-        let got = self.guarded(readable, || {
+        let got = self.guarded(address, readable, || {
             sys::process_memory::read(tid.0, address, buffer)
         })?;
         Ok(&buffer[..got.min(readable)])
@@ -173,17 +227,74 @@ impl Memory {
     fn readable(&self, tid: Tid, address: u64, wanted: usize) -> usize {
         match self.access.get() {
             Access::Free => wanted,
-            Access::Resident => resident(tid, address, wanted),
+            Access::Resident => self.resident(tid, address, wanted),
             Access::Refused => 0,
+        }
+    }
+
+    /// How many bytes from an address on are in pages that are in memory now, or settled. Looks at
+    /// page tables only, so it does not wait for a page.
+    fn resident(&self, tid: Tid, address: u64, wanted: usize) -> usize {
+        let Some(tables) = &self.tables else {
+            return table(tid).map_or(0, |table| self.resident_in(&table, address, wanted));
+        };
+        let mut tables = tables.borrow_mut();
+        if tables.len() >= TABLES_LIMIT && !tables.contains_key(&tid) {
+            tables.clear();
+        }
+        let table = match tables.entry(tid) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(vacant) => match table(tid) {
+                Ok(table) => vacant.insert(table),
+                // A process that may not be read at all; the read says so.
+                Err(_) => return wanted,
+            },
+        };
+        self.resident_in(table, address, wanted)
+    }
+
+    fn resident_in(&self, table: &File, address: u64, wanted: usize) -> usize {
+        const PRESENT: u64 = 1 << 63;
+        // A string is in two at most.
+        const AT_ONCE: usize = 2;
+        let page_size = page_size();
+        let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+        let settled = self.settled.borrow();
+        let mut found = 0;
+        while found < wanted {
+            let mut entries = [0; 8 * AT_ONCE];
+            let first = address.wrapping_add(found) / page_size;
+            let len = table.read_at(&mut entries, first.wrapping_mul(8));
+            let (entries, _) = entries[..len.unwrap_or(0)].as_chunks::<8>();
+            if entries.is_empty() {
+                break;
+            }
+            for (page, entry) in (first..).zip(entries) {
+                let is_there = u64::from_ne_bytes(*entry) & PRESENT != 0;
+                if !is_there && !settled.contains(&page.wrapping_mul(page_size)) {
+                    return usize::try_from(found.min(wanted)).expect("no more than was wanted");
+                }
+                found += page_size - address.wrapping_add(found) % page_size;
+            }
+        }
+        usize::try_from(found.min(wanted)).expect("no more than was wanted")
+    }
+
+    fn note_missing(&self, address: u64, readable: usize) {
+        if self.missing.get().is_none() {
+            let at = address.wrapping_add(u64::try_from(readable).unwrap_or(0));
+            self.missing.set(Some(at - at % page_size()));
         }
     }
 
     fn guarded<T>(
         &self,
+        address: u64,
         readable: usize,
         read: impl FnOnce() -> Result<T, sys::SyscallError>,
     ) -> Result<T, Unreadable> {
         if readable == 0 && self.is_limited() {
+            self.note_missing(address, 0);
             return Err(Unreadable::Refused);
         }
         self.gauge.enter();
@@ -197,29 +308,13 @@ impl Memory {
     }
 }
 
-/// How many bytes from an address on are in pages that are in memory now. Looks at page tables
-/// only, so it does not wait for a page.
-fn resident(tid: Tid, address: u64, wanted: usize) -> usize {
-    use std::os::unix::fs::FileExt;
-    const PRESENT: u64 = 1 << 63;
+fn table(tid: Tid) -> std::io::Result<File> {
+    File::open(format!("/proc/{}/pagemap", tid.0))
+}
+
+fn page_size() -> u64 {
     // No page of any architecture here is smaller; a larger one is looked at several times.
-    const PAGE: u64 = 4096;
-    let page_size = u64::try_from(sys::machine::page_size()).unwrap_or(PAGE);
-    let Ok(pages) = std::fs::File::open(format!("/proc/{}/pagemap", tid.0)) else {
-        return 0;
-    };
-    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-    let mut found = 0;
-    while found < wanted {
-        let at = address.wrapping_add(found);
-        let mut entry = [0; 8];
-        let is_read = pages.read_exact_at(&mut entry, at / page_size * 8).is_ok();
-        if !is_read || u64::from_ne_bytes(entry) & PRESENT == 0 {
-            break;
-        }
-        found += page_size - at % page_size;
-    }
-    usize::try_from(found.min(wanted)).expect("no more than was wanted")
+    u64::try_from(sys::machine::page_size()).unwrap_or(4096)
 }
 
 /// Numbers that are the same on every architecture this program runs on.
@@ -266,5 +361,29 @@ mod tests {
         assert_eq!(memory.read_exact(tid, absent, &mut eight), None);
         memory.allow(Access::Free);
         assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
+    }
+
+    #[test]
+    fn a_page_that_is_missing_is_told_and_read_once_it_is_settled() {
+        let tid = Tid(std::process::id().cast_signed());
+        let memory = Memory::of_resident_pages(Arc::default());
+        let arena = Bump::new();
+        let absent: Vec<u8> = vec![0; 64 << 20];
+        let absent = u64::try_from(absent.as_ptr().addr()).unwrap() + (32 << 20);
+        let page = absent - absent % 4096;
+        assert_eq!(memory.text(tid, absent, &arena), Err(Unreadable::Refused));
+        assert_eq!(memory.missing(), Some(page));
+        memory.settle(&[page]);
+        assert_eq!(memory.missing(), None);
+        assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
+        assert_eq!(memory.missing(), None);
+        // It is there now.
+        memory.settle(&[]);
+        assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
+        // An address that nothing is mapped to is missing, too, and a fault once it is settled.
+        assert_eq!(memory.text(tid, 8, &arena), Err(Unreadable::Refused));
+        assert_eq!(memory.missing(), Some(0));
+        memory.settle(&[0]);
+        assert_eq!(memory.text(tid, 8, &arena), Err(Unreadable::Fault));
     }
 }

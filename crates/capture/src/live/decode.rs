@@ -544,6 +544,7 @@ pub(crate) struct OwnedDecoded {
     params: Vec<OwnedParam>,
     descriptor: Option<(Descriptor<'static>, OwnedName, Option<Vec<u8>>)>,
     unreadable: bool,
+    refused: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -592,6 +593,7 @@ impl Decoded<'_> {
             params,
             descriptor,
             unreadable: self.unreadable,
+            refused: self.refused,
         }
     }
 }
@@ -645,7 +647,7 @@ impl OwnedDecoded {
             descriptor,
             unreadable: self.unreadable,
             gone: false,
-            refused: false,
+            refused: self.refused,
         }
     }
 }

@@ -19,6 +19,7 @@ use abi::Syscall;
 use super::guard::Post;
 use super::inbox::{Inbox, Request};
 use super::look::Look;
+use super::pages::Pages;
 use super::{AttachError, MARK, Target};
 use crate::filter::run::{SeccompData, run as run_filter};
 use crate::filter::{Action, FilterProgram};
@@ -51,6 +52,7 @@ pub(super) struct Engine<J: Judge> {
     pub(super) arena: Bump,
     pub(super) post: Arc<Post>,
     pub(super) tracees: HashMap<Tid, Tracee>,
+    pub(super) pages: Pages,
     inbox: Arc<Inbox>,
     filter: FilterProgram,
     is_leaving: bool,
@@ -125,10 +127,11 @@ impl<J: Judge> Engine<J> {
     ) -> Self {
         Self {
             worker: Worker::new(shared),
-            memory: Memory::new(Arc::clone(&post.reading)),
+            memory: Memory::of_resident_pages(Arc::clone(&post.reading)),
             arena: Bump::with_capacity(16 * 1024),
             post,
             tracees: HashMap::new(),
+            pages: Pages::new(Arc::clone(&inbox)),
             inbox,
             filter,
             is_leaving: false,
@@ -177,6 +180,8 @@ impl<J: Judge> Engine<J> {
                 // Whoever asked may have given up.
                 let _ = answer.send(self.attach(pid));
             }
+            Request::Fetched(fetched) => self.fetched(fetched),
+            Request::Overdue => self.overdue(),
             Request::Leave => self.leave(),
         }
     }
@@ -218,7 +223,7 @@ impl<J: Judge> Engine<J> {
             Status::Stopped(signal) => self.go_on(tid, signal),
             Status::SyscallStop => {
                 self.at_syscall(tid);
-                self.go_on(tid, 0);
+                self.go_on_unless_held(tid);
             }
             Status::PtraceEvent { event, signal } => match event {
                 // A group-stop: the group stays stopped until it is continued.
@@ -233,9 +238,16 @@ impl<J: Judge> Engine<J> {
                         }
                         _ => {}
                     }
-                    self.go_on(tid, 0);
+                    self.go_on_unless_held(tid);
                 }
             },
+        }
+    }
+
+    /// Lets a thread go on, unless its call waits for a page.
+    pub(super) fn go_on_unless_held(&mut self, tid: Tid) {
+        if !self.pages.is_waiting(tid) {
+            self.go_on(tid, 0);
         }
     }
 
@@ -361,7 +373,13 @@ impl<J: Judge> Engine<J> {
             return;
         };
         let pid = caller.pid;
-        self.tracees.retain(|_, tracee| tracee.pid != pid);
+        self.memory.forget(tid);
+        let others = self.tracees.extract_if(|_, tracee| tracee.pid == pid);
+        for (tid, _) in others {
+            self.pages.forget(tid);
+            self.memory.forget(tid);
+        }
+        self.note_waiting();
         let call = std::mem::replace(&mut caller.call, InCall::Nothing);
         if caller.how == How::Starting {
             // Without a filter.
@@ -374,7 +392,7 @@ impl<J: Judge> Engine<J> {
         }
     }
 
-    fn at_filter(&mut self, tid: Tid) {
+    pub(super) fn at_filter(&mut self, tid: Tid) {
         let Ok(info) = ptrace::syscall_info(tid.0) else {
             return;
         };
@@ -383,6 +401,9 @@ impl<J: Judge> Engine<J> {
         };
         if data == u32::from(MARK) || self.is_planned(nr, info.arch, args) {
             self.enters(tid, nr, info.arch, info.ip, args);
+        }
+        if self.pages.is_waiting(tid) {
+            return;
         }
         if data != u32::from(MARK) {
             // A filter of the workload's own asks for a tracer that it does not have.
@@ -404,7 +425,7 @@ impl<J: Judge> Engine<J> {
         }
     }
 
-    fn at_syscall(&mut self, tid: Tid) {
+    pub(super) fn at_syscall(&mut self, tid: Tid) {
         let Ok(info) = ptrace::syscall_info(tid.0) else {
             return;
         };
@@ -474,6 +495,9 @@ impl<J: Judge> Engine<J> {
             args,
             ..Notification::default()
         };
+        let waited = self.pages.resume(tid);
+        self.memory
+            .settle(waited.as_ref().map_or(&[], |waited| &waited.settled));
         let Some(call) = Call::decode(&notification, &self.memory) else {
             let counters = &self.worker.shared.counters;
             Counters::add(&counters.trapped);
@@ -488,8 +512,15 @@ impl<J: Judge> Engine<J> {
             let _ = ptrace::skip_call(tid.0, -EPERM);
             return;
         }
-        match self.look(&call) {
-            Look::GoOn => {}
+        let mut look = self.look(&call, waited.as_ref());
+        if let Look::Page(page) = look {
+            let Err(waited) = self.hold(tid, waited, page) else {
+                return;
+            };
+            look = self.look(&call, Some(&waited));
+        }
+        match look {
+            Look::GoOn | Look::Page(_) => {}
             // Fails only if the thread was killed.
             Look::Refused(result) => {
                 let _ = ptrace::skip_call(tid.0, result);
@@ -585,6 +616,9 @@ impl<J: Judge> Engine<J> {
     }
 
     fn ended(&mut self, tid: Tid) {
+        self.pages.forget(tid);
+        self.note_waiting();
+        self.memory.forget(tid);
         if let Some(tracee) = self.tracees.remove(&tid)
             && let InCall::Result(_) | InCall::Undone(_) = tracee.call
         {

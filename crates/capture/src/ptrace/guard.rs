@@ -1,7 +1,7 @@
 //! The thread that sees to it that the tracer goes on.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(super) struct Post {
     pub(super) reading: Arc<Gauge>,
     /// Whose call is looked at.
     pub(super) caller: AtomicI32,
+    /// How many calls wait for their pages.
+    pub(super) held: AtomicUsize,
 }
 
 /// Starts the guard, which ends after the tracer.
@@ -50,26 +52,36 @@ pub(super) fn start<J: Judge + 'static>(
 /// As [`start`], for a tracer beside an engine that goes on after it.
 pub(super) fn start_beside<J: Judge + 'static>(
     shared: Arc<Shared<J>>,
+    inbox: Arc<Inbox>,
     post: Arc<Post>,
     tracer: JoinHandle<()>,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("guard".to_owned())
-        .spawn(move || keep_going(&shared, None, &post, tracer))
+        .spawn(move || keep_going(&shared, &inbox, &post, tracer, Leave::ByOthers))
 }
 
 fn watch<J: Judge>(shared: &Shared<J>, inbox: &Inbox, post: &Post, tracer: JoinHandle<()>) {
-    keep_going(shared, Some(inbox), post, tracer);
+    keep_going(shared, inbox, post, tracer, Leave::AtHandOver);
     shared.end();
     shared.pulse.tick(&shared.counters.snapshot());
 }
 
-/// `inbox`: where the tracer is told to let go when somebody else takes over.
+/// Who tells the tracer to let go when somebody else takes over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    /// The guard.
+    AtHandOver,
+    /// Somebody else, or the guard has done so.
+    ByOthers,
+}
+
 fn keep_going<J: Judge>(
     shared: &Shared<J>,
-    mut inbox: Option<&Inbox>,
+    inbox: &Inbox,
     post: &Post,
     tracer: JoinHandle<()>,
+    mut leave: Leave,
 ) {
     let mut stuck_for = Duration::ZERO;
     let mut since = None;
@@ -80,10 +92,12 @@ fn keep_going<J: Judge>(
             shared.wait_for_end(TICK);
         }
         shared.pulse.tick(&shared.counters.snapshot());
-        if shared.is_handing_over()
-            && let Some(inbox) = inbox.take()
-        {
+        if shared.is_handing_over() && leave == Leave::AtHandOver {
+            leave = Leave::ByOthers;
             inbox.ask(Request::Leave);
+        }
+        if post.held.load(Ordering::Acquire) > 0 {
+            inbox.tell(Request::Overdue);
         }
         let inside = post.reading.inside();
         if inside.is_none() || inside != since {

@@ -9,11 +9,14 @@ use std::time::Duration;
 use event::Pid;
 
 use super::AttachError;
+use super::pages::Fetched;
 
 /// Interrupts the tracer's wait; has a handler that does nothing.
 const SIGNAL: i32 = 12;
 /// A signal may arrive just before the tracer begins to wait: it is sent again after this time.
 const AGAIN: Duration = Duration::from_millis(1);
+/// How often one is sent for a request that need not be taken at once.
+const TRIES: u32 = 20;
 
 /// What is asked for.
 #[derive(Debug)]
@@ -25,9 +28,15 @@ pub(super) enum Request {
         /// Told what came of it.
         answer: SyncSender<Result<(), AttachError>>,
     },
+    /// Somebody has touched a page that a call waits for.
+    Fetched(Fetched),
+    /// Calls may have waited long enough for their pages.
+    Overdue,
     /// Let every process go that can live without a tracer, and end.
     Leave,
 }
+
+type Requests<'a> = MutexGuard<'a, VecDeque<Request>>;
 
 /// The requests.
 #[derive(Debug, Default)]
@@ -65,15 +74,31 @@ impl Inbox {
         wake();
         let mut requests = self.requests();
         while !requests.is_empty() && !self.has_left.load(Ordering::Acquire) {
-            let tracer = self.thread.load(Ordering::Acquire);
-            // Fails only if it has ended meanwhile.
-            let _ = sys::signal::send_to_thread(std::process::id().cast_signed(), tracer, SIGNAL);
-            let waited = self.taken.wait_timeout(requests, AGAIN);
-            requests = waited.unwrap_or_else(PoisonError::into_inner).0;
+            requests = self.wake(requests);
         }
         if self.has_left.load(Ordering::Acquire) {
             requests.clear();
         }
+    }
+
+    /// As [`Inbox::ask`], for what may wait until the tracer wakes by itself.
+    pub(super) fn tell(&self, request: Request) {
+        self.requests().push_back(request);
+        let mut requests = self.requests();
+        for _ in 0..TRIES {
+            if requests.is_empty() || self.has_left.load(Ordering::Acquire) {
+                return;
+            }
+            requests = self.wake(requests);
+        }
+    }
+
+    fn wake<'a>(&'a self, requests: Requests<'a>) -> Requests<'a> {
+        let tracer = self.thread.load(Ordering::Acquire);
+        // Fails only if it has ended meanwhile.
+        let _ = sys::signal::send_to_thread(std::process::id().cast_signed(), tracer, SIGNAL);
+        let waited = self.taken.wait_timeout(requests, AGAIN);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// The next request.
@@ -85,7 +110,7 @@ impl Inbox {
         request
     }
 
-    fn requests(&self) -> MutexGuard<'_, VecDeque<Request>> {
+    fn requests(&self) -> Requests<'_> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

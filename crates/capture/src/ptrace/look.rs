@@ -8,6 +8,7 @@ use event::{Judge, Live, Outcome, Process, Stage, Weight};
 use sys::time::{Clock, now_ns};
 
 use super::engine::Engine;
+use super::pages::Waiting;
 use crate::live::call::Call;
 use crate::live::counters::Counters;
 use crate::live::{decode, tree};
@@ -29,13 +30,18 @@ pub(super) enum Look {
     GoOn,
     /// Its result.
     Result(Box<Followed>),
+    /// A page that is not in memory.
+    Page(u64),
 }
 
 impl<J: Judge> Engine<J> {
-    pub(super) fn look(&mut self, call: &Call) -> Look {
+    /// `waited`: for which pages it has waited, if it is looked at again.
+    pub(super) fn look(&mut self, call: &Call, waited: Option<&Waiting>) -> Look {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
-        Counters::add(&counters.trapped);
+        if waited.is_none() {
+            Counters::add(&counters.trapped);
+        }
         self.post.caller.store(call.tid.0, Ordering::Release);
         if Guard::concerns(call.syscall)
             && let Some(result) = self.intrusion(call)
@@ -49,16 +55,20 @@ impl<J: Judge> Engine<J> {
             return Look::GoOn;
         }
         let arena = std::mem::take(&mut self.arena);
-        let look = self.look_closely(call, role, &arena);
+        let may_wait = waited.is_none_or(|waited| !waited.is_late);
+        let look = self.look_closely(call, role, may_wait, &arena);
         self.recycle(arena);
         look
     }
 
-    fn look_closely(&mut self, call: &Call, role: Role, arena: &Bump) -> Look {
+    fn look_closely(&mut self, call: &Call, role: Role, may_wait: bool, arena: &Bump) -> Look {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
         let time_ns = now_ns(Clock::Real);
         let decoded = decode::decode(call, &self.memory, arena);
+        if may_wait && let Some(page) = self.memory.missing() {
+            return Look::Page(page);
+        }
         counters.note_unreadable(&decoded);
         if verify::opens_memory(call, &decoded) {
             shared.verifier.note_memory_file();

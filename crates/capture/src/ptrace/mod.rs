@@ -18,14 +18,17 @@
 //!   error that the kernel gives where there is one already.
 //! - Nobody can take over from a tracer. If it dies, a command that it started is killed
 //!   (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
-//! - The tracer reads the caller's memory itself and cannot be replaced while a page does not come.
-//!   A process that holds it up for a second is killed, and that is announced.
+//! - The tracer reads the caller's memory itself and cannot be replaced while a page does not come, so
+//!   it reads only pages that are in memory, and has others fetched. A process that takes a page away
+//!   between the look and the read, and holds the tracer up for a second, is killed, and that is
+//!   announced.
 
 mod attach;
 mod engine;
 mod guard;
 mod inbox;
 mod look;
+mod pages;
 mod sentry;
 
 use std::sync::Arc;

@@ -209,7 +209,7 @@ fn start<J: Judge + 'static>(
         .name("tracer".to_owned())
         .spawn(engine)?;
     has_begun.recv().map_err(std::io::Error::other)?;
-    let guard = guard::start_beside(Arc::clone(shared), post, tracer)?;
+    let guard = guard::start_beside(Arc::clone(shared), Arc::clone(&inbox), post, tracer)?;
     Ok(Tracer {
         inbox,
         more,

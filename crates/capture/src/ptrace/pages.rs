@@ -1,0 +1,224 @@
+//! Pages of callers that are not in memory.
+//!
+//! A caller's page may come when the workload pleases (userfaultfd, FUSE), and the tracer, whom
+//! nobody can replace, must not wait for it: every other traced thread would wait too. So page
+//! tables are asked first. Where a page is missing the caller stays in its stop, another thread
+//! touches the page, and the call is looked at again when that has returned. Should it not return
+//! in time, the call is looked at without the page.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use event::{Judge, Pid, Tid};
+use sys::ptrace::{self, SyscallOp};
+
+use super::engine::Engine;
+use super::inbox::{Inbox, Request};
+use crate::live::counters::Counters;
+
+/// How long a caller is held for its pages.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Pages that are waited for at once, of all processes and of one.
+const LIMIT: usize = 256;
+const PROCESS_LIMIT: usize = 16;
+
+/// Callers that wait for pages, and who fetches these.
+#[derive(Debug)]
+pub(super) struct Pages {
+    waiting: HashMap<Tid, Waiting>,
+    fetching: HashMap<Pid, usize>,
+    fetchers: Vec<Sender<Fetch>>,
+    /// Those of them that have nothing to do.
+    idle: Vec<usize>,
+    inbox: Arc<Inbox>,
+}
+
+/// A call that is held for a page.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// Pages that came, or that there are none of: to read them is no longer to wait.
+    pub(super) settled: Vec<u64>,
+    /// Whether to go on without those that are missing.
+    pub(super) is_late: bool,
+    page: u64,
+    since: Instant,
+}
+
+/// A page to be touched.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    tid: Tid,
+    pid: Pid,
+    page: u64,
+}
+
+/// Somebody who has touched a page, or failed to.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    fetch: Fetch,
+    by: usize,
+}
+
+impl Pages {
+    pub(super) fn new(inbox: Arc<Inbox>) -> Self {
+        Self {
+            waiting: HashMap::new(),
+            fetching: HashMap::new(),
+            fetchers: Vec::new(),
+            idle: Vec::new(),
+            inbox,
+        }
+    }
+
+    pub(super) fn is_waiting(&self, tid: Tid) -> bool {
+        self.waiting.contains_key(&tid)
+    }
+
+    /// What a call has waited for so far, if it is looked at again.
+    pub(super) fn resume(&mut self, tid: Tid) -> Option<Waiting> {
+        self.waiting.remove(&tid)
+    }
+
+    /// The thread has ended.
+    pub(super) fn forget(&mut self, tid: Tid) {
+        self.waiting.remove(&tid);
+    }
+
+    /// Has a page fetched for a call; gives it back if too many are fetched.
+    fn wait(&mut self, tid: Tid, pid: Pid, mut waiting: Waiting, page: u64) -> Result<(), Waiting> {
+        let all: usize = self.fetching.values().sum();
+        let of_process = self.fetching.get(&pid).copied().unwrap_or(0);
+        if all >= LIMIT || of_process >= PROCESS_LIMIT || !self.fetch(Fetch { tid, pid, page }) {
+            return Err(waiting);
+        }
+        *self.fetching.entry(pid).or_default() += 1;
+        waiting.page = page;
+        self.waiting.insert(tid, waiting);
+        Ok(())
+    }
+
+    fn fetch(&mut self, fetch: Fetch) -> bool {
+        let idle = self.idle.pop().or_else(|| self.start_fetcher().ok());
+        let fetcher = idle.and_then(|number| self.fetchers.get(number));
+        fetcher.is_some_and(|fetcher| fetcher.send(fetch).is_ok())
+    }
+
+    fn start_fetcher(&mut self) -> std::io::Result<usize> {
+        let (give, take) = channel::<Fetch>();
+        let (inbox, by) = (Arc::clone(&self.inbox), self.fetchers.len());
+        std::thread::Builder::new()
+            .name("fetcher".to_owned())
+            .spawn(move || {
+                while let Ok(fetch) = take.recv() {
+                    // Whatever comes of it, the page need not be waited for after that.
+                    let _ = sys::process_memory::read(fetch.tid.0, fetch.page, &mut [0]);
+                    inbox.tell(Request::Fetched(Fetched { fetch, by }));
+                }
+            })?;
+        self.fetchers.push(give);
+        Ok(by)
+    }
+
+    /// Whether a call waits for this page.
+    fn came(&mut self, Fetched { fetch, by }: Fetched) -> Option<Tid> {
+        if let Some(count) = self.fetching.get_mut(&fetch.pid) {
+            *count -= 1;
+            if *count == 0 {
+                self.fetching.remove(&fetch.pid);
+            }
+        }
+        self.idle.push(by);
+        let waiting = self.waiting.get_mut(&fetch.tid)?;
+        if waiting.page != fetch.page || waiting.is_late {
+            return None;
+        }
+        waiting.settled.push(fetch.page);
+        Some(fetch.tid)
+    }
+
+    /// Calls that have waited long enough.
+    fn overdue(&mut self) -> Vec<Tid> {
+        let is_over = |waiting: &&mut Waiting| waiting.since.elapsed() >= PATIENCE;
+        let waiting = self.waiting.iter_mut();
+        waiting
+            .filter_map(|(tid, waiting)| {
+                let is_over = is_over(&waiting);
+                waiting.is_late |= is_over;
+                is_over.then_some(*tid)
+            })
+            .collect()
+    }
+}
+
+impl<J: Judge> Engine<J> {
+    /// Holds a call until a page is there; answers with what it has waited for if it is to be looked
+    /// at without that page.
+    pub(super) fn hold(
+        &mut self,
+        tid: Tid,
+        waited: Option<Waiting>,
+        page: u64,
+    ) -> Result<(), Waiting> {
+        let pid = self
+            .tracees
+            .get(&tid)
+            .map_or(Pid(tid.0), |tracee| tracee.pid);
+        let waiting = waited.unwrap_or_else(|| Waiting {
+            settled: Vec::new(),
+            is_late: false,
+            page,
+            since: Instant::now(),
+        });
+        let held = self.pages.wait(tid, pid, waiting, page);
+        self.note_waiting();
+        held.map_err(|mut waiting| {
+            self.give_up_pages(tid);
+            waiting.is_late = true;
+            waiting
+        })
+    }
+
+    pub(super) fn fetched(&mut self, fetched: Fetched) {
+        if let Some(tid) = self.pages.came(fetched) {
+            self.look_again(tid);
+        }
+    }
+
+    pub(super) fn overdue(&mut self) {
+        for tid in self.pages.overdue() {
+            self.give_up_pages(tid);
+            self.look_again(tid);
+        }
+    }
+
+    fn give_up_pages(&self, tid: Tid) {
+        let shared = &self.worker.shared;
+        Counters::add(&shared.counters.read_timeouts);
+        let pid = self
+            .tracees
+            .get(&tid)
+            .map_or(Pid(tid.0), |tracee| tracee.pid);
+        shared.notices.read_timed_out(pid);
+    }
+
+    /// The thread is still in the stop in which its call was held.
+    fn look_again(&mut self, tid: Tid) {
+        match ptrace::syscall_info(tid.0).map(|info| info.op) {
+            Ok(SyscallOp::Seccomp { .. }) => self.at_filter(tid),
+            Ok(SyscallOp::Entry { .. }) => self.at_syscall(tid),
+            // It was killed, which the next wait tells.
+            _ => self.pages.forget(tid),
+        }
+        self.note_waiting();
+        self.go_on_unless_held(tid);
+    }
+
+    /// For the guard, who says when time is over.
+    pub(super) fn note_waiting(&self) {
+        let count = self.pages.waiting.len();
+        self.post.held.store(count, Ordering::Release);
+    }
+}
