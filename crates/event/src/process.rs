@@ -64,8 +64,6 @@ pub struct CommandLine {
 /// Facts about where the executable came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ExecutableFlags {
-    /// The file may be written by the user that runs it.
-    pub writable: bool,
     /// The file lies in the upper layer of an overlay file system; `None` if that cannot be told.
     pub upper_layer: Option<bool>,
     /// The file lies in a lower layer.
@@ -154,6 +152,9 @@ pub struct Image {
     pub executable: OnceLock<Option<Vec<u8>>>,
     /// Filled on first need; at exec if the plan says so ([`crate::Plan::executable_file`]).
     pub executable_file: OnceLock<Option<ExecutableFile>>,
+    /// Whether the user who runs the executable may write it; filled together with the facts about
+    /// the file, or on first need: it takes the credentials, too.
+    pub executable_writable: OnceLock<Option<bool>>,
     /// NUL-separated environment; filled on first need.
     pub environment: OnceLock<Option<Vec<u8>>>,
 }

@@ -27,6 +27,8 @@ pub struct Facts {
     pub executable: Lookup<Vec<u8>>,
     /// File of the executable.
     pub executable_file: Lookup<ExecutableFile>,
+    /// Whether its user may write that file.
+    pub executable_writable: Lookup<bool>,
     /// Environment.
     pub environment: Lookup<Vec<u8>>,
     /// Login uid.
@@ -42,6 +44,7 @@ impl Default for Facts {
             command_line: Lookup::Unknown,
             executable: Lookup::Unknown,
             executable_file: Lookup::Unknown,
+            executable_writable: Lookup::Unknown,
             environment: Lookup::Unknown,
             login_uid: Lookup::Unknown,
         }
@@ -130,6 +133,10 @@ impl World for FakeWorld {
 
     fn executable_file(&self, process: &Process, _: &Image) -> Lookup<ExecutableFile> {
         self.of(process, |facts| &facts.executable_file)
+    }
+
+    fn executable_writable(&self, process: &Process, _: &Image) -> Lookup<bool> {
+        self.of(process, |facts| &facts.executable_writable)
     }
 
     fn environment(&self, process: &Process, _: &Image) -> Lookup<Vec<u8>> {
@@ -223,6 +230,7 @@ pub fn image(command: &[&str]) -> Arc<Image> {
             truncated: false,
         })),
         executable: OnceLock::from(Some(path.as_bytes().to_vec())),
+        executable_writable: OnceLock::from(Some(false)),
         executable_file: OnceLock::from(Some(ExecutableFile {
             flags: crate::ExecutableFlags::default(),
             inode: 7,

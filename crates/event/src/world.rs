@@ -66,15 +66,13 @@ pub trait World: Sync {
     fn executable(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
     /// The file of the image.
     fn executable_file(&self, process: &Process, image: &Image) -> Lookup<ExecutableFile>;
-    /// The image of a process that is held before the first instruction of a new program.
-    /// `with_file`: its file will be asked for at later events ([`crate::Plan::executable_file`]).
-    fn image_at_exec(&self, process: &Process, exec_time_ns: u64, with_file: bool) -> Image {
-        let _ = (process, with_file);
-        Image {
-            exec_time_ns,
-            ..Image::default()
-        }
+    /// Whether the user who runs the image may write its file.
+    fn executable_writable(&self, _process: &Process, _image: &Image) -> Lookup<bool> {
+        Lookup::Unknown
     }
+    /// Fills the image of a process that is held before the first instruction of a new program.
+    /// `with_file`: its file will be asked for at later events ([`crate::Plan::executable_file`]).
+    fn describe_at_exec(&self, _process: &Process, _image: &Image, _with_file: bool) {}
     /// Environment at exec, NUL-separated.
     fn environment(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
     /// Audit login uid; `Missing` if never set.

@@ -260,6 +260,7 @@ fn world(
             ctime_ns: 1,
             mtime_ns: 1,
         }),
+        executable_writable: Lookup::Found(true),
         environment: Lookup::Found(Vec::new()),
         login_uid: Lookup::Found(0),
     };

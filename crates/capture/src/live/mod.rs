@@ -5,5 +5,6 @@ pub(crate) mod call;
 pub(crate) mod census;
 pub(crate) mod counters;
 pub(crate) mod decode;
+pub(crate) mod initial_stack;
 pub(crate) mod stdio;
 pub(crate) mod tree;

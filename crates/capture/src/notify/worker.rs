@@ -13,6 +13,7 @@ use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
 use super::truth::{self, Truth};
 use super::{Change, Ruling, Shared, verify};
+use crate::live::initial_stack::InitialStack;
 use crate::tripwire::{self, Tripwire};
 
 /// One thread's way to the judge.
@@ -291,8 +292,21 @@ impl<J: Judge> Worker<J> {
             Outcome::Returned(0) => {
                 // Now, because a child may ask for its parent's program after the parent's end.
                 let with_file = self.shared.ruling.load().executable_file;
-                let image = world.image_at_exec(process, now_ns(Clock::Real), with_file);
-                let comm = live.comm.get_or_init(|| world.comm(process));
+                let image = Image {
+                    exec_time_ns: now_ns(Clock::Real),
+                    ..Image::default()
+                };
+                let mut stack = InitialStack::read(process.pid);
+                if let Some(stack) = &mut stack {
+                    let line = std::mem::take(&mut stack.command_line);
+                    let _ = image.command_line.set(Some(line));
+                }
+                world.describe_at_exec(process, &image, with_file);
+                let comm = live.comm.get_or_init(|| {
+                    let path = image.executable.get().and_then(Option::as_deref);
+                    let comm = stack.zip(path).and_then(|(stack, path)| stack.comm(path));
+                    comm.map_or_else(|| world.comm(process), Lookup::Found)
+                });
                 let comm = match comm {
                     Lookup::Found(comm) => *comm,
                     _ => process.last_comm(),

@@ -113,14 +113,12 @@ pub(super) fn file(
     let deleted = link.strip_suffix(DELETED).filter(|_| file.stx_nlink == 0);
     let path = deleted.unwrap_or(link);
     let mount = mounts.of(proc, pid, file.stx_mnt_id);
-    let read_only = mount.as_ref().is_some_and(|mount| mount.read_only);
     let overlay = mount.as_ref().and_then(|mount| mount.overlay.as_ref());
     let upper_layer = match overlay {
         None => Some(false),
         Some(overlay) => in_upper_layer(proc, pid, overlay, path, trust_paths),
     };
     let flags = ExecutableFlags {
-        writable: writable::is_writable(proc, pid, &file, read_only),
         upper_layer,
         lower_layer: if overlay.is_some() {
             upper_layer.map(|upper| !upper)
@@ -136,6 +134,14 @@ pub(super) fn file(
         ctime_ns: nanoseconds(&file.stx_ctime),
         mtime_ns: nanoseconds(&file.stx_mtime),
     })
+}
+
+/// Whether the user who runs it may write the executable.
+pub(super) fn is_writable(proc: &Proc, mounts: &Mounts, pid: i32) -> Result<bool, ProcError> {
+    let file = proc.stat_link(pid, "exe")?;
+    let mount = mounts.of(proc, pid, file.stx_mnt_id);
+    let read_only = mount.is_some_and(|mount| mount.read_only);
+    Ok(writable::is_writable(proc, pid, &file, read_only))
 }
 
 fn in_upper_layer(

@@ -241,13 +241,11 @@ fn found<T>(answer: Result<T, ProcError>) -> Lookup<T> {
 impl World for LiveWorld {
     // Reads the arguments in place: nothing of the new program has run, so its stack is ordinary
     // memory.
-    fn image_at_exec(&self, process: &Process, exec_time_ns: u64, with_file: bool) -> Image {
+    fn describe_at_exec(&self, process: &Process, image: &Image, with_file: bool) {
         let pid = process.pid.0;
-        let image = Image {
-            exec_time_ns,
-            ..Image::default()
-        };
-        if let Ok(line) = self.proc.command_line(pid) {
+        if image.command_line.get().is_none()
+            && let Ok(line) = self.proc.command_line(pid)
+        {
             let _ = image.command_line.set(Some(line));
         }
         if let Ok(path) = executable::path(&self.proc, pid) {
@@ -255,8 +253,9 @@ impl World for LiveWorld {
         }
         if with_file && let Ok(file) = self.read_executable_file(pid) {
             let _ = image.executable_file.set(Some(file));
+            let writable = executable::is_writable(&self.proc, &self.mounts, pid);
+            let _ = image.executable_writable.set(writable.ok());
         }
-        image
     }
 
     fn comm(&self, process: &Process) -> Lookup<Comm> {
@@ -322,6 +321,13 @@ impl World for LiveWorld {
         self.of_image(process, image, &image.executable_file, || {
             let file = self.read_executable_file(process.pid.0);
             file.map(Some).map_err(drop)
+        })
+    }
+
+    fn executable_writable(&self, process: &Process, image: &Image) -> Lookup<bool> {
+        self.of_image(process, image, &image.executable_writable, || {
+            let writable = executable::is_writable(&self.proc, &self.mounts, process.pid.0);
+            writable.map(Some).map_err(drop)
         })
     }
 

@@ -87,6 +87,16 @@ impl<'a> Subject<'a> {
         )
     }
 
+    /// Whether its user may write the file that the program came from.
+    pub(super) fn executable_writable(&self, event: &Event<'a>) -> Lookup<bool> {
+        let image = self.image();
+        cached(
+            &image.executable_writable,
+            || event.world.executable_writable(self.process(), &image),
+            |writable| *writable,
+        )
+    }
+
     /// Looks at the environment: names and values, each ended by a NUL.
     pub(super) fn environment<T>(
         &self,

@@ -80,6 +80,8 @@ pub enum DescriptorFact {
 pub enum ProcessFact {
     /// Pid, start, parent: what no call changes.
     Identity,
+    /// Who logged in, which is set once for a session.
+    Login,
     /// Thread id.
     Thread,
     /// Program and arguments.
@@ -136,10 +138,9 @@ impl Source {
             Self::Descriptor(DescriptorFact::Name | DescriptorFact::FileName) => Cost::Text,
             Self::Descriptor(_) => Cost::Free,
             Self::Process(ProcessFact::Identity | ProcessFact::Thread) => Cost::Free,
-            Self::NameInContainer
-            | Self::Process(
+            Self::NameInContainer | Self::Process(ProcessFact::Container) => Cost::Container,
+            Self::Process(
                 ProcessFact::Leader
-                | ProcessFact::Container
                 | ProcessFact::AncestorComm
                 | ProcessFact::AncestorImage
                 | ProcessFact::AncestorIdentity
@@ -317,7 +318,7 @@ fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Sta
     // the event: asking for one of them early would make the others old.
     let status = changes.credentials || changes.namespaces || changes.session || changes.thread;
     let changed = match fact {
-        ProcessFact::Identity | ProcessFact::AncestorIdentity => false,
+        ProcessFact::Identity | ProcessFact::Login | ProcessFact::AncestorIdentity => false,
         ProcessFact::Thread => changes.thread,
         ProcessFact::Image | ProcessFact::Environment | ProcessFact::ExecutableFile => {
             changes.image

@@ -62,10 +62,12 @@ pub enum Cost {
     Remembered,
     /// The world may be asked about the calling process.
     Process,
-    /// The world may be asked about other processes, users or the container.
+    /// The world may be asked about other processes or users.
     Far,
     /// Files may have to be looked at.
     File,
+    /// Namespaces and control groups may have to be looked at.
+    Container,
 }
 
 /// Answers a field for an event whose stage is high enough.

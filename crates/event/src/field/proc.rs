@@ -34,7 +34,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("proc.cmdnargs", Uint, fact(Fact::Image), |e, _| count(e, |args| args.len()), "How many arguments there are, without argv[0]."),
     FieldSpec::new("proc.cmdlenargs", Uint, fact(Fact::Image), |e, _| count(e, |args| args.iter().map(Vec::len).sum()), "How long the arguments are together, without the spaces."),
     FieldSpec::new("proc.env", TEXT, fact(Fact::Environment), env, "Environment at the start of the program, or the value of one variable: `proc.env[HOME]`.").with(ArgumentKind::Name { required: false }),
-    FieldSpec::new("proc.is_exe_writable", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| Value::Bool(file.flags.writable)), "Whether the user who runs the executable may write it."),
+    FieldSpec::new("proc.is_exe_writable", Bool, fact(Fact::ExecutableFile), writable, "Whether the user who runs the executable may write it."),
     FieldSpec::new("proc.is_exe_upper_layer", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| layer(file.flags.upper_layer)), "Whether the executable lies in the upper layer of an overlay: it came after the image."),
     FieldSpec::new("proc.is_exe_lower_layer", Bool, fact(Fact::ExecutableFile), |e, _| exe(e, |file| layer(file.flags.lower_layer)), "Whether the executable lies in a lower layer of an overlay."),
     FieldSpec::new("proc.is_exe_from_memfd", Bool, fact(Fact::ExecutableFile), from_memfd, "Whether the executable exists in memory only."),
@@ -49,7 +49,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("proc.pid", Int, fact(Fact::Identity), |e, _| Value::Int(i64::from(e.process.pid.0)), "Process id."),
     FieldSpec::new("proc.ppid", Int, fact(Fact::Identity), |e, _| tell(e, Some(1), |s, _| pid(s)), "Process id of the parent."),
     FieldSpec::new("proc.vpid", Int, fact(Fact::Namespaced), |e, _| status(e, |s| s.vpid), "Process id in its own pid namespace."),
-    FieldSpec::new("proc.pvpid", Int, fact(Fact::Identity), parent_vpid, "Process id of the parent in the parent's pid namespace."),
+    FieldSpec::new("proc.pvpid", Int, fact(Fact::AncestorIdentity), parent_vpid, "Process id of the parent in the parent's pid namespace."),
     FieldSpec::new("proc.sid", Int, fact(Fact::Namespaced), |e, _| status(e, |s| s.vsid), "Session id."),
     FieldSpec::new("proc.vpgid", Int, fact(Fact::Namespaced), |e, _| status(e, |s| s.vpgid), "Process group in its own pid namespace."),
     FieldSpec::new("proc.pgid", Int, fact(Fact::Session), |e, _| stat(e, |s| Value::Int(i64::from(s.pgid))), "Process group."),
@@ -68,10 +68,10 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("proc.pgid.exe", TEXT, fact(Fact::Leader), |e, _| leader(e, |s| s.pgid, Subject::exe), "argv[0] of the process group leader."),
     FieldSpec::new("proc.pgid.exepath", Path, fact(Fact::Leader), |e, _| leader(e, |s| s.pgid, Subject::exe_path), "Executable of the process group leader."),
     // Ancestors.
-    FieldSpec::new("proc.pname", TEXT, fact(Fact::Identity), |e, _| tell(e, Some(1), Subject::comm_value), "Command name of the parent."),
-    FieldSpec::new("proc.pexe", TEXT, fact(Fact::Identity), |e, _| tell(e, Some(1), Subject::exe), "argv[0] of the parent."),
-    FieldSpec::new("proc.pexepath", Path, fact(Fact::Identity), |e, _| tell(e, Some(1), Subject::exe_path), "Executable of the parent."),
-    FieldSpec::new("proc.pcmdline", TEXT, fact(Fact::Identity), |e, _| tell(e, Some(1), Subject::command), "Command name and arguments of the parent."),
+    FieldSpec::new("proc.pname", TEXT, fact(Fact::AncestorComm), |e, _| tell(e, Some(1), Subject::comm_value), "Command name of the parent."),
+    FieldSpec::new("proc.pexe", TEXT, fact(Fact::AncestorImage), |e, _| tell(e, Some(1), Subject::exe), "argv[0] of the parent."),
+    FieldSpec::new("proc.pexepath", Path, fact(Fact::AncestorImage), |e, _| tell(e, Some(1), Subject::exe_path), "Executable of the parent."),
+    FieldSpec::new("proc.pcmdline", TEXT, fact(Fact::AncestorImage), |e, _| tell(e, Some(1), Subject::command), "Command name and arguments of the parent."),
     FieldSpec::new("proc.apid", Int, fact(Fact::AncestorIdentity), |e, a| tell(e, a.index(), |s, _| pid(s)), "Process ids of all ancestors; with an index that of one: 0 is the process, 1 its parent.").with(LEVEL).many(),
     FieldSpec::new("proc.aname", TEXT, fact(Fact::AncestorComm), |e, a| tell(e, a.index(), Subject::comm_value), "Command names of all ancestors; with an index that of one: 0 is the process, 1 its parent.").with(LEVEL).many(),
     FieldSpec::new("proc.aexe", TEXT, fact(Fact::AncestorImage), |e, a| tell(e, a.index(), Subject::exe), "argv[0] of all ancestors; with an index that of one.").with(LEVEL).many(),
@@ -177,6 +177,13 @@ fn ancestor_env<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
 fn exe<'a>(event: &Event<'a>, look: impl FnOnce(&ExecutableFile) -> Value<'a>) -> Value<'a> {
     let looked = Subject::caller(event).executable_file(event, look);
     found(looked, |value| value)
+}
+
+fn writable<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
+    found(
+        Subject::caller(event).executable_writable(event),
+        Value::Bool,
+    )
 }
 
 /// A memfd's path tells of it; only a file of that name has to be looked at.
@@ -399,8 +406,13 @@ fn nul_ended<'a>(event: &Event<'a>, joined: Value<'a>) -> Value<'a> {
 }
 
 fn exec_flags<'a>(event: &Event<'a>, file: &ExecutableFile) -> Value<'a> {
+    let writable = match Subject::caller(event).executable_writable(event) {
+        Lookup::Found(writable) => writable,
+        Lookup::Missing => false,
+        Lookup::Unknown => return Value::Unknown,
+    };
     let flags = [
-        (file.flags.writable, "EXE_WRITABLE"),
+        (writable, "EXE_WRITABLE"),
         (file.flags.upper_layer == Some(true), "EXE_UPPER_LAYER"),
         (file.flags.from_memfd, "EXE_FROM_MEMFD"),
         (file.flags.lower_layer == Some(true), "EXE_LOWER_LAYER"),

@@ -14,7 +14,7 @@ pub(super) const CLASS: Class = Class {
 const TEXT: ValueType = ValueType::Text;
 const CREDENTIALS: Source = Source::Process(Fact::Credentials);
 /// The login uid never changes once it is set.
-const LOGIN: Source = Source::Process(Fact::Identity);
+const LOGIN: Source = Source::Process(Fact::Login);
 
 pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new(

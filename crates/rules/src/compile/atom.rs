@@ -259,7 +259,8 @@ pub(crate) fn operand_cost(cost: Cost) -> f32 {
         // Each takes a look or more into /proc.
         Cost::Process => 3_000.0,
         Cost::Far => 10_000.0,
-        Cost::File => 100_000.0,
+        Cost::File => 12_000.0,
+        Cost::Container => 60_000.0,
     }
 }
 

@@ -318,6 +318,9 @@ impl World for Case {
     fn executable(&self, process: &Process, _: &Image) -> Lookup<Vec<u8>> {
         self.seen([b"/bin/", process.last_comm().as_bytes()].concat())
     }
+    fn executable_writable(&self, _: &Process, _: &Image) -> Lookup<bool> {
+        self.seen(false)
+    }
     fn executable_file(&self, _: &Process, _: &Image) -> Lookup<ExecutableFile> {
         self.seen(ExecutableFile {
             flags: ExecutableFlags::default(),
