@@ -13,11 +13,11 @@ use crate::container::{API_SERVER, PUBLIC_ADDRESS};
 
 /// What tests run inside containers, and what sets containers up.
 const PROGRAMS: &[&str] = &[
-    "bash", "busybox", "cat", "chmod", "chroot", "cp", "dd", "debugfs", "dirname", "env", "false",
-    "find", "grep", "head", "id", "insmod", "ip", "kill", "ln", "ls", "mkdir", "mke2fs", "mv",
-    "nc", "ncat", "nginx", "nice", "perl", "printf", "rm", "script", "setpriv", "sh", "shred",
-    "sleep", "socat", "ssh", "stat", "strace", "stty", "tail", "timeout", "touch", "tr", "true",
-    "truncate", "uname",
+    "base64", "bash", "busybox", "cat", "chmod", "chroot", "cp", "dd", "debugfs", "dirname",
+    "echo", "env", "false", "find", "grep", "head", "id", "insmod", "ip", "kill", "ln", "ls",
+    "mkdir", "mke2fs", "mount", "mv", "nc", "ncat", "nginx", "nice", "perl", "printf", "rm",
+    "script", "setpriv", "sh", "shred", "sleep", "socat", "ssh", "stat", "strace", "stty", "tail",
+    "timeout", "touch", "tr", "true", "truncate", "uname", "unshare", "wc",
 ];
 
 /// Links that modern Debian has at the top.
@@ -41,6 +41,7 @@ const FOLDERS: &[&str] = &[
     "tmp",
     "root",
     "home/app",
+    "var/lib",
     "var/log",
     "var/tmp/e2e",
     "run",

@@ -48,6 +48,9 @@ pub(crate) enum Verb {
     Doctor(Doctor),
     /// Show live alerts from real programs, in a minute
     Demo(Demo),
+    /// Play what rules are about, and check that a detector notices
+    #[command(subcommand, arg_required_else_help = true)]
+    Generate(crate::command::generate::args::Generate),
     /// Measure what watching costs
     #[command(arg_required_else_help = true)]
     Bench(bench::command::Bench),

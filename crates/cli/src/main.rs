@@ -46,6 +46,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Rules(verb) => command::rules::execute(verb),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
+        Verb::Generate(verb) => command::generate::execute(verb),
         Verb::Bench(args) => command::bench::execute(&args),
         Verb::Workload(args) => command::workload::execute(&args),
         Verb::Completions(args) => command::completions::execute(&args),

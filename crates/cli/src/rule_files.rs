@@ -12,7 +12,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// The rules that are used if none are named.
-const BUILTIN: &str = include_str!("../../../rules/default.yaml");
+pub(crate) const BUILTIN: &str = include_str!("../../../rules/default.yaml");
+
+/// Rules for what the event generator plays besides.
+pub(crate) const MORE: &str = include_str!("../../../rules/more.yaml");
 
 /// How messages call them.
 const BUILTIN_NAME: &str = "built-in rules";

@@ -64,6 +64,8 @@ fn help_is_as_it_was() {
         ("help-rules.txt", &["rules", "--help"]),
         ("help-rules-check.txt", &["rules", "check", "--help"]),
         ("help-doctor.txt", &["doctor", "--help"]),
+        ("help-generate.txt", &["generate", "--help"]),
+        ("help-generate-test.txt", &["generate", "test", "--help"]),
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
@@ -91,6 +93,10 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["run", "--engine", "kmod", "--", "true"], "kmod"),
         (&["rules", "check"], "<FILE>"),
         (&["man", "nothing"], "help: one of run, watch, rules"),
+        (&["generate", "list", "no-such-action"], "`tollgate generate list --all` shows all"),
+        (&["generate", "run", "NonSudoSetuid"], "add `--all`"),
+        (&["generate", "run", "("], "unclosed group"),
+        (&["generate", "run", "--sleep", "5"], "expected a duration"),
         (&["watch"], "--pid <PID>"),
         (&["watch", "-p", "0"], "0 is not in 1.."),
     ] {

@@ -7,6 +7,7 @@
 #[macro_use]
 mod kernel;
 
+pub mod attempt;
 pub mod clone;
 pub mod credential;
 pub mod error;

@@ -37,6 +37,16 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A program that an action starts ended badly.
+    #[error("cannot have {} do its part: it ended with {status}: {said}", program.display())]
+    Program {
+        /// The program.
+        program: PathBuf,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it printed.
+        said: String,
+    },
     /// A call came back with another result than the load is about.
     #[error("expected {expected}, got {got}")]
     Unexpected {
@@ -59,6 +69,31 @@ impl Error {
         match self {
             Error::UnknownName { .. } | Error::UnknownRole { .. } | Error::File { .. } => 2,
             _ => 4,
+        }
+    }
+
+    /// The message with its causes, in one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text += &format!(": {error}");
+            cause = error.source();
+        }
+        text
+    }
+
+    /// For `map_err` on a file that must be usable.
+    pub(crate) fn file<E: Into<io::Error>>(
+        action: &'static str,
+        path: impl AsRef<std::path::Path>,
+    ) -> impl Fn(E) -> Error {
+        let path = path.as_ref().to_path_buf();
+        move |source| Error::File {
+            action,
+            path: path.clone(),
+            source: source.into(),
         }
     }
 

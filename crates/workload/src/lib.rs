@@ -14,6 +14,7 @@
 //! Every load checks its own work: a call that gives another result than the load is about ends it
 //! with an error, so that nothing is fast because it failed.
 
+pub mod action;
 mod error;
 mod load;
 mod measure;
@@ -91,12 +92,7 @@ pub fn run(args: &Args, program: &Path, out: &mut dyn Write) -> u8 {
     let Err(error) = try_run(args, program, out) else {
         return 0;
     };
-    let mut text = format!("tollgate: workload {}: {error}", args.name);
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
+    let text = format!("tollgate: workload {}: {}", args.name, error.chain());
     // There is nobody left to tell when standard error is closed.
     let _ = writeln!(std::io::stderr(), "{text}");
     error.exit_code()

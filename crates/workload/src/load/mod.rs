@@ -43,7 +43,7 @@ fn kernel_path(path: &Path) -> Result<CString, Error> {
 }
 
 /// Fails unless a count is what the load is about.
-fn expect_count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
+pub(crate) fn expect_count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
     if expected == got {
         return Ok(());
     }

@@ -1,0 +1,11 @@
+//! A child process.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new("helper.ExecLs", "start `ls`", play);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut ls = scene.command("ls")?;
+    ls.arg(scene.folder());
+    scene.run(ls)
+}

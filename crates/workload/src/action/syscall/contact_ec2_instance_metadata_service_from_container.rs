@@ -1,0 +1,18 @@
+//! Credentials of the machine, asked for from a container. The service is played by this process.
+
+use super::super::{Action, Need, Scene, Stop, address};
+use super::connection::contact;
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ContactEC2InstanceMetadataServiceFromContainer",
+    "connect to the metadata service of clouds",
+    play,
+)
+.optional_rule("Contact EC2 Instance Metadata Service From Container")
+.also(&["Contact cloud metadata service from container"])
+.inside()
+.needs(&[Need::Address(address::METADATA)]);
+
+fn play(_scene: &Scene) -> Result<(), Stop> {
+    contact(address::METADATA, 80)
+}

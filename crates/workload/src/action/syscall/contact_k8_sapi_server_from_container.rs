@@ -1,0 +1,17 @@
+//! What a container learns from the API server. The server is played by this process.
+
+use super::super::{Action, Need, Scene, Stop, address};
+use super::connection::contact;
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ContactK8SAPIServerFromContainer",
+    "connect to a public address at the port of API servers",
+    play,
+)
+.rule("Contact K8S API Server From Container")
+.inside()
+.needs(&[Need::Address(address::PUBLIC)]);
+
+fn play(_scene: &Scene) -> Result<(), Stop> {
+    contact(address::PUBLIC, 6443)
+}

@@ -1,0 +1,17 @@
+//! Payloads come encoded, so that nobody sees them pass.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.DecodingPayloadInContainer",
+    "start `base64 -d`",
+    play,
+)
+.optional_rule("Decoding Payload in Container")
+.inside();
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut base64 = scene.command("base64")?;
+    base64.arg("-d");
+    scene.run(base64)
+}

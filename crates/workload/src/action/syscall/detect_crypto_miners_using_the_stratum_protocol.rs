@@ -1,0 +1,23 @@
+//! Miners name their pool on the command line. Nothing is contacted.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.DetectCryptoMinersUsingTheStratumProtocol",
+    "start `echo` with the words of a miner",
+    play,
+)
+.optional_rule("Detect crypto miners using the Stratum protocol");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut echo = scene.command("echo")?;
+    echo.args([
+        "-o",
+        "stratum+tcp://pool.invalid:3333",
+        "-u",
+        "user",
+        "-p",
+        "x",
+    ]);
+    scene.run(echo)
+}

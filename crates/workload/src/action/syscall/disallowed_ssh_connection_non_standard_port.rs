@@ -1,0 +1,20 @@
+//! A shell tunnelled out through a port that firewalls leave open. Both ends are this machine's.
+
+use super::super::{Action, Need, Scene, Stop, address};
+use super::connection::{listen, reach};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.DisallowedSSHConnectionNonStandardPort",
+    "connect to port 443 of a public address from a process called `ssh`",
+    play,
+)
+.rule("Disallowed SSH Connection Non Standard Port")
+.needs(&[Need::Address(address::PUBLIC)]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    if scene.is_spawned() {
+        return reach(address::PUBLIC, 443);
+    }
+    let _server = listen(address::PUBLIC, 443)?;
+    scene.spawn_as("ssh", ACTION.name)
+}

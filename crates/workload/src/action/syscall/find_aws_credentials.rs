@@ -1,0 +1,17 @@
+//! Keys of a cloud account lie in well-known files.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.FindAwsCredentials",
+    "look for `.aws/credentials` with `find`",
+    play,
+)
+.rule("Find AWS Credentials");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut find = scene.command("find")?;
+    find.arg(scene.folder())
+        .args(["-maxdepth", "1", "-ipath", "*.aws/credentials"]);
+    scene.run(find)
+}

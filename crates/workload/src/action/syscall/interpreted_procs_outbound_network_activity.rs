@@ -1,0 +1,15 @@
+//! An interpreter that calls home.
+
+use super::super::{Action, Need, Scene, Stop, address};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.InterpretedProcsOutboundNetworkActivity",
+    "connect to a public address in a process called `lua`",
+    play,
+)
+.optional_rule("Interpreted procs outbound network activity")
+.needs(&[Need::Address(address::PUBLIC)]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    scene.spawn_as("lua", "helper.OutboundConnection")
+}

@@ -1,0 +1,14 @@
+//! Code that a server loads from elsewhere (Log4Shell).
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.JavaProcessClassFileDownload",
+    "receive the start of a class in a process called `java`",
+    play,
+)
+.optional_rule("Java Process Class File Download");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    scene.spawn_as("java", "helper.CombinedServerClient")
+}

@@ -1,0 +1,16 @@
+//! From a container the whole cluster is in reach.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.KubernetesClientToolLaunchedInContainer",
+    "start a process called `kubectl`",
+    play,
+)
+.optional_rule("Kubernetes Client Tool Launched in Container")
+.inside();
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let kubectl = scene.pose("kubectl")?;
+    scene.run(kubectl)
+}

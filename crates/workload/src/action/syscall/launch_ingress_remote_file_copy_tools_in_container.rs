@@ -1,0 +1,17 @@
+//! What an intruder needs comes by the network. Nothing is fetched.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.LaunchIngressRemoteFileCopyToolsInContainer",
+    "start a process called `wget`",
+    play,
+)
+.optional_rule("Launch Ingress Remote File Copy Tools in Container")
+.inside();
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut wget = scene.pose("wget")?;
+    wget.args(["-V"]);
+    scene.run(wget)
+}

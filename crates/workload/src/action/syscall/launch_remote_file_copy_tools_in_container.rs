@@ -1,0 +1,16 @@
+//! Copies leave by the tools that administrators use. Nothing is copied.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.LaunchRemoteFileCopyToolsInContainer",
+    "start a process called `scp`",
+    play,
+)
+.optional_rule("Launch Remote File Copy Tools in Container")
+.inside();
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let scp = scene.pose("scp")?;
+    scene.run(scp)
+}

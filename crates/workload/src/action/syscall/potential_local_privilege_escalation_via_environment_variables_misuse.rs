@@ -1,0 +1,16 @@
+//! A variable by which the dynamic loader was tricked (CVE-2023-4911).
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.PotentialLocalPrivilegeEscalationViaEnvironmentVariablesMisuse",
+    "start `id` with GLIBC_TUNABLES",
+    play,
+)
+.optional_rule("Potential Local Privilege Escalation via Environment Variables Misuse");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut id = scene.command("id")?;
+    id.env("GLIBC_TUNABLES", "glibc.malloc.check=1");
+    scene.run(id)
+}

@@ -1,0 +1,17 @@
+//! What a program fetches passes through somebody's hands. Nothing is fetched.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ProgramRunWithDisallowedHttpProxyEnv",
+    "start a process called `curl` with a proxy",
+    play,
+)
+.optional_rule("Program run with disallowed http proxy env");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut curl = scene.pose("curl")?;
+    curl.args(["http://page.invalid"]);
+    curl.env("HTTP_PROXY", "http://proxy.invalid");
+    scene.run(curl)
+}

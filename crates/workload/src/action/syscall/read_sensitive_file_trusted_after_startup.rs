@@ -1,0 +1,17 @@
+//! A server reads secrets when it starts, not later.
+
+use super::super::{Action, Need, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ReadSensitiveFileTrustedAfterStartup",
+    "read /etc/shadow six seconds after the start of a process called `httpd`",
+    play,
+)
+.rule("Read sensitive file trusted after startup")
+.needs(&[Need::Readable("/etc/shadow")]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut server = scene.part("httpd", "syscall.ReadSensitiveFileUntrusted")?;
+    server.args(["--after", "6000"]);
+    scene.run(server)
+}

@@ -1,0 +1,14 @@
+//! A server that starts a shell does what somebody else wants.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.RunShellUntrusted",
+    "start a shell from a process called `httpd`",
+    play,
+)
+.rule("Run shell untrusted");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    scene.spawn_as("httpd", "helper.RunShell")
+}

@@ -1,0 +1,17 @@
+//! Keys lie in files that are called alike everywhere.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.SearchPrivateKeysOrPasswords",
+    "look for `id_rsa` with `find`",
+    play,
+)
+.rule("Search Private Keys or Passwords");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut find = scene.command("find")?;
+    find.arg(scene.folder())
+        .args(["-maxdepth", "1", "-iname", "id_rsa"]);
+    scene.run(find)
+}

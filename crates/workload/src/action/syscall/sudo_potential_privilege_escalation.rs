@@ -1,0 +1,16 @@
+//! A backslash at the end of an argument, by which `sudoedit` was tricked (CVE-2021-3156).
+
+use super::super::{Action, Scene, Stop, passwd};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.SudoPotentialPrivilegeEscalation",
+    "start a process called `sudoedit` with such an argument, as a system user",
+    play,
+)
+.optional_rule("Sudo Potential Privilege Escalation");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut sudoedit = scene.pose("sudoedit")?;
+    sudoedit.args(["-u", "daemon", "-s", "ls\\"]);
+    scene.run(passwd::as_system_user(sudoedit)?)
+}

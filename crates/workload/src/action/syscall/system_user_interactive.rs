@@ -1,0 +1,19 @@
+//! A user that nobody logs in as does what people do.
+
+use super::super::{Action, Need, Scene, Stop, passwd};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.SystemUserInteractive",
+    "start `id` as a system user from a process called `sshd`",
+    play,
+)
+.rule("System user interactive")
+.needs(&[Need::Root]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    if !scene.is_spawned() {
+        return scene.spawn_as("sshd", ACTION.name);
+    }
+    let id = scene.command("id")?;
+    scene.run(passwd::as_system_user(id)?)
+}

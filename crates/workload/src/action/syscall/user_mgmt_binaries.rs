@@ -1,0 +1,15 @@
+//! Accounts are changed by hand.
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.UserMgmtBinaries",
+    "start a process called `vipw` outside containers",
+    play,
+)
+.optional_rule("User mgmt binaries")
+.outside();
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    scene.spawn_as("vipw", "helper.ExecLs")
+}
