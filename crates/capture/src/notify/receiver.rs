@@ -181,14 +181,7 @@ impl<J: Judge> Receiver<J> {
             shared.verifier.note_memory_file();
         }
         let live = Live::default();
-        let mut view = View {
-            call,
-            time_ns,
-            decoded,
-            outcome: Outcome::Pending,
-            live: &live,
-            arena,
-        };
+        let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
         let is_state = shared.concerns_stdio(call) || shared.verifier.concerns(call.syscall);
         if role == Role::Plain && !is_state && self.rejects_unnamed(&mut view) {
             self.let_go(&view, None);

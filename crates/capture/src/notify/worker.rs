@@ -37,6 +37,26 @@ pub(crate) struct View<'a> {
     pub(crate) arena: &'a Bump,
 }
 
+impl<'a> View<'a> {
+    /// What is known before the call has returned.
+    pub(crate) fn at_entry(
+        call: &'a Call,
+        time_ns: u64,
+        decoded: Decoded<'a>,
+        live: &'a Live,
+        arena: &'a Bump,
+    ) -> Self {
+        Self {
+            call,
+            time_ns,
+            decoded,
+            outcome: Outcome::Pending,
+            live,
+            arena,
+        }
+    }
+}
+
 impl<J: Judge> Worker<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>) -> Self {
         let ruling = shared.ruling.load_full();
@@ -184,14 +204,8 @@ impl<J: Judge> Worker<J> {
     pub(crate) fn is_sensitive(&mut self, path: &[u8], writes: bool) -> bool {
         let arena = Bump::new();
         let (call, decoded) = decode::imagined_open(path, writes, &arena);
-        let view = View {
-            call: &call,
-            time_ns: 0,
-            decoded,
-            outcome: Outcome::Pending,
-            live: &Live::default(),
-            arena: &arena,
-        };
+        let live = Live::default();
+        let view = View::at_entry(&call, 0, decoded, &live, &arena);
         self.weigh_unnamed(&view, Stage::Strings) != Weight::Reject
     }
 

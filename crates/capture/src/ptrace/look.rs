@@ -74,14 +74,7 @@ impl<J: Judge> Engine<J> {
             shared.verifier.note_memory_file();
         }
         let live = Live::default();
-        let mut view = View {
-            call,
-            time_ns,
-            decoded,
-            outcome: Outcome::Pending,
-            live: &live,
-            arena,
-        };
+        let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
         let is_state = shared.verifier.concerns(call.syscall);
         if role == Role::Plain
             && !is_state
