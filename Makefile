@@ -43,7 +43,7 @@ test-engines: build ## run the tests of events, attacks, transparency and stock 
 	TOLLGATE_TEST_ENGINE=every-call $(CARGO) test --locked --package e2e --no-fail-fast \
 	    --test oracle --test adversary
 	TOLLGATE_TEST_ENGINE=ptrace $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test oracle --test transparency --test stock_rules --test adversary
+	    --test oracle --test transparency --test stock_rules --test adversary --test verify
 
 check: ## formatting, lints, API docs, and what xtask checks
 	$(CARGO) fmt --all --check

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use e2e::{Postman, Watch, Watched};
+use e2e::{Fixture, Postman, Watch, Watched};
 use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -34,15 +34,21 @@ fn reload(file: &str, said: &str) -> String {
 }
 
 fn run(script: &str, files: &[(&str, &str)]) -> Watched {
-    let watch = Watch::script("").limit(LIMIT);
+    run_with(Watch::script(""), script, files)
+}
+
+/// `%W` in script and files is the folder that they are in.
+fn run_with(watch: Watch, script: &str, files: &[(&str, &str)]) -> Watched {
+    let watch = watch.limit(LIMIT);
     let work = watch.scratch().path().join("work");
     std::fs::create_dir_all(&work).expect("the scratch folder is writable");
+    let in_work = |text: &str| text.replace("%W", &work.display().to_string());
     for (name, text) in files.iter().chain(&[("one", ""), ("two", "")]) {
-        std::fs::write(work.join(name), text).expect("the scratch folder is writable");
+        std::fs::write(work.join(name), in_work(text)).expect("the scratch folder is writable");
     }
     let _postman = Postman::at(&work);
     let at = |name: &str| work.join(name).display().to_string();
-    let script = format!("cd {}\n{script}", work.display());
+    let script = in_work(&format!("cd %W\n{script}"));
     watch
         .option("-r")
         .option(at("rules.yaml"))
@@ -125,4 +131,32 @@ fn a_wider_set_of_the_same_calls_is_taken_over_again_and_again() {
     assert_eq!(watched.code(), 0, "{story}");
     assert_eq!(watched.of("First").len(), 40, "{story}");
     assert_eq!(watched.of("Second").len(), 20, "{story}");
+}
+
+/// An io_uring opens files past the engine: only the file system tells.
+#[test]
+fn files_that_rules_name_from_now_on_are_watched_by_the_tripwire_too() {
+    let literal = |file: &str| opens("Literal", file).replace("endswith /", "= %W/");
+    let watch = Watch::script("").option("--io-uring").option("allow");
+    let racer = Fixture::compile("racer");
+    let program = watch.scratch().program(racer.program(), "racer");
+    let open = format!("{} ringopen %W", program.display());
+    let script = format!(
+        "{open}/two; {}sleep 1.2; {open}/two; {open}/one",
+        reload("after.yaml", "1 rule in force")
+    );
+    let files = [
+        ("rules.yaml", literal("one")),
+        ("after.yaml", literal("two")),
+    ];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let watched = run_with(watch, &script, &files);
+    let story = watched.story();
+    assert_eq!(watched.code(), 0, "{story}");
+    let unseen = watched.of("Tollgate internal: sensitive file opened unseen");
+    // Neither before it was named nor after its rule was gone.
+    let [unseen] = unseen[..] else {
+        panic!("{story}")
+    };
+    assert!(unseen.field("fd.name").ends_with("/two"), "{story}");
 }

@@ -209,19 +209,9 @@ impl<J: Judge + 'static> Supervisor<J> {
     pub fn start_watched(mut parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
         watchdog::prepare_signals()?;
         let paths = std::mem::take(&mut parts.paths);
-        let is_off = parts.verify.verify == Verify::Off;
+        let verify = parts.verify.verify;
         let mut shared = Arc::new(Shared::new(parts, pulse)?);
-        if !is_off {
-            let mut oracle = worker::Worker::new(Arc::clone(&shared));
-            let judge = |path: &[u8], writes| oracle.is_sensitive(path, writes);
-            let tripwire = Tripwire::new(&paths, judge);
-            drop(oracle);
-            let shared = Arc::get_mut(&mut shared).expect("the oracle was the other owner");
-            match tripwire {
-                Ok(tripwire) => shared.tripwire = tripwire,
-                Err(_) => Counters::add(&shared.counters.tripwire_refused),
-            }
-        }
+        tripwire::prepare(&mut shared, &paths, verify);
         let racy = shared.verifier.adopt(&shared.tree);
         shared
             .counters

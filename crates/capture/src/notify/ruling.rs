@@ -44,9 +44,11 @@ pub struct Rulings<J: Judge>(pub(super) Arc<Shared<J>>);
 
 impl<J: Judge> Rulings<J> {
     /// Judges every event from now on by other rules: calls that are being looked at this moment,
-    /// too. The rules must need nothing that the installed filter does not trap.
-    pub fn replace(&self, judge: Arc<J>, plan: &Plan) {
+    /// too. The rules must need nothing that the installed filter does not trap. `paths`: those that
+    /// they name, for the tripwire.
+    pub fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
         self.0.ruling.store(Arc::new(Ruling::new(judge, plan)));
+        super::tripwire::follow_rules(&self.0, paths);
     }
 
     /// The rules in force.

@@ -7,9 +7,35 @@ use std::thread::JoinHandle;
 use event::Judge;
 use sys::time::{Clock, now_ns};
 
-use super::Shared;
 use super::worker::Worker;
+use super::{Shared, Verify};
+use crate::live::counters::Counters;
 use crate::tripwire::{Found, Opened, Tripwire};
+
+/// Makes the tripwire, unless nothing is to be verified.
+pub(crate) fn prepare<J: Judge>(shared: &mut Arc<Shared<J>>, paths: &[Vec<u8>], verify: Verify) {
+    if verify == Verify::Off {
+        return;
+    }
+    let tripwire = Tripwire::new(paths, sensitive(&mut Worker::new(Arc::clone(shared))));
+    let shared = Arc::get_mut(shared).expect("the worker was the other owner");
+    match tripwire {
+        Ok(tripwire) => shared.tripwire = Some(tripwire),
+        Err(_) => Counters::add(&shared.counters.tripwire_refused),
+    }
+}
+
+/// Other rules are in force.
+pub(crate) fn follow_rules<J: Judge>(shared: &Arc<Shared<J>>, paths: &[Vec<u8>]) {
+    if let Some(tripwire) = &shared.tripwire {
+        tripwire.extend(paths, sensitive(&mut Worker::new(Arc::clone(shared))));
+    }
+}
+
+/// Whether the rules may match an open of a path.
+fn sensitive<J: Judge>(rules: &mut Worker<J>) -> impl FnMut(&[u8], bool) -> bool {
+    |path, writes| rules.is_sensitive(path, writes)
+}
 
 /// Starts the thread, if there is a tripwire. It ends with the engine.
 pub(crate) fn start<J: Judge + 'static>(

@@ -211,7 +211,9 @@ impl<J: Judge> Worker<J> {
 
     /// Tells the tripwire of an open that is about to be made.
     pub(crate) fn account(&self, tripwire: &Tripwire, call: &Call, decoded: &Decoded<'_>) {
-        if let Some((path, writes)) = self.opened(call, decoded) {
+        if !tripwire.is_idle()
+            && let Some((path, writes)) = self.opened(call, decoded)
+        {
             tripwire.saw(&path, writes);
         }
     }
@@ -230,7 +232,7 @@ impl<J: Judge> Worker<J> {
             Truth::Changed(truth::What::Path(path)) => Some(path),
             _ => None,
         };
-        if !failed && other.is_none() {
+        if !failed && other.is_none() || tripwire.is_idle() {
             return;
         }
         let Some((path, writes)) = self.opened(call, decoded) else {

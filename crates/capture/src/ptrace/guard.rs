@@ -43,9 +43,10 @@ pub(super) fn start<J: Judge + 'static>(
             watch(&shared, &inbox, &post, tracer);
             if let (Some(thread), Some(tripwire)) = (tripwire, &shared.tripwire) {
                 tripwire.wake();
-                // As above.
+                // A panic of its has been printed by the panic hook already.
                 let _ = thread.join();
             }
+            shared.pulse.tick(&shared.counters.snapshot());
         })
 }
 
@@ -64,7 +65,6 @@ pub(super) fn start_beside<J: Judge + 'static>(
 fn watch<J: Judge>(shared: &Shared<J>, inbox: &Inbox, post: &Post, tracer: JoinHandle<()>) {
     keep_going(shared, inbox, post, tracer, Leave::AtHandOver);
     shared.end();
-    shared.pulse.tick(&shared.counters.snapshot());
 }
 
 /// Who tells the tracer to let go when somebody else takes over.

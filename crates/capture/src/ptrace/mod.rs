@@ -40,7 +40,7 @@ use sys::notify::Listener;
 
 use crate::filter::{FilterOptions, FilterProgram};
 use crate::live::stdio;
-use crate::notify::{Parts, Pulse, Shared, Supervisor, watchdog};
+use crate::notify::{Parts, Pulse, Shared, Supervisor, tripwire, watchdog};
 
 pub use attach::{AttachError, Hindrance};
 use engine::Engine;
@@ -121,13 +121,15 @@ pub fn no_listener() -> std::io::Result<Listener> {
 ///
 /// If a process may not be traced, or threads cannot be started.
 pub fn start<J: Judge + 'static>(
-    parts: Parts<J>,
+    mut parts: Parts<J>,
     pulse: Arc<Pulse>,
     filter: FilterProgram,
     target: Target,
 ) -> Result<Supervisor<J>, StartError> {
     watchdog::prepare_signals().map_err(StartError::Resources)?;
-    let shared = Arc::new(Shared::new(parts, pulse).map_err(StartError::Resources)?);
+    let (paths, verify) = (std::mem::take(&mut parts.paths), parts.verify.verify);
+    let mut shared = Arc::new(Shared::new(parts, pulse).map_err(StartError::Resources)?);
+    tripwire::prepare(&mut shared, &paths, verify);
     let inbox = Arc::new(Inbox::default());
     let post = Arc::new(guard::Post::default());
     let (began, has_begun) = sync_channel(1);

@@ -13,6 +13,7 @@ mod watches;
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ const OWN: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
 const ANY_NAME: &[u8] = b"/tollgate.tripwire";
 /// Time between two looks while opens wait for the engine.
 const TICK: Duration = Duration::from_millis(10);
+/// How long a call may take from the look at it to the open.
+const NEW_NS: u64 = 1_000_000_000;
 const BUFFER: usize = 64 * 1024;
 
 /// What a look at the events found.
@@ -62,6 +65,8 @@ pub(crate) struct Opened {
 #[derive(Debug)]
 pub(crate) struct Tripwire {
     inner: Mutex<Inner>,
+    /// Nothing is watched.
+    is_idle: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -73,26 +78,39 @@ struct Inner {
 
 impl Tripwire {
     /// Watches what of `paths` matters. `judge`: whether rules may match an open of this path, for
-    /// writing if so said. `None` if nothing matters.
+    /// writing if so said.
     ///
     /// # Errors
     /// If there may be no more inotify instances.
     pub(crate) fn new(
         paths: &[Vec<u8>],
         judge: impl FnMut(&[u8], bool) -> bool,
-    ) -> Result<Option<Self>, Errno> {
-        let targets = targets(paths, judge);
-        if targets.is_empty() {
-            return Ok(None);
-        }
-        let mut watches = Watches::new(targets)?;
-        watches.arm(b"");
+    ) -> Result<Self, Errno> {
+        let mut watches = Watches::new(targets(paths, judge))?;
+        watches.arm();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let ledger = Ledger::default();
-        Ok(Some(Self {
+        Ok(Self {
+            is_idle: AtomicBool::new(watches.is_idle()),
             inner: Mutex::new(Inner { watches, ledger }),
             wake: rustix::event::eventfd(0, flags)?,
-        }))
+        })
+    }
+
+    /// Watches what matters to other rules, too: those that are loaded now. What mattered to the ones
+    /// before stays watched; whoever takes what is found asks the rules about it.
+    pub(crate) fn extend(&self, paths: &[Vec<u8>], judge: impl FnMut(&[u8], bool) -> bool) {
+        let targets = targets(paths, judge);
+        let mut inner = self.inner();
+        let new_until_ns = now_ns(Clock::Monotonic) + NEW_NS;
+        inner.watches.extend(targets, new_until_ns);
+        self.is_idle
+            .store(inner.watches.is_idle(), Ordering::Release);
+    }
+
+    /// Whether no open matters.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_idle.load(Ordering::Acquire)
     }
 
     /// Watches there are, and such that could not be had.
@@ -128,8 +146,7 @@ impl Tripwire {
         {
             return;
         }
-        let root = format!("/proc/{}/root", tid.0);
-        self.inner().watches.arm(root.as_bytes());
+        self.inner().watches.arm_other(tid);
     }
 
     /// Waits for events, or until woken.
@@ -225,14 +242,16 @@ impl Inner {
         let key = (id, name.to_vec());
         let sensitive = self.watches.sensitive(&key);
         let now = now_ns(Clock::Monotonic);
+        // The engine may have looked at it before it was asked to tell.
+        let is_new = self.watches.is_new(&key, now);
         if flags.contains(ReadFlags::OPEN) && sensitive.reads {
             found.opens += 1;
-            if !self.ledger.opened(key.clone(), now) {
+            if !is_new && !self.ledger.opened(key.clone(), now) {
                 found.suspicious.push(self.opened(&key, Act::Open));
             }
         } else if flags.contains(ReadFlags::CLOSE_WRITE) && sensitive.writes {
             found.opens += u64::from(!sensitive.reads);
-            if !self.ledger.wrote(key.clone(), now) {
+            if !is_new && !self.ledger.wrote(key.clone(), now) {
                 found.suspicious.push(self.opened(&key, Act::Write));
             }
         }
@@ -375,7 +394,6 @@ mod tests {
         let path = file.to_str().expect("text").as_bytes().to_vec();
         let judge = |asked: &[u8], _: bool| asked == path;
         let wire = Tripwire::new(std::slice::from_ref(&path), judge).expect("inotify works");
-        let wire = wire.expect("a path matters");
         assert_eq!(wire.look(false), Found::default(), "it is not there yet");
         for replaced in 0..3 {
             let new = folder.join("new");
@@ -394,6 +412,29 @@ mod tests {
             let found = wire.look(true);
             assert_eq!((found.opens, found.unseen.len()), (1, 0));
         }
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+
+    #[test]
+    fn what_rules_that_are_loaded_later_want_is_watched_from_then_on() {
+        let folder = std::env::temp_dir().join(format!("tripwire-later-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("writable");
+        let file = folder.join("secret");
+        std::fs::write(&file, "x").expect("writable");
+        let path = file.to_str().expect("text").as_bytes().to_vec();
+        let wire = Tripwire::new(&[], |_, _| false).expect("inotify works");
+        assert!(wire.is_idle());
+        std::fs::read(&file).expect("readable");
+        assert_eq!(wire.look(true), Found::default());
+        wire.extend(std::slice::from_ref(&path), |asked, _| asked == path);
+        assert!(!wire.is_idle());
+        // One that the engine may have looked at before.
+        std::fs::read(&file).expect("readable");
+        let found = wire.look(true);
+        assert_eq!((found.opens, found.unseen.len()), (1, 0));
+        std::thread::sleep(Duration::from_nanos(NEW_NS));
+        std::fs::read(&file).expect("readable");
+        assert_eq!(wire.look(true).unseen.len(), 1);
         std::fs::remove_dir_all(&folder).expect("ours");
     }
 }

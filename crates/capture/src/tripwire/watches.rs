@@ -1,18 +1,22 @@
 //! The inotify watches on what rules call sensitive.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use event::Tid;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::ledger::Key;
 
 /// Watches at most; the kernel's limit may be lower (`fs.inotify.max_user_watches`).
 const WATCH_LIMIT: usize = 2048;
+/// Roots beside the agent's own.
+const ROOT_LIMIT: usize = 64;
 /// Folders below a folder that are watched too: so many levels.
 const DEPTH: usize = 2;
 
@@ -65,6 +69,32 @@ struct Watch {
     awaited: HashMap<Vec<u8>, Vec<Target>>,
     /// Folders that appear in it are watched to this depth.
     depth: usize,
+    /// Until then the engine may have looked at an open before anybody asked for this.
+    new_until_ns: u64,
+}
+
+/// A root that the workload has.
+#[derive(Debug)]
+enum Root {
+    /// The agent's own.
+    Own,
+    /// Another one, which this keeps.
+    Other { folder: OwnedFd, identity: Identity },
+}
+
+/// Device and inode, and the namespace in which mounts lie over it.
+type Identity = (u64, u64, PathBuf);
+
+impl Root {
+    /// What comes before an absolute path.
+    fn prefix(&self) -> Vec<u8> {
+        match self {
+            Self::Own => Vec::new(),
+            Self::Other { folder, .. } => {
+                format!("/proc/self/fd/{}", folder.as_raw_fd()).into_bytes()
+            }
+        }
+    }
 }
 
 /// All watches.
@@ -74,9 +104,11 @@ pub(crate) struct Watches {
     watches: HashMap<i32, Watch>,
     /// By the path of a file or folder.
     by_path: HashMap<Vec<u8>, Vec<i32>>,
-    /// Prefixes under which the workload's roots are seen.
-    roots: HashSet<Vec<u8>>,
+    /// The workload's roots.
+    roots: Vec<Root>,
     targets: Vec<Target>,
+    /// For watches that are made now; see [`Watch`].
+    new_until_ns: u64,
     /// Watches that could not be had.
     pub(crate) refused: u64,
 }
@@ -88,8 +120,9 @@ impl Watches {
             inotify,
             watches: HashMap::new(),
             by_path: HashMap::new(),
-            roots: HashSet::new(),
+            roots: Vec::new(),
             targets,
+            new_until_ns: 0,
             refused: 0,
         })
     }
@@ -98,14 +131,65 @@ impl Watches {
         self.watches.len()
     }
 
-    /// Watches all targets below a root; empty: the agent's own.
-    pub(crate) fn arm(&mut self, root: &[u8]) {
-        if !self.roots.insert(root.to_vec()) {
+    /// Whether nothing is watched, because no rule wants to know.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Watches all targets below the agent's own root.
+    pub(crate) fn arm(&mut self) {
+        self.arm_root(Root::Own);
+    }
+
+    /// Watches all targets below the root of a process, too. One that is gone has none.
+    pub(crate) fn arm_other(&mut self, tid: Tid) {
+        let Some((folder, identity)) = root_of(tid) else {
+            return;
+        };
+        let is_it =
+            |root: &Root| matches!(root, Root::Other { identity: known, .. } if *known == identity);
+        if self.roots.iter().any(is_it) {
             return;
         }
-        for target in self.targets.clone() {
-            self.arm_target(root, &target);
+        if self.roots.len() >= ROOT_LIMIT {
+            self.refused += 1;
+            return;
         }
+        self.arm_root(Root::Other { folder, identity });
+    }
+
+    fn arm_root(&mut self, root: Root) {
+        let prefix = root.prefix();
+        self.roots.push(root);
+        for target in self.targets.clone() {
+            self.arm_target(&prefix, &target);
+        }
+    }
+
+    /// Watches what other rules want, too. What the engine looked at before this is not held against
+    /// anybody: opens that new watches tell of count from `new_until_ns` on.
+    pub(crate) fn extend(&mut self, targets: Vec<Target>, new_until_ns: u64) {
+        self.new_until_ns = new_until_ns;
+        for target in targets {
+            if self.targets.contains(&target) {
+                continue;
+            }
+            for root in self.prefixes() {
+                self.arm_target(&root, &target);
+            }
+            self.targets.push(target);
+        }
+        self.new_until_ns = 0;
+    }
+
+    /// Whether what a watch tells may be older than the watch.
+    pub(crate) fn is_new(&self, key: &Key, now_ns: u64) -> bool {
+        let watch = self.watches.get(&key.0);
+        watch.is_some_and(|watch| now_ns < watch.new_until_ns)
+    }
+
+    fn prefixes(&self) -> Vec<Vec<u8>> {
+        self.roots.iter().map(Root::prefix).collect()
     }
 
     fn arm_target(&mut self, root: &[u8], target: &Target) {
@@ -186,6 +270,7 @@ impl Watches {
         if watch.path.is_empty() {
             watch.path = path.to_vec();
         }
+        watch.new_until_ns = watch.new_until_ns.max(self.new_until_ns);
         set(watch);
         self.name(path, id);
         // Callers may come by the place that a link leads to.
@@ -267,7 +352,7 @@ impl Watches {
             watch.depth,
         );
         let path = [&watch.path[..], b"/", name].concat();
-        for root in self.roots.clone() {
+        for root in self.prefixes() {
             for target in &awaited {
                 self.arm_target(&root, target);
             }
@@ -290,6 +375,16 @@ impl AsFd for Watches {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
+}
+
+/// The root of a process, held, and what tells it from others.
+fn root_of(tid: Tid) -> Option<(OwnedFd, Identity)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let place = format!("/proc/{}/root", tid.0);
+    let folder = rustix::fs::open(place, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&folder).ok()?;
+    let mounts = std::fs::read_link(format!("/proc/{}/ns/mnt", tid.0)).ok()?;
+    Some((folder, (stat.st_dev, stat.st_ino, mounts)))
 }
 
 fn merge(known: &mut Sensitive, more: Sensitive) {

@@ -63,7 +63,8 @@ impl Reloader {
         let count = served.judge.matches().count();
         self.matched.retire(self.rulings.judge());
         let plan = engine_plan(self.is_traced, served.plan);
-        self.rulings.replace(Arc::new(served.judge), &plan);
+        let paths: Vec<_> = served.judge.paths().into_iter().collect();
+        self.rulings.replace(Arc::new(served.judge), &plan, &paths);
         Ok((count, served.refused))
     }
 
