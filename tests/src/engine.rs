@@ -11,10 +11,14 @@ pub enum Engine {
     Ptrace,
     /// ptrace, as where no filter can be installed.
     EveryCall,
+    /// eBPF. The program is privileged and outside; what a test says about who and where applies to
+    /// the workload alone.
+    Ebpf,
 }
 
 impl Engine {
-    /// The one that `TOLLGATE_TEST_ENGINE` names: `notify`, `ptrace` or `every-call`.
+    /// The one that `TOLLGATE_TEST_ENGINE` names: `notify`, `ptrace`, `every-call`
+    /// or `ebpf`.
     ///
     /// # Panics
     /// If it names another one.
@@ -23,6 +27,7 @@ impl Engine {
             Err(_) | Ok("notify") => Self::Notify,
             Ok("ptrace") => Self::Ptrace,
             Ok("every-call") => Self::EveryCall,
+            Ok("ebpf") => Self::Ebpf,
             Ok(other) => panic!("TOLLGATE_TEST_ENGINE={other} is no engine"),
         }
     }
@@ -33,12 +38,13 @@ impl Engine {
             Self::Notify => &[],
             Self::Ptrace => &["--engine", "ptrace"],
             Self::EveryCall => &["--engine", "ptrace", "--every-call"],
+            Self::Ebpf => &["--engine", "ebpf"],
         }
     }
 
     /// Whether it traces.
     pub fn traces(self) -> bool {
-        self != Self::Notify
+        matches!(self, Self::Ptrace | Self::EveryCall)
     }
 
     /// How many processes of its own stand between a command and whoever started it: waiter, agent,

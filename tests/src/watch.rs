@@ -231,7 +231,7 @@ impl Watch {
     /// Everything that is executed, for a person to repeat.
     pub fn command_line(&self) -> Vec<String> {
         let tollgate = match self.place {
-            Place::Inside => "/usr/local/bin/tollgate".to_owned(),
+            Place::Inside if self.engine != Engine::Ebpf => "/usr/local/bin/tollgate".to_owned(),
             _ => self.program.display().to_string(),
         };
         let mut run = vec![tollgate, "run".to_owned(), "--quiet".to_owned()];
@@ -253,12 +253,37 @@ impl Watch {
             container.prefix(self.scratch.path(), &self.program)
         };
         let identity = self.identity.prefix();
-        let words: Vec<String> = match self.place {
+        let place = match self.engine {
+            Engine::Ebpf => return self.watched_from_outside(run, container),
+            _ => self.place,
+        };
+        let words: Vec<String> = match place {
             Place::Host => chain([identity, run, command.collect()]),
             Place::HostNetwork => chain([network_prefix(), identity, run, command.collect()]),
             Place::Inside => chain([container(), identity, run, command.collect()]),
             Place::Below => chain([run, container(), identity, command.collect()]),
         };
+        self.with_terminal(words)
+    }
+
+    /// With the program on the host, where the engine ebpf works, and the rest as it was said.
+    fn watched_from_outside(
+        &self,
+        run: Vec<String>,
+        container: impl Fn() -> Vec<String>,
+    ) -> Vec<String> {
+        let work = self.work_folder();
+        let command = self.command.iter().map(|word| word.replace(WORK, &work));
+        let identity = self.identity.prefix();
+        let words = match self.place {
+            Place::Host => chain([run, identity, command.collect()]),
+            Place::HostNetwork => chain([network_prefix(), run, identity, command.collect()]),
+            Place::Inside | Place::Below => chain([run, container(), identity, command.collect()]),
+        };
+        self.with_terminal(words)
+    }
+
+    fn with_terminal(&self, words: Vec<String>) -> Vec<String> {
         if self.terminal {
             on_terminal(&words)
         } else {

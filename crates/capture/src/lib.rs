@@ -2,6 +2,7 @@
 
 pub mod container;
 pub mod deadline;
+pub mod ebpf;
 pub mod filter;
 pub mod probe;
 pub mod procfs;

@@ -78,6 +78,57 @@ pub(crate) struct Memory {
     settled: RefCell<Vec<u64>>,
     /// The first page that was not read because it is not in memory.
     missing: Cell<Option<u64>>,
+    captured: Option<RefCell<Captured>>,
+}
+
+/// Memory of a caller that an engine has copied at the call.
+#[derive(Debug, Default)]
+pub(crate) struct Captured {
+    bytes: Vec<u8>,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+struct Part {
+    address: u64,
+    range: std::ops::Range<usize>,
+    is_string: bool,
+}
+
+impl Captured {
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.parts.clear();
+    }
+
+    /// Bytes at an address; a string comes without its NUL.
+    pub(crate) fn add(&mut self, address: u64, bytes: &[u8], is_string: bool) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.parts.push(Part {
+            address,
+            range: start..self.bytes.len(),
+            is_string,
+        });
+    }
+
+    fn text(&self, address: u64) -> Option<&[u8]> {
+        let found = |part: &&Part| part.is_string && part.address == address;
+        let part = self.parts.iter().find(found)?;
+        Some(&self.bytes[part.range.clone()])
+    }
+
+    fn bytes(&self, address: u64) -> Option<&[u8]> {
+        self.parts
+            .iter()
+            .filter(|part| !part.is_string)
+            .find_map(|part| {
+                let offset = usize::try_from(address.checked_sub(part.address)?).ok()?;
+                let rest = self.bytes[part.range.clone()].get(offset..)?;
+                (!rest.is_empty()).then_some(rest)
+            })
+    }
 }
 
 /// Page tables that are kept open; more than there are threads at work at once.
@@ -93,6 +144,7 @@ impl Memory {
             tables: None,
             settled: RefCell::default(),
             missing: Cell::new(None),
+            captured: None,
         }
     }
 
@@ -130,6 +182,23 @@ impl Memory {
         }
     }
 
+    /// What was copied at the call, and nothing else: the caller has long gone on.
+    pub(crate) fn captured() -> Self {
+        Self {
+            captured: Some(RefCell::default()),
+            ..Self::new(Arc::default())
+        }
+    }
+
+    /// Replaces what was copied.
+    pub(crate) fn capture(&self, fill: impl FnOnce(&mut Captured)) {
+        if let Some(captured) = &self.captured {
+            let mut captured = captured.borrow_mut();
+            captured.clear();
+            fill(&mut captured);
+        }
+    }
+
     /// For the calls to come. What may not be read answers [`Unreadable::Refused`].
     pub(crate) fn allow(&self, access: Access) {
         self.access.set(access);
@@ -147,6 +216,11 @@ impl Memory {
         address: u64,
         arena: &'a Bump,
     ) -> Result<&'a [u8], Unreadable> {
+        if let Some(captured) = &self.captured {
+            let captured = captured.borrow();
+            let text = captured.text(address).ok_or(Unreadable::Fault)?;
+            return Ok(arena.alloc_slice_copy(text));
+        }
         let mut buffer = self.buffer.borrow_mut();
         let limit = self.readable(tid, address, STRING_LIMIT);
         let extent = self.guarded(address, limit, || {
@@ -162,6 +236,11 @@ impl Memory {
     /// Fills `buffer` or nothing.
     pub(crate) fn read_exact(&self, tid: Tid, address: u64, buffer: &mut [u8]) -> Option<()> {
         let wanted = buffer.len();
+        if let Some(captured) = &self.captured {
+            let captured = captured.borrow();
+            buffer.copy_from_slice(captured.bytes(address)?.get(..wanted)?);
+            return Some(());
+        }
         let readable = self.readable(tid, address, wanted);
         if readable < wanted {
             self.note_missing(address, readable);
@@ -183,6 +262,11 @@ impl Memory {
         len: usize,
         arena: &'a Bump,
     ) -> Result<&'a [u8], Unreadable> {
+        if let Some(captured) = &self.captured {
+            let captured = captured.borrow();
+            let bytes = captured.bytes(address).ok_or(Unreadable::Fault)?;
+            return Ok(arena.alloc_slice_copy(&bytes[..bytes.len().min(len)]));
+        }
         let buffer = arena.alloc_slice_fill_copy(len, 0_u8);
         let readable = self.readable(tid, address, len);
         if readable < len {

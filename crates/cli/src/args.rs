@@ -75,8 +75,19 @@ pub(crate) enum Engine {
     Notify,
     /// ptrace: where notify is missing
     Ptrace,
-    /// eBPF: not in this release
+    /// eBPF: root, and a kernel with BTF
     Ebpf,
+}
+
+/// How events of processes that run already are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WatchEngine {
+    /// eBPF where it works, else ptrace
+    Auto,
+    /// eBPF: root, and a kernel with BTF
+    Ebpf,
+    /// ptrace: processes that -p names
+    Ptrace,
 }
 
 /// What becomes of the command while nobody watches.
@@ -222,20 +233,26 @@ pub(crate) struct Run {
 
 /// `tollgate watch`.
 ///
-/// Attaches to processes by ptrace, with all their threads, their children, and what those make
-/// from then on. It ends with the last of them, or lets them go on SIGINT or SIGTERM.
+/// Watches every process of this machine from within the kernel, or those that -p names, with their
+/// threads, their children, and what those make from then on. It ends with the last of them, or on
+/// SIGINT or SIGTERM.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "While a process is watched this way every call of its stops, which makes cheap \
-                        calls more than 100 times as expensive; to watch at full speed start it with \
-                        `tollgate run`."
+    after_help = "The engine ebpf needs root and a kernel with BTF; `tollgate doctor` shows \
+                        whether it works here. The engine ptrace needs neither, watches only \
+                        processes that -p names, and stops them at every call, which makes cheap \
+                        calls more than 100 times as expensive."
 )]
 pub(crate) struct Watch {
-    /// Process to watch; repeatable
-    #[arg(short = 'p', long = "pid", value_name = "PID", required = true,
+    /// Process to watch, instead of all; repeatable
+    #[arg(short = 'p', long = "pid", value_name = "PID",
           value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pids: Vec<i32>,
-    /// Let them go after this time
+    /// How events are captured
+    #[arg(long, value_enum, default_value_t = WatchEngine::Auto, hide_possible_values = true,
+          value_name = "auto|ebpf|ptrace")]
+    pub(crate) engine: WatchEngine,
+    /// End after this time
     #[arg(short = 'M', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
     #[command(flatten)]

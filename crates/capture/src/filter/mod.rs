@@ -23,6 +23,7 @@ use sys::seccomp::SockFilter;
 use assemble::{Assembler, Label};
 use leaf::Leaf;
 use numbers::Segment;
+pub(crate) use numbers::adapt;
 
 pub use disassemble::disassemble;
 

@@ -457,7 +457,7 @@ pub(crate) fn resolve<'a>(
 }
 
 /// What the call says comes first (a connect's target); the kernel's view fills the rest.
-fn merge<'a>(
+pub(crate) fn merge<'a>(
     mut descriptor: Descriptor<'a>,
     found: &ResolvedDescriptor,
     connecting: bool,

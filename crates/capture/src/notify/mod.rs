@@ -25,7 +25,7 @@ mod wake_up;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -50,6 +50,7 @@ pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
 use receiver::Receiver;
+pub(crate) use ruling::Ruled;
 use ruling::Ruling;
 pub use ruling::Rulings;
 use tracer::{Tracer, TracerHandle};
@@ -99,6 +100,15 @@ pub trait Notices: Send + Sync {
     }
     /// The file system could not tell of all opens.
     fn tripwire_overflowed(&self) {}
+    /// So many records found no room since this was last said; `sent` went through so far.
+    /// `by_call`: all that were lost.
+    fn events_dropped(&self, dropped: u64, sent: u64, by_call: &BTreeMap<String, u64>) {
+        let _ = (dropped, sent, by_call);
+    }
+    /// The engine cannot do something that it ought to.
+    fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
+        let _ = error;
+    }
     /// A process that ought to be watched cannot be.
     fn unwatched(&self, pid: Pid, name: &str, why: &str) {
         let _ = (pid, name, why);
@@ -245,7 +255,7 @@ impl<J: Judge + 'static> Supervisor<J> {
 
     /// A handle that replaces the rules.
     pub fn rulings(&self) -> Rulings<J> {
-        Rulings(Arc::clone(&self.shared))
+        Rulings::new(Arc::new(Arc::clone(&self.shared)))
     }
 
     /// Whether the last watched process has ended.

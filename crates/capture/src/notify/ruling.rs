@@ -39,21 +39,43 @@ pub(crate) fn by_call(plan: &Plan, tell: impl Fn(&event::CallPlan) -> bool) -> V
     table
 }
 
+/// Whatever judges by rules that can be replaced.
+pub(crate) trait Ruled<J>: Send + Sync {
+    /// Judges by other rules from now on.
+    fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]);
+    /// The rules in force.
+    fn judge(&self) -> Arc<J>;
+}
+
+impl<J: Judge> Ruled<J> for Arc<Shared<J>> {
+    fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
+        self.ruling.store(Arc::new(Ruling::new(judge, plan)));
+        super::tripwire::follow_rules(self, paths);
+    }
+
+    fn judge(&self) -> Arc<J> {
+        Arc::clone(&self.ruling.load().judge)
+    }
+}
+
 /// Replaces the rules of a running engine.
-pub struct Rulings<J: Judge>(pub(super) Arc<Shared<J>>);
+pub struct Rulings<J: Judge>(Arc<dyn Ruled<J>>);
 
 impl<J: Judge> Rulings<J> {
+    pub(crate) fn new(engine: Arc<dyn Ruled<J>>) -> Self {
+        Self(engine)
+    }
+
     /// Judges every event from now on by other rules: calls that are being looked at this moment,
     /// too. The rules must need nothing that the installed filter does not trap. `paths`: those that
     /// they name, for the tripwire.
     pub fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
-        self.0.ruling.store(Arc::new(Ruling::new(judge, plan)));
-        super::tripwire::follow_rules(&self.0, paths);
+        self.0.replace(judge, plan, paths);
     }
 
     /// The rules in force.
     pub fn judge(&self) -> Arc<J> {
-        Arc::clone(&self.0.ruling.load().judge)
+        self.0.judge()
     }
 }
 

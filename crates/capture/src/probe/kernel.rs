@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use sys::credential::capabilities;
 use sys::features::{self, KernelVersion};
 
 use super::Support;
+use crate::ebpf;
 
 /// First versions with something that matters here, newest first.
 const LEVELS: &[(KernelVersion, &str)] = &[
@@ -54,26 +54,20 @@ pub(super) fn version() -> Support {
     }
 }
 
-/// Capability numbers: `CAP_SYS_ADMIN` allowed BPF before `CAP_BPF` (Linux 5.8) was split off.
-const CAP_SYS_ADMIN: u8 = 21;
-const CAP_BPF: u8 = 39;
-
-/// Only what loading would need; nothing is loaded, because no engine here uses it yet.
+/// Loads and attaches the programs of the engine, and lets them go.
 pub(super) fn ebpf() -> Support {
-    let has_types = Path::new("/sys/kernel/btf/vmlinux").exists();
-    let sets = capabilities(0).map(|sets| sets.effective);
-    let may = sets.is_ok_and(|set| set.contains(CAP_BPF) || set.contains(CAP_SYS_ADMIN));
-    match (has_types, may) {
-        (true, true) => Support::partial(
-            "not tried: the kernel has type information and this user may load programs, but the engine is not in this release",
+    match ebpf::probe() {
+        Ok(()) => Support::yes("the programs load, and see calls through tp_btf/sys_exit"),
+        Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
+            format!("{error}: there is no /sys/kernel/btf/vmlinux"),
+            "run a kernel built with CONFIG_DEBUG_INFO_BTF",
         ),
-        (false, _) => Support::no(
-            "the kernel has no type information (/sys/kernel/btf/vmlinux)",
-            "run a kernel built with CONFIG_DEBUG_INFO_BTF; nothing in this release needs it",
-        ),
-        (true, false) => Support::no(
-            "this user may not load programs",
-            "run as root or with CAP_BPF and CAP_PERFMON; nothing in this release needs it",
-        ),
+        Err(error) => {
+            let mut why = error.to_string();
+            if let Some(cause) = std::error::Error::source(&error) {
+                why = format!("{why}: {cause}");
+            }
+            Support::no(why, "run as root, on Linux 5.11 or newer with BTF")
+        }
     }
 }

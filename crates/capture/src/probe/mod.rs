@@ -196,7 +196,7 @@ const PROBES: &[Probe] = &[
     },
     Probe {
         name: "ebpf",
-        purpose: "watches a whole host; not in this release",
+        purpose: "watches a whole host",
         notify_needs_it: false,
         run: kernel::ebpf,
     },

@@ -217,7 +217,7 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
         .then(|| bracketed_number(link))?
 }
 
-fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
+pub(crate) fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
     use rustix::net::AddressFamily;
     let endpoints = || [socket.local, socket.remote].into_iter().flatten();
     match socket.domain.map(AddressFamily::from_raw) {
@@ -257,11 +257,18 @@ const UNNAMED: [(&[u8], DescriptorKind); 19] = [
 ];
 
 fn file_kind(link: &[u8], metadata: Option<&Statx>) -> DescriptorKind {
+    kind_of_link(
+        link,
+        metadata.map_or(0, |metadata| metadata.stx_mode.into()),
+    )
+}
+
+/// What kind of descriptor has this link in `/proc` and this mode, 0 if it is not known.
+pub(crate) fn kind_of_link(link: &[u8], mode: u32) -> DescriptorKind {
     if let Some((_, kind)) = UNNAMED.iter().find(|(prefix, _)| link.starts_with(prefix)) {
         return *kind;
     }
-    let file_type = metadata.map(|metadata| FileType::from_raw_mode(metadata.stx_mode.into()));
-    match file_type {
+    match (mode != 0).then(|| FileType::from_raw_mode(mode)) {
         Some(FileType::Directory) => DescriptorKind::Directory,
         Some(FileType::Fifo) => DescriptorKind::Pipe,
         _ if link.starts_with(b"/") => DescriptorKind::File,

@@ -34,6 +34,7 @@ use crate::users::{RootId, UserDatabase, UserDatabases};
 
 use addresses::Resolver;
 use executable::Mounts;
+pub(crate) use executable::path as executable_path;
 
 /// How many processes' containers are remembered past their end.
 const CONTAINER_LIMIT: usize = 4096;
@@ -144,6 +145,39 @@ impl LiveWorld {
         number: i32,
     ) -> Result<ResolvedDescriptor, ProcError> {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline)
+    }
+
+    /// A user as the agent sees it.
+    pub(crate) fn own_user(&self, uid: u32) -> Lookup<Arc<User>> {
+        match self.own_database() {
+            Some(database) => database.user(uid).map_or(Lookup::Missing, Lookup::Found),
+            None => Lookup::Unknown,
+        }
+    }
+
+    /// A group as the agent sees it.
+    pub(crate) fn own_group(&self, gid: u32) -> Lookup<Arc<Group>> {
+        match self.own_database() {
+            Some(database) => database.group(gid).map_or(Lookup::Missing, Lookup::Found),
+            None => Lookup::Unknown,
+        }
+    }
+
+    /// The mount namespace that the agent is in.
+    pub(crate) fn own_mount_namespace(&self) -> Option<u64> {
+        let agent = std::process::id().cast_signed();
+        self.proc.namespace(agent, "ns/mnt").ok()
+    }
+
+    fn own_database(&self) -> Option<Arc<UserDatabase>> {
+        let root = self.own_root?;
+        let found = self
+            .users
+            .of(root, Path::new("/"), &self.deadline, self.time);
+        match found {
+            Lookup::Found(database) => Some(database),
+            Lookup::Missing | Lookup::Unknown => None,
+        }
     }
 
     /// Whether reads of the pid just now were about this process running this image.

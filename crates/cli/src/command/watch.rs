@@ -2,23 +2,49 @@
 
 use std::time::Duration;
 
+use capture::ebpf;
 use capture::ptrace::{Hindrance, StartError};
 use event::Pid;
 
 use super::run;
-use crate::args::Watch;
+use crate::args::{Watch, WatchEngine};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::supervise::attached;
+use crate::supervise::{Mechanism, Source, attached};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Watch) -> Outcome {
-    let pids = args.pids.iter().copied().map(Pid).collect();
+    let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
     let limit = args.seconds.map(Duration::from_secs);
-    let start = run::services(args.detection)?;
-    match attached::watch(pids, limit, start) {
+    let mechanism = mechanism(args.engine, &pids)?;
+    let source = if pids.is_empty() {
+        Source::Host
+    } else {
+        Source::Running(pids)
+    };
+    let start = run::services(args.detection, mechanism)?;
+    match attached::watch(source, limit, start) {
         Ok(()) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
+    }
+}
+
+/// Chooses by what works.
+fn mechanism(engine: WatchEngine, pids: &[Pid]) -> Result<Mechanism, Failure> {
+    let tracer = Mechanism::Tracer { filtered: false };
+    match engine {
+        WatchEngine::Ebpf => Ok(Mechanism::Kernel),
+        WatchEngine::Ptrace if pids.is_empty() => {
+            let message = "cannot watch the whole machine with the engine ptrace";
+            Err(Failure::new(Exit::BadInput, message)
+                .help("name processes with -p, or become root and use --engine ebpf"))
+        }
+        WatchEngine::Ptrace => Ok(tracer),
+        WatchEngine::Auto if pids.is_empty() => Ok(Mechanism::Kernel),
+        WatchEngine::Auto => Ok(match ebpf::probe() {
+            Ok(()) => Mechanism::Kernel,
+            Err(_) => tracer,
+        }),
     }
 }
 
@@ -27,15 +53,29 @@ fn failure(error: &anyhow::Error) -> Failure {
     let refused = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<StartError>());
-    let Some(StartError::Attach(refused)) = refused else {
-        return Failure::new(Exit::Internal, format!("cannot start watching: {error:#}"))
-            .help("`tollgate doctor` shows what works here");
-    };
-    let exit = match refused.hindrance {
-        Hindrance::Gone | Hindrance::Untraceable => Exit::BadInput,
-        _ => Exit::Unsupported,
-    };
-    Failure::new(exit, refused.to_string()).help(help(&refused.hindrance))
+    if let Some(StartError::Attach(refused)) = refused {
+        let exit = match refused.hindrance {
+            Hindrance::Gone | Hindrance::Untraceable => Exit::BadInput,
+            _ => Exit::Unsupported,
+        };
+        return Failure::new(exit, refused.to_string()).help(help(&refused.hindrance));
+    }
+    match error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<ebpf::Error>())
+    {
+        Some(refused @ ebpf::Error::Gone { .. }) => {
+            Failure::from_error(Exit::BadInput, refused).help(help(&Hindrance::Gone))
+        }
+        Some(refused @ (ebpf::Error::Load { .. } | ebpf::Error::Attach { .. })) => {
+            Failure::from_error(Exit::Unsupported, refused).help(
+                "become root on a machine whose kernel has BTF and allows BPF programs; \
+                 `tollgate doctor` shows what works here",
+            )
+        }
+        _ => Failure::new(Exit::Internal, format!("cannot start watching: {error:#}"))
+            .help("`tollgate doctor` shows what works here"),
+    }
 }
 
 fn help(hindrance: &Hindrance) -> &'static str {

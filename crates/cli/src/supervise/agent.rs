@@ -111,7 +111,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
             }
             Source::Listener(Listener::new(listener))
         }
-        Mechanism::Tracer { .. } => {
+        Mechanism::Tracer { .. } | Mechanism::Kernel => {
             begun(slot::READY)?;
             Source::Command(Pid(begun(slot::PID)?))
         }

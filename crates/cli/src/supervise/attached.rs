@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use event::Pid;
 use sys::poll::{self, PollFd};
 use sys::signal::{SignalSet, SignalStream};
 
@@ -22,13 +21,13 @@ const GENERATION: u64 = 0;
 /// # Errors
 ///
 /// If the services do not start, for example because a process may not be traced.
-pub(crate) fn watch(pids: Vec<Pid>, limit: Option<Duration>, start: Start) -> anyhow::Result<()> {
+pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<()> {
     super::hide()?;
     let (board, _file) = Board::create()?;
     // Before the services block all signals, and before there is a thread.
     let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
     let services = start(Listening {
-        source: Source::Running(pids),
+        source,
         transparent: Vec::new(),
         board: Arc::new(board),
         generation: GENERATION,

@@ -60,8 +60,10 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
             .store(error.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
-    if let Mechanism::Tracer { filtered } = launch.mechanism {
-        return become_traced(launch, page, filtered);
+    match launch.mechanism {
+        Mechanism::Listener => {}
+        Mechanism::Tracer { filtered } => return become_traced(launch, page, filtered),
+        Mechanism::Kernel => return become_traced(launch, page, false),
     }
     match install(launch.program) {
         Ok(listener) => page

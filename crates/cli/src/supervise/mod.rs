@@ -66,10 +66,12 @@ pub(crate) struct Listening {
 pub(crate) enum Source {
     /// At the listener of its filter.
     Listener(Listener),
-    /// In its stops: it waits until it is traced.
+    /// In its stops, or in the kernel: it waits until it is watched.
     Command(Pid),
-    /// In the stops of processes that run already.
+    /// At processes that run already.
     Running(Vec<Pid>),
+    /// At every process of the machine.
+    Host,
 }
 
 /// How a command is watched.
@@ -82,6 +84,8 @@ pub(crate) enum Mechanism {
         /// Whether the command is to install the filter.
         filtered: bool,
     },
+    /// From within the kernel; as with a tracer, there is no keeper.
+    Kernel,
 }
 
 /// Something that happened to processes of ours.

@@ -1,5 +1,6 @@
 //! What the engine says of itself, as internal alerts.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,42 @@ impl Notices for Announcer {
                 ("tollgate.cause", AlertValue::Text(cause)),
                 ("tollgate.rules", AlertValue::Uint(u64::from(rules))),
             ],
+        });
+    }
+
+    fn events_dropped(&self, dropped: u64, sent: u64, by_call: &BTreeMap<String, u64>) {
+        let calls = by_call.iter().map(|(call, lost)| format!("{call}={lost}"));
+        let calls = calls.collect::<Vec<_>>().join(" ");
+        let mut fields = vec![
+            ("n_drops", AlertValue::Uint(dropped)),
+            ("n_evts", AlertValue::Uint(sent)),
+            ("n_drops_buffer", AlertValue::Uint(dropped)),
+        ];
+        fields.push(("tollgate.calls", AlertValue::Text(calls.clone())));
+        self.dispatcher.emit_internal(Internal {
+            rule: "Falco internal: syscall event drop",
+            priority: Priority::Critical,
+            message: format!(
+                "Falco internal: syscall event drop. {dropped} system calls dropped since the last \
+                 report ({calls})"
+            ),
+            fields,
+        });
+    }
+
+    fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            message.push_str(": ");
+            message.push_str(&error.to_string());
+            cause = error.source();
+        }
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: engine trouble",
+            priority: Priority::Critical,
+            message,
+            fields: Vec::new(),
         });
     }
 

@@ -7,6 +7,7 @@
 
 mod announcer;
 mod channels;
+mod engines;
 mod installed;
 mod orders;
 mod pidfile;
@@ -85,8 +86,10 @@ fn prepare(
 }
 
 /// What watches processes that run already.
-pub(super) fn services(detection: Detection) -> Result<supervise::Start, Failure> {
-    let mechanism = Mechanism::Tracer { filtered: false };
+pub(super) fn services(
+    detection: Detection,
+    mechanism: Mechanism,
+) -> Result<supervise::Start, Failure> {
     Ok(blueprint(detection, Interception::default(), mechanism, None)?.into_start())
 }
 
@@ -129,6 +132,7 @@ fn blueprint(
     Ok(Blueprint {
         rules,
         verify,
+        mechanism,
         program,
         entered: compile(&installed, Mechanism::Tracer { filtered: true }, &config)?,
         sink,
@@ -178,13 +182,7 @@ fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
                 tracer()
             }
         }),
-        Engine::Ebpf => {
-            let message = "cannot use engine ebpf: it is not in this release";
-            Err(Failure::new(Exit::Unsupported, message).help(
-                "use --engine notify, which needs no privileges; `tollgate doctor` shows whether \
-                 it works here",
-            ))
-        }
+        Engine::Ebpf => Ok(Mechanism::Kernel),
     }
 }
 
@@ -262,7 +260,8 @@ fn compile(
             };
             filter::compile(plan, &options)
         }
-        Mechanism::Tracer { .. } => {
+        // The engine ebpf installs none.
+        Mechanism::Tracer { .. } | Mechanism::Kernel => {
             let options = FilterOptions {
                 io_uring,
                 ..ptrace::filter_options(native)

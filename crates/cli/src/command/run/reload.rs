@@ -12,7 +12,7 @@ use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Priority};
 
 use super::engine_options;
-use super::services::engine_plan;
+use super::engines::Carries;
 use super::sink::DeferredSink;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -24,8 +24,8 @@ pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send>;
 /// Everything that loading rules takes.
 pub(super) struct Reloader {
     pub(super) config: ConfigSource,
-    /// Whether the engine is `ptrace`.
-    pub(super) is_traced: bool,
+    /// Which engine carries the plan out.
+    pub(super) carries: Carries,
     /// What the filter was compiled from.
     pub(super) installed: Plan,
     pub(super) sink: DeferredSink,
@@ -54,15 +54,16 @@ impl Reloader {
     fn load(&self) -> Result<(usize, Vec<Unserved>), Failure> {
         let config = (self.config)()?;
         let mut loaded = rule_files::load(&config.rules_files);
-        let served = served(
-            &mut loaded,
-            &engine_options(&config),
-            &self.sink,
-            &self.installed,
-        )?;
+        let options = engine_options(&config);
+        let served = match self.carries {
+            Carries::Ebpf => all(&mut loaded, &options, &self.sink)?,
+            Carries::Notify | Carries::Ptrace => {
+                served(&mut loaded, &options, &self.sink, &self.installed)?
+            }
+        };
         let count = served.judge.matches().count();
         self.matched.retire(self.rulings.judge());
-        let plan = engine_plan(self.is_traced, served.plan);
+        let plan = self.carries.plan(served.plan);
         let paths: Vec<_> = served.judge.paths().into_iter().collect();
         self.rulings.replace(Arc::new(served.judge), &plan, &paths);
         Ok((count, served.refused))
@@ -124,6 +125,22 @@ pub(super) fn served(
         judge,
         plan,
         refused,
+    })
+}
+
+/// Compiles all rules, for an engine whose filter can be replaced.
+fn all(
+    loaded: &mut Loaded,
+    options: &EngineOptions,
+    sink: &DeferredSink,
+) -> Result<Served, Failure> {
+    let (judge, _) = loaded.compile(options, sink.clone());
+    loaded.usable()?;
+    let (plan, _) = judge.plan_for_rules();
+    Ok(Served {
+        judge,
+        plan,
+        refused: Vec::new(),
     })
 }
 

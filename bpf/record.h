@@ -1,0 +1,222 @@
+/* What passes from the programs to the agent, and the tables that come back.
+ * The Rust side is crates/capture/src/ebpf/{record,tables}.rs, and a test there compares the sizes.
+ */
+#ifndef TOLLGATE_RECORD_H
+#define TOLLGATE_RECORD_H
+
+/* Kinds of records. */
+#define RECORD_CALL 1
+#define RECORD_EXEC 2
+#define RECORD_FORK 3
+#define RECORD_EXIT 4
+
+/* Conventions of calls, in the order of the tables. */
+#define ABI_NATIVE 0
+#define ABI_I386 1
+#define ABI_X32 2
+#define ABIS 3
+
+/* Something of the record was cut off. */
+#define FLAG_TRUNCATED 1
+
+struct header {
+	u32 size;
+	u8 kind;
+	u8 abi;
+	u8 flags;
+	u8 level; /* of the pid namespace; 0 is the first */
+	u64 time; /* since boot, suspended time included */
+	u64 start; /* of the process, likewise */
+	u64 exec_id;
+	u64 cgroup;
+	u64 parent_start;
+	u64 result;
+	u64 ip;
+	u64 vm_pages;
+	u64 resident_pages;
+	u64 args[6];
+	u64 caps[4]; /* inheritable, permitted, effective, bounding */
+	u32 nr;
+	u32 cpu;
+	s32 tid;
+	s32 pid;
+	s32 ppid;
+	u32 uid;
+	u32 gid;
+	u32 real_uid;
+	u32 fs_uid;
+	u32 fs_gid;
+	u32 login_uid;
+	s32 pgid;
+	s32 sid;
+	u32 tty;
+	s32 tpgid;
+	u32 threads;
+	s32 vpid;
+	s32 vtid;
+	s32 vpgid;
+	s32 vsid;
+	u32 mount_namespace;
+	u32 cgroup_namespace;
+	u32 row; /* the row of the plan that the call belongs to */
+	u32 socketcall; /* which one, of a 32-bit call that stands for several */
+	char comm[16]; /* of the process */
+};
+
+/* Kinds of pieces that follow the header. */
+#define PIECE_MEMORY 1 /* the caller's memory from `address` on */
+#define PIECE_FILE 2 /* an open file: struct file_facts, then its path; `address` is its number */
+#define PIECE_DIRECTORY 3 /* a path; `address` is the descriptor, AT_FDCWD for the working one */
+#define PIECE_ARGUMENTS 4 /* of the new program, each ended by NUL */
+#define PIECE_ENVIRONMENT 5
+#define PIECE_EXECUTABLE 6 /* struct file_facts, then its path */
+#define PIECE_FILENAME 7 /* as it was passed to exec */
+#define PIECE_ABSENT_MEMORY 8 /* could not be read at `address` */
+
+struct piece {
+	u16 kind;
+	u16 len; /* without padding to 8 bytes */
+	u32 status; /* PIECE_* flags */
+	u64 address;
+};
+
+/* Not all of it. */
+#define PIECE_CUT 1
+/* A string that ends in its NUL. */
+#define PIECE_STRING 2
+
+#define FILE_DELETED 1
+#define FILE_OVERLAY_UPPER 2
+#define FILE_SOCKET 4
+#define FILE_UNREACHABLE 8 /* outside the root of the process */
+#define FILE_PATH_CUT 16
+
+/* A path follows as its components from the last to the first, each ended by NUL. */
+struct file_facts {
+	u64 inode;
+	u64 ctime_sec;
+	u64 mtime_sec;
+	u32 ctime_nsec;
+	u32 mtime_nsec;
+	u32 device;
+	u32 mode;
+	u32 uid;
+	u32 gid;
+	u32 links;
+	u32 magic;
+	u32 flags;
+	u32 inode_flags;
+	u32 super_flags;
+	u32 mount_flags;
+	u16 family;
+	u16 type;
+	u16 protocol;
+	u16 state;
+	u16 local_port;
+	u16 remote_port;
+	u8 local[16];
+	u8 remote[16];
+	u8 unix_len;
+	u8 has_peer;
+	u8 _pad[2];
+};
+
+/* One comparison of one argument: abi::RegisterTest. */
+struct test {
+	u8 arg;
+	u8 op;
+	u8 low32;
+	u8 ends_group;
+	u32 _pad;
+	u64 value;
+	u64 mask;
+	/* At the end of a group: the slots it speaks for. */
+	u64 slots;
+};
+
+#define OP_ALL 0
+#define OP_ANY 1
+#define OP_EQ 2
+#define OP_GE 3
+#define OP_LE 4
+#define OP_MASKED 5
+#define OP_NE 6
+#define OP_NO 7
+
+/* What of the caller's memory goes along. */
+#define FETCH_NONE 0
+#define FETCH_TEXT 1 /* a string */
+#define FETCH_PATH 2 /* a string, and the directory it starts at if it is relative */
+#define FETCH_TEXTS 3 /* an array of strings */
+#define FETCH_BYTES 4 /* `size` bytes at `offset` */
+#define FETCH_BUFFER 5 /* as many bytes as argument `other` says, `size` at most */
+#define FETCH_MESSAGE 6 /* the address in a struct msghdr */
+#define FETCH_FD 7 /* the open file that the argument names */
+#define FETCH_RESULT 8 /* the open file that the result names */
+
+struct fetch {
+	u8 kind;
+	u8 arg;
+	u8 other; /* NO_ARGUMENT: none */
+	u8 size;
+	u32 offset;
+};
+
+#define NO_ARGUMENT 255
+#define FETCHES 6
+#define TESTS 40
+
+#define ROW_CRITICAL 1 /* goes by the lane that bulk traffic cannot fill */
+#define ROW_EXEC 2 /* told by its own record if it succeeds */
+#define ROW_SOCKETCALL 4 /* the real call is named by the first argument */
+#define ROW_FILE_PATH 8 /* the path set is about the file that the result names */
+
+struct row {
+	u32 flags;
+	u16 tests; /* 0: all slots */
+	u16 fetches;
+	u64 failed; /* slots that take a call that failed */
+	u64 succeeded;
+	u64 any_path; /* slots that ask for no path */
+	u64 any_name; /* slots that ask for no process name */
+	u32 socketcall[32]; /* rows of the real calls */
+	struct fetch fetch[FETCHES];
+	struct test test[TESTS];
+};
+
+#define ROWS 1024
+#define BANKS 2
+#define CALLS 1024
+
+struct calls {
+	u16 row[BANKS][ABIS][CALLS]; /* 0: of no interest */
+};
+
+/* What the programs go by; changed by one write of the whole. */
+struct control {
+	u32 bank;
+	s32 agent; /* pid that is never looked at */
+	u32 scoped; /* only processes in `scope` */
+	u32 states; /* tell of exec, fork and exit */
+	u32 environment; /* bytes of it that go along with an exec */
+	u32 path_states; /* 0: no automaton */
+	u32 wake_bytes; /* wake the agent when so much waits */
+	u32 _pad;
+};
+
+/* Counters, one set for each processor. */
+#define COUNT_SEEN 0 /* calls of a planned number */
+#define COUNT_REGISTERS 1 /* dropped by their arguments or result */
+#define COUNT_SCOPE 2
+#define COUNT_PATH 3
+#define COUNT_NAME 4
+#define COUNT_SENT 5
+#define COUNT_UNREADABLE 6 /* memory that was not there */
+#define COUNT_TRUNCATED 7
+#define COUNT_LOST_CRITICAL 8 /* no room in the ring */
+#define COUNT_LOST_BULK 9
+#define COUNT_LOST_STATE 10
+#define COUNT_NO_MEMORY 11 /* no working memory */
+#define COUNTERS 16
+
+#endif

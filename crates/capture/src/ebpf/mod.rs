@@ -1,0 +1,444 @@
+//! Capture engine `ebpf`: the whole host, filtered in the kernel.
+//!
+//! Programs (`bpf/capture.bpf.c`) see every call as it returns. The interest plan, compiled to
+//! tables ([`tables`]), decides in the kernel which of them become records. A record carries what
+//! rules may ask about the call and its caller, because both may be gone when it is read: so one
+//! stage is all there is, [`event::Stage::Exit`].
+//!
+//! Two rings lead to the agent. Execs, forks, ends, and calls about privileges go by one, all else
+//! by the other, so that no crowd of the latter displaces the former. A record that finds no room
+//! is lost and counted: this is the one engine that can lose events.
+
+mod consumer;
+mod places;
+mod programs;
+mod record;
+mod table;
+mod tables;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use event::{CallPlan, Judge, Need, Pid, Plan, Reason, StdioWatch};
+
+use crate::live::counters::Counters;
+use crate::notify::{Notices, Ruled, Rulings};
+use crate::procfs::ProcError;
+use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
+
+use consumer::Consumer;
+use places::Places;
+pub use programs::RingSizes;
+use programs::{Attached, Control, KernelCounts, Maps, Programs};
+use table::Table;
+use tables::Tables;
+
+/// Why the engine does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused a program or a map.
+    #[error("cannot load the programs of the engine ebpf{}", reason(.said))]
+    Load {
+        /// What libbpf said.
+        said: String,
+        /// Its error.
+        #[source]
+        cause: libbpf_rs::Error,
+    },
+    /// A program cannot be attached.
+    #[error("cannot attach the program {name}")]
+    Attach {
+        /// The program.
+        name: &'static str,
+        /// Why.
+        #[source]
+        cause: libbpf_rs::Error,
+    },
+    /// A map cannot be used.
+    #[error("cannot write a table of the engine ebpf")]
+    Map {
+        /// Why.
+        #[source]
+        cause: libbpf_rs::Error,
+    },
+    /// The compiled programs lack something.
+    #[error("cannot find {name} in the programs of the engine ebpf")]
+    Missing {
+        /// What.
+        name: &'static str,
+    },
+    /// The rules ask for more calls than the tables hold.
+    #[error("cannot put {rows} calls into a table of {limit}")]
+    TooManyCalls {
+        /// How many there are.
+        rows: usize,
+        /// How many fit.
+        limit: usize,
+    },
+    /// A process that is to be watched has ended, or never was.
+    #[error("cannot watch process {pid}: there is none")]
+    Gone {
+        /// Its number.
+        pid: i32,
+    },
+    /// `/proc` cannot be read.
+    #[error("cannot read the running processes")]
+    Proc(#[from] ProcError),
+    /// A thread could not be made.
+    #[error("cannot start the engine's threads")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Error {
+    fn load(cause: libbpf_rs::Error) -> Self {
+        Self::Load {
+            said: programs::said(),
+            cause,
+        }
+    }
+
+    fn map(cause: libbpf_rs::Error) -> Self {
+        Self::Map { cause }
+    }
+}
+
+fn reason(said: &str) -> String {
+    // The kernel's own words are in the first lines, the rest repeats them.
+    let first: String = said.chars().take(400).collect();
+    if first.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", first.replace('\n', " "))
+    }
+}
+
+/// What is to be watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Every process of the machine.
+    Host,
+    /// Processes that run, with their descendants.
+    Processes(Vec<Pid>),
+}
+
+/// What an engine is made of.
+pub struct Parts<J: Judge> {
+    /// What the rules ask for; see [`plan`].
+    pub plan: Plan,
+    /// Evaluates events.
+    pub judge: Arc<J>,
+    /// What the world may be told.
+    pub world: WorldOptions,
+    /// Is told about the engine's own troubles.
+    pub notices: Arc<dyn Notices>,
+    /// Sizes of the rings.
+    pub rings: RingSizes,
+    /// What is watched.
+    pub target: Target,
+    /// Processes of the agent between a command and whoever started it: rules do not see them as
+    /// ancestors.
+    pub transparent: Vec<Pid>,
+}
+
+/// The plan as this engine carries it out: results are at hand, so descriptors 0..2 are not kept
+/// track of and `dup` is planned like any other call.
+#[must_use]
+pub fn plan(mut plan: Plan) -> Plan {
+    if plan.stdio != StdioWatch::Off {
+        plan = crate::ptrace::plan(plan);
+    }
+    // The names of ancestors are kept by records, and this is the one call that changes one.
+    const PR_SET_NAME: u64 = 15;
+    let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
+    let planned = plan.calls.entry(abi::Syscall::PRCTL);
+    let planned = planned.or_insert_with(|| CallPlan {
+        any_of: Vec::new(),
+        strings: false,
+        result: Need::Never,
+        reasons: Vec::new(),
+    });
+    if !planned.any_of.iter().any(Vec::is_empty) {
+        planned.any_of.push(vec![renames]);
+        planned
+            .reasons
+            .push(Reason::State("changes the name of the process"));
+    }
+    plan
+}
+
+/// What happened to calls so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EbpfCounters {
+    /// Calls of planned numbers that the kernel's filter looked at.
+    pub seen: u64,
+    /// Rejected by their arguments or result, in the kernel.
+    pub rejected_registers: u64,
+    /// Rejected because their process is not watched, in the kernel.
+    pub rejected_scope: u64,
+    /// Rejected by their path, in the kernel.
+    pub rejected_path: u64,
+    /// Rejected by the name of the process, in the kernel.
+    pub rejected_name: u64,
+    /// Records that were sent.
+    pub sent: u64,
+    /// Records that were judged.
+    pub judged: u64,
+    /// Records that found no room: of calls that crowds cannot displace.
+    pub lost_critical: u64,
+    /// Of other calls.
+    pub lost_bulk: u64,
+    /// Of forks, execs and ends.
+    pub lost_state: u64,
+    /// Memory of callers that was not there.
+    pub unreadable: u64,
+    /// Records of which something was cut off.
+    pub truncated: u64,
+    /// Records that make no sense.
+    pub malformed: u64,
+    /// Rules that stayed undecided.
+    pub undecided: u64,
+    /// Processes that are known.
+    pub processes: u64,
+    /// Processes that were forgotten for want of room.
+    pub evicted: u64,
+}
+
+impl EbpfCounters {
+    /// Calls that were rejected in the kernel.
+    pub fn rejected_in_kernel(&self) -> u64 {
+        self.rejected_registers + self.rejected_scope + self.rejected_path + self.rejected_name
+    }
+
+    /// Records that were lost.
+    pub fn lost(&self) -> u64 {
+        self.lost_critical + self.lost_bulk + self.lost_state
+    }
+}
+
+/// What all threads of the engine share.
+struct Shared<J: Judge> {
+    judge: ArcSwap<J>,
+    tables: ArcSwap<Tables>,
+    maps: Maps,
+    world: LiveWorld,
+    table: Arc<Table>,
+    places: Places,
+    notices: Arc<dyn Notices>,
+    counters: Counters,
+    judged: std::sync::atomic::AtomicU64,
+    malformed: std::sync::atomic::AtomicU64,
+    is_scoped: bool,
+    stopping: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl<J: Judge> Shared<J> {
+    fn snapshot(&self) -> EbpfCounters {
+        let KernelCounts {
+            seen,
+            by_registers,
+            by_scope,
+            by_path,
+            by_name,
+            sent,
+            unreadable,
+            truncated,
+            lost_critical,
+            lost_bulk,
+            lost_state,
+            no_memory,
+        } = self.maps.counts();
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        EbpfCounters {
+            seen,
+            rejected_registers: by_registers,
+            rejected_scope: by_scope,
+            rejected_path: by_path,
+            rejected_name: by_name,
+            sent,
+            judged: load(&self.judged),
+            lost_critical,
+            lost_bulk: lost_bulk + no_memory,
+            lost_state,
+            unreadable,
+            truncated,
+            malformed: load(&self.malformed),
+            undecided: load(&self.counters.undecided),
+            processes: self.table.len() as u64,
+            evicted: self.table.evicted(),
+        }
+    }
+
+    /// Lost records by call.
+    fn losses(&self) -> BTreeMap<String, u64> {
+        let tables = self.tables.load();
+        let losses = self.maps.losses().into_iter();
+        losses
+            .map(|(row, lost)| (tables.names(row).join("/"), lost))
+            .collect()
+    }
+}
+
+impl<J: Judge> Ruled<J> for Shared<J> {
+    fn replace(&self, judge: Arc<J>, planned: &Plan, _paths: &[Vec<u8>]) {
+        match Tables::new(&plan(planned.clone())).and_then(|tables| {
+            self.maps.install(&tables)?;
+            Ok(tables)
+        }) {
+            Ok(tables) => self.tables.store(Arc::new(tables)),
+            Err(error) => self.notices.engine_trouble(&error),
+        }
+        self.judge.store(judge);
+    }
+
+    fn judge(&self) -> Arc<J> {
+        self.judge.load_full()
+    }
+}
+
+/// A running engine.
+pub struct Engine<J: Judge> {
+    shared: Arc<Shared<J>>,
+    consumer: JoinHandle<()>,
+    /// Programs are attached for as long as this lives.
+    attached: Attached,
+}
+
+impl<J: Judge + 'static> Engine<J> {
+    /// Loads and attaches the programs, learns which processes run, and starts to judge.
+    ///
+    /// # Kernel
+    ///
+    /// Linux 5.11 or newer with BTF; CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE, or root.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a program, or a thread cannot be made.
+    pub fn start(parts: Parts<J>) -> Result<Self, Error> {
+        let tables = Tables::new(&plan(parts.plan))?;
+        let is_scoped = parts.target != Target::Host;
+        let mut programs = Programs::load(
+            parts.rings,
+            Control {
+                agent: std::process::id().cast_signed(),
+                scoped: is_scoped,
+                wake_bytes: parts.rings.bulk / 8,
+                ..Control::default()
+            },
+        )?;
+        let table = Arc::new(Table::new(parts.transparent));
+        let index: Arc<dyn ProcessIndex> = Arc::clone(&table) as _;
+        let world = LiveWorld::new(parts.world, index)?;
+        if let Target::Processes(pids) = &parts.target {
+            pids.iter()
+                .try_for_each(|pid| programs.maps().watch(*pid))?;
+        }
+        // From here on every birth is told of, so that nobody is missed between this and the look
+        // at `/proc`.
+        programs.attach_processes()?;
+        if let Target::Processes(pids) = &parts.target {
+            descendants(pids)
+                .iter()
+                .try_for_each(|pid| programs.maps().watch(*pid))?;
+        }
+        table.seed(world.proc());
+        programs.maps().install(&tables)?;
+        programs.attach_calls()?;
+        let (maps, attached) = programs.into_parts();
+        let shared = Arc::new(Shared {
+            judge: ArcSwap::new(parts.judge),
+            tables: ArcSwap::from_pointee(tables),
+            maps,
+            world,
+            table,
+            places: Places::default(),
+            notices: parts.notices,
+            counters: Counters::default(),
+            judged: std::sync::atomic::AtomicU64::new(0),
+            malformed: std::sync::atomic::AtomicU64::new(0),
+            is_scoped,
+            stopping: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        let consumer = Consumer::start(Arc::clone(&shared))?;
+        Ok(Self {
+            shared,
+            consumer,
+            attached,
+        })
+    }
+
+    /// A handle that replaces the rules.
+    pub fn rulings(&self) -> Rulings<J> {
+        Rulings::new(Arc::clone(&self.shared) as _)
+    }
+
+    /// The totals so far.
+    pub fn counters(&self) -> EbpfCounters {
+        self.shared.snapshot()
+    }
+
+    /// A handle on the totals that outlives the engine.
+    pub fn counter_source(&self) -> Arc<dyn Fn() -> EbpfCounters + Send + Sync> {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || shared.snapshot())
+    }
+
+    /// Whether the last watched process has ended and all its events were judged.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::Acquire)
+    }
+
+    /// Judges what has been sent so far, and ends. [`Engine::join`] waits for that.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+    }
+
+    /// Waits until everything that was sent has been judged.
+    pub fn join(self) -> EbpfCounters {
+        // A panic of the consumer has been reported by the panic hook.
+        let _ = self.consumer.join();
+        drop(self.attached);
+        self.shared.snapshot()
+    }
+}
+
+/// All descendants of some processes, as `/proc` shows them now.
+fn descendants(pids: &[Pid]) -> Vec<Pid> {
+    let Ok(census) = crate::live::census::Census::new() else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    let mut parents = pids.to_vec();
+    while let Some(parent) = parents.pop() {
+        for child in census.children(parent) {
+            found.push(child);
+            parents.push(child);
+        }
+    }
+    found
+}
+
+/// Whether the engine works here: everything is loaded and attached, and let go again.
+///
+/// # Errors
+///
+/// What does not work.
+pub fn probe() -> Result<(), Error> {
+    let sizes = RingSizes {
+        critical: 64 << 10,
+        bulk: 64 << 10,
+    };
+    let control = Control {
+        // Nothing is to be told.
+        scoped: true,
+        ..Control::default()
+    };
+    let mut programs = Programs::load(sizes, control)?;
+    programs.attach_processes()?;
+    programs.attach_calls()
+}

@@ -1,0 +1,321 @@
+//! Loading the programs, attaching them, and their maps.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, Once, PoisonError};
+
+use event::Pid;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+
+use super::Error;
+use super::tables::{BANKS, CALLS_SIZE, ROWS, Tables};
+
+/// What the build script has compiled.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
+
+/// Programs that keep track of processes.
+const PROCESS_PROGRAMS: [&str; 3] = [
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+];
+const CALL_PROGRAM: &str = "sys_exit";
+
+/// Sizes of the rings, in bytes: powers of two, as the kernel demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSizes {
+    /// For execs, forks, ends and privileges.
+    pub critical: u32,
+    /// For everything else.
+    pub bulk: u32,
+}
+
+impl Default for RingSizes {
+    fn default() -> Self {
+        Self {
+            critical: 4 << 20,
+            bulk: 8 << 20,
+        }
+    }
+}
+
+/// `struct control`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Control {
+    pub(super) bank: u32,
+    pub(super) agent: i32,
+    pub(super) scoped: bool,
+    pub(super) environment: u32,
+    pub(super) path_states: u32,
+    pub(super) wake_bytes: u32,
+}
+
+impl Control {
+    fn encode(&self) -> Vec<u8> {
+        let states = 1_u32;
+        let words = [
+            self.bank,
+            self.agent.cast_unsigned(),
+            u32::from(self.scoped),
+            states,
+            self.environment,
+            self.path_states,
+            self.wake_bytes,
+            0,
+        ];
+        words.into_iter().flat_map(u32::to_ne_bytes).collect()
+    }
+}
+
+/// The counters of the programs (bpf/record.h), summed over processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KernelCounts {
+    pub(super) seen: u64,
+    pub(super) by_registers: u64,
+    pub(super) by_scope: u64,
+    pub(super) by_path: u64,
+    pub(super) by_name: u64,
+    pub(super) sent: u64,
+    pub(super) unreadable: u64,
+    pub(super) truncated: u64,
+    pub(super) lost_critical: u64,
+    pub(super) lost_bulk: u64,
+    pub(super) lost_state: u64,
+    pub(super) no_memory: u64,
+}
+
+impl KernelCounts {
+    fn from_sums(sums: &[u64]) -> Self {
+        let at = |index: usize| sums.get(index).copied().unwrap_or(0);
+        Self {
+            seen: at(0),
+            by_registers: at(1),
+            by_scope: at(2),
+            by_path: at(3),
+            by_name: at(4),
+            sent: at(5),
+            unreadable: at(6),
+            truncated: at(7),
+            lost_critical: at(8),
+            lost_bulk: at(9),
+            lost_state: at(10),
+            no_memory: at(11),
+        }
+    }
+
+    /// Records that found no room.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost_critical + self.lost_bulk + self.lost_state + self.no_memory
+    }
+}
+
+/// The loaded programs.
+pub(super) struct Programs {
+    object: Object,
+    links: Vec<Link>,
+    maps: Maps,
+}
+
+/// Handles on the maps, for every thread.
+pub(super) struct Maps {
+    control: MapHandle,
+    calls: MapHandle,
+    rows: MapHandle,
+    scope: MapHandle,
+    counters: MapHandle,
+    lost: MapHandle,
+    pub(super) critical: MapHandle,
+    pub(super) bulk: MapHandle,
+    state: Mutex<Control>,
+}
+
+impl Programs {
+    /// Loads them; nothing is attached yet.
+    pub(super) fn load(sizes: RingSizes, control: Control) -> Result<Self, Error> {
+        hear_libbpf();
+        let mut open = ObjectBuilder::default()
+            .open_memory(OBJECT)
+            .map_err(Error::load)?;
+        for mut map in open.maps_mut() {
+            let size = match map.name().to_str() {
+                Some("critical") => sizes.critical,
+                Some("bulk") => sizes.bulk,
+                _ => continue,
+            };
+            map.set_max_entries(size).map_err(Error::load)?;
+        }
+        let object = open.load().map_err(Error::load)?;
+        let maps = Maps::of(&object, control)?;
+        maps.write_control(control)?;
+        Ok(Self {
+            object,
+            links: Vec::new(),
+            maps,
+        })
+    }
+
+    /// From now on forks, execs and ends are told of.
+    pub(super) fn attach_processes(&mut self) -> Result<(), Error> {
+        PROCESS_PROGRAMS
+            .iter()
+            .try_for_each(|name| self.attach(name))
+    }
+
+    /// From now on planned calls are.
+    pub(super) fn attach_calls(&mut self) -> Result<(), Error> {
+        self.attach(CALL_PROGRAM)
+    }
+
+    fn attach(&mut self, name: &'static str) -> Result<(), Error> {
+        let program = self
+            .object
+            .progs_mut()
+            .find(|program| program.name() == name);
+        let program = program.ok_or(Error::Missing { name })?;
+        let link = program.attach();
+        self.links
+            .push(link.map_err(|cause| Error::Attach { name, cause })?);
+        Ok(())
+    }
+
+    /// The maps; the programs stay attached for as long as the links are held.
+    pub(super) fn into_parts(self) -> (Maps, Attached) {
+        let attached = Attached {
+            _links: self.links,
+            _object: self.object,
+        };
+        (self.maps, attached)
+    }
+
+    pub(super) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+}
+
+/// Detaches the programs when it is dropped.
+pub(super) struct Attached {
+    _links: Vec<Link>,
+    _object: Object,
+}
+
+impl Maps {
+    fn of(object: &Object, control: Control) -> Result<Self, Error> {
+        let handle = |name: &'static str| {
+            let map = object.maps().find(|map| map.name() == name);
+            let map = map.ok_or(Error::Missing { name })?;
+            MapHandle::try_from(&map).map_err(Error::map)
+        };
+        Ok(Self {
+            control: handle("control")?,
+            calls: handle("calls")?,
+            rows: handle("rows")?,
+            scope: handle("scope")?,
+            counters: handle("counters")?,
+            lost: handle("lost")?,
+            critical: handle("critical")?,
+            bulk: handle("bulk")?,
+            state: Mutex::new(control),
+        })
+    }
+
+    fn write_control(&self, control: Control) -> Result<(), Error> {
+        let value = control.encode();
+        let key = 0_u32.to_ne_bytes();
+        self.control
+            .update(&key, &value, MapFlags::ANY)
+            .map_err(Error::map)
+    }
+
+    /// Puts tables into force: written beside those in use, then switched to.
+    pub(super) fn install(&self, tables: &Tables) -> Result<(), Error> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let bank = (state.bank + 1) % u32::try_from(BANKS).expect("two");
+        let first = bank * u32::try_from(ROWS).expect("fits the table");
+        for (index, row) in tables.rows() {
+            let key = first + u32::try_from(index).expect("fewer than the rows");
+            let written = self.rows.update(&key.to_ne_bytes(), &row, MapFlags::ANY);
+            written.map_err(Error::map)?;
+        }
+        let key = 0_u32.to_ne_bytes();
+        let calls = self.calls.lookup(&key, MapFlags::ANY).map_err(Error::map)?;
+        let mut calls = calls.unwrap_or_else(|| vec![0; CALLS_SIZE]);
+        let index = usize::try_from(bank).expect("two");
+        tables.write_numbers(index, &mut calls);
+        let written = self.calls.update(&key, &calls, MapFlags::ANY);
+        written.map_err(Error::map)?;
+        state.bank = bank;
+        self.write_control(*state)
+    }
+
+    /// The row of the plan that a record's number means, whatever the bank.
+    pub(super) fn row_index(row: u32) -> usize {
+        usize::try_from(row).unwrap_or(0) % ROWS
+    }
+
+    /// Adds a process to the watched ones.
+    pub(super) fn watch(&self, pid: Pid) -> Result<(), Error> {
+        self.scope
+            .update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)
+            .map_err(Error::map)
+    }
+
+    /// Whether any watched process is left.
+    pub(super) fn watches_any(&self) -> bool {
+        self.scope.keys().next().is_some()
+    }
+
+    /// The counters now.
+    pub(super) fn counts(&self) -> KernelCounts {
+        let sums = sums(&self.counters, 0, 16);
+        KernelCounts::from_sums(&sums)
+    }
+
+    /// Lost records by row, rows without any left out.
+    pub(super) fn losses(&self) -> BTreeMap<usize, u64> {
+        let mut losses = BTreeMap::new();
+        for key in 0..ROWS * BANKS {
+            let Ok(number) = u32::try_from(key) else {
+                break;
+            };
+            let lost = sums(&self.lost, number, 1).first().copied().unwrap_or(0);
+            if lost > 0 {
+                *losses.entry(Self::row_index(number)).or_default() += lost;
+            }
+        }
+        losses
+    }
+}
+
+/// Counters of one entry, summed over processors.
+fn sums(map: &MapHandle, key: u32, count: usize) -> Vec<u64> {
+    let mut sums = vec![0; count];
+    let found = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
+    for processor in found.ok().flatten().unwrap_or_default() {
+        for (sum, bytes) in sums.iter_mut().zip(processor.chunks_exact(8)) {
+            *sum += bytes.try_into().map_or(0, u64::from_ne_bytes);
+        }
+    }
+    sums
+}
+
+/// What libbpf said last: its errors are numbers alone.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn hear_libbpf() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
+            let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.len() >= 64 {
+                said.remove(0);
+            }
+            said.push(text.trim_end().to_owned());
+        })));
+    });
+}
+
+/// The last lines that libbpf said, and forgets them.
+pub(super) fn said() -> String {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = std::mem::take(&mut *said);
+    lines.join("; ")
+}

@@ -1,0 +1,491 @@
+//! Records as the programs in `bpf/` write them (bpf/record.h).
+
+use event::{Comm, Credentials, Endpoint, Pid, StartTime, Stat, Status, Tid, Transport};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::sockets::{ResolvedDescriptor, ResolvedSocket};
+
+/// Kinds of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordKind {
+    /// A call has returned.
+    Call,
+    /// A program was replaced.
+    Exec,
+    /// A process was made.
+    Fork,
+    /// A process has ended.
+    Exit,
+}
+
+/// Size of `struct header`.
+pub(super) const HEADER_SIZE: usize = 272;
+const PIECE_SIZE: usize = 16;
+const FACTS_SIZE: usize = 120;
+/// `nsec_to_clock_t`: `/proc` counts start times in these.
+const TICK_NS: u64 = 10_000_000;
+
+/// `struct header`.
+#[derive(Clone, Debug)]
+pub(super) struct Header {
+    pub(super) kind: RecordKind,
+    pub(super) abi: u8,
+    pub(super) boot_time: u64,
+    pub(super) start_boot: u64,
+    pub(super) exec_id: u64,
+    pub(super) cgroup: u64,
+    pub(super) parent_start: u64,
+    pub(super) result: i64,
+    pub(super) ip: u64,
+    pub(super) args: [u64; 6],
+    pub(super) number: u32,
+    pub(super) cpu: u32,
+    pub(super) tid: Tid,
+    pub(super) pid: Pid,
+    pub(super) ppid: Pid,
+    pub(super) socketcall: u32,
+    pub(super) login_uid: u32,
+    pub(super) fs_uid: u32,
+    pub(super) fs_gid: u32,
+    pub(super) pid_level: u8,
+    pub(super) mount_namespace: u32,
+    pub(super) cgroup_namespace: u32,
+    pub(super) stat: Stat,
+    pub(super) status: Status,
+    pub(super) comm: Comm,
+}
+
+/// Reads integers one after the other; the programs write them in the machine's own order.
+struct Reader<'r> {
+    bytes: &'r [u8],
+}
+
+impl<'r> Reader<'r> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.bytes.split_first_chunk()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_ne_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_ne_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn i32(&mut self) -> Option<i32> {
+        self.take().map(i32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_ne_bytes)
+    }
+}
+
+impl Header {
+    /// The header and what follows it.
+    pub(super) fn parse(record: &[u8]) -> Option<(Self, Pieces<'_>)> {
+        let pieces = Pieces {
+            rest: record.get(HEADER_SIZE..)?,
+        };
+        let mut from = Reader { bytes: record };
+        let _size = from.u32()?;
+        let kind = match from.u8()? {
+            1 => RecordKind::Call,
+            2 => RecordKind::Exec,
+            3 => RecordKind::Fork,
+            4 => RecordKind::Exit,
+            _ => return None,
+        };
+        let (abi, _flags, pid_level) = (from.u8()?, from.u8()?, from.u8()?);
+        let (boot_time, start_boot, exec_id) = (from.u64()?, from.u64()?, from.u64()?);
+        let (cgroup, parent_start) = (from.u64()?, from.u64()?);
+        let (result, ip) = (from.u64()?.cast_signed(), from.u64()?);
+        let (vm_pages, resident_pages) = (from.u64()?, from.u64()?);
+        let mut args = [0; 6];
+        for arg in &mut args {
+            *arg = from.u64()?;
+        }
+        let caps = [from.u64()?, from.u64()?, from.u64()?, from.u64()?];
+        let (number, cpu) = (from.u32()?, from.u32()?);
+        let (tid, pid, ppid) = (Tid(from.i32()?), Pid(from.i32()?), Pid(from.i32()?));
+        let credentials = Credentials {
+            uid: from.u32()?,
+            gid: from.u32()?,
+        };
+        let (real_uid, fs_uid, fs_gid) = (from.u32()?, from.u32()?, from.u32()?);
+        let login_uid = from.u32()?;
+        let (pgid, sid, tty, tpgid) = (from.i32()?, from.i32()?, from.u32()?, from.i32()?);
+        let threads = from.u32()?;
+        let (vpid, vtid, vpgid, vsid) = (from.i32()?, from.i32()?, from.i32()?, from.i32()?);
+        let (mount_namespace, cgroup_namespace) = (from.u32()?, from.u32()?);
+        let (_row, socketcall) = (from.u32()?, from.u32()?);
+        let comm: [u8; 16] = from.take()?;
+        let comm = comm.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        let page_kib = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
+        let header = Self {
+            kind,
+            abi,
+            boot_time,
+            start_boot,
+            exec_id,
+            cgroup,
+            parent_start,
+            result,
+            ip,
+            args,
+            number,
+            cpu,
+            tid,
+            pid,
+            ppid,
+            socketcall,
+            login_uid,
+            fs_uid,
+            fs_gid,
+            pid_level,
+            mount_namespace,
+            cgroup_namespace,
+            stat: Stat {
+                ppid,
+                pgid,
+                sid,
+                tty,
+                tpgid,
+                threads,
+                vm_size_kib: vm_pages * page_kib,
+                vm_rss_kib: resident_pages * page_kib,
+            },
+            status: Status {
+                credentials,
+                real_uid,
+                cap_inheritable: caps[0],
+                cap_permitted: caps[1],
+                cap_effective: caps[2],
+                cap_bounding: caps[3],
+                vpid,
+                vtid,
+                vpgid,
+                vsid,
+            },
+            comm: Comm::new(comm),
+        };
+        Some((header, pieces))
+    }
+
+    /// When the process started, as `/proc` tells it.
+    pub(super) fn start(&self) -> StartTime {
+        StartTime(self.start_boot / TICK_NS)
+    }
+
+    /// When its parent did.
+    pub(super) fn parent_start(&self) -> StartTime {
+        StartTime(self.parent_start / TICK_NS)
+    }
+}
+
+/// What a piece holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PieceKind {
+    Memory,
+    File,
+    Directory,
+    Arguments,
+    Environment,
+    Executable,
+    Filename,
+    AbsentMemory,
+}
+
+/// One thing that goes along with a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<'r> {
+    pub(super) kind: PieceKind,
+    pub(super) status: u32,
+    pub(super) address: u64,
+    pub(super) bytes: &'r [u8],
+}
+
+/// Not all of it.
+pub(super) const PIECE_CUT: u32 = 1;
+/// A string that ends in its NUL.
+pub(super) const PIECE_STRING: u32 = 2;
+
+/// The pieces of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces<'r> {
+    rest: &'r [u8],
+}
+
+impl<'r> Iterator for Pieces<'r> {
+    type Item = Piece<'r>;
+
+    fn next(&mut self) -> Option<Piece<'r>> {
+        let mut from = Reader { bytes: self.rest };
+        let kind = match from.u16()? {
+            1 => PieceKind::Memory,
+            2 => PieceKind::File,
+            3 => PieceKind::Directory,
+            4 => PieceKind::Arguments,
+            5 => PieceKind::Environment,
+            6 => PieceKind::Executable,
+            7 => PieceKind::Filename,
+            8 => PieceKind::AbsentMemory,
+            _ => return None,
+        };
+        let len = usize::from(from.u16()?);
+        let (status, address) = (from.u32()?, from.u64()?);
+        let bytes = self.rest.get(PIECE_SIZE..PIECE_SIZE + len)?;
+        let next = (PIECE_SIZE + len).next_multiple_of(8);
+        self.rest = self.rest.get(next..).unwrap_or(&[]);
+        Some(Piece {
+            kind,
+            status,
+            address,
+            bytes,
+        })
+    }
+}
+
+const FILE_DELETED: u32 = 1;
+const FILE_OVERLAY_UPPER: u32 = 2;
+const FILE_SOCKET: u32 = 4;
+const FILE_UNREACHABLE: u32 = 8;
+const FILE_PATH_CUT: u32 = 16;
+
+/// `struct file_facts` and the path behind it.
+#[derive(Clone, Debug)]
+pub(super) struct FileFacts {
+    pub(super) inode: u64,
+    pub(super) ctime_ns: u64,
+    pub(super) mtime_ns: u64,
+    /// As the kernel keeps it: 12 bits major, 20 bits minor.
+    device: u32,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    magic: u32,
+    flags: u32,
+    pub(super) inode_flags: u32,
+    pub(super) super_flags: u32,
+    pub(super) mount_flags: u32,
+    socket: Option<SocketFacts>,
+    /// From the root of the process, without what the kernel adds to deleted files.
+    path: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct SocketFacts {
+    family: u16,
+    socket_type: u16,
+    protocol: u16,
+    state: u16,
+    local_port: u16,
+    remote_port: u16,
+    local: [u8; 16],
+    remote: [u8; 16],
+    unix_path: Vec<u8>,
+    has_peer: bool,
+}
+
+const OVERLAYFS: u32 = 0x794c_7630;
+const ANON_INODES: u32 = 0x0904_1934;
+const PIPES: u32 = 0x5049_5045;
+const TMPFS: u32 = 0x0102_1994;
+const NAMESPACES: u32 = 0x6e73_6673;
+const PIDFDS: u32 = 0x5049_4446;
+
+impl FileFacts {
+    pub(super) fn parse(piece: &Piece<'_>) -> Option<Self> {
+        let mut from = Reader { bytes: piece.bytes };
+        let (inode, ctime, mtime) = (from.u64()?, from.u64()?, from.u64()?);
+        let (ctime_ns, mtime_ns) = (from.u32()?, from.u32()?);
+        let nanoseconds = |seconds: u64, rest: u32| {
+            seconds
+                .saturating_mul(1_000_000_000)
+                .saturating_add(u64::from(rest))
+        };
+        let (device, mode, uid, gid) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let (_links, magic, flags, inode_flags) =
+            (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let (super_flags, mount_flags) = (from.u32()?, from.u32()?);
+        let (family, socket_type) = (from.u16()?, from.u16()?);
+        let (protocol, state) = (from.u16()?, from.u16()?);
+        let (local_port, remote_port) = (from.u16()?, from.u16()?);
+        let (local, remote) = (from.take()?, from.take()?);
+        let (_unix_len, has_peer, _pad) = (from.u8()?, from.u8()?, from.u16()?);
+        let rest = piece.bytes.get(FACTS_SIZE..)?;
+        let is_socket = flags & FILE_SOCKET != 0;
+        let socket = is_socket.then(|| SocketFacts {
+            family,
+            socket_type,
+            protocol,
+            state,
+            local_port,
+            remote_port,
+            local,
+            remote,
+            unix_path: rest.to_vec(),
+            has_peer: has_peer != 0,
+        });
+        Some(Self {
+            inode,
+            ctime_ns: nanoseconds(ctime, ctime_ns),
+            mtime_ns: nanoseconds(mtime, mtime_ns),
+            device,
+            mode,
+            uid,
+            gid,
+            magic,
+            flags,
+            inode_flags,
+            super_flags,
+            mount_flags,
+            socket,
+            path: if is_socket { Vec::new() } else { path(rest) },
+        })
+    }
+
+    /// Absolute path; of what has none, what `/proc` shows.
+    pub(super) fn link(&self) -> Vec<u8> {
+        let name = || self.path.strip_prefix(b"/").unwrap_or(&self.path);
+        let bracketed = |kind: &[u8]| {
+            let number = self.inode.to_string();
+            [kind, b":[", number.as_bytes(), b"]"].concat()
+        };
+        match self.magic {
+            _ if self.socket.is_some() => bracketed(b"socket"),
+            PIPES => bracketed(b"pipe"),
+            PIDFDS => b"anon_inode:[pidfd]".to_vec(),
+            NAMESPACES => bracketed(b"ns"),
+            ANON_INODES => [b"anon_inode:", name()].concat(),
+            _ if self.flags & FILE_DELETED != 0 => [&self.path, &b" (deleted)"[..]].concat(),
+            _ => self.path.clone(),
+        }
+    }
+
+    /// The path alone; `None` if it was cut, or is outside the root of the process.
+    pub(super) fn path(&self) -> Option<&[u8]> {
+        let is_whole = self.flags & FILE_PATH_CUT == 0;
+        let reachable = self.flags & FILE_UNREACHABLE == 0 || self.is_memfd();
+        (is_whole && reachable && self.socket.is_none()).then_some(&self.path)
+    }
+
+    pub(super) fn is_memfd(&self) -> bool {
+        self.magic == TMPFS
+            && self.flags & FILE_UNREACHABLE != 0
+            && self.path.starts_with(b"/memfd:")
+    }
+
+    /// Whether it lies in an upper layer; `None` if it is on no overlay.
+    pub(super) fn upper_layer(&self) -> Option<bool> {
+        (self.magic == OVERLAYFS).then_some(self.flags & FILE_OVERLAY_UPPER != 0)
+    }
+
+    /// As engines that look into `/proc` describe a descriptor.
+    pub(super) fn resolved(&self) -> ResolvedDescriptor {
+        let link = self.link();
+        let (major, minor) = (self.device >> 20, self.device & 0xf_ffff);
+        let device = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+        let socket = self.socket.as_ref().map(SocketFacts::resolved);
+        ResolvedDescriptor {
+            kind: match &socket {
+                Some(socket) => crate::sockets::socket_kind(socket),
+                None => crate::sockets::kind_of_link(&link, self.mode),
+            },
+            name: link,
+            device: socket.is_none().then_some(u64::from(device)),
+            inode: Some(self.inode),
+            socket,
+        }
+    }
+}
+
+/// Up to the first NUL.
+pub(super) fn text(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or(&[])
+}
+
+/// Components come from the last to the first.
+pub(super) fn path(components: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(components.len() + 1);
+    let named = components.strip_suffix(b"\0").unwrap_or(components);
+    if !named.is_empty() {
+        for component in named.rsplit(|byte| *byte == 0) {
+            path.push(b'/');
+            path.extend_from_slice(component);
+        }
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+const AF_UNIX: u16 = 1;
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+const TCP_LISTEN: u16 = 10;
+const TCP_SYN_SENT: u16 = 2;
+const TCP_CLOSE: u16 = 7;
+
+impl SocketFacts {
+    fn resolved(&self) -> ResolvedSocket {
+        let local = self.endpoint(self.local, self.local_port);
+        // As getpeername(2) sees it.
+        let has_peer = self.remote_port != 0 && !matches!(self.state, TCP_CLOSE | TCP_SYN_SENT);
+        let remote = self.endpoint(self.remote, self.remote_port);
+        let remote = remote.filter(|_| has_peer);
+        let unix_path = (self.family == AF_UNIX && !self.unix_path.is_empty()).then(|| match self
+            .unix_path
+            .split_first()
+        {
+            Some((0, name)) => [b"@", name].concat(),
+            _ => text(&self.unix_path).to_vec(),
+        });
+        ResolvedSocket {
+            domain: Some(self.family),
+            transport: self.transport(),
+            local,
+            remote,
+            unix_path,
+            listening: self.state == TCP_LISTEN,
+            connected: Some(match self.family {
+                AF_UNIX => self.has_peer,
+                _ => has_peer,
+            }),
+        }
+    }
+
+    fn endpoint(&self, address: [u8; 16], port: u16) -> Option<Endpoint> {
+        let ip = match self.family {
+            AF_INET => {
+                let [a, b, c, d, ..] = address;
+                IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+            }
+            AF_INET6 => {
+                let ip = Ipv6Addr::from(address);
+                ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+            }
+            _ => return None,
+        };
+        Some(Endpoint { ip, port })
+    }
+
+    fn transport(&self) -> Option<Transport> {
+        let is_inet = matches!(self.family, AF_INET | AF_INET6);
+        is_inet.then_some(match (self.socket_type, self.protocol) {
+            (_, 1 | 58) => Transport::Icmp,
+            (3, _) => Transport::Raw,
+            (_, 6) => Transport::Tcp,
+            (_, 17) => Transport::Udp,
+            _ => Transport::Unknown,
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! The processes of the host: who they are, whose children they are, what they run.
+//!
+//! Filled from `/proc` when the programs are attached already, so that nobody is born in between,
+//! and kept by the records of forks, execs and exits. A process is entered with whatever record
+//! names it first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event::{Image, Lookup, Pid, Process, StartTime};
+
+use super::record::Header;
+use crate::procfs::{Proc, start_ns};
+use crate::world::ProcessIndex;
+
+/// Ended processes that are remembered: their events may be read after their end, and their
+/// children ask for them.
+const ENDED_LIMIT: usize = 8192;
+/// Processes altogether; more than the kernel's default for all pids (`kernel.pid_max`).
+const PROCESS_LIMIT: usize = 131_072;
+/// Programs of one process that events under way may still be about.
+const FORMER_LIMIT: usize = 4;
+
+struct Node {
+    process: Arc<Process>,
+    /// Counts the programs of the process, in the kernel; `None` until a record has told it.
+    exec_id: Option<u64>,
+    /// Programs it ran before, the last one last.
+    former: Vec<(u64, Arc<Image>)>,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: HashMap<Pid, Node>,
+    /// Processes that ended, the last one last.
+    ended: VecDeque<(Pid, StartTime)>,
+    /// By pid and start: those whose pid has another owner now.
+    reused: HashMap<(Pid, StartTime), Arc<Process>>,
+    evicted: u64,
+}
+
+/// The table. One thread writes; any may ask.
+pub(super) struct Table {
+    inner: Mutex<Inner>,
+    /// Processes of the agent that are nobody's ancestors.
+    transparent: Vec<Pid>,
+}
+
+impl Table {
+    pub(super) fn new(transparent: Vec<Pid>) -> Self {
+        Self {
+            inner: Mutex::default(),
+            transparent,
+        }
+    }
+
+    /// Enters every process that runs.
+    pub(super) fn seed(&self, proc: &Proc) {
+        let Ok(entries) = std::fs::read_dir("/proc") else {
+            return;
+        };
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        for pid in pids {
+            self.enter_running(proc, Pid(pid), 0);
+        }
+    }
+
+    /// Enters a process that runs, and its ancestors.
+    fn enter_running(&self, proc: &Proc, pid: Pid, depth: usize) -> Option<Arc<Process>> {
+        const DEEPEST: usize = 256;
+        if pid.0 <= 0 || depth > DEEPEST {
+            return None;
+        }
+        let stat = proc.stat(pid.0).ok()?;
+        if self.transparent.contains(&pid) {
+            return self.enter_running(proc, stat.stat.ppid, depth + 1);
+        }
+        if let Some(node) = self.inner().nodes.get(&pid)
+            && node.process.start == stat.start
+        {
+            return Some(Arc::clone(&node.process));
+        }
+        let parent = self.enter_running(proc, stat.stat.ppid, depth + 1);
+        let image = Arc::new(Image::default());
+        // Read now: when a rule asks, it may run another program.
+        if let Ok(line) = proc.command_line(pid.0)
+            && !(line.exe.is_empty() && line.args.is_empty())
+        {
+            let _ = image.command_line.set(Some(line));
+        }
+        if let Ok(path) = crate::world::executable_path(proc, pid.0) {
+            let _ = image.executable.set(Some(path));
+        }
+        let start = stat.start;
+        let process = Process::new(pid, start, start_ns(start), parent, image, stat.comm);
+        Some(self.inner().insert(process, None))
+    }
+
+    /// The process of a record, which is entered if it is not known.
+    pub(super) fn of(&self, header: &Header, proc: &Proc) -> Arc<Process> {
+        let start = header.start();
+        {
+            let mut inner = self.inner();
+            if let Some(node) = inner.nodes.get_mut(&header.pid)
+                && node.process.start == start
+            {
+                node.exec_id.get_or_insert(header.exec_id);
+                return Arc::clone(&node.process);
+            }
+            if let Some(process) = inner.reused.get(&(header.pid, start)) {
+                return Arc::clone(process);
+            }
+        }
+        let parent = self.parent(header, proc);
+        let image = parent.as_ref().map(|parent| parent.image());
+        self.enter(header, parent, image.unwrap_or_default())
+    }
+
+    /// A process was made: it runs what its parent runs.
+    pub(super) fn forked(&self, header: &Header, proc: &Proc) {
+        let parent = self.parent(header, proc);
+        let image = parent.as_ref().map(|parent| parent.image());
+        self.enter(header, parent, image.unwrap_or_default());
+    }
+
+    fn enter(
+        &self,
+        header: &Header,
+        parent: Option<Arc<Process>>,
+        image: Arc<Image>,
+    ) -> Arc<Process> {
+        let start = header.start();
+        let process = Process::new(
+            header.pid,
+            start,
+            start_ns(start),
+            parent,
+            image,
+            header.comm,
+        );
+        self.inner().insert(process, Some(header.exec_id))
+    }
+
+    fn parent(&self, header: &Header, proc: &Proc) -> Option<Arc<Process>> {
+        if header.ppid.0 <= 0 {
+            return None;
+        }
+        let key = (header.ppid, header.parent_start());
+        if self.transparent.contains(&header.ppid) {
+            return self.enter_running(proc, header.ppid, 0);
+        }
+        {
+            let inner = self.inner();
+            if let Some(node) = inner.nodes.get(&header.ppid)
+                && node.process.start == key.1
+            {
+                return Some(Arc::clone(&node.process));
+            }
+            if let Some(process) = inner.reused.get(&key) {
+                return Some(Arc::clone(process));
+            }
+        }
+        let running = self.enter_running(proc, header.ppid, 0);
+        running.filter(|process| process.start == key.1)
+    }
+
+    /// A process runs another program from now on.
+    pub(super) fn executed(&self, process: &Arc<Process>, header: &Header, image: Arc<Image>) {
+        let mut inner = self.inner();
+        if let Some(node) = inner.nodes.get_mut(&process.pid)
+            && Arc::ptr_eq(&node.process, process)
+            && let Some(former) = node.exec_id.replace(header.exec_id)
+        {
+            if node.former.len() == FORMER_LIMIT {
+                node.former.remove(0);
+            }
+            node.former.push((former, process.image()));
+        }
+        drop(inner);
+        process.exec(image, header.comm);
+    }
+
+    /// The program that a process ran at the time of a record.
+    pub(super) fn image(&self, process: &Process, header: &Header) -> Arc<Image> {
+        let inner = self.inner();
+        let former = inner.nodes.get(&process.pid).and_then(|node| {
+            let is_it = |(id, _): &&(u64, Arc<Image>)| *id == header.exec_id;
+            let is_present = node.exec_id == Some(header.exec_id);
+            let former = node.former.iter().find(is_it).filter(|_| !is_present);
+            former.map(|(_, image)| Arc::clone(image))
+        });
+        former.unwrap_or_else(|| process.image())
+    }
+
+    /// A process has ended. It is forgotten when enough others have, too.
+    pub(super) fn ended(&self, process: &Process) {
+        process.set_exited();
+        let mut inner = self.inner();
+        inner.ended.push_back((process.pid, process.start));
+        while inner.ended.len() > ENDED_LIMIT {
+            if let Some((pid, start)) = inner.ended.pop_front() {
+                inner.forget(pid, start);
+            }
+        }
+    }
+
+    /// How many processes are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.inner().nodes.len()
+    }
+
+    /// How many were forgotten before their end.
+    pub(super) fn evicted(&self) -> u64 {
+        self.inner().evicted
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn insert(&mut self, process: Process, exec_id: Option<u64>) -> Arc<Process> {
+        if let Some(node) = self.nodes.get(&process.pid)
+            && node.process.start == process.start
+        {
+            return Arc::clone(&node.process);
+        }
+        if self.nodes.len() >= PROCESS_LIMIT
+            && let Some(pid) = self.nodes.keys().next().copied()
+        {
+            self.nodes.remove(&pid);
+            self.evicted += 1;
+        }
+        let process = Arc::new(process);
+        let node = Node {
+            process: Arc::clone(&process),
+            exec_id,
+            former: Vec::new(),
+        };
+        if let Some(earlier) = self.nodes.insert(process.pid, node) {
+            // Its end may not have been read yet, and events of it neither.
+            let earlier = earlier.process;
+            self.reused.insert((earlier.pid, earlier.start), earlier);
+        }
+        process
+    }
+
+    fn forget(&mut self, pid: Pid, start: StartTime) {
+        self.reused.remove(&(pid, start));
+        if self
+            .nodes
+            .get(&pid)
+            .is_some_and(|node| node.process.start == start)
+        {
+            self.nodes.remove(&pid);
+        }
+    }
+}
+
+impl ProcessIndex for Table {
+    fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
+        let inner = self.inner();
+        let node = inner.nodes.get(&pid);
+        node.map_or(Lookup::Missing, |node| {
+            Lookup::Found(Arc::clone(&node.process))
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! From the interest plan to the tables that the programs in `bpf/` go by (bpf/record.h).
+
+use std::collections::{BTreeMap, HashMap};
+
+use abi::{Arch, RegisterTest, Syscall, TestOp, TestWidth};
+use event::{DescriptorSource, EventKind, ParamSource, Plan, Reason};
+
+use super::Error;
+use crate::filter::adapt;
+
+/// Rows of one bank; row 0 is no row.
+pub(super) const ROWS: usize = 1024;
+pub(super) const BANKS: usize = 2;
+const CALLS: usize = 1024;
+/// Conventions in the order of the tables.
+const ABIS: [Arch; 3] = [Arch::X86_64, Arch::I386, Arch::X32];
+const TESTS: usize = 40;
+const FETCHES: usize = 6;
+const SOCKETCALLS: u32 = 32;
+/// `struct row`.
+pub(super) const ROW_SIZE: usize = 40 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
+/// `struct calls`.
+pub(super) const CALLS_SIZE: usize = 2 * BANKS * ABIS.len() * CALLS;
+
+const ROW_CRITICAL: u32 = 1;
+const ROW_EXEC: u32 = 2;
+const ROW_SOCKETCALL: u32 = 4;
+
+/// What of the caller's memory goes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fetch {
+    Text(u8),
+    Path { path: u8, base: Option<u8> },
+    Texts(u8),
+    Bytes { arg: u8, offset: u8, size: u8 },
+    Buffer { arg: u8, len: u8, limit: u8 },
+    Message(u8),
+    Descriptor(u8),
+    Result,
+}
+
+const NO_ARGUMENT: u8 = 255;
+/// Bytes of a data buffer that rules can see; as under the other engines.
+const BUFFER_LIMIT: u8 = 80;
+/// Longest socket address: `struct sockaddr_storage`.
+const ADDRESS_LIMIT: u8 = 128;
+
+impl Fetch {
+    fn encode(self, to: &mut Vec<u8>) {
+        let (kind, arg, other, size, offset): (u8, u8, u8, u8, u32) = match self {
+            Self::Text(arg) => (1, arg, NO_ARGUMENT, 0, 0),
+            Self::Path { path, base } => (2, path, base.unwrap_or(NO_ARGUMENT), 0, 0),
+            Self::Texts(arg) => (3, arg, NO_ARGUMENT, 0, 0),
+            Self::Bytes { arg, offset, size } => (4, arg, NO_ARGUMENT, size, offset.into()),
+            Self::Buffer { arg, len, limit } => (5, arg, len, limit, 0),
+            Self::Message(arg) => (6, arg, NO_ARGUMENT, 0, 0),
+            Self::Descriptor(arg) => (7, arg, NO_ARGUMENT, 0, 0),
+            Self::Result => (8, NO_ARGUMENT, NO_ARGUMENT, 0, 0),
+        };
+        to.extend([kind, arg, other, size]);
+        to.extend(offset.to_ne_bytes());
+    }
+}
+
+/// One row: what the kernel does about a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Row {
+    flags: u32,
+    any_of: Vec<Vec<RegisterTest>>,
+    fetches: Vec<Fetch>,
+    socketcalls: BTreeMap<u32, u16>,
+}
+
+impl Row {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::with_capacity(ROW_SIZE);
+        let always = self.any_of.iter().any(Vec::is_empty);
+        let count: usize = self.any_of.iter().map(Vec::len).sum();
+        // Too many to be tested: then all are let through.
+        let tests = if always || count > TESTS { 0 } else { count };
+        to.extend(self.flags.to_ne_bytes());
+        to.extend(short(tests).to_ne_bytes());
+        to.extend(short(self.fetches.len()).to_ne_bytes());
+        // Slots: failed, succeeded, any path, any name.
+        (0..4).for_each(|_| to.extend(u64::MAX.to_ne_bytes()));
+        for operation in 0..SOCKETCALLS {
+            let row = self.socketcalls.get(&operation).copied().unwrap_or(0);
+            to.extend(u32::from(row).to_ne_bytes());
+        }
+        let fetched = to.len();
+        self.fetches.iter().for_each(|fetch| fetch.encode(&mut to));
+        to.resize(fetched + 8 * FETCHES, 0);
+        if tests > 0 {
+            for group in &self.any_of {
+                for (index, test) in group.iter().enumerate() {
+                    encode_test(*test, index + 1 == group.len(), &mut to);
+                }
+            }
+        }
+        to.resize(ROW_SIZE, 0);
+        to
+    }
+}
+
+fn encode_test(test: RegisterTest, ends_group: bool, to: &mut Vec<u8>) {
+    let (op, mask): (u8, u64) = match test.op {
+        TestOp::AllBits => (0, 0),
+        TestOp::AnyBit => (1, 0),
+        TestOp::Eq => (2, 0),
+        TestOp::Ge => (3, 0),
+        TestOp::Le => (4, 0),
+        TestOp::MaskedEq { mask } => (5, mask),
+        TestOp::Ne => (6, 0),
+        TestOp::NoBit => (7, 0),
+    };
+    let low = u8::from(test.width == TestWidth::Low32);
+    to.extend([test.arg, op, low, u8::from(ends_group), 0, 0, 0, 0]);
+    to.extend(test.value.to_ne_bytes());
+    to.extend(mask.to_ne_bytes());
+    let slots = if ends_group { u64::MAX } else { 0 };
+    to.extend(slots.to_ne_bytes());
+}
+
+fn short(number: usize) -> u16 {
+    u16::try_from(number).expect("bounded by the table")
+}
+
+/// Everything the programs are told by.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// By convention and number: the row.
+    numbers: Vec<u16>,
+    rows: Vec<Row>,
+    /// By row: the names of its calls.
+    names: Vec<Vec<&'static str>>,
+}
+
+impl Tables {
+    /// Compiles the plan.
+    pub(super) fn new(plan: &Plan) -> Result<Self, Error> {
+        let mut builder = Builder {
+            plan,
+            rows: vec![Row::default()],
+            names: vec![Vec::new()],
+            by_row: HashMap::new(),
+        };
+        let mut numbers = vec![0; ABIS.len() * CALLS];
+        for (index, arch) in ABIS.into_iter().enumerate() {
+            if Arch::native() != Some(Arch::X86_64) && index > 0 {
+                continue;
+            }
+            let arch = if index == 0 {
+                Arch::native().unwrap_or(arch)
+            } else {
+                arch
+            };
+            for number in 0..CALLS {
+                let raw = arch.raw_number(u32::try_from(number).expect("fewer than 1024"));
+                let decoded = abi::arch::decode(arch.audit(), raw);
+                if let Some((arch, Some(call))) = decoded {
+                    numbers[index * CALLS + number] = builder.row_of(arch, call);
+                }
+            }
+        }
+        if builder.rows.len() > ROWS {
+            return Err(Error::TooManyCalls {
+                rows: builder.rows.len(),
+                limit: ROWS,
+            });
+        }
+        Ok(Self {
+            numbers,
+            rows: builder.rows,
+            names: builder.names,
+        })
+    }
+
+    /// The rows, encoded, with their numbers.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Vec<u8>)> + '_ {
+        self.rows
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(index, row)| (index, row.encode()))
+    }
+
+    /// Writes the numbers of one bank into `struct calls`.
+    pub(super) fn write_numbers(&self, bank: usize, calls: &mut [u8]) {
+        let start = bank * ABIS.len() * CALLS;
+        for (index, row) in self.numbers.iter().enumerate() {
+            let at = 2 * (start + index);
+            calls[at..at + 2].copy_from_slice(&row.to_ne_bytes());
+        }
+    }
+
+    /// The calls of a row.
+    pub(super) fn names(&self, row: usize) -> &[&'static str] {
+        self.names.get(row).map_or(&[], Vec::as_slice)
+    }
+}
+
+struct Builder<'p> {
+    plan: &'p Plan,
+    rows: Vec<Row>,
+    names: Vec<Vec<&'static str>>,
+    by_row: HashMap<Row, u16>,
+}
+
+impl Builder<'_> {
+    /// The row of a call; 0 if it is of no interest.
+    fn row_of(&mut self, arch: Arch, call: Syscall) -> u16 {
+        let Some(row) = self.row(arch, call) else {
+            return 0;
+        };
+        let next = short(self.rows.len().min(usize::from(u16::MAX)));
+        let index = *self.by_row.entry(row.clone()).or_insert(next);
+        if index == next {
+            self.rows.push(row);
+            self.names.push(Vec::new());
+        }
+        let names = &mut self.names[usize::from(index)];
+        if !names.contains(&call.name()) {
+            names.push(call.name());
+        }
+        index
+    }
+
+    fn row(&mut self, arch: Arch, call: Syscall) -> Option<Row> {
+        if call == Syscall::SOCKETCALL {
+            return self.socketcall(arch);
+        }
+        let planned = self.plan.calls.get(&call)?;
+        let any_of: Vec<_> = planned
+            .any_of
+            .iter()
+            .map(|group| adapt(group, arch, call))
+            .collect();
+        if any_of.is_empty() {
+            return None;
+        }
+        let kind = EventKind::of_syscall(call);
+        let mut flags = 0;
+        if kind.changes().image {
+            flags |= ROW_EXEC;
+        }
+        let is_rare = |reason: &Reason| !matches!(reason, Reason::Rule(_));
+        if planned.reasons.iter().any(is_rare) || abi::FLOOR.iter().any(|trap| trap.call == call) {
+            flags |= ROW_CRITICAL;
+        }
+        Some(Row {
+            flags,
+            any_of,
+            fetches: fetches(kind),
+            socketcalls: BTreeMap::new(),
+        })
+    }
+
+    /// The 32-bit call that stands for others: it is told by the rows of those.
+    fn socketcall(&mut self, arch: Arch) -> Option<Row> {
+        let mut socketcalls = BTreeMap::new();
+        for operation in 1..SOCKETCALLS {
+            if let Some(call) = Syscall::from_socketcall(operation) {
+                let row = self.row_of(arch, call);
+                if row != 0 {
+                    socketcalls.insert(operation, row);
+                }
+            }
+        }
+        (!socketcalls.is_empty()).then(|| Row {
+            flags: ROW_SOCKETCALL,
+            any_of: vec![Vec::new()],
+            fetches: Vec::new(),
+            socketcalls,
+        })
+    }
+}
+
+/// What the event table asks for beyond registers.
+fn fetches(kind: EventKind) -> Vec<Fetch> {
+    let spec = kind.spec();
+    let mut fetches: Vec<Fetch> = Vec::new();
+    let mut add = |fetch| {
+        if !fetches.contains(&fetch) {
+            fetches.push(fetch);
+        }
+    };
+    match spec.descriptor {
+        DescriptorSource::Argument(fd) | DescriptorSource::Duplicated(fd) => {
+            add(Fetch::Descriptor(fd));
+        }
+        DescriptorSource::Opened { .. } | DescriptorSource::Accepted(_) => add(Fetch::Result),
+        DescriptorSource::Addressed {
+            fd, address, len, ..
+        } => {
+            add(Fetch::Descriptor(fd));
+            add(Fetch::Buffer {
+                arg: address,
+                len,
+                limit: ADDRESS_LIMIT,
+            });
+        }
+        DescriptorSource::Message { fd, message } => {
+            add(Fetch::Descriptor(fd));
+            add(Fetch::Message(message));
+        }
+        DescriptorSource::None | DescriptorSource::CreatedSocket | DescriptorSource::Created(_) => {
+        }
+    }
+    for param in spec.params {
+        match param.source {
+            ParamSource::Path { path, base } => add(Fetch::Path { path, base }),
+            ParamSource::Text(arg) => add(Fetch::Text(arg)),
+            ParamSource::Texts(arg) => add(Fetch::Texts(arg)),
+            ParamSource::Field { arg, offset, size } => add(Fetch::Bytes { arg, offset, size }),
+            ParamSource::Buffer { arg, len } => add(Fetch::Buffer {
+                arg,
+                len,
+                limit: BUFFER_LIMIT,
+            }),
+            _ => {}
+        }
+    }
+    fetches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_asks_for_more_than_a_row_holds() {
+        for call in Syscall::all() {
+            let fetches = fetches(EventKind::of_syscall(call));
+            assert!(fetches.len() <= FETCHES, "{call}: {fetches:?}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Starting the engine that was chosen.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use capture::container::ContainerOptions;
+use capture::ebpf;
+use capture::filter::FilterProgram;
+use capture::notify::{
+    CounterSnapshot, GuardOptions, Parts, Processes, Rulings, Supervisor, VerifyOptions,
+};
+use capture::ptrace;
+use capture::world::{LiveWorld, WorldOptions};
+use event::{Pid, Plan};
+use outputs::{Dispatcher, Snapshot};
+use rules::Engine;
+
+use super::announcer::Announcer;
+use super::reload::Matched;
+use super::services::Rules;
+use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
+
+/// Which engine carries the plan out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carries {
+    Notify,
+    Ptrace,
+    Ebpf,
+}
+
+impl Carries {
+    pub(super) fn of(mechanism: Mechanism) -> Self {
+        match mechanism {
+            Mechanism::Listener => Self::Notify,
+            Mechanism::Tracer { .. } => Self::Ptrace,
+            Mechanism::Kernel => Self::Ebpf,
+        }
+    }
+
+    /// The plan as the engine carries it out.
+    pub(super) fn plan(self, plan: Plan) -> Plan {
+        match self {
+            Self::Notify => plan,
+            Self::Ptrace => ptrace::plan(plan),
+            Self::Ebpf => ebpf::plan(plan),
+        }
+    }
+}
+
+/// What an engine is started from.
+pub(super) struct Request {
+    pub(super) listening: Listening,
+    pub(super) rules: Rules,
+    pub(super) verify: VerifyOptions,
+    pub(super) program: FilterProgram,
+    pub(super) entered: FilterProgram,
+    pub(super) container_id: Option<String>,
+    pub(super) refuse_non_dumpable: bool,
+    pub(super) dispatcher: Dispatcher,
+}
+
+impl Request {
+    fn world(&self) -> WorldOptions {
+        WorldOptions {
+            container: ContainerOptions {
+                own_id: self.container_id.clone(),
+                ..ContainerOptions::default()
+            },
+            ..WorldOptions::default()
+        }
+    }
+}
+
+/// A running engine, as the services see it.
+pub(super) trait Watcher {
+    /// Whether the last watched process has ended.
+    fn has_ended(&self) -> bool;
+    /// Receives no more calls; [`Watcher::join`] waits for those at hand.
+    fn let_go(&self);
+    /// Keeps the workload's hands off another process of ours.
+    fn protect(&self, pid: Pid);
+    /// Waits for the end.
+    fn join(self: Box<Self>);
+}
+
+/// Gives the engine's counters for the stats file.
+type Counters = Box<dyn Fn(&Matched, &Board) -> Snapshot + Send + Sync>;
+
+/// A running engine and the handles on it.
+pub(super) struct Started {
+    pub(super) watcher: Box<dyn Watcher>,
+    pub(super) rulings: Rulings<Engine>,
+    pub(super) counters: Counters,
+}
+
+/// Starts `notify` or `ptrace`, which hold callers at their calls.
+pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
+    let world = request.world();
+    let listening = request.listening;
+    let lenient = match listening.transparent[..] {
+        [front, .., waiter] => vec![front, waiter],
+        // This process alone.
+        _ => Vec::new(),
+    };
+    let guard = GuardOptions {
+        // The front passes on what it gets, and the command may signal its parent.
+        lenient,
+        refuse_non_dumpable: request.refuse_non_dumpable,
+    };
+    let processes = Processes::new(listening.transparent)?;
+    if listening.is_resumed {
+        processes.adopt();
+    }
+    let board = listening.board;
+    let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
+    let paths = request.rules.judge.paths().into_iter().collect();
+    let (listener, traced) = match listening.source {
+        Source::Listener(listener) => (listener, None),
+        Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
+        Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
+        Source::Host => anyhow::bail!("cannot watch the host with an engine that holds calls"),
+    };
+    let carries = if traced.is_some() {
+        Carries::Ptrace
+    } else {
+        Carries::Notify
+    };
+    let watches_entries = !matches!(traced, Some(ptrace::Target::Running(_)));
+    let parts = Parts {
+        listener,
+        installed: carries.plan(request.rules.installed),
+        plan: carries.plan(request.rules.plan),
+        judge: Arc::new(request.rules.judge),
+        world: Arc::new(world),
+        processes,
+        notices: Arc::new(Announcer::new(request.dispatcher)),
+        guard,
+        verify: request.verify,
+        paths,
+    };
+    let pulse = Arc::clone(board.pulse(listening.generation));
+    let supervisor = match traced {
+        None => Supervisor::start_watched(parts, pulse).context("cannot start the engine notify"),
+        Some(target) => ptrace::start(parts, pulse, request.program, target)
+            .context("cannot start the engine ptrace"),
+    }?;
+    if watches_entries {
+        ptrace::watch_entries(&supervisor, request.entered)
+            .context("cannot look for processes that enter")?;
+    }
+    let counters = supervisor.counter_source();
+    Ok(Started {
+        rulings: supervisor.rulings(),
+        counters: Box::new(move |matched, board| snapshot(&counters(), matched, board)),
+        watcher: Box::new(supervisor),
+    })
+}
+
+impl Watcher for Supervisor<Engine> {
+    fn has_ended(&self) -> bool {
+        Supervisor::has_ended(self)
+    }
+
+    fn let_go(&self) {
+        self.hand_over();
+    }
+
+    fn protect(&self, pid: Pid) {
+        Supervisor::protect(self, pid);
+    }
+
+    fn join(self: Box<Self>) {
+        Supervisor::join(*self);
+    }
+}
+
+/// Starts `ebpf`, which watches from within the kernel.
+pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
+    let world = request.world();
+    let target = match request.listening.source {
+        Source::Command(pid) => ebpf::Target::Processes(vec![pid]),
+        Source::Running(pids) => ebpf::Target::Processes(pids),
+        Source::Host => ebpf::Target::Host,
+        Source::Listener(_) => anyhow::bail!("cannot watch a listener with the engine ebpf"),
+    };
+    // No floor: rules that are loaded later get whatever they ask for.
+    let (plan, _) = request.rules.judge.plan_for_rules();
+    let engine = ebpf::Engine::start(ebpf::Parts {
+        plan,
+        judge: Arc::new(request.rules.judge),
+        world,
+        notices: Arc::new(Announcer::new(request.dispatcher)),
+        rings: ebpf::RingSizes::default(),
+        target,
+        transparent: request.listening.transparent,
+    })
+    .context("cannot start the engine ebpf")?;
+    let counters = engine.counter_source();
+    Ok(Started {
+        rulings: engine.rulings(),
+        counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched)),
+        watcher: Box::new(engine),
+    })
+}
+
+impl Watcher for ebpf::Engine<Engine> {
+    fn has_ended(&self) -> bool {
+        ebpf::Engine::has_ended(self)
+    }
+
+    fn let_go(&self) {
+        self.stop();
+    }
+
+    // The engine's own process is never looked at, and holds no call that could be refused.
+    fn protect(&self, _pid: Pid) {}
+
+    fn join(self: Box<Self>) {
+        ebpf::Engine::join(*self);
+    }
+}
+
+fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched) -> Snapshot {
+    Snapshot {
+        events: counters.sent + counters.lost(),
+        drops: counters.lost(),
+        preemptions: 0,
+        filtered_in_kernel: Some(counters.rejected_in_kernel()),
+        pieces: vec![
+            ("seen_in_kernel", counters.seen),
+            ("rejected_registers", counters.rejected_registers),
+            ("rejected_scope", counters.rejected_scope),
+            ("rejected_path", counters.rejected_path),
+            ("rejected_name", counters.rejected_name),
+            ("sent", counters.sent),
+            ("judged", counters.judged),
+            ("lost_critical", counters.lost_critical),
+            ("lost_bulk", counters.lost_bulk),
+            ("lost_state", counters.lost_state),
+            ("unreadable", counters.unreadable),
+            ("truncated", counters.truncated),
+            ("malformed", counters.malformed),
+            ("undecided", counters.undecided),
+            ("processes", counters.processes),
+            ("evicted", counters.evicted),
+            ("matched", matched.total()),
+        ],
+    }
+}
+
+/// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
+/// caller waits until its call was looked at. What the keeper let pass while there was no agent is
+/// dropped, though; what it refused is not, because it did not happen.
+fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Snapshot {
+    let counters = &counters.plus(&board.past());
+    let passed = |cause| board.passed(cause);
+    let passed_unwatched = Cause::ALL.into_iter().map(passed).sum();
+    Snapshot {
+        events: counters.trapped + passed_unwatched + board.denied(),
+        drops: passed_unwatched,
+        preemptions: 0,
+        filtered_in_kernel: None,
+        pieces: vec![
+            ("trapped", counters.trapped),
+            ("unjudged", counters.unjudged),
+            ("rejected_at_strings", counters.rejected_at_strings),
+            ("rejected_at_descriptor", counters.rejected_at_descriptor),
+            ("rejected_at_entry", counters.rejected_at_entry),
+            ("concluded_at_entry", counters.concluded_at_entry),
+            ("escalated", counters.escalated),
+            ("escalation_refused", counters.escalation_refused),
+            ("followed", counters.followed),
+            ("unreadable", counters.unreadable),
+            ("read_timeouts", counters.read_timeouts),
+            ("undecided", counters.undecided),
+            ("gone", counters.gone),
+            ("unknown_callers", counters.unknown_callers),
+            ("receiver_panics", counters.receiver_panics),
+            ("unknown_calls", counters.unknown_calls),
+            ("guessed_parents", counters.guessed_parents),
+            ("stdio_watches", counters.stdio_watches),
+            ("stdio_watches_refused", counters.stdio_watches_refused),
+            ("intrusions", counters.intrusions),
+            ("answer_errors", counters.answer_errors),
+            ("withdrawn", counters.withdrawn),
+            ("racy_processes", counters.racy_processes),
+            ("verified", counters.verified),
+            ("arguments_changed", counters.arguments_changed),
+            ("verify_failed", counters.verify_failed),
+            ("traced_by_others", counters.traced_by_others),
+            ("rings", counters.rings),
+            ("tripwire_watches", counters.tripwire_watches),
+            ("tripwire_refused", counters.tripwire_refused),
+            ("tripwire_opens", counters.tripwire_opens),
+            ("tripwire_unseen", counters.tripwire_unseen),
+            ("tripwire_foreign", counters.tripwire_foreign),
+            ("gaps", board.gaps()),
+            ("passed_unwatched", passed_unwatched),
+            ("passed_agent_killed", passed(Cause::Killed)),
+            ("passed_agent_exited", passed(Cause::Exited)),
+            ("passed_agent_stopped", passed(Cause::Stopped)),
+            ("passed_agent_starved", passed(Cause::Starved)),
+            ("passed_agent_gone", passed(Cause::Gone)),
+            ("denied_unwatched", board.denied()),
+            ("matched", matched.total()),
+        ],
+    }
+}
