@@ -66,6 +66,7 @@ fn help_is_as_it_was() {
         ("help-doctor.txt", &["doctor", "--help"]),
         ("help-generate.txt", &["generate", "--help"]),
         ("help-generate-test.txt", &["generate", "test", "--help"]),
+        ("help-generate-bench.txt", &["generate", "bench", "--help"]),
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");

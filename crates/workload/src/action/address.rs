@@ -2,6 +2,7 @@
 //!
 //! Nothing is ever sent to the real owner of such an address unless the user has named it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 
@@ -23,14 +24,14 @@ pub(crate) const PRIVATE: &str = "10.2.3.4";
 /// Number and name of the interface that is made.
 const DUMMY: (i32, &str) = (100, "tollgate0");
 
-/// Moves this process to a network of its own that has the action's addresses. Addresses that the
+/// Moves this process to a network of its own that has the actions' addresses. Addresses that the
 /// user has allowed are left to the real network.
-pub(super) fn separate(action: &Action, allowed: &[IpAddr]) -> Result<(), Stop> {
-    let mut wanted = Vec::new();
-    for text in action.addresses() {
+pub(super) fn separate(actions: &[&Action], allowed: &[IpAddr]) -> Result<(), Stop> {
+    let mut wanted = BTreeSet::new();
+    for text in actions.iter().flat_map(|action| action.addresses()) {
         let address: IpAddr = text.parse().expect("the table's addresses are addresses");
         if !allowed.contains(&address) {
-            wanted.push(address);
+            wanted.insert(address);
         }
     }
     if wanted.is_empty() {
@@ -47,7 +48,7 @@ pub(super) fn separate(action: &Action, allowed: &[IpAddr]) -> Result<(), Stop> 
     })
 }
 
-fn own_network(addresses: &[IpAddr]) -> Result<(), Error> {
+fn own_network(addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
     if sys::namespace::unshare(CloneFlags::NEWNET.0).is_err() {
         with_user_namespace()?;
     }

@@ -1,5 +1,6 @@
 //! Layers over folders of the system, in a mount namespace that ends with this process.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -15,30 +16,46 @@ const MS_NOSUID: u64 = 2;
 const MS_REC: u64 = 0x4000;
 const MS_PRIVATE: u64 = 1 << 18;
 
-/// Lays layers over what the action changes. Whether it did.
-pub(super) fn separate(action: &Action, scratch: &Path, touch_system: bool) -> Result<bool, Stop> {
-    let (folders, optional) = match action.touches {
-        Touches::Nothing => return Ok(false),
-        Touches::Mounts => (&[][..], false),
-        Touches::Shared(folders) => (folders, true),
-        Touches::System(folders) => (folders, touch_system),
-    };
-    match lay(folders, scratch) {
+/// Lays layers over what the actions change. Whether it did.
+pub(super) fn separate(
+    actions: &[&Action],
+    scratch: &Path,
+    touch_system: bool,
+) -> Result<bool, Stop> {
+    let mut folders = BTreeSet::new();
+    let mut optional = true;
+    for action in actions {
+        let (more, may_do_without): (&[&str], bool) = match action.touches {
+            Touches::Nothing => continue,
+            Touches::Mounts => (&["/"], false),
+            Touches::Shared(folders) => (folders, true),
+            Touches::System(folders) => (folders, touch_system),
+        };
+        folders.extend(more);
+        optional &= may_do_without;
+    }
+    if folders.is_empty() {
+        return Ok(false);
+    }
+    // The root stands for the table of mounts: a namespace is enough.
+    let mounts = folders.remove("/");
+    match lay(&folders, scratch) {
         Ok(()) => Ok(true),
         Err(_without) if optional => Ok(false),
         Err(error) => Err(Stop::Skipped(format!(
             "needs a mount namespace of its own ({}){}",
             error.chain(),
-            if folders.is_empty() {
+            if mounts {
                 String::new()
             } else {
+                let folders: Vec<_> = folders.iter().copied().collect();
                 format!("; `--unsafe` changes {} itself", folders.join(" "))
             }
         ))),
     }
 }
 
-fn lay(folders: &[&str], scratch: &Path) -> Result<(), Error> {
+fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
     namespace::unshare(CloneFlags::NEWNS.0).map_err(Error::call("make a mount namespace"))?;
     mount(None, Path::new("/"), None, MS_REC | MS_PRIVATE, None)?;
     if folders.is_empty() {

@@ -20,6 +20,7 @@ mod scene;
 mod scratch;
 mod surroundings;
 mod syscall;
+mod work;
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ use scene::Claim;
 pub use scene::Scene;
 pub use scratch::{MARK, Scratch, SweepArgs, sweep};
 pub use surroundings::in_container;
+pub use work::{Order, Tally, WorkArgs, Worked, work};
 
 /// The table.
 pub use registry::ACTIONS;

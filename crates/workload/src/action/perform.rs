@@ -88,15 +88,10 @@ fn prepare(action: &Action, args: &PerformArgs, program: &Path) -> Result<Scene,
     if user.is_none() {
         surroundings::check(action, in_container)?;
     }
-    address::separate(action, &args.allow_network)?;
-    let has_layers = isolate::separate(action, &args.scratch, args.touch_system)?;
+    address::separate(&[action], &args.allow_network)?;
+    let has_layers = isolate::separate(&[action], &args.scratch, args.touch_system)?;
     if let Some(user) = user {
-        rustix::fs::chown(
-            scene.folder(),
-            Some(rustix::fs::Uid::from_raw(user.uid)),
-            Some(rustix::fs::Gid::from_raw(user.gid)),
-        )
-        .map_err(Error::file("give away", scene.folder()))?;
+        scene.give_to(user)?;
         passwd::become_user(user)?;
         surroundings::check(action, in_container)?;
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::passwd::User;
 use super::{Scratch, Stop};
 use crate::Error;
 
@@ -51,6 +52,16 @@ impl Scene {
         Self { has_layers, ..self }
     }
 
+    /// Gives the action's own folder to another user.
+    pub(super) fn give_to(&self, user: User) -> Result<(), Error> {
+        rustix::fs::chown(
+            &self.folder,
+            Some(rustix::fs::Uid::from_raw(user.uid)),
+            Some(rustix::fs::Gid::from_raw(user.gid)),
+        )
+        .map_err(Error::file("give away", &self.folder))
+    }
+
     /// Whether folders of the system are layers of this process's own.
     pub(crate) fn has_layers(&self) -> bool {
         self.has_layers
@@ -89,6 +100,10 @@ impl Scene {
 
     /// A path to be made by the action. It is written down first, for the case of a kill.
     pub(crate) fn claim(&self, path: PathBuf) -> Result<Claim, Stop> {
+        if self.has_layers {
+            // It vanishes with this process.
+            return Ok(Claim(path));
+        }
         let Some(mut journal) = self.journal.as_ref() else {
             return Err(Stop::Skipped(
                 "needs the user that started the generator".to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use regex::Regex;
-use workload::action::{PerformArgs, SweepArgs};
+use workload::action::{PerformArgs, SweepArgs, WorkArgs};
 
 use crate::args::Engine;
 
@@ -18,10 +18,15 @@ pub(crate) enum Generate {
     /// Play actions
     Run(Run),
     /// Play actions and check that a detector alerts on each
-    Test(Test),
+    Test(Box<Test>),
+    /// Find where a detector breaks: more and more actions a second, until alerts are lost
+    Bench(Box<Bench>),
     /// Play one action; for the generator itself
     #[command(hide = true)]
     Perform(PerformArgs),
+    /// Play actions over and over; for the generator itself
+    #[command(hide = true)]
+    Work(WorkArgs),
     /// Clean up when the standard input ends; for the generator itself
     #[command(hide = true)]
     Sweep(SweepArgs),
@@ -113,6 +118,117 @@ pub(crate) struct Test {
     /// Print JSON, one action a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `tollgate generate bench`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The detector must not limit its alerts: set outputs.rate to 0. Rounds go on \
+                        until this program is stopped, unless --rounds or --knee says otherwise. \
+                        Actions that failed are not counted as played."
+)]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+    #[command(flatten)]
+    pub(crate) play: Play,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Length of a round; --loop halves --sleep after each
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    pub(crate) round_duration: Duration,
+    /// Stop after so many rounds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
+    /// Go on until alerts or events are lost, or no more can be played; then print the highest and
+    /// the average rates before. Implies --loop
+    #[arg(long)]
+    pub(crate) knee: bool,
+    /// The detector, whose processor time and memory are measured
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Option<i32>,
+    /// Time between two looks at the detector
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
+    pub(crate) polling_interval: Duration,
+    /// Numbers as people write them
+    #[arg(long, value_name = "true|false", default_value_t = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) humanize: bool,
+    /// Play only: no alerts are expected
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// How many threads play
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: u16,
+    /// Open a file that no rule cares for so many times after each action, for calls that the detector
+    /// has to look at without an alert
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) calls: u32,
+    /// The detector's file of counters, as `tollgate run -s` writes it: calls a second, drops
+    #[arg(long, value_name = "FILE", conflicts_with = "metrics")]
+    pub(crate) stats: Option<PathBuf>,
+    /// The detector's counters by HTTP, in the form of Prometheus, as in http://localhost:8765/metrics
+    #[arg(long, value_name = "URL")]
+    pub(crate) metrics: Option<String>,
+    /// Limit the detector to so many processors, by control groups; several, as in 0.5,1,2, make a
+    /// table
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = processors)]
+    pub(crate) cpus: Vec<f64>,
+    /// Limit the detector's memory, as in 512M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Form of what is printed: text and json as the event generator of Falco, or a table
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true,
+          value_name = "text|json|table")]
+    pub(crate) logformat: LogFormat,
+    /// Append each round to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Draw the rates to this file (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Options of the event generator for Falco's gRPC output, which Falco has no more
+    #[command(flatten)]
+    pub(crate) grpc: Grpc,
+}
+
+/// What older event generators connect by.
+#[derive(Args, Debug)]
+pub(crate) struct Grpc {
+    #[arg(long, hide = true)]
+    grpc_unix_socket: Option<String>,
+    #[arg(long, hide = true)]
+    grpc_hostname: Option<String>,
+    #[arg(long, hide = true)]
+    grpc_port: Option<u16>,
+    #[arg(long, hide = true)]
+    grpc_ca: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    grpc_cert: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    grpc_key: Option<PathBuf>,
+}
+
+impl Grpc {
+    /// Whether any of them was given.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let texts = [&self.grpc_unix_socket, &self.grpc_hostname];
+        let files = [&self.grpc_ca, &self.grpc_cert, &self.grpc_key];
+        texts.iter().any(|text| text.is_some())
+            || files.iter().any(|file| file.is_some())
+            || self.grpc_port.is_some()
+    }
+}
+
+/// The form of what a benchmark prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Words and values
+    Text,
+    /// One object a line
+    Json,
+    /// One row a round
+    Table,
 }
 
 /// Where alerts come from.
@@ -209,9 +325,48 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A number of processors.
+fn processors(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(count) if (0.01..=4096.0).contains(&count) => Ok(count),
+        _ => Err("expected a number of processors from 0.01 on, as in 0.5".to_owned()),
+    }
+}
+
+/// A number of bytes with a unit of 1024s.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a size, as in 512M or 2G".to_owned();
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let shift = match unit.to_ascii_uppercase().trim_end_matches("IB") {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_error| wrong())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|size| *size > 0)
+        .ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!(size("100"), Ok(100));
+        for text in ["", "0", "M", "1T", "99999999999G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn durations_have_units() {

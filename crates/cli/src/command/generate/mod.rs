@@ -2,6 +2,7 @@
 
 mod alerts;
 pub(crate) mod args;
+mod bench;
 mod list;
 mod run;
 mod test;
@@ -25,6 +26,13 @@ pub(crate) fn execute(verb: Generate) -> Outcome {
         Generate::Perform(args) => Ok(Exit::Command(action::perform(
             &args,
             &own_program()?,
+            &mut io::stdout().lock(),
+        ))),
+        Generate::Bench(args) => bench::execute(&args),
+        Generate::Work(args) => Ok(Exit::Command(action::work(
+            &args,
+            &own_program()?,
+            &mut io::stdin().lock(),
             &mut io::stdout().lock(),
         ))),
         Generate::Sweep(args) => Ok(Exit::Command(action::sweep(&args))),

@@ -64,6 +64,15 @@ impl Watched {
         self.prefix.clone()
     }
 
+    /// The same with further options of `tollgate run`.
+    pub(super) fn prefix_with(&self, options: &[&str]) -> Vec<String> {
+        let mut words = self.prefix.clone();
+        let end = words.pop();
+        words.extend(options.iter().map(|option| (*option).to_owned()));
+        words.extend(end);
+        words
+    }
+
     /// Whether a rule is loaded that is about this action.
     pub(super) fn has_rule_for(&self, action: &Action) -> bool {
         self.rules.iter().any(|rule| action.is_for(rule))

@@ -61,6 +61,11 @@ impl Alerts {
         while self.0.try_recv().is_ok() {}
     }
 
+    /// What has come so far.
+    pub(crate) fn take(&self) -> Vec<Alert> {
+        self.0.try_iter().collect()
+    }
+
     /// The next alert before a moment.
     pub(crate) fn next(&self, deadline: Instant) -> Option<Alert> {
         let left = deadline.saturating_duration_since(Instant::now());
