@@ -1,6 +1,6 @@
 //! The seam between an engine and whatever evaluates events.
 
-use crate::Event;
+use crate::{Event, EventKind};
 
 /// How much an event still matters at the stage it has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,13 @@ pub trait Judge: Send + Sync {
 
     /// Working memory for one thread.
     fn scratch(&self) -> Self::Scratch;
+
+    /// Whether events of a kind can be anything but rejected. What does not concern the judge need
+    /// not be shown to it.
+    fn concerns(&self, kind: EventKind) -> bool {
+        let _ = kind;
+        true
+    }
 
     /// Weighs an event at its present stage. No side effect.
     fn weigh(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> Weight;

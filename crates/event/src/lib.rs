@@ -9,6 +9,7 @@
 //! This crate does no I/O. Facts that cost a look at the system are answered by a [`World`], which
 //! the engine supplies.
 
+pub mod cgroup;
 mod container;
 mod descriptor;
 mod event;

@@ -263,6 +263,10 @@ impl Judge for Engine {
         }
     }
 
+    fn concerns(&self, kind: event::EventKind) -> bool {
+        !self.program.kind(kind).entries.is_empty()
+    }
+
     fn weigh(&self, scratch: &mut Scratch, event: &Event<'_>) -> Weight {
         scratch.evaluated += 1;
         let entries = &self.program.kind(event.kind).entries;

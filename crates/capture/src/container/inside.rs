@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::cgroup::{Identity, is_full_id};
+use event::cgroup::{Identity, is_full_id};
+
 use crate::procfs::{mount_lines, unescape};
 
 /// A directory on the host from which runtimes mount files into containers; the id follows.

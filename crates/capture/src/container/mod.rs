@@ -7,7 +7,6 @@
 //! mounts, or, for processes that share the agent's namespaces, from what the agent was told about
 //! itself. Everything else is `Unknown`.
 
-mod cgroup;
 mod inside;
 mod state;
 
@@ -17,9 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use event::{Container, Containment};
 
-use crate::procfs::{Proc, ProcError};
+use crate::procfs::{Proc, ProcError, cgroup_lines};
 
-pub use cgroup::{Identity, identify};
+pub use event::cgroup::Identity;
+
+/// The container that the lines of `/proc/PID/cgroup` name, if any does. The innermost one of the
+/// first hierarchy that names one.
+pub fn identify(cgroup: &[u8]) -> Option<Identity> {
+    cgroup_lines(cgroup)
+        .find_map(|line| event::cgroup::identify(std::str::from_utf8(line.path).ok()?))
+}
 
 /// Inodes of the initial namespaces (include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;

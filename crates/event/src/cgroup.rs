@@ -1,8 +1,6 @@
 //! Container ids in cgroup paths.
 
-use event::{Container, Containment};
-
-use crate::procfs::cgroup_lines;
+use crate::{Container, Containment};
 
 /// A container by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +13,7 @@ pub struct Identity {
 
 impl Identity {
     /// A container that somebody named.
-    pub(super) fn named(full_id: String) -> Self {
+    pub fn named(full_id: String) -> Self {
         Self {
             full_id,
             runtime: None,
@@ -23,7 +21,7 @@ impl Identity {
     }
 
     /// What is known of the container so far.
-    pub(super) fn into_container(self) -> Container {
+    pub fn into_container(self) -> Container {
         // Falco shortens generated ids and keeps names that people gave.
         let generated = self.full_id.len() > 12
             && self
@@ -134,13 +132,8 @@ const COLON_PREFIXES: [(&str, &str); 4] = [
     ("nerdctl", "containerd"),
 ];
 
-/// The container that the lines of `/proc/PID/cgroup` name, if any does. The innermost one of the
-/// first hierarchy that names one.
-pub fn identify(cgroup: &[u8]) -> Option<Identity> {
-    cgroup_lines(cgroup).find_map(|line| identify_path(std::str::from_utf8(line.path).ok()?))
-}
-
-fn identify_path(path: &str) -> Option<Identity> {
+/// The innermost container that a path below a hierarchy's root names, if any does.
+pub fn identify(path: &str) -> Option<Identity> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     (0..parts.len())
         .rev()
@@ -206,6 +199,6 @@ fn fits(id: &str, shape: Shape) -> bool {
 }
 
 /// For other places that hold ids.
-pub(super) fn is_full_id(id: &str) -> bool {
+pub fn is_full_id(id: &str) -> bool {
     fits(id, Shape::Hex64)
 }

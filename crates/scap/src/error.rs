@@ -1,0 +1,52 @@
+//! What can be wrong with a capture.
+
+/// Why a capture cannot be read further. What came before it was read and stands.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A block, list or event contradicts itself.
+    #[error("cannot read the capture at byte {offset}: {problem}")]
+    Corrupt {
+        /// Where the block begins, in the uncompressed capture.
+        offset: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It does not begin as a capture does.
+    #[error("cannot read the capture: it begins with {found:#010x} and not as a scap file does")]
+    Foreign {
+        /// The first four bytes, as a number.
+        found: u32,
+    },
+    /// Reading the bytes failed.
+    #[error("cannot read the capture at byte {offset}")]
+    Io {
+        /// How much was read, uncompressed.
+        offset: u64,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// It ends within a block: the writer was killed, or the copy is not whole.
+    #[error("cannot read the capture at byte {offset}: it ends within a block")]
+    Truncated {
+        /// Where the block begins, in the uncompressed capture.
+        offset: u64,
+    },
+    /// It was written by a newer major version of the format.
+    #[error("cannot read a capture of format version {major}.{minor}")]
+    Version {
+        /// Major version.
+        major: u16,
+        /// Minor version.
+        minor: u16,
+    },
+}
+
+impl Error {
+    /// Whether the capture merely ends too early.
+    #[must_use]
+    pub fn is_truncation(&self) -> bool {
+        matches!(self, Self::Truncated { .. })
+    }
+}

@@ -1,0 +1,152 @@
+//! Portable flags of captures to those of this machine, and back.
+
+use abi::flags::Style;
+use abi::{Arch, FlagSet};
+
+use crate::table::Flags;
+
+/// How values of one set become values of the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Translation {
+    /// Whether the lowest two bits are the access mode of `open`.
+    has_access: bool,
+    is_enum: bool,
+    /// Value in captures, value here. Those of several bits first.
+    pairs: Vec<(u64, u64)>,
+}
+
+/// `O_ACCMODE`.
+const ACCESS: u64 = 3;
+
+impl Translation {
+    /// Pairs names that are the same, but for a prefix that captures leave out (`MS_`).
+    pub(crate) fn new(portable: &Flags, native: &FlagSet) -> Self {
+        let arch = Arch::native().unwrap_or(Arch::X86_64);
+        let has_access = portable.name == "file_flags";
+        let value = |name: &str| {
+            let is_same = |full: &str| {
+                full == name
+                    || full
+                        .strip_suffix(name)
+                        .is_some_and(|prefix| prefix.ends_with('_'))
+            };
+            let entry = native.entries().iter().find(|entry| is_same(entry.name()))?;
+            Some(entry.value(arch))
+        };
+        let mut pairs: Vec<(u64, u64)> = portable
+            .entries
+            .iter()
+            .filter_map(|(name, portable)| Some((*portable, value(name)?)))
+            .filter(|(portable, _)| !has_access || portable & ACCESS == 0)
+            .collect();
+        pairs.sort_by_key(|(_, native)| std::cmp::Reverse(native.count_ones()));
+        Self {
+            has_access,
+            is_enum: native.style() == Style::Enum,
+            pairs,
+        }
+    }
+
+    /// A value of a capture as this machine has it.
+    pub(crate) fn to_native(&self, value: u64) -> u64 {
+        if self.is_enum {
+            let pair = self.pairs.iter().find(|(portable, _)| *portable == value);
+            return pair.map_or(value, |(_, native)| *native);
+        }
+        let access = if self.has_access {
+            (value & ACCESS).saturating_sub(1)
+        } else {
+            0
+        };
+        let set = |(portable, _): &&(u64, u64)| *portable != 0 && value & portable == *portable;
+        let flags = self.pairs.iter().filter(set);
+        flags.fold(access, |all, (_, native)| all | native)
+    }
+
+    /// A value of this machine as captures have it.
+    pub(crate) fn to_portable(&self, value: u64) -> u64 {
+        if self.is_enum {
+            let pair = self.pairs.iter().find(|(_, native)| *native == value);
+            return pair.map_or(value, |(portable, _)| *portable);
+        }
+        let mut rest = value;
+        let mut portable = 0;
+        if self.has_access {
+            // The fourth value means neither to read nor to write, which captures cannot say.
+            portable = ((value & ACCESS) + 1) & ACCESS;
+            rest &= !ACCESS;
+        }
+        for (flag, native) in &self.pairs {
+            if *native != 0 && rest & native == *native {
+                portable |= flag;
+                rest &= !native;
+            }
+        }
+        portable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::EventType;
+
+    fn translation(code: u16, param: &str, native: &FlagSet) -> Translation {
+        let ty = EventType::of(code).unwrap();
+        let flags = ty.params[ty.param(param).unwrap()].flags.unwrap();
+        Translation::new(flags, native)
+    }
+
+    #[test]
+    fn open_flags_go_there_and_back() {
+        let open = translation(307, "flags", &abi::flags::OPEN);
+        let arch = Arch::native().unwrap();
+        let bits = |names: &[&str]| {
+            let value = |name: &&str| abi::flags::OPEN.value_of(arch, name).unwrap();
+            names.iter().map(value).fold(0, |all, bit| all | bit)
+        };
+        for (names, portable) in [
+            (&["O_RDONLY"][..], 1),
+            (&["O_WRONLY", "O_CREAT", "O_TRUNC"], 2 | 4 | 0x100),
+            (&["O_RDWR", "O_SYNC"], 3 | 0x80),
+            (&["O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"], 1 | 0x400 | 0x1000),
+            (&["O_RDWR", "O_TMPFILE"], 3 | 0x2000),
+        ] {
+            let native = bits(names);
+            assert_eq!(open.to_portable(native), portable, "{names:?}");
+            assert_eq!(open.to_native(portable), native, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn enumerations_and_prefixes_are_paired() {
+        let seek = translation(87, "whence", &abi::flags::SEEK);
+        assert_eq!((seek.to_native(1), seek.to_portable(2)), (1, 2));
+        let mount = EventType::all().find(|ty| ty.name == "mount").unwrap().code;
+        let mount = translation(mount, "flags", &abi::flags::MOUNT);
+        let arch = Arch::native().unwrap();
+        let bind = abi::flags::MOUNT.value_of(arch, "MS_BIND").unwrap();
+        assert_eq!((mount.to_native(0x1000), mount.to_portable(bind)), (bind, 0x1000));
+    }
+
+    #[test]
+    fn every_set_that_events_use_finds_its_names() {
+        for ty in EventType::all() {
+            let Ok(kind) = event::EventKind::from_name(ty.name) else {
+                continue;
+            };
+            for param in &ty.params {
+                let (Some(flags), Some(at)) = (param.flags, kind.param_index(param.name)) else {
+                    continue;
+                };
+                let (event::ParamType::Flags(set) | event::ParamType::Enum(set)) =
+                    kind.spec().params[at].ty
+                else {
+                    continue;
+                };
+                let found = Translation::new(flags, set).pairs.len();
+                assert!(found * 2 >= flags.entries.len(), "{} {}: {found}", ty.name, flags.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Reading captures.
+
+mod blocks;
+mod record;
+
+use std::io::{self, BufReader, Read};
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::Error;
+use crate::block::{Content, MAGIC, SECTION};
+use crate::bytes::Bytes;
+use crate::list::{DescriptorEntry, ListVersion, Machine, ThreadEntry, UserEntry};
+
+use blocks::{Block, Blocks};
+pub use record::{MAX_PARAMS, Params, Record, STATE_ONLY};
+
+/// Takes what stands before and between the events.
+pub trait Lists {
+    /// The machine.
+    fn machine(&mut self, machine: Machine);
+    /// One thread.
+    fn thread(&mut self, entry: &ThreadEntry<'_>);
+    /// One descriptor of a thread: thread, number, inode, what it is.
+    fn descriptor(&mut self, tid: i64, number: i64, inode: u64, entry: &DescriptorEntry<'_>);
+    /// One user or group.
+    fn user(&mut self, entry: &UserEntry<'_>);
+}
+
+/// Reads a capture from any source, compressed by gzip or not.
+pub struct Reader<R: Read> {
+    blocks: Blocks<Unpacked<R>>,
+    events: u64,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the first bytes.
+    ///
+    /// # Errors
+    ///
+    /// If that fails, or they are not those of a capture.
+    pub fn new(source: R) -> Result<Self, Error> {
+        let unpacked = Unpacked::new(source).map_err(|cause| Error::Io { offset: 0, cause })?;
+        let mut reader = Self {
+            blocks: Blocks::new(unpacked),
+            events: 0,
+        };
+        reader.first()?;
+        Ok(reader)
+    }
+
+    /// How many bytes were consumed, uncompressed.
+    pub fn offset(&self) -> u64 {
+        self.blocks.offset()
+    }
+
+    /// How many events were read.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Where the bytes come from.
+    pub fn source(&self) -> &R {
+        self.blocks.source().inner()
+    }
+
+    fn first(&mut self) -> Result<(), Error> {
+        match self.blocks.advance() {
+            Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(frame)),
+            Ok(Some(frame)) => Err(Error::Foreign { found: frame.ty }),
+            Ok(None) => Err(Error::Truncated { offset: 0 }),
+            Err(Error::Corrupt { offset: 0, .. }) => Err(Error::Foreign {
+                found: self.blocks.peek(),
+            }),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The next event; what stands before it goes to `lists`. `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// If the capture cannot be read further. What came before stands.
+    #[inline]
+    pub fn next<L: Lists>(&mut self, lists: &mut L) -> Result<Option<Record<'_>>, Error> {
+        loop {
+            let Some(frame) = self.blocks.advance()? else {
+                return Ok(None);
+            };
+            if let Content::Event { has_flags, is_old } = Content::of(frame.ty) {
+                self.events += 1;
+                let shape = record::Shape { has_flags, is_old };
+                return Record::parse(&self.blocks.block(frame), shape).map(Some);
+            }
+            list(&self.blocks.block(frame), lists)?;
+        }
+    }
+}
+
+fn section(block: &Block<'_>) -> Result<(), Error> {
+    let mut bytes = Bytes::new(block.body);
+    let (magic, major, minor) = (bytes.u32(), bytes.u16(), bytes.u16());
+    let (Some(magic), Some(major), Some(minor)) = (magic, major, minor) else {
+        return Err(block.corrupt("a header that is too short"));
+    };
+    if magic != MAGIC {
+        return Err(block.corrupt("it was written in the byte order of another machine"));
+    }
+    /// From 2 on older readers cannot know what they read.
+    const NEWEST: u16 = 1;
+    if major > NEWEST {
+        return Err(Error::Version { major, minor });
+    }
+    Ok(())
+}
+
+#[cold]
+fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
+    let (read, what) = match Content::of(block.ty) {
+        Content::Section => return section(block),
+        Content::Machine => {
+            let machine = Machine::parse(block.body);
+            let read = machine.map(|machine| lists.machine(machine));
+            (read, "description of the machine")
+        }
+        Content::Threads(version) => {
+            let see = |entry: &ThreadEntry<'_>| lists.thread(entry);
+            let read = ThreadEntry::each(block.body, ListVersion(version), see);
+            (read, "list of threads")
+        }
+        Content::Descriptors { is_sized } => {
+            let read = DescriptorEntry::each(block.body, is_sized, |tid, number, inode, entry| {
+                lists.descriptor(tid, number, inode, &entry);
+            });
+            (read, "list of descriptors")
+        }
+        Content::Users { is_sized } => {
+            let read = UserEntry::each(block.body, is_sized, |entry| lists.user(&entry));
+            (read, "list of users")
+        }
+        Content::Event { .. } | Content::Other => return Ok(()),
+    };
+    read.ok_or_else(|| block.corrupt(format!("a {what} that is shorter than it says")))
+}
+
+/// A source that may be compressed.
+enum Unpacked<R: Read> {
+    Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
+    Gzip(Box<MultiGzDecoder<BufReader<io::Chain<io::Cursor<Vec<u8>>, R>>>>),
+}
+
+impl<R: Read> Unpacked<R> {
+    fn new(mut source: R) -> io::Result<Self> {
+        let mut start = Vec::with_capacity(2);
+        source.by_ref().take(2).read_to_end(&mut start)?;
+        let is_gzip = start == [0x1f, 0x8b];
+        let whole = io::Cursor::new(start).chain(source);
+        Ok(if is_gzip {
+            let buffered = BufReader::with_capacity(64 << 10, whole);
+            Self::Gzip(Box::new(MultiGzDecoder::new(buffered)))
+        } else {
+            Self::Plain(whole)
+        })
+    }
+
+    fn inner(&self) -> &R {
+        match self {
+            Self::Plain(whole) => whole.get_ref().1,
+            Self::Gzip(decoder) => decoder.get_ref().get_ref().get_ref().1,
+        }
+    }
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(whole) => whole.read(buffer),
+            Self::Gzip(decoder) => decoder.read(buffer),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Events as they stand in a capture.
+
+use super::blocks::Block;
+use crate::Error;
+use crate::bytes::{Bytes, unsigned};
+use crate::table::EventType;
+
+/// More parameters than any event type has.
+pub const MAX_PARAMS: usize = 48;
+
+/// The event is there to tell of state and is not to be shown (`SCAP_DF_STATE_ONLY`).
+pub const STATE_ONLY: u32 = 1;
+
+/// One event of a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'b> {
+    /// Where its block begins, uncompressed.
+    pub offset: u64,
+    /// Nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// The thread.
+    pub tid: i64,
+    /// The processor.
+    pub cpu: u16,
+    /// Flags of the block.
+    pub flags: u32,
+    /// Number of the event type.
+    pub code: u16,
+    /// The event type; `None` if it is newer than this program.
+    pub ty: Option<&'static EventType>,
+    count: u32,
+    is_old: bool,
+    /// Lengths of the parameters, and the parameters.
+    body: &'b [u8],
+}
+
+/// Where the parameters of an event are.
+#[derive(Clone, Copy, Debug)]
+pub struct Params<'b> {
+    data: &'b [u8],
+    ends: [u32; MAX_PARAMS],
+    count: usize,
+}
+
+/// How the event's block begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) has_flags: bool,
+    pub(crate) is_old: bool,
+}
+
+impl<'b> Record<'b> {
+    #[inline]
+    pub(crate) fn parse(block: &Block<'b>, shape: Shape) -> Result<Self, Error> {
+        let mut bytes = Bytes::new(block.body);
+        let short = || block.corrupt("an event that is shorter than its header");
+        let cpu = bytes.u16().ok_or_else(short)?;
+        let flags = if shape.has_flags {
+            bytes.u32().ok_or_else(short)?
+        } else {
+            0
+        };
+        let available = bytes.len();
+        let time_ns = bytes.u64().ok_or_else(short)?;
+        let tid = bytes.i64().ok_or_else(short)?;
+        let len = bytes.u32().ok_or_else(short)?;
+        let code = bytes.u16().ok_or_else(short)?;
+        let count = if shape.is_old {
+            0
+        } else {
+            bytes.u32().ok_or_else(short)?
+        };
+        let header = available - bytes.len();
+        let body = usize::try_from(len)
+            .ok()
+            .and_then(|len| len.checked_sub(header))
+            .and_then(|len| bytes.take(len));
+        let Some(body) = body else {
+            let problem = format!("an event of {len} bytes in a block with room for {available}");
+            return Err(block.corrupt(problem));
+        };
+        Ok(Self {
+            offset: block.offset,
+            time_ns,
+            tid,
+            cpu,
+            flags,
+            code,
+            ty: EventType::of(code),
+            count,
+            is_old: shape.is_old,
+            body,
+        })
+    }
+
+    /// Whether the event only tells of state.
+    #[must_use]
+    pub fn is_state_only(&self) -> bool {
+        self.flags & STATE_ONLY != 0
+    }
+
+    /// Finds the parameters of an event of a known type.
+    ///
+    /// # Errors
+    ///
+    /// If their lengths do not fit the event.
+    pub fn params(&self) -> Result<Params<'b>, Error> {
+        let Some(ty) = self.ty else {
+            return Ok(Params::NONE);
+        };
+        if self.is_old {
+            return self.old_params(ty);
+        }
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        // Further ones are those of a newer version.
+        let wanted = count.min(ty.params.len()).min(MAX_PARAMS);
+        match split(self.body, count, wanted, ty.is_large) {
+            Some((params, _)) => Ok(params),
+            None => Err(self.corrupt("parameters that are longer than their event")),
+        }
+    }
+
+    /// Old captures do not say how many parameters there are: as many as fill the event.
+    fn old_params(&self, ty: &EventType) -> Result<Params<'b>, Error> {
+        // These were written with a length that is three too large.
+        let surplus = if matches!(ty.name, "notification" | "infra") {
+            3
+        } else {
+            0
+        };
+        let body = &self.body[..self.body.len().saturating_sub(surplus)];
+        (0..=ty.params.len().min(MAX_PARAMS))
+            .rev()
+            .find_map(|count| match split(body, count, count, ty.is_large) {
+                Some((params, used)) if used == body.len() => Some(params),
+                _ => None,
+            })
+            .ok_or_else(|| self.corrupt("parameters that do not fill their event"))
+    }
+
+    fn corrupt(&self, problem: &str) -> Error {
+        let name = self.ty.map_or("event", |ty| ty.name);
+        Error::Corrupt {
+            offset: self.offset,
+            problem: format!("{problem} ({name})"),
+        }
+    }
+}
+
+/// Finds the first `wanted` of `count` parameters; also how many bytes they take with their lengths.
+#[inline]
+fn split(body: &[u8], count: usize, wanted: usize, large: bool) -> Option<(Params<'_>, usize)> {
+    let width = if large { 4 } else { 2 };
+    let (lens, data) = body.split_at_checked(count.checked_mul(width)?)?;
+    let mut params = Params {
+        data,
+        ends: [0; MAX_PARAMS],
+        count: wanted,
+    };
+    let limit = u64::try_from(data.len()).ok()?;
+    let mut end = 0_u64;
+    for (len, known) in lens.chunks_exact(width).zip(&mut params.ends[..wanted]) {
+        end += unsigned(len)?;
+        if end > limit {
+            return None;
+        }
+        *known = u32::try_from(end).ok()?;
+    }
+    Some((params, lens.len() + usize::try_from(end).ok()?))
+}
+
+impl<'b> Params<'b> {
+    /// No parameters.
+    pub const NONE: Self = Self {
+        data: &[],
+        ends: [0; MAX_PARAMS],
+        count: 0,
+    };
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The bytes of one; `None` if the capture does not have it.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&'b [u8]> {
+        if at >= self.count {
+            return None;
+        }
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        let end = self.ends[at];
+        self.data
+            .get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+
+    /// Everything they consist of, for keeping.
+    pub(crate) fn parts(&self) -> (&'b [u8], &[u32]) {
+        let len = self.ends[..self.count].last().copied().unwrap_or_default();
+        let len = usize::try_from(len).unwrap_or_default();
+        (&self.data[..len], &self.ends[..self.count])
+    }
+
+    /// Puts kept parts together again.
+    pub(crate) fn from_parts(data: &'b [u8], ends: &[u32]) -> Self {
+        let mut params = Self {
+            data,
+            ..Self::NONE
+        };
+        params.count = ends.len().min(MAX_PARAMS);
+        params.ends[..params.count].copy_from_slice(&ends[..params.count]);
+        params
+    }
+}

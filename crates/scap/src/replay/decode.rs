@@ -1,0 +1,186 @@
+//! From the bytes of a capture to an event's parameters.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bumpalo::Bump;
+use event::{Endpoint, Param};
+
+use crate::bytes::{Bytes, signed, unsigned, until_nul};
+use crate::flags::Translation;
+use crate::read::Params;
+
+/// Where a parameter of an event's kind comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    /// Position in the end of the call.
+    pub(crate) exit: Option<usize>,
+    /// Position in its beginning, for captures whose ends do not tell.
+    pub(crate) enter: Option<usize>,
+    pub(crate) convert: Convert,
+}
+
+/// What is done with the bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Convert {
+    Address,
+    Bytes,
+    DescriptorList,
+    /// The type is the first byte.
+    Dynamic,
+    Flags(Translation),
+    Nothing,
+    Signed,
+    Text,
+    Tuple,
+    Unsigned,
+    UnsignedAsInt,
+}
+
+impl Slot {
+    /// A parameter that no capture has.
+    pub(crate) const NOWHERE: Self = Self {
+        exit: None,
+        enter: None,
+        convert: Convert::Nothing,
+    };
+
+    /// The bytes; none if the capture left them out.
+    #[inline]
+    pub(crate) fn bytes<'b>(&self, exit: &Params<'b>, enter: &Params<'b>) -> Option<&'b [u8]> {
+        let full = |bytes: &&[u8]| !bytes.is_empty();
+        let of_exit = self.exit.and_then(|at| exit.get(at)).filter(full);
+        of_exit.or_else(|| self.enter.and_then(|at| enter.get(at)).filter(full))
+    }
+
+    #[inline]
+    pub(crate) fn param<'a>(
+        &self,
+        exit: &Params<'a>,
+        enter: &Params<'a>,
+        arena: &'a Bump,
+    ) -> Param<'a> {
+        let Some(bytes) = self.bytes(exit, enter) else {
+            return Param::Absent;
+        };
+        let param = match &self.convert {
+            Convert::Nothing => None,
+            Convert::Signed => signed(bytes).map(Param::Int),
+            Convert::Unsigned => unsigned(bytes).map(Param::Uint),
+            Convert::UnsignedAsInt => unsigned(bytes).map(|value| Param::Int(value.cast_signed())),
+            Convert::Flags(flags) => unsigned(bytes).map(|value| Param::Uint(flags.to_native(value))),
+            Convert::Text => match until_nul(bytes) {
+                // What capturing programs write for a pointer to nowhere.
+                b"<NA>" => None,
+                text => Some(Param::Text(text)),
+            },
+            Convert::Bytes => Some(Param::Text(bytes)),
+            Convert::Tuple => Some(Param::Tuple),
+            Convert::Address => address(bytes).map(|address| shown(&address, arena)),
+            Convert::DescriptorList => descriptor_list(bytes, arena),
+            Convert::Dynamic => unsigned(&bytes[1..]).map(Param::Uint),
+        };
+        param.unwrap_or(Param::Absent)
+    }
+}
+
+/// `struct sockaddr` families, the same on all Linux systems.
+const AF_UNIX: u8 = 1;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// An address, or one end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Address<'b> {
+    Inet(Endpoint),
+    Unix(&'b [u8]),
+}
+
+/// The ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends<'b> {
+    Inet {
+        source: Endpoint,
+        destination: Endpoint,
+    },
+    Unix(&'b [u8]),
+}
+
+pub(crate) fn address(bytes: &[u8]) -> Option<Address<'_>> {
+    let mut rest = Bytes::new(bytes);
+    match rest.u8()? {
+        AF_UNIX => Some(Address::Unix(until_nul(&bytes[1..]))),
+        family => endpoint(&mut rest, family).map(Address::Inet),
+    }
+}
+
+pub(crate) fn ends(bytes: &[u8]) -> Option<Ends<'_>> {
+    let mut rest = Bytes::new(bytes);
+    let family = rest.u8()?;
+    if family == AF_UNIX {
+        // Addresses of two kernel structures come first.
+        return Some(Ends::Unix(until_nul(bytes.get(17..)?)));
+    }
+    Some(Ends::Inet {
+        source: endpoint(&mut rest, family)?,
+        destination: endpoint(&mut rest, family)?,
+    })
+}
+
+fn endpoint(bytes: &mut Bytes<'_>, family: u8) -> Option<Endpoint> {
+    let ip: IpAddr = match family {
+        AF_INET => Ipv4Addr::from(<[u8; 4]>::try_from(bytes.take(4)?).ok()?).into(),
+        AF_INET6 => Ipv6Addr::from(<[u8; 16]>::try_from(bytes.take(16)?).ok()?).into(),
+        _ => return None,
+    };
+    let port = bytes.u16()?;
+    Some(Endpoint { ip, port })
+}
+
+fn shown<'a>(address: &Address<'a>, arena: &'a Bump) -> Param<'a> {
+    match address {
+        Address::Unix(path) => Param::Text(path),
+        Address::Inet(end) => {
+            let text = bumpalo::format!(in arena, "{}:{}", end.ip, end.port);
+            Param::Text(text.into_bump_str().as_bytes())
+        }
+    }
+}
+
+/// `number:flags` of each descriptor that is waited for.
+fn descriptor_list<'a>(bytes: &[u8], arena: &'a Bump) -> Option<Param<'a>> {
+    use std::fmt::Write as _;
+    let mut rest = Bytes::new(bytes);
+    let count = rest.u16()?;
+    let mut text = bumpalo::collections::String::new_in(arena);
+    for position in 0..count {
+        let (number, flags) = (rest.i64()?, rest.u16()?);
+        let blank = if position == 0 { "" } else { " " };
+        let _ = write!(text, "{blank}{number}:{flags:x}");
+    }
+    Some(Param::Text(text.into_bump_str().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_connections_are_read_and_short_ones_are_not() {
+        let bytes = [2, 127, 0, 0, 1, 0x90, 0x1f, 10, 0, 0, 2, 0x50, 0];
+        let Some(Ends::Inet {
+            source,
+            destination,
+        }) = ends(&bytes)
+        else {
+            panic!("not read");
+        };
+        assert_eq!((source.port, destination.port), (8080, 80));
+        for short in 0..bytes.len() {
+            assert_eq!(ends(&bytes[..short]), None);
+        }
+        let unix = [&[1][..], &[0; 16], b"/run/x\0"].concat();
+        assert_eq!(ends(&unix), Some(Ends::Unix(b"/run/x")));
+        assert_eq!(address(b"\x01/run/y\0"), Some(Address::Unix(b"/run/y")));
+        assert_eq!(address(&[17, 0, 0]), None);
+    }
+}

@@ -1,0 +1,301 @@
+//! What becomes of each event type of a capture: which kind of event it is, where the parameters of
+//! that kind come from, and what it changes.
+
+use event::{DescriptorKind, DescriptorSource, EventKind, ParamSource, ParamType};
+
+use super::decode::{Convert, Slot};
+use crate::flags::Translation;
+use crate::table::{EventType, Parameter, Type};
+
+/// What is done with events of one type.
+pub(crate) enum Row {
+    /// The beginning of a call whose end does not say everything.
+    Enter,
+    /// An event by itself, or the end of a call.
+    Exit(Box<Exit>),
+    /// A call without an event type of its own: the first parameter tells which.
+    Generic,
+    /// What capturing programs say of the system.
+    Meta(Meta),
+    /// Nothing.
+    Skip,
+}
+
+/// The end of a call.
+pub(crate) struct Exit {
+    pub(crate) ty: &'static EventType,
+    pub(crate) kind: EventKind,
+    pub(crate) action: Action,
+    /// Whether the judge wants to see it.
+    pub(crate) is_wanted: bool,
+    /// By parameter of the kind.
+    pub(crate) slots: Vec<Slot>,
+    /// Position of the result among the parameters.
+    pub(crate) result: Option<usize>,
+    /// Position of the descriptor's number among the parameters.
+    pub(crate) number: Option<usize>,
+    /// Of the directory descriptor that the opened path starts at.
+    pub(crate) base: Option<usize>,
+    /// Of the device and the inode of an opened file.
+    pub(crate) file: [Option<usize>; 2],
+    /// The ends of a connection, or an address, in the end or the beginning of the call.
+    pub(crate) ends: Slot,
+    pub(crate) address: Slot,
+}
+
+/// What capturing programs say of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meta {
+    /// Of containers, in an event of their own.
+    Container,
+    /// Of something that a name in the event tells.
+    Asynchronous,
+    User,
+    Group,
+    /// What this program says of a process, for itself alone.
+    Note,
+}
+
+/// What an event changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    None,
+    Accept,
+    Bind,
+    ChangeDirectory,
+    Clone,
+    Close,
+    CloseRange,
+    Connect,
+    Create(DescriptorKind),
+    Duplicate,
+    Exec,
+    Fcntl,
+    Open,
+    Pair(DescriptorKind),
+    ProcessExit,
+    ProcessName,
+    Receive,
+    Send,
+    Session,
+    SetIds,
+    Socket,
+}
+
+impl Action {
+    fn of(kind: EventKind) -> Self {
+        match (kind.name(), kind.spec().descriptor) {
+            (_, DescriptorSource::Opened { .. }) => Self::Open,
+            (_, DescriptorSource::Duplicated(_)) => Self::Duplicate,
+            (_, DescriptorSource::CreatedSocket) => Self::Socket,
+            (_, DescriptorSource::Accepted(_)) => Self::Accept,
+            ("pipe" | "pipe2", _) => Self::Pair(DescriptorKind::Pipe),
+            ("socketpair", _) => Self::Pair(DescriptorKind::Unix),
+            (_, DescriptorSource::Created(kind)) => Self::Create(kind),
+            ("bind", _) => Self::Bind,
+            ("connect", _) => Self::Connect,
+            ("sendto" | "send" | "sendmsg" | "sendmmsg", _) => Self::Send,
+            ("recvfrom" | "recv" | "recvmsg" | "recvmmsg", _) => Self::Receive,
+            ("chdir" | "fchdir", _) => Self::ChangeDirectory,
+            ("clone" | "clone3" | "fork" | "vfork", _) => Self::Clone,
+            ("close", _) => Self::Close,
+            ("close_range", _) => Self::CloseRange,
+            ("execve" | "execveat", _) => Self::Exec,
+            ("fcntl", _) => Self::Fcntl,
+            ("procexit", _) => Self::ProcessExit,
+            ("prctl", _) => Self::ProcessName,
+            ("setsid" | "setpgid", _) => Self::Session,
+            (
+                "setuid" | "setreuid" | "setresuid" | "setgid" | "setregid" | "setresgid"
+                | "capset",
+                _,
+            ) => Self::SetIds,
+            _ => Self::None,
+        }
+    }
+}
+
+/// What becomes of each event type, by number.
+pub(crate) struct Dialect {
+    rows: Vec<Row>,
+    /// By number of a call without an event type of its own.
+    generic: Vec<Option<Box<Exit>>>,
+}
+
+impl Dialect {
+    /// `concerns`: which kinds of events are to be shown.
+    pub(crate) fn new(concerns: impl Fn(EventKind) -> bool) -> Self {
+        let codes = EventType::all().map(|ty| usize::from(ty.code)).max();
+        let mut rows: Vec<Row> = Vec::new();
+        rows.resize_with(codes.map_or(0, |last| last + 1), || Row::Skip);
+        for ty in EventType::all() {
+            rows[usize::from(ty.code)] = row(ty, &concerns);
+        }
+        keep_enters(&mut rows);
+        Self {
+            rows,
+            generic: generic(&concerns),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn row(&self, code: u16) -> &Row {
+        self.rows.get(usize::from(code)).unwrap_or(&Row::Skip)
+    }
+
+    pub(crate) fn generic(&self, call: u64) -> Option<&Exit> {
+        let call = usize::try_from(call).ok()?;
+        self.generic.get(call)?.as_deref()
+    }
+}
+
+fn row(ty: &'static EventType, concerns: &impl Fn(EventKind) -> bool) -> Row {
+    match ty.name {
+        "asyncevent" => return Row::Meta(Meta::Asynchronous),
+        "container" => return Row::Meta(Meta::Container),
+        "useradded" => return Row::Meta(Meta::User),
+        "groupadded" => return Row::Meta(Meta::Group),
+        "notification" => return Row::Meta(Meta::Note),
+        "syscall" if ty.is_enter => return Row::Skip,
+        "syscall" => return Row::Generic,
+        _ if ty.is_enter => return Row::Skip,
+        _ => {}
+    }
+    match EventKind::from_name(ty.name) {
+        Ok(kind) => Row::Exit(Box::new(exit(ty, kind, concerns(kind)))),
+        Err(_unknown) => Row::Skip,
+    }
+}
+
+/// Beginnings are kept where their end is looked at and takes something from them.
+fn keep_enters(rows: &mut [Row]) {
+    for at in (0..rows.len().saturating_sub(1)).step_by(2) {
+        let keeps = match &rows[at + 1] {
+            Row::Exit(exit) => exit.takes_beginning(),
+            _ => false,
+        };
+        if keeps && matches!(rows[at], Row::Skip) {
+            rows[at] = Row::Enter;
+        }
+    }
+}
+
+impl Exit {
+    /// Whether anything that is needed may stand in the beginning of the call alone.
+    fn takes_beginning(&self) -> bool {
+        let mut slots = self.slots.iter().chain([&self.ends, &self.address]);
+        let takes = slots.any(|slot| slot.enter.is_some());
+        takes && (self.is_wanted || self.action != Action::None)
+    }
+}
+
+fn generic(concerns: &impl Fn(EventKind) -> bool) -> Vec<Option<Box<Exit>>> {
+    /// More than there are calls.
+    const CALLS: u16 = 1024;
+    let ty = EventType::of(1).filter(|ty| ty.name == "syscall");
+    let row = |call: u16| {
+        let kind = EventKind::from_name(crate::table::call_name(call)?).ok()?;
+        let mut exit = exit(ty?, kind, concerns(kind));
+        exit.action = Action::None;
+        Some(Box::new(exit))
+    };
+    (0..CALLS).map(row).collect()
+}
+
+fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {
+    // Both halves of a call have neighbouring numbers.
+    let enter = ty.code.checked_sub(1).and_then(EventType::of);
+    let enter = enter.filter(|enter| enter.is_enter && enter.name == ty.name);
+    let spec = kind.spec();
+    let slot = |param: &event::ParamSpec| slot(param, ty, enter);
+    let ends = |wanted: Type| Slot {
+        exit: ty.params.iter().position(|param| param.ty == wanted),
+        enter: enter.and_then(|enter| enter.params.iter().position(|param| param.ty == wanted)),
+        convert: Convert::Bytes,
+    };
+    let result = |param: &event::ParamSpec| param.source == ParamSource::Result;
+    let at = |name: &str| kind.param_index(name);
+    Exit {
+        ty,
+        kind,
+        action: Action::of(kind),
+        is_wanted,
+        slots: spec.params.iter().map(slot).collect(),
+        result: spec.params.iter().position(result),
+        number: number(kind),
+        base: base(kind),
+        file: [at("dev"), at("ino")],
+        ends: ends(Type::Tuple),
+        address: ends(Type::Address),
+    }
+}
+
+/// The parameter that holds the number of the event's descriptor.
+fn number(kind: EventKind) -> Option<usize> {
+    let spec = kind.spec();
+    let (DescriptorSource::Argument(register)
+    | DescriptorSource::Duplicated(register)
+    | DescriptorSource::Addressed { fd: register, .. }
+    | DescriptorSource::Message { fd: register, .. }) = spec.descriptor
+    else {
+        return None;
+    };
+    let holds = |param: &event::ParamSpec| param.source == ParamSource::Register(register);
+    spec.params.iter().position(holds)
+}
+
+fn base(kind: EventKind) -> Option<usize> {
+    let spec = kind.spec();
+    let DescriptorSource::Opened { name, .. } = spec.descriptor else {
+        return None;
+    };
+    let ParamSource::Path {
+        base: Some(register),
+        ..
+    } = spec.params.get(usize::from(name))?.source
+    else {
+        return None;
+    };
+    let holds = |param: &event::ParamSpec| param.source == ParamSource::Register(register);
+    spec.params.iter().position(holds)
+}
+
+/// Where a parameter of a kind comes from.
+fn slot(param: &event::ParamSpec, ty: &'static EventType, enter: Option<&'static EventType>) -> Slot {
+    // Facts about the process are asked of the state, which these events have changed.
+    let is_state = param.source == ParamSource::Process || param.name == "cgroups";
+    if is_state {
+        return Slot::NOWHERE;
+    }
+    let exit = ty.param(param.name);
+    let enter_at = enter.and_then(|enter| enter.param(param.name));
+    let of_exit = exit.map(|at| &ty.params[at]);
+    let of_enter = enter.zip(enter_at).map(|(enter, at)| &enter.params[at]);
+    let convert = of_exit.or(of_enter).map_or(Convert::Nothing, |found| convert(param, found));
+    Slot {
+        exit,
+        enter: enter_at,
+        convert,
+    }
+}
+
+fn convert(param: &event::ParamSpec, found: &Parameter) -> Convert {
+    match (param.ty, found.ty, found.flags) {
+        (ParamType::Flags(set) | ParamType::Enum(set), Type::Unsigned, Some(flags)) => {
+            Convert::Flags(Translation::new(flags, set))
+        }
+        (_, Type::Tuple, _) => Convert::Tuple,
+        (_, Type::Address, _) => Convert::Address,
+        (_, Type::DescriptorList, _) => Convert::DescriptorList,
+        (_, Type::Dynamic, _) => Convert::Dynamic,
+        (_, Type::Text, _) => Convert::Text,
+        (_, Type::Bytes, _) => Convert::Bytes,
+        (_, Type::Signed, _) => Convert::Signed,
+        (
+            ParamType::Int | ParamType::Fd | ParamType::Pid | ParamType::Errno,
+            Type::Unsigned,
+            _,
+        ) => Convert::UnsignedAsInt,
+        (_, Type::Unsigned, _) => Convert::Unsigned,
+    }
+}

@@ -1,0 +1,134 @@
+//! Events in which capturing programs tell of users and containers.
+
+use event::{Container, Containment, Judge};
+use serde_json::Value;
+
+use super::Replay;
+use super::dialect::Meta;
+use crate::Error;
+use crate::bytes::{unsigned, until_nul};
+use crate::read::{Params, Record};
+
+impl<J: Judge> Replay<'_, J> {
+    pub(super) fn meta(&mut self, record: &Record<'_>, meta: Meta) -> Result<(), Error> {
+        let params = record.params()?;
+        let told = Told { record, params };
+        match meta {
+            Meta::User => self.user(&told),
+            Meta::Group => {
+                if let Some(gid) = told.id("gid") {
+                    self.state.add_group(gid, told.text("name"));
+                }
+            }
+            Meta::Container => self.container(told.text("json")),
+            Meta::Asynchronous if told.text("name") == b"container" => {
+                self.container(told.text("data"));
+            }
+            Meta::Asynchronous | Meta::Note => {}
+        }
+        Ok(())
+    }
+
+    fn user(&mut self, told: &Told<'_, '_>) {
+        if let Some(uid) = told.id("uid") {
+            let [name, home, shell] = ["name", "home", "shell"].map(|name| told.text(name));
+            self.state.add_user(uid, name, home, shell);
+        }
+    }
+
+    fn container(&mut self, json: &[u8]) {
+        // What is no JSON, or lacks an id, names no container.
+        if let Some(container) = serde_json::from_slice(json).ok().and_then(|json| container(&json)) {
+            self.state.add_container(container);
+        }
+    }
+}
+
+/// An event's parameters by name.
+struct Told<'e, 'b> {
+    record: &'e Record<'b>,
+    params: Params<'b>,
+}
+
+impl<'b> Told<'_, 'b> {
+    fn bytes(&self, name: &str) -> Option<&'b [u8]> {
+        self.params.get(self.record.ty?.param(name)?)
+    }
+
+    fn text(&self, name: &str) -> &'b [u8] {
+        self.bytes(name).map(until_nul).unwrap_or_default()
+    }
+
+    fn id(&self, name: &str) -> Option<u32> {
+        u32::try_from(unsigned(self.bytes(name)?)?).ok()
+    }
+}
+
+/// A container as the recorders of captures describe it.
+fn container(json: &Value) -> Option<Container> {
+    let told = json.get("container")?;
+    let text = |name: &str| {
+        let text = told.get(name)?.as_str()?;
+        (!text.is_empty()).then(|| text.to_owned())
+    };
+    let id = text("id").filter(|id| id != "host")?;
+    Some(Container {
+        containment: Containment::Known,
+        id,
+        full_id: text("full_id"),
+        name: text("name"),
+        runtime: told.get("type").and_then(Value::as_u64).and_then(runtime),
+        image: text("image"),
+        privileged: told.get("privileged").and_then(Value::as_bool),
+        start_ns: told.get("created_time").and_then(Value::as_u64).and_then(|seconds| seconds.checked_mul(1_000_000_000)),
+        pod: pod(told),
+    })
+}
+
+/// Pod name, namespace and uid, from the labels that Kubernetes gives containers.
+fn pod(told: &Value) -> Option<(String, String, String)> {
+    let labels = told.get("labels")?;
+    let label = |name: &str| {
+        let label = labels.get(format!("io.kubernetes.pod.{name}"))?;
+        label.as_str().map(str::to_owned)
+    };
+    Some((label("name")?, label("namespace")?, label("uid")?))
+}
+
+/// The runtimes as captures number them.
+fn runtime(number: u64) -> Option<String> {
+    let name = match number {
+        0 => "docker",
+        1 => "lxc",
+        2 => "libvirt_lxc",
+        3 => "mesos",
+        4 => "rkt",
+        6 => "cri",
+        7 => "containerd",
+        8 => "cri-o",
+        9 => "bpm",
+        11 => "podman",
+        _ => return None,
+    };
+    Some(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_read_and_the_host_is_none() {
+        let json = serde_json::json!({"container": {
+            "id": "0123456789ab", "full_id": "0123456789abcdef", "name": "web", "type": 7,
+            "image": "nginx:1", "privileged": true, "created_time": 5,
+            "labels": {"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n",
+                       "io.kubernetes.pod.uid": "u"}}});
+        let found = container(&json).unwrap();
+        assert_eq!((found.id.as_str(), found.runtime.as_deref()), ("0123456789ab", Some("containerd")));
+        assert_eq!((found.privileged, found.start_ns), (Some(true), Some(5_000_000_000)));
+        assert_eq!(found.pod.unwrap().1, "n");
+        assert_eq!(container(&serde_json::json!({"container": {"id": "host"}})), None);
+        assert_eq!(container(&serde_json::json!([1])), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! Shows the events of a capture to a judge as a live engine would.
+
+mod apply;
+mod decode;
+mod dialect;
+mod meta;
+mod world;
+
+use std::io::Read;
+
+use bumpalo::Bump;
+use event::{
+    Descriptor, DescriptorKind, DescriptorSource, Event, Judge, Known, Live, Name, Outcome, Param,
+    Stage, Tid,
+};
+
+use crate::Error;
+use crate::read::{Params, Reader, Record};
+use crate::state::State;
+use crate::state::process::Enter;
+
+use apply::{Afterwards, Happening};
+use dialect::{Action, Dialect, Exit, Row};
+use world::Recorded;
+
+pub use crate::state::Lost;
+
+/// What was read and what became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events in the capture.
+    pub events: u64,
+    /// Events that the judge was shown.
+    pub judged: u64,
+    /// Rules that stayed undecided, because the capture does not tell what they ask for.
+    pub undecided: u64,
+    /// Events of types that are newer than this program.
+    pub unknown_types: u64,
+}
+
+/// Replays captures, one after the other.
+pub struct Replay<'j, J: Judge> {
+    judge: &'j J,
+    scratch: J::Scratch,
+    dialect: Dialect,
+    state: State,
+    arena: Bump,
+    counts: Counts,
+    utc_offset: i32,
+    /// What the last event removes.
+    afterwards: Afterwards,
+}
+
+impl<'j, J: Judge> Replay<'j, J> {
+    /// `utc_offset`: seconds that printed times are east of Greenwich.
+    pub fn new(judge: &'j J, utc_offset: i32) -> Self {
+        Self {
+            scratch: judge.scratch(),
+            dialect: Dialect::new(|kind| judge.concerns(kind)),
+            judge,
+            state: State::default(),
+            arena: Bump::new(),
+            counts: Counts::default(),
+            utc_offset,
+            afterwards: Afterwards::Nothing,
+        }
+    }
+
+    /// What was read so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What could not be kept.
+    pub fn lost(&self) -> Lost {
+        self.state.lost
+    }
+
+    /// Working memory of the judge.
+    pub fn scratch(&self) -> &J::Scratch {
+        &self.scratch
+    }
+
+    /// Replays up to `limit` further events. `false`: the capture has no more.
+    ///
+    /// # Errors
+    ///
+    /// If the capture cannot be read further. What came before stands.
+    pub fn step<R: Read>(&mut self, reader: &mut Reader<R>, limit: u64) -> Result<bool, Error> {
+        for _ in 0..limit {
+            let Some(record) = reader.next(&mut self.state)? else {
+                return Ok(false);
+            };
+            self.state.finish_lists();
+            self.counts.events += 1;
+            self.event(&record)?;
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn event(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        match self.dialect.row(record.code) {
+            Row::Skip => {
+                self.counts.unknown_types += u64::from(record.ty.is_none());
+                Ok(())
+            }
+            Row::Enter => self.enter(record),
+            Row::Exit(_) | Row::Generic => self.exit(record),
+            Row::Meta(meta) => {
+                let meta = *meta;
+                self.settle();
+                self.meta(record, meta)
+            }
+        }
+    }
+
+    /// Carries out what the last event left.
+    #[inline]
+    fn settle(&mut self) {
+        match std::mem::replace(&mut self.afterwards, Afterwards::Nothing) {
+            Afterwards::Nothing => {}
+            Afterwards::Close { process, number } => self.state.close(process, number),
+            Afterwards::Forget { tid } => self.state.remove(tid),
+        }
+    }
+
+    /// Keeps the beginning of a call until its end.
+    fn enter(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        self.settle();
+        let params = record.params()?;
+        if let Some(slot) = self.state.find(record.tid) {
+            let enter = &mut self.state.thread_mut(slot).enter;
+            let (data, ends) = params.parts();
+            enter.code = Some(record.code);
+            enter.data.clear();
+            enter.data.extend_from_slice(data);
+            enter.ends.clear();
+            enter.ends.extend_from_slice(ends);
+        }
+        Ok(())
+    }
+
+    fn exit(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        self.settle();
+        let raw = record.params()?;
+        let Self {
+            dialect,
+            state,
+            judge,
+            scratch,
+            arena,
+            counts,
+            ..
+        } = self;
+        let exit = match dialect.row(record.code) {
+            Row::Exit(exit) => &**exit,
+            _ => match raw.get(0).and_then(crate::bytes::unsigned) {
+                Some(call) => match dialect.generic(call) {
+                    Some(exit) => exit,
+                    None => return Ok(()),
+                },
+                None => return Ok(()),
+            },
+        };
+        let is_shown = exit.is_wanted && !record.is_state_only();
+        if !is_shown && exit.action == Action::None {
+            return Ok(());
+        }
+        let Some(mut slot) = state.find_or_add(record.tid) else {
+            return Ok(());
+        };
+        let kept = std::mem::take(&mut state.thread_mut(slot).enter);
+        let enter = if kept.code == record.code.checked_sub(1) {
+            Params::from_parts(&kept.data, &kept.ends)
+        } else {
+            Params::NONE
+        };
+        arena.reset();
+        let arena = &*arena;
+        let slots = exit.slots.iter();
+        let params = &*arena.alloc_slice_fill_iter(slots.map(|slot| slot.param(&raw, &enter, arena)));
+        let result = exit.result.and_then(|at| apply::as_int(&params[at]));
+        let happening = Happening {
+            exit,
+            time_ns: record.time_ns,
+            tid: record.tid,
+            raw: &raw,
+            raw_enter: &enter,
+            params,
+            result,
+        };
+        self.afterwards = happening.apply(state, slot);
+        if is_shown {
+            if exit.action == Action::Clone {
+                // The thread may be another one now.
+                match state.find(record.tid) {
+                    Some(found) => slot = found,
+                    None => return Ok(()),
+                }
+            }
+            let number = counts.events;
+            counts.judged += 1;
+            let look = Look {
+                exit,
+                record,
+                params,
+                result,
+                arena,
+                utc_offset: self.utc_offset,
+            };
+            counts.undecided += u64::from(look.show(state, slot, number, *judge, scratch));
+        }
+        if let Some(slot) = state.find(record.tid) {
+            // Its memory serves the thread's next call.
+            state.thread_mut(slot).enter = Enter { code: None, ..kept };
+        }
+        Ok(())
+    }
+}
+
+/// What an event is seen with.
+struct Look<'e, 'b> {
+    exit: &'e Exit,
+    record: &'e Record<'b>,
+    params: &'b [Param<'b>],
+    result: Option<i64>,
+    arena: &'b Bump,
+    utc_offset: i32,
+}
+
+impl Look<'_, '_> {
+    fn show<J: Judge>(
+        &self,
+        state: &State,
+        slot: usize,
+        number: u64,
+        judge: &J,
+        scratch: &mut J::Scratch,
+    ) -> u32 {
+        let thread = state.thread(slot);
+        let caller = state.process(thread.process);
+        let world = Recorded {
+            state,
+            caller,
+            utc_offset: self.utc_offset,
+        };
+        let live = Live::default();
+        let outcome = match (self.exit.result, self.result) {
+            (_, Some(result)) => Outcome::Returned(result),
+            // Generic events do not tell it, and no event of theirs ever will.
+            (Some(at), None) if self.exit.slots[at].exit.is_some() => Outcome::Unlearnt,
+            _ => Outcome::None,
+        };
+        let event = Event {
+            number,
+            time_ns: self.record.time_ns,
+            kind: self.exit.kind,
+            stage: Stage::Exit,
+            cpu: Some(u32::from(self.record.cpu)),
+            tid: Tid(crate::state::process::number(thread.tid)),
+            process: &caller.process,
+            image: std::sync::Arc::clone(&caller.image),
+            params: self.params,
+            descriptor: self.descriptor(state, thread.process),
+            outcome,
+            world: &world,
+            live: &live,
+            arena: self.arena,
+        };
+        judge.conclude(scratch, &event)
+    }
+
+    /// What the event's descriptor is, by what was known of it and what the event itself tells.
+    fn descriptor<'s>(&'s self, state: &'s State, process: usize) -> Option<Descriptor<'s>> {
+        let spec = self.exit.kind.spec();
+        let made = self.result.map_or(-1, |result| result.max(-1));
+        let number = match spec.descriptor {
+            DescriptorSource::None => return None,
+            DescriptorSource::Opened { name, flags } => {
+                return Some(self.opened(name, flags, made));
+            }
+            DescriptorSource::Duplicated(_)
+            | DescriptorSource::Accepted(_)
+            | DescriptorSource::CreatedSocket
+            | DescriptorSource::Created(_) => made,
+            _ => {
+                let param = self.exit.number.and_then(|at| self.params.get(at));
+                param.and_then(apply::as_int)?
+            }
+        };
+        let renamed = matches!(self.exit.action, Action::Bind | Action::Connect | Action::Accept)
+            && self.result.is_some_and(|result| result >= 0);
+        let known = state.process(process).descriptors.get(number);
+        Some(known.map_or_else(
+            || unknown(number, spec.descriptor),
+            |open| open.show(number, renamed),
+        ))
+    }
+
+    fn opened(&self, name: u8, flags: u8, number: i64) -> Descriptor<'_> {
+        let base = self.exit.base.and_then(|at| self.params.get(at));
+        let base = base.and_then(apply::as_int).filter(|base| *base >= 0);
+        let name = match self.params.get(usize::from(name)) {
+            Some(Param::Text(raw)) => Name::Passed {
+                raw,
+                base: base.and_then(|base| i32::try_from(base).ok()),
+            },
+            _ => Name::None,
+        };
+        let flags = self.params.get(usize::from(flags)).and_then(apply::as_int);
+        let fact = |at: Option<usize>| match at.and_then(|at| self.params.get(at)) {
+            Some(Param::Uint(fact)) => Known::Yes(*fact),
+            _ => Known::Never,
+        };
+        let [device, inode] = self.exit.file;
+        Descriptor {
+            number: Known::Yes(number),
+            kind: Known::Yes(apply::opened_kind(flags.unwrap_or(0))),
+            name,
+            socket: None,
+            device: fact(device),
+            inode: fact(inode),
+        }
+    }
+}
+
+/// A descriptor of which nothing was told; a failed call tells what it would have made.
+fn unknown<'a>(number: i64, source: DescriptorSource) -> Descriptor<'a> {
+    let kind = match source {
+        DescriptorSource::Created(kind) => Known::Yes(kind),
+        DescriptorSource::CreatedSocket => Known::Yes(DescriptorKind::OtherSocket),
+        _ => Known::Never,
+    };
+    Descriptor {
+        number: Known::Yes(number),
+        kind,
+        name: Name::None,
+        socket: None,
+        device: Known::Never,
+        inode: Known::Never,
+    }
+}

@@ -1,0 +1,152 @@
+//! Answers about processes from the state that a capture's events left.
+
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::{
+    Comm, CommandLine, Container, DescriptorKind, ExecutableFile, Group, Image, Lookup, Pid,
+    Process, Stat, Status, Tid, User, World,
+};
+
+use crate::state::State;
+use crate::state::process::{Held, NO_ID};
+
+/// The state while one event is looked at.
+pub(crate) struct Recorded<'s> {
+    pub(crate) state: &'s State,
+    /// The process of the event.
+    pub(crate) caller: &'s Held,
+    pub(crate) utc_offset: i32,
+}
+
+fn found<T>(fact: Option<T>) -> Lookup<T> {
+    fact.map_or(Lookup::Missing, Lookup::Found)
+}
+
+impl Recorded<'_> {
+    #[inline]
+    fn held(&self, process: &Process) -> Option<&Held> {
+        if std::ptr::eq(Arc::as_ptr(&self.caller.process), process) {
+            return Some(self.caller);
+        }
+        self.state.held(process)
+    }
+
+    /// The process of a thread.
+    fn of_thread(&self, tid: Tid) -> Option<&Held> {
+        let thread = self.state.peek(i64::from(tid.0))?;
+        Some(self.state.process(thread.process))
+    }
+}
+
+impl World for Recorded<'_> {
+    fn comm(&self, process: &Process) -> Lookup<Comm> {
+        Lookup::Found(process.last_comm())
+    }
+
+    fn stat(&self, process: &Process) -> Lookup<Stat> {
+        found(self.held(process).and_then(|held| held.stat))
+    }
+
+    fn status(&self, process: &Process, _: Tid) -> Lookup<Status> {
+        found(self.held(process).and_then(|held| held.status))
+    }
+
+    fn command_line(&self, _: &Process, image: &Image) -> Lookup<CommandLine> {
+        found(image.command_line.get().cloned().flatten())
+    }
+
+    fn executable(&self, _: &Process, image: &Image) -> Lookup<Vec<u8>> {
+        found(image.executable.get().cloned().flatten())
+    }
+
+    fn executable_file(&self, _: &Process, image: &Image) -> Lookup<ExecutableFile> {
+        found(image.executable_file.get().copied().flatten())
+    }
+
+    fn environment(&self, _: &Process, image: &Image) -> Lookup<Vec<u8>> {
+        found(image.environment.get().cloned().flatten())
+    }
+
+    fn login_uid(&self, process: &Process) -> Lookup<u32> {
+        let held = self.held(process);
+        found(held.and_then(|held| held.login_uid).filter(|uid| *uid != NO_ID))
+    }
+
+    fn directory<'a>(
+        &self,
+        tid: Tid,
+        descriptor: Option<i32>,
+        arena: &'a Bump,
+    ) -> Lookup<&'a [u8]> {
+        let Some(held) = self.of_thread(tid) else {
+            return Lookup::Missing;
+        };
+        let path = match descriptor {
+            None => (!held.cwd.is_empty()).then_some(&*held.cwd),
+            Some(number) => held
+                .descriptors
+                .get(i64::from(number))
+                .map(|open| &*open.name)
+                .filter(|name| name.first() == Some(&b'/')),
+        };
+        found(path.map(|path| &*arena.alloc_slice_copy(path)))
+    }
+
+    fn container(&self, process: &Process) -> Arc<Container> {
+        let Some(held) = self.held(process) else {
+            return Arc::new(Container::unknown());
+        };
+        match self.state.container(&held.container.id) {
+            Some(told) => Arc::clone(told),
+            None => Arc::clone(&held.container),
+        }
+    }
+
+    fn user(&self, _: &Process, uid: u32) -> Lookup<Arc<User>> {
+        found(self.state.user(uid).cloned())
+    }
+
+    fn group(&self, _: &Process, gid: u32) -> Lookup<Arc<Group>> {
+        found(self.state.group(gid).cloned())
+    }
+
+    fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
+        let thread = self.state.peek(i64::from(pid.0));
+        let process = |thread: &crate::state::process::Thread| {
+            Arc::clone(&self.state.process(thread.process).process)
+        };
+        found(thread.map(process))
+    }
+
+    /// Names are not looked up: today's answer says nothing of the time of the capture.
+    fn addresses(&self, _: &str) -> Lookup<Arc<[IpAddr]>> {
+        Lookup::Missing
+    }
+
+    fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<DescriptorKind> {
+        let held = self.of_thread(tid);
+        let open = held.and_then(|held| held.descriptors.get(i64::from(number)));
+        found(open.and_then(|open| open.kind))
+    }
+
+    fn open_descriptors<'a>(&self, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
+        let numbers = self.of_thread(tid).map(|held| held.descriptors.numbers());
+        found(numbers.map(|numbers| &*arena.alloc_slice_copy(&numbers)))
+    }
+
+    fn descriptor_name<'a>(&self, tid: Tid, number: i32, arena: &'a Bump) -> Lookup<&'a [u8]> {
+        let held = self.of_thread(tid);
+        let open = held.and_then(|held| held.descriptors.get(i64::from(number)));
+        found(open.map(|open| &*arena.alloc_slice_copy(&open.name)))
+    }
+
+    fn utc_offset(&self) -> i32 {
+        self.utc_offset
+    }
+
+    fn host_name(&self) -> &str {
+        &self.state.machine.hostname
+    }
+}

@@ -1,0 +1,224 @@
+//! Open descriptors of a process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use event::{
+    Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport,
+};
+
+use crate::list::{DescriptorEntry, kind};
+
+/// What an open descriptor is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Open {
+    pub(crate) kind: Option<DescriptorKind>,
+    /// Path of a file or unix socket.
+    pub(crate) name: Box<[u8]>,
+    pub(crate) device: Option<u64>,
+    pub(crate) inode: Option<u64>,
+    pub(crate) socket: Option<Ends>,
+}
+
+/// What is known of a socket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ends {
+    pub(crate) transport: Transport,
+    pub(crate) local: Option<Endpoint>,
+    pub(crate) remote: Option<Endpoint>,
+    pub(crate) role: Role,
+    pub(crate) connected: bool,
+}
+
+impl Ends {
+    pub(crate) const NONE: Self = Self {
+        transport: Transport::Unknown,
+        local: None,
+        remote: None,
+        role: Role::Unknown,
+        connected: false,
+    };
+}
+
+impl Open {
+    pub(crate) fn new(kind: DescriptorKind, name: &[u8]) -> Self {
+        Self {
+            kind: Some(kind),
+            name: name.into(),
+            device: None,
+            inode: None,
+            socket: None,
+        }
+    }
+
+    /// From the list before the events.
+    pub(crate) fn of_entry(entry: &DescriptorEntry<'_>, inode: u64) -> Self {
+        let mut open = match *entry {
+            DescriptorEntry::File { name, device } => Self {
+                device: device.map(u64::from),
+                ..Self::new(DescriptorKind::File, name)
+            },
+            DescriptorEntry::Unix { path } => Self {
+                socket: Some(Ends::NONE),
+                ..Self::new(DescriptorKind::Unix, path)
+            },
+            DescriptorEntry::Connection {
+                source,
+                destination,
+                transport,
+            } => Self {
+                socket: Some(Ends {
+                    transport,
+                    local: Some(source),
+                    remote: Some(destination),
+                    role: Role::Unknown,
+                    connected: true,
+                }),
+                ..Self::new(kind_of(source), b"")
+            },
+            DescriptorEntry::Server { local, transport } => Self {
+                socket: Some(Ends {
+                    transport,
+                    local: Some(local),
+                    role: Role::Server,
+                    ..Ends::NONE
+                }),
+                ..Self::new(kind_of(local), b"")
+            },
+            DescriptorEntry::Named { ty, name } => Self {
+                kind: kind_of_number(ty),
+                ..Self::new(DescriptorKind::Other, name)
+            },
+        };
+        open.inode = (inode != 0).then_some(inode);
+        open
+    }
+
+    /// As an event shows it.
+    pub(crate) fn show<'a>(&'a self, number: i64, renamed: bool) -> Descriptor<'a> {
+        let known = |fact: Option<Endpoint>| fact.map_or(Known::Never, Known::Yes);
+        let socket = self.socket.map(|ends| Socket {
+            transport: Known::Yes(ends.transport),
+            local: known(ends.local),
+            remote: known(ends.remote),
+            role: ends.role,
+            unix_path: (!self.name.is_empty()).then_some(&*self.name),
+            connected: Known::Yes(ends.connected),
+            name_changed: Known::Yes(renamed),
+        });
+        let name = match self.kind {
+            Some(DescriptorKind::Unix) => Name::None,
+            // What is no file has a name of the kernel's making, or none.
+            _ => Name::Resolved(&self.name),
+        };
+        Descriptor {
+            number: Known::Yes(number),
+            kind: self.kind.map_or(Known::Never, Known::Yes),
+            name,
+            socket,
+            device: self.device.map_or(Known::Never, Known::Yes),
+            inode: self.inode.map_or(Known::Never, Known::Yes),
+        }
+    }
+
+    /// Bytes that it takes.
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.name.len()
+    }
+}
+
+pub(crate) fn kind_of(end: Endpoint) -> DescriptorKind {
+    if end.ip.is_ipv4() {
+        DescriptorKind::Ipv4
+    } else {
+        DescriptorKind::Ipv6
+    }
+}
+
+fn kind_of_number(number: u8) -> Option<DescriptorKind> {
+    Some(match number {
+        kind::FILE | kind::FILE_V2 => DescriptorKind::File,
+        kind::DIRECTORY => DescriptorKind::Directory,
+        kind::FIFO => DescriptorKind::Pipe,
+        kind::EVENT => DescriptorKind::Event,
+        kind::SIGNAL => DescriptorKind::Signal,
+        kind::EVENT_POLL => DescriptorKind::EventPoll,
+        kind::INOTIFY => DescriptorKind::Inotify,
+        kind::TIMER => DescriptorKind::Timer,
+        kind::NETLINK => DescriptorKind::Netlink,
+        kind::BPF => DescriptorKind::Bpf,
+        kind::USERFAULT => DescriptorKind::Userfault,
+        kind::IO_URING => DescriptorKind::IoUring,
+        kind::MEMFD => DescriptorKind::Memfd,
+        kind::PIDFD => DescriptorKind::Pidfd,
+        _ => return None,
+    })
+}
+
+/// The descriptors of one process, by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Descriptors {
+    small: Vec<Option<Arc<Open>>>,
+    large: HashMap<i64, Arc<Open>>,
+    weight: usize,
+}
+
+/// Numbers below this are looked up by position.
+const SMALL: usize = 1024;
+/// As many as Falco keeps for one process.
+const LIMIT: usize = 4096;
+
+impl Descriptors {
+    pub(crate) fn get(&self, number: i64) -> Option<&Arc<Open>> {
+        match usize::try_from(number) {
+            Ok(at) if at < SMALL => self.small.get(at)?.as_ref(),
+            Ok(_) => self.large.get(&number),
+            Err(_) => None,
+        }
+    }
+
+    /// Replaces what was there. `false`: there are too many.
+    pub(crate) fn insert(&mut self, number: i64, open: Arc<Open>) -> bool {
+        let Ok(at) = usize::try_from(number) else {
+            return true;
+        };
+        self.weight += open.weight();
+        let before = if at < SMALL {
+            if self.small.len() <= at {
+                self.small.resize(at + 1, None);
+            }
+            self.small[at].replace(open)
+        } else if self.large.len() < LIMIT {
+            self.large.insert(number, open)
+        } else {
+            self.weight -= open.weight();
+            return false;
+        };
+        self.weight -= before.map_or(0, |open| open.weight());
+        true
+    }
+
+    pub(crate) fn remove(&mut self, number: i64) {
+        let removed = match usize::try_from(number) {
+            Ok(at) if at < SMALL => self.small.get_mut(at).and_then(Option::take),
+            _ => self.large.remove(&number),
+        };
+        self.weight -= removed.map_or(0, |open| open.weight());
+    }
+
+    /// Numbers, ascending.
+    pub(crate) fn numbers(&self) -> Vec<i32> {
+        let small = self.small.iter().enumerate();
+        let small = small.filter(|(_, open)| open.is_some());
+        let small = small.filter_map(|(at, _)| i32::try_from(at).ok());
+        let large = self.large.keys();
+        let mut large: Vec<i32> = large.filter_map(|n| i32::try_from(*n).ok()).collect();
+        large.sort_unstable();
+        small.chain(large).collect()
+    }
+
+    /// Bytes that all take, as if none was shared with another process.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight + self.small.len() * size_of::<usize>()
+    }
+}

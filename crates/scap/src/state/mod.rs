@@ -1,0 +1,382 @@
+//! Processes, descriptors, users and containers as far as the events up to now tell.
+
+pub(crate) mod descriptor;
+mod hash;
+pub(crate) mod process;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use event::{Container, DescriptorKind, Group, Role, User};
+
+use crate::list::{DescriptorEntry, Machine, ThreadEntry, UserEntry};
+use crate::read::Lists;
+
+use descriptor::{Descriptors, Open};
+use hash::IdMap;
+use process::{Held, Thread};
+
+/// Threads that are kept: as many as Falco keeps.
+const MAX_THREADS: usize = 131_072;
+/// Bytes of names, arguments and tables that are kept. A real machine with thousands of processes
+/// needs a tenth of it.
+const MAX_WEIGHT: usize = 256 << 20;
+/// Users, groups and containers that are kept, each.
+const MAX_NAMES: usize = 65_536;
+
+/// What could not be kept, or was missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Threads, descriptors or names that came when there was no room left.
+    pub unkept: u64,
+    /// Events of threads of which the capture had not told.
+    pub strangers: u64,
+}
+
+/// Position of a process in the table.
+pub(crate) type ProcessId = usize;
+
+/// Everything that events refer to.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) machine: Machine,
+    pub(crate) lost: Lost,
+    threads: IdMap<usize>,
+    thread_slots: Vec<Thread>,
+    free_threads: Vec<usize>,
+    processes: Vec<Held>,
+    free_processes: Vec<ProcessId>,
+    /// The thread that was looked up last: most events are of the same one as the event before.
+    last: Option<(i64, usize)>,
+    users: HashMap<u32, Arc<User>>,
+    groups: HashMap<u32, Arc<Group>>,
+    containers: HashMap<String, Arc<Container>>,
+    weight: usize,
+    listed: bool,
+}
+
+impl State {
+    /// The thread of this id.
+    #[inline]
+    pub(crate) fn find(&mut self, tid: i64) -> Option<usize> {
+        if let Some((last, slot)) = self.last
+            && last == tid
+        {
+            return Some(slot);
+        }
+        let slot = self.threads.get(&tid).copied()?;
+        self.last = Some((tid, slot));
+        Some(slot)
+    }
+
+    /// The same, for lookups that are none of an event's own thread.
+    pub(crate) fn peek(&self, tid: i64) -> Option<&Thread> {
+        self.threads
+            .get(&tid)
+            .map(|slot| &self.thread_slots[*slot])
+    }
+
+    #[inline]
+    pub(crate) fn thread(&self, slot: usize) -> &Thread {
+        &self.thread_slots[slot]
+    }
+
+    #[inline]
+    pub(crate) fn thread_mut(&mut self, slot: usize) -> &mut Thread {
+        &mut self.thread_slots[slot]
+    }
+
+    #[inline]
+    pub(crate) fn process(&self, id: ProcessId) -> &Held {
+        &self.processes[id]
+    }
+
+    #[inline]
+    pub(crate) fn process_mut(&mut self, id: ProcessId) -> &mut Held {
+        &mut self.processes[id]
+    }
+
+    /// The process that an [`event::Process`] stands for, while it is in the table.
+    pub(crate) fn held(&self, process: &event::Process) -> Option<&Held> {
+        let thread = self.peek(i64::from(process.pid.0))?;
+        let held = self.process(thread.process);
+        std::ptr::eq(Arc::as_ptr(&held.process), process).then_some(held)
+    }
+
+    /// Whether there is room for a thread, and for a process with so many bytes.
+    fn has_room(&mut self, weight: usize) -> bool {
+        let fits = self.threads.len() < MAX_THREADS && self.weight + weight <= MAX_WEIGHT;
+        self.lost.unkept += u64::from(!fits);
+        fits
+    }
+
+    /// Adds a thread to a process.
+    pub(crate) fn add_thread(&mut self, tid: i64, process: ProcessId) -> Option<usize> {
+        if !self.has_room(0) {
+            return None;
+        }
+        let thread = Thread::new(tid, process);
+        let slot = match self.free_threads.pop() {
+            Some(slot) => {
+                self.thread_slots[slot] = thread;
+                slot
+            }
+            None => {
+                self.thread_slots.push(thread);
+                self.thread_slots.len() - 1
+            }
+        };
+        self.processes[process].threads += 1;
+        if let Some(before) = self.threads.insert(tid, slot) {
+            self.release(before);
+        }
+        self.last = None;
+        Some(slot)
+    }
+
+    /// Adds a process with its first thread.
+    pub(crate) fn add_process(&mut self, tid: i64, held: Held) -> Option<usize> {
+        let weight = held.weight();
+        if !self.has_room(weight) {
+            return None;
+        }
+        self.weight += weight;
+        let id = match self.free_processes.pop() {
+            Some(id) => {
+                self.processes[id] = held;
+                id
+            }
+            None => {
+                self.processes.push(held);
+                self.processes.len() - 1
+            }
+        };
+        self.add_thread(tid, id)
+    }
+
+    /// Changes what a process holds and accounts for it. Changes that need room which is not there
+    /// are undone by `change` itself: it is told how many bytes are left.
+    pub(crate) fn change(&mut self, id: ProcessId, change: impl FnOnce(&mut Held)) {
+        let held = &mut self.processes[id];
+        let before = held.weight();
+        change(held);
+        self.weight = (self.weight + held.weight()).saturating_sub(before);
+        if self.weight > MAX_WEIGHT {
+            let held = &mut self.processes[id];
+            let heavy = held.weight();
+            held.descriptors = Arc::default();
+            self.weight = (self.weight + held.weight()).saturating_sub(heavy);
+            self.lost.unkept += 1;
+        }
+    }
+
+    /// Removes a thread, and its process with the last one.
+    pub(crate) fn remove(&mut self, tid: i64) {
+        if let Some(slot) = self.threads.remove(&tid) {
+            self.last = None;
+            self.release(slot);
+        }
+    }
+
+    fn release(&mut self, slot: usize) {
+        let id = self.thread_slots[slot].process;
+        self.thread_slots[slot] = Thread::new(-1, id);
+        self.free_threads.push(slot);
+        let held = &mut self.processes[id];
+        held.threads -= 1;
+        if held.threads == 0 {
+            held.process.set_exited();
+            self.weight = self.weight.saturating_sub(held.weight());
+            *held = Held::nobody();
+            self.free_processes.push(id);
+        }
+    }
+
+    /// The thread of an event; one that nobody told of is taken for a process of its own.
+    pub(crate) fn find_or_add(&mut self, tid: i64) -> Option<usize> {
+        if let Some(slot) = self.find(tid) {
+            return Some(slot);
+        }
+        self.lost.strangers += 1;
+        self.add_process(tid, Held::stranger(tid))
+    }
+
+    pub(crate) fn open(&mut self, id: ProcessId, number: i64, open: Open) {
+        self.open_shared(id, number, Arc::new(open));
+    }
+
+    pub(crate) fn open_shared(&mut self, id: ProcessId, number: i64, open: Arc<Open>) {
+        let mut fits = true;
+        self.change(id, |held| {
+            fits = Arc::make_mut(&mut held.descriptors).insert(number, open);
+        });
+        self.lost.unkept += u64::from(!fits);
+    }
+
+    pub(crate) fn close(&mut self, id: ProcessId, number: i64) {
+        if self.processes[id].descriptors.get(number).is_some() {
+            self.change(id, |held| {
+                Arc::make_mut(&mut held.descriptors).remove(number);
+            });
+        }
+    }
+
+    pub(crate) fn user(&self, uid: u32) -> Option<&Arc<User>> {
+        self.users.get(&uid)
+    }
+
+    pub(crate) fn group(&self, gid: u32) -> Option<&Arc<Group>> {
+        self.groups.get(&gid)
+    }
+
+    pub(crate) fn add_user(&mut self, uid: u32, name: &[u8], home: &[u8], shell: &[u8]) {
+        if self.users.len() >= MAX_NAMES {
+            self.lost.unkept += 1;
+            return;
+        }
+        let user = User {
+            name: text(name),
+            home: text(home),
+            shell: text(shell),
+        };
+        self.users.insert(uid, Arc::new(user));
+    }
+
+    pub(crate) fn add_group(&mut self, gid: u32, name: &[u8]) {
+        if self.groups.len() >= MAX_NAMES {
+            self.lost.unkept += 1;
+            return;
+        }
+        let name = text(name);
+        self.groups.insert(gid, Arc::new(Group { name }));
+    }
+
+    /// What was told of the container with this id.
+    pub(crate) fn container(&self, id: &str) -> Option<&Arc<Container>> {
+        self.containers.get(id)
+    }
+
+    pub(crate) fn add_container(&mut self, container: Container) {
+        if self.containers.len() >= MAX_NAMES {
+            self.lost.unkept += 1;
+            return;
+        }
+        self.containers
+            .insert(container.id.clone(), Arc::new(container));
+    }
+
+    /// Ends the lists: parents and the roles of sockets follow from all of them together.
+    pub(crate) fn finish_lists(&mut self) {
+        if !std::mem::take(&mut self.listed) {
+            return;
+        }
+        for id in 0..self.processes.len() {
+            let parent = self.processes[id].parent;
+            let parent = self.peek(parent).map(|thread| thread.process);
+            let parent = parent.filter(|parent| *parent != id);
+            if let Some(parent) = parent {
+                let parent = Arc::clone(&self.processes[parent].process);
+                let held = &mut self.processes[id];
+                if let Some(depth) = depth_below(&held.process, &parent) {
+                    held.process.set_parent(Some(parent));
+                    held.depth = depth;
+                }
+            }
+            self.change(id, |held| give_roles(&mut held.descriptors));
+        }
+    }
+}
+
+/// How many ancestors a process would have. `None`: too many, or it would be its own, as in a
+/// hostile list.
+fn depth_below(process: &Arc<event::Process>, parent: &Arc<event::Process>) -> Option<usize> {
+    let mut next = Some(Arc::clone(parent));
+    for depth in 0..process::MAX_DEPTH {
+        let Some(ancestor) = next else {
+            return Some(depth);
+        };
+        if Arc::ptr_eq(&ancestor, process) {
+            return None;
+        }
+        next = ancestor.parent();
+    }
+    None
+}
+
+/// A connection whose own port the process also listens at was accepted; others were made.
+fn give_roles(descriptors: &mut Arc<Descriptors>) {
+    let of = |number: &i32| descriptors.get(i64::from(*number));
+    let numbers = descriptors.numbers();
+    let ends = |number: &i32| of(number).and_then(|open| open.socket);
+    let ports: Vec<u16> = numbers
+        .iter()
+        .filter_map(ends)
+        .filter(|ends| ends.remote.is_none() && ends.role == Role::Server)
+        .filter_map(|ends| Some(ends.local?.port))
+        .collect();
+    let unclear: Vec<(i32, Role)> = numbers
+        .iter()
+        .filter_map(|number| Some((*number, ends(number)?)))
+        .filter(|(_, ends)| ends.role == Role::Unknown && ends.remote.is_some())
+        .map(|(number, ends)| {
+            let is_server = ends.local.is_some_and(|local| ports.contains(&local.port));
+            (number, if is_server { Role::Server } else { Role::Client })
+        })
+        .collect();
+    for (number, role) in unclear {
+        let number = i64::from(number);
+        let Some(open) = descriptors.get(number) else {
+            continue;
+        };
+        let mut open = Open::clone(open);
+        if let Some(ends) = &mut open.socket {
+            ends.role = role;
+        }
+        Arc::make_mut(descriptors).insert(number, Arc::new(open));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Lists for State {
+    fn machine(&mut self, machine: Machine) {
+        self.machine = machine;
+    }
+
+    fn thread(&mut self, entry: &ThreadEntry<'_>) {
+        self.listed = true;
+        if entry.tid == entry.pid || self.peek(entry.pid).is_none() {
+            self.add_process(entry.tid, Held::of_entry(entry));
+            return;
+        }
+        let process = self.peek(entry.pid).map(|thread| thread.process);
+        if let Some(process) = process {
+            self.add_thread(entry.tid, process);
+        }
+    }
+
+    fn descriptor(&mut self, tid: i64, number: i64, inode: u64, entry: &DescriptorEntry<'_>) {
+        if let Some(process) = self.peek(tid).map(|thread| thread.process) {
+            let mut open = Open::of_entry(entry, inode);
+            if open.kind == Some(DescriptorKind::File) && open.name.ends_with(b"/") {
+                open.kind = Some(DescriptorKind::Directory);
+            }
+            self.open(process, number, open);
+        }
+    }
+
+    fn user(&mut self, entry: &UserEntry<'_>) {
+        match *entry {
+            UserEntry::User {
+                uid,
+                name,
+                home,
+                shell,
+                ..
+            } => self.add_user(uid, name, home, shell),
+            UserEntry::Group { gid, name } => self.add_group(gid, name),
+        }
+    }
+}

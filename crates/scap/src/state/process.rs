@@ -1,0 +1,340 @@
+//! One process and its threads.
+
+use std::sync::{Arc, OnceLock};
+
+use event::{
+    Comm, CommandLine, Container, Containment, Credentials, ExecutableFile, ExecutableFlags,
+    Image, Pid, Process, StartTime, Stat, Status,
+};
+
+use super::descriptor::Descriptors;
+use crate::list::ThreadEntry;
+
+/// One thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) tid: i64,
+    pub(crate) process: usize,
+    /// The call that it has begun and not ended.
+    pub(crate) enter: Enter,
+}
+
+/// A call's beginning, kept until its end. Keeps its memory from one call to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Enter {
+    /// Number of the event type; `None` if there is nothing.
+    pub(crate) code: Option<u16>,
+    pub(crate) ends: Vec<u32>,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Thread {
+    pub(crate) fn new(tid: i64, process: usize) -> Self {
+        Self {
+            tid,
+            process,
+            enter: Enter::default(),
+        }
+    }
+}
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) process: Arc<Process>,
+    pub(crate) image: Arc<Image>,
+    /// Parent's pid.
+    pub(crate) parent: i64,
+    pub(crate) stat: Option<Stat>,
+    pub(crate) status: Option<Status>,
+    pub(crate) login_uid: Option<u32>,
+    pub(crate) cwd: Box<[u8]>,
+    pub(crate) container: Arc<Container>,
+    pub(crate) descriptors: Arc<Descriptors>,
+    pub(crate) threads: usize,
+    /// Whether nothing is known of it but its id.
+    pub(crate) is_stranger: bool,
+    /// At most so many ancestors are kept alive by it.
+    pub(crate) depth: usize,
+    text_weight: usize,
+}
+
+/// Ancestors that a process can keep: twice as many as rules can ask for.
+pub(crate) const MAX_DEPTH: usize = 256;
+
+/// Cuts the line of ancestors after so many.
+fn forget_ancestors(process: &Arc<Process>, kept: usize) {
+    let mut last = Arc::clone(process);
+    for _ in 0..kept {
+        match last.parent() {
+            Some(parent) => last = parent,
+            None => return,
+        }
+    }
+    last.set_parent(None);
+}
+
+/// What captures write for an id that is not set.
+pub(crate) const NO_ID: u32 = u32::MAX;
+
+impl Held {
+    /// A process that is not there.
+    pub(crate) fn nobody() -> Self {
+        Self::stranger(-1)
+    }
+
+    /// A process of which nothing is known but its id.
+    pub(crate) fn stranger(pid: i64) -> Self {
+        let image = Arc::new(Image {
+            command_line: OnceLock::from(None),
+            executable: OnceLock::from(None),
+            executable_file: OnceLock::from(None),
+            environment: OnceLock::from(None),
+            exec_time_ns: 0,
+        });
+        let comm = Comm::new(b"<NA>");
+        Self {
+            process: Arc::new(process(pid, 0, None, &image, comm)),
+            image,
+            parent: -1,
+            stat: None,
+            status: None,
+            login_uid: None,
+            cwd: Box::default(),
+            container: Arc::new(Container::host()),
+            descriptors: Arc::default(),
+            threads: 0,
+            is_stranger: true,
+            depth: 0,
+            text_weight: 0,
+        }
+    }
+
+    /// From the list before the events.
+    pub(crate) fn of_entry(entry: &ThreadEntry<'_>) -> Self {
+        let facts = Facts {
+            pid: entry.pid,
+            parent: entry.ptid,
+            comm: entry.comm,
+            exe: entry.exe,
+            exe_path: Some(entry.exepath),
+            args: entry.args,
+            env: Some(entry.env),
+            cwd: entry.cwd,
+            cgroups: entry.cgroups,
+            file: Some(ExecutableFile {
+                flags: ExecutableFlags {
+                    writable: entry.exe_writable,
+                    upper_layer: Some(entry.exe_upper_layer),
+                    lower_layer: Some(entry.exe_lower_layer),
+                    from_memfd: entry.exe_from_memfd,
+                },
+                inode: entry.exe_file.map_or(0, |[inode, ..]| inode),
+                ctime_ns: entry.exe_file.map_or(0, |[_, ctime, _]| ctime),
+                mtime_ns: entry.exe_file.map_or(0, |[.., mtime]| mtime),
+            }),
+        };
+        let mut held = facts.held(0, 0);
+        let [inheritable, permitted, effective] = entry.capabilities.unwrap_or_default();
+        let id = |id: Option<i64>| number(id.unwrap_or(-1));
+        held.stat = Some(Stat {
+            ppid: Pid(number(entry.ptid)),
+            pgid: id(entry.pgid.filter(|pgid| *pgid >= 0).or(entry.vpgid)),
+            sid: id(entry.sid),
+            tty: entry.tty,
+            tpgid: -1,
+            threads: 1,
+            vm_size_kib: u64::from(entry.vm_size_kib),
+            vm_rss_kib: u64::from(entry.vm_rss_kib),
+        });
+        held.status = Some(Status {
+            credentials: Credentials {
+                uid: entry.uid,
+                gid: entry.gid,
+            },
+            real_uid: entry.uid,
+            cap_inheritable: inheritable,
+            cap_permitted: permitted,
+            cap_effective: effective,
+            cap_bounding: 0,
+            vpid: id(entry.vpid.or(Some(entry.pid))),
+            vtid: id(entry.vtid.or(Some(entry.tid))),
+            vpgid: id(entry.vpgid),
+            vsid: id(entry.sid),
+        });
+        held.login_uid = entry.login_uid;
+        held
+    }
+
+    /// A process that this one makes: everything is shared until one of both changes it.
+    pub(crate) fn child(&self, pid: i64, start_ns: u64) -> Self {
+        let parent = (!self.is_stranger).then(|| Arc::clone(&self.process));
+        let depth = if self.depth + 1 < MAX_DEPTH {
+            self.depth + 1
+        } else {
+            forget_ancestors(&self.process, MAX_DEPTH / 2);
+            MAX_DEPTH / 2 + 1
+        };
+        let comm = self.process.last_comm();
+        let process = process(pid, start_ns, parent, &self.image, comm);
+        Self {
+            process: Arc::new(process),
+            image: Arc::clone(&self.image),
+            parent: i64::from(self.process.pid.0),
+            stat: self.stat.map(|stat| Stat {
+                ppid: self.process.pid,
+                threads: 1,
+                ..stat
+            }),
+            status: self.status,
+            login_uid: self.login_uid,
+            cwd: self.cwd.clone(),
+            container: Arc::clone(&self.container),
+            descriptors: Arc::clone(&self.descriptors),
+            threads: 0,
+            is_stranger: self.is_stranger,
+            depth,
+            text_weight: self.text_weight,
+        }
+    }
+
+    /// A new program. Without an environment in the event the old one stands for it.
+    pub(crate) fn exec(&mut self, facts: &Facts<'_>, time_ns: u64) {
+        let image = Arc::new(facts.image(time_ns));
+        self.text_weight = facts.weight();
+        self.process
+            .exec(Arc::clone(&image), Comm::new(facts.comm));
+        self.image = image;
+        if !facts.cwd.is_empty() {
+            self.cwd = directory(facts.cwd);
+        }
+        if !facts.cgroups.is_empty() {
+            self.container = Arc::new(container(facts.cgroups));
+        }
+        self.is_stranger = false;
+    }
+
+    /// Bytes that it takes, about.
+    pub(crate) fn weight(&self) -> usize {
+        size_of::<Self>()
+            + size_of::<Process>()
+            + size_of::<Image>()
+            + self.cwd.len()
+            + self.text_weight
+            + self.descriptors.weight()
+    }
+}
+
+/// What the list and the events that make processes and start programs tell alike.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'b> {
+    pub(crate) pid: i64,
+    pub(crate) parent: i64,
+    pub(crate) comm: &'b [u8],
+    pub(crate) exe: &'b [u8],
+    /// `None` if it is not told, which is not the same as empty.
+    pub(crate) exe_path: Option<&'b [u8]>,
+    pub(crate) args: &'b [u8],
+    pub(crate) env: Option<&'b [u8]>,
+    pub(crate) cwd: &'b [u8],
+    pub(crate) cgroups: &'b [u8],
+    pub(crate) file: Option<ExecutableFile>,
+}
+
+impl Facts<'_> {
+    /// A process without credentials, session and parent.
+    pub(crate) fn held(&self, start_ns: u64, exec_ns: u64) -> Held {
+        let image = Arc::new(self.image(exec_ns));
+        let comm = Comm::new(self.comm);
+        let process = process(self.pid, start_ns, None, &image, comm);
+        Held {
+            process: Arc::new(process),
+            image,
+            parent: self.parent,
+            cwd: directory(self.cwd),
+            container: Arc::new(container(self.cgroups)),
+            is_stranger: false,
+            text_weight: self.weight(),
+            ..Held::nobody()
+        }
+    }
+
+    fn image(&self, exec_time_ns: u64) -> Image {
+        let line = CommandLine {
+            exe: self.exe.to_vec(),
+            args: arguments(self.args),
+            truncated: false,
+        };
+        let path = self.exe_path.filter(|path| !path.is_empty());
+        Image {
+            exec_time_ns,
+            command_line: OnceLock::from(Some(line)),
+            executable: OnceLock::from(path.map(<[u8]>::to_vec)),
+            executable_file: OnceLock::from(self.file),
+            environment: OnceLock::from(Some(self.env.unwrap_or_default().to_vec())),
+        }
+    }
+
+    fn weight(&self) -> usize {
+        let path = self.exe_path.unwrap_or_default().len();
+        // Arguments take a vector each; empty ones do, too.
+        let vectors = self.args.iter().filter(|byte| **byte == 0).count();
+        let args = self.args.len() + vectors * size_of::<Vec<u8>>();
+        self.exe.len() + path + args + self.env.unwrap_or_default().len()
+    }
+}
+
+fn process(
+    pid: i64,
+    start_ns: u64,
+    parent: Option<Arc<Process>>,
+    image: &Arc<Image>,
+    comm: Comm,
+) -> Process {
+    let start = StartTime(start_ns);
+    Process::new(
+        Pid(number(pid)),
+        start,
+        start_ns,
+        parent,
+        Arc::clone(image),
+        comm,
+    )
+}
+
+/// Ids are 64 bits wide in captures and 31 in the kernel.
+pub(crate) fn number(id: i64) -> i32 {
+    i32::try_from(id).unwrap_or(-1)
+}
+
+/// Arguments that end with a NUL each.
+fn arguments(args: &[u8]) -> Vec<Vec<u8>> {
+    let args = args.strip_suffix(b"\0").unwrap_or(args);
+    if args.is_empty() {
+        return Vec::new();
+    }
+    args.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// A directory without a slash at its end, but for the root.
+pub(crate) fn directory(path: &[u8]) -> Box<[u8]> {
+    match path.strip_suffix(b"/") {
+        Some(path) if !path.is_empty() => path.into(),
+        _ => path.into(),
+    }
+}
+
+/// The container that control groups name: `controller=path`, each ended by a NUL. Captures hold
+/// what the recorder saw from the host, so a process without one runs on the host.
+pub(crate) fn container(cgroups: &[u8]) -> Container {
+    cgroups
+        .split(|byte| *byte == 0)
+        .filter_map(|group| {
+            let group = std::str::from_utf8(group).ok()?;
+            let (_, path) = group.split_once('=')?;
+            event::cgroup::identify(path)
+        })
+        .map(event::cgroup::Identity::into_container)
+        .find(|container| container.containment == Containment::Known)
+        .unwrap_or_else(Container::host)
+}
