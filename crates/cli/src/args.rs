@@ -41,6 +41,8 @@ pub(crate) enum Verb {
     Run(Run),
     /// Watch processes that run already, by Falco rules
     Watch(Watch),
+    /// Read captures of sysdig and Falco: alert on their events, or print them
+    Replay(Replay),
     /// Check, list and explain rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
@@ -257,6 +259,43 @@ pub(crate) struct Watch {
     pub(crate) seconds: Option<u64>,
     #[command(flatten)]
     pub(crate) detection: Detection,
+}
+
+/// `tollgate replay`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Without --fields and --filter the events are judged by rules, and alerts go where the \
+                        configuration says. With one of them events are printed, one a line; an event \
+                        stands for a call and its result."
+)]
+pub(crate) struct Replay {
+    /// Captures (scap, also compressed by gzip), read one after the other; - is the standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Configuration file, as Falco's falco.yaml
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration, as in outputs.rate=5; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Write alerts or events as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print events, with these fields, as in '%evt.num %proc.name %fd.name'
+    #[arg(short = 'p', long, value_name = "FORMAT", conflicts_with = "rules")]
+    pub(crate) fields: Option<String>,
+    /// Print the events for which this condition holds
+    #[arg(long, value_name = "CONDITION", conflicts_with = "rules")]
+    pub(crate) filter: Option<String>,
+    /// At the end print what was read, how fast, and what matched
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Print no warnings and no progress
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
 /// `tollgate rules`.

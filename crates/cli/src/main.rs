@@ -43,6 +43,7 @@ fn execute(verb: Verb) -> Outcome {
     match verb {
         Verb::Run(args) => command::run::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
+        Verb::Replay(args) => command::replay::execute(&args),
         Verb::Rules(verb) => command::rules::execute(verb),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),

@@ -482,6 +482,14 @@ impl Happening<'_, '_> {
             {
                 state.add_thread(own, process);
             }
+            // A process of which the capture did not tell before.
+            if let Some(thread) = state.peek(own)
+                && state.process(thread.process).is_nameless()
+            {
+                let process = thread.process;
+                let status = self.status(state.process(process).status);
+                state.process_mut(process).status = Some(status);
+            }
             return;
         }
         let known = state.peek(own).map(|thread| thread.process);
@@ -508,10 +516,16 @@ impl Happening<'_, '_> {
         let held = state.process(process);
         let (status, stat) = (self.status(held.status), self.stat(held.stat, held.parent));
         let login_uid = self.told_id("loginuid").or(held.login_uid);
+        let parent = self.told_int("ptid").and_then(|parent| state.peek(parent));
+        let parent = parent.filter(|thread| thread.process != process);
+        let parent = parent.map(|thread| Arc::clone(&state.process(thread.process).process));
         let held = state.process_mut(process);
         held.status = Some(status);
         held.stat = Some(stat);
         held.login_uid = login_uid;
+        if let Some(parent) = parent {
+            held.adopt(parent);
+        }
     }
 
     /// Takes over program, arguments and directory as the event tells them.

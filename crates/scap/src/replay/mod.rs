@@ -129,7 +129,7 @@ impl<'j, J: Judge> Replay<'j, J> {
     fn enter(&mut self, record: &Record<'_>) -> Result<(), Error> {
         self.settle();
         let params = record.params()?;
-        if let Some(slot) = self.state.find(record.tid) {
+        if let Some(slot) = self.state.find_or_add(record.tid) {
             let enter = &mut self.state.thread_mut(slot).enter;
             let (data, ends) = params.parts();
             enter.code = Some(record.code);

@@ -276,31 +276,11 @@ impl State {
             let parent = parent.filter(|parent| *parent != id);
             if let Some(parent) = parent {
                 let parent = Arc::clone(&self.processes[parent].process);
-                let held = &mut self.processes[id];
-                if let Some(depth) = depth_below(&held.process, &parent) {
-                    held.process.set_parent(Some(parent));
-                    held.depth = depth;
-                }
+                self.processes[id].adopt(parent);
             }
             self.change(id, |held| give_roles(&mut held.descriptors));
         }
     }
-}
-
-/// How many ancestors a process would have. `None`: too many, or it would be its own, as in a
-/// hostile list.
-fn depth_below(process: &Arc<event::Process>, parent: &Arc<event::Process>) -> Option<usize> {
-    let mut next = Some(Arc::clone(parent));
-    for depth in 0..process::MAX_DEPTH {
-        let Some(ancestor) = next else {
-            return Some(depth);
-        };
-        if Arc::ptr_eq(&ancestor, process) {
-            return None;
-        }
-        next = ancestor.parent();
-    }
-    None
 }
 
 /// A connection whose own port the process also listens at was accepted; others were made.

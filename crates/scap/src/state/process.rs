@@ -74,6 +74,22 @@ fn forget_ancestors(process: &Arc<Process>, kept: usize) {
     last.set_parent(None);
 }
 
+/// How many ancestors a process would have. `None`: too many, or it would be its own, as in a
+/// hostile list.
+fn depth_below(process: &Arc<Process>, parent: &Arc<Process>) -> Option<usize> {
+    let mut next = Some(Arc::clone(parent));
+    for depth in 0..MAX_DEPTH {
+        let Some(ancestor) = next else {
+            return Some(depth);
+        };
+        if Arc::ptr_eq(&ancestor, process) {
+            return None;
+        }
+        next = ancestor.parent();
+    }
+    None
+}
+
 /// What captures write for an id that is not set.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
@@ -212,6 +228,21 @@ impl Held {
             self.container = Arc::new(container(facts.cgroups));
         }
         self.is_stranger = false;
+    }
+
+    /// Whether it is not known whom it acts as.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.status.is_none_or(|status| status.credentials.uid == NO_ID)
+    }
+
+    /// Learns of its parent, if it had none.
+    pub(crate) fn adopt(&mut self, parent: Arc<Process>) {
+        if self.process.parent().is_none()
+            && let Some(depth) = depth_below(&self.process, &parent)
+        {
+            self.process.set_parent(Some(parent));
+            self.depth = depth;
+        }
     }
 
     /// Bytes that it takes, about.

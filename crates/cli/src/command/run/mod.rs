@@ -15,7 +15,7 @@ mod program;
 mod reload;
 mod reports;
 mod services;
-mod sink;
+pub(super) mod sink;
 
 use std::path::Path;
 use std::time::Duration;
@@ -212,7 +212,7 @@ fn verify_options(config: &Config) -> VerifyOptions {
     }
 }
 
-fn engine_options(config: &Config) -> EngineOptions {
+pub(super) fn engine_options(config: &Config) -> EngineOptions {
     EngineOptions {
         priority: config.priority,
         rule_matching: config.rule_matching,
@@ -222,7 +222,7 @@ fn engine_options(config: &Config) -> EngineOptions {
 }
 
 /// Warnings about rules in one line: who wants them all asks `rules check`.
-fn warn(loaded: &Loaded) {
+pub(super) fn warn(loaded: &Loaded) {
     let count = loaded
         .diagnostics
         .iter()
@@ -276,7 +276,7 @@ fn compile(
 }
 
 /// Opens the channels and readies the dispatcher, without its threads.
-fn outputs(config: &Config, quiet: bool) -> Result<Prepared, Failure> {
+pub(super) fn outputs(config: &Config, quiet: bool) -> Result<Prepared, Failure> {
     let channels = channels::open(config)?;
     Ok(Dispatcher::prepare(settings(config, quiet), channels))
 }

@@ -7,11 +7,11 @@ use rules::{Alert, AlertSink};
 
 /// Ties the engine, which is compiled before the fork, to the dispatcher, which exists after it.
 #[derive(Clone, Default)]
-pub(super) struct DeferredSink(Arc<OnceLock<Dispatcher>>);
+pub(in crate::command) struct DeferredSink(Arc<OnceLock<Dispatcher>>);
 
 impl DeferredSink {
     /// Names the dispatcher. Happens before the first event.
-    pub(super) fn connect(&self, dispatcher: Dispatcher) {
+    pub(in crate::command) fn connect(&self, dispatcher: Dispatcher) {
         // A second call would be a defect; the first dispatcher stays.
         let _ = self.0.set(dispatcher);
     }

@@ -1,0 +1,164 @@
+//! `tollgate replay`.
+
+mod alerts;
+mod events;
+mod progress;
+mod statistics;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Instant;
+
+use rules::Engine;
+use scap::read::Reader;
+
+use self::progress::{Counted, Progress};
+use self::statistics::Statistics;
+use crate::args::Replay;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::terminal;
+
+/// Events between two looks at the clock and at the channels.
+const BATCH: u64 = 1024;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Replay) -> Outcome {
+    if args.fields.is_some() || args.filter.is_some() {
+        events::print(args)
+    } else {
+        alerts::raise(args)
+    }
+}
+
+/// What comes of the events of the captures.
+struct Played {
+    statistics: Statistics,
+    /// What could not be read further; what came before it was judged.
+    broken: Option<Failure>,
+}
+
+/// Shows the events of all captures to the engine. `after_batch` stops it by returning `false`.
+fn play(
+    args: &Replay,
+    engine: &Engine,
+    mut after_batch: impl FnMut() -> Result<bool, Failure>,
+) -> Result<Played, Failure> {
+    let started = Instant::now();
+    let mut statistics = Statistics::default();
+    let mut broken = None;
+    for path in &args.files {
+        let mut replay = scap::replay::Replay::new(engine, 0);
+        let result = play_one(path, args.quiet, &mut replay, &mut after_batch);
+        statistics.add(&replay);
+        match result {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(Problem::Capture(failure)) => {
+                // Others may be whole.
+                if let Some(earlier) = broken.replace(failure) {
+                    complain(&earlier);
+                }
+            }
+            Err(Problem::Output(failure)) => return Err(failure),
+        }
+    }
+    statistics.finish(started.elapsed(), engine);
+    Ok(Played { statistics, broken })
+}
+
+/// Whose fault it is.
+enum Problem {
+    Capture(Failure),
+    Output(Failure),
+}
+
+fn play_one(
+    path: &Path,
+    quiet: bool,
+    replay: &mut scap::replay::Replay<'_, Engine>,
+    after_batch: &mut impl FnMut() -> Result<bool, Failure>,
+) -> Result<bool, Problem> {
+    let (source, size) = open(path).map_err(Problem::Capture)?;
+    let unreadable = |error| Problem::Capture(unreadable(path, error));
+    let mut reader = Reader::new(Counted::new(source)).map_err(unreadable)?;
+    let mut progress = Progress::new(path, size, quiet);
+    loop {
+        let more = replay.step(&mut reader, BATCH);
+        if !after_batch().map_err(Problem::Output)? {
+            return Ok(false);
+        }
+        if !more.map_err(unreadable)? {
+            return Ok(true);
+        }
+        progress.at(reader.source().count(), replay.counts().events);
+    }
+}
+
+fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    if path == Path::new("-") {
+        return Ok((Box::new(io::stdin().lock()), None));
+    }
+    let cannot = |cause: io::Error| {
+        Failure::new(
+            Exit::BadInput,
+            format!("cannot open {}: {cause}", path.display()),
+        )
+        .help("name a capture of sysdig or Falco, or one made with -w")
+    };
+    let file = File::open(path).map_err(cannot)?;
+    let meta = file.metadata().map_err(cannot)?;
+    if meta.is_dir() {
+        return Err(cannot(io::ErrorKind::IsADirectory.into()));
+    }
+    let size = meta.is_file().then_some(meta.len());
+    Ok((Box::new(file), size))
+}
+
+fn unreadable(path: &Path, error: scap::Error) -> Failure {
+    let help = match &error {
+        scap::Error::Foreign { .. } => "name a capture of sysdig or Falco, or one made with -w",
+        scap::Error::Version { .. } => "use a newer tollgate",
+        scap::Error::Truncated { .. } => {
+            "what came before was replayed; the rest was never written, or is missing from this copy"
+        }
+        _ => "what came before was replayed; fetch the file again if it was copied",
+    };
+    let error = Unreplayed {
+        path: path.display().to_string(),
+        source: error,
+    };
+    Failure::from_error(Exit::BadInput, &error).help(help)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot replay {path}")]
+struct Unreplayed {
+    path: String,
+    source: scap::Error,
+}
+
+fn complain(failure: &Failure) {
+    terminal::complain(&failure.render());
+}
+
+impl Played {
+    /// Prints the statistics, if they are wanted, and what was wrong with the captures.
+    fn end(self, args: &Replay) -> Outcome {
+        if args.stats {
+            let text = if args.json {
+                self.statistics.json()
+            } else {
+                self.statistics.text()
+            };
+            terminal::complain(&text);
+        } else if !args.quiet {
+            self.statistics.warn();
+        }
+        match self.broken {
+            Some(failure) => Err(failure),
+            None => Ok(Exit::Ok),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How far a replay has come.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Counts the bytes that are read.
+pub(super) struct Counted<R> {
+    source: R,
+    count: u64,
+}
+
+impl<R> Counted<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self { source, count: 0 }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.count += u64::try_from(read).unwrap_or(0);
+        Ok(read)
+    }
+}
+
+/// A bar on the standard error, if that is a terminal and the work takes longer than a moment.
+pub(super) struct Progress {
+    started: Instant,
+    name: String,
+    size: Option<u64>,
+    is_wanted: bool,
+    bar: Option<ProgressBar>,
+}
+
+/// Work that is done before this needs no bar.
+const MOMENT: Duration = Duration::from_secs(1);
+
+impl Progress {
+    pub(super) fn new(path: &Path, size: Option<u64>, quiet: bool) -> Self {
+        Self {
+            started: Instant::now(),
+            name: path.display().to_string(),
+            size,
+            is_wanted: !quiet && io::stderr().is_terminal(),
+            bar: None,
+        }
+    }
+
+    /// Shows how many bytes of the file and how many events were read.
+    pub(super) fn at(&mut self, bytes: u64, events: u64) {
+        if !self.is_wanted || self.bar.is_none() && self.started.elapsed() < MOMENT {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| bar(self.size, &self.name));
+        bar.set_position(bytes);
+        bar.set_message(format!("{events} events"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(size: Option<u64>, name: &str) -> ProgressBar {
+    let (bar, template) = match size {
+        Some(size) => (
+            ProgressBar::new(size),
+            "{prefix} {bar:30} {percent}% {msg}, {eta} left",
+        ),
+        None => (ProgressBar::no_length(), "{prefix} {bytes} {msg}, {elapsed}"),
+    };
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_invalid| ProgressStyle::default_bar()));
+    bar.set_prefix(name.to_owned());
+    bar
+}

@@ -1,0 +1,114 @@
+//! What a replay read, how fast, and what came of it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rules::Engine;
+use scap::replay::{Counts, Lost, Replay};
+use serde_json::json;
+
+use crate::terminal;
+
+/// Sums over all captures.
+#[derive(Default)]
+pub(super) struct Statistics {
+    counts: Counts,
+    lost: Lost,
+    seconds: f64,
+    matches: Vec<(String, u64)>,
+}
+
+impl Statistics {
+    pub(super) fn add(&mut self, replay: &Replay<'_, Engine>) {
+        let (counts, lost) = (replay.counts(), replay.lost());
+        self.counts.events += counts.events;
+        self.counts.judged += counts.judged;
+        self.counts.undecided += counts.undecided;
+        self.counts.unknown_types += counts.unknown_types;
+        self.lost.unkept += lost.unkept;
+        self.lost.strangers += lost.strangers;
+    }
+
+    pub(super) fn finish(&mut self, time: Duration, engine: &Engine) {
+        self.seconds = time.as_secs_f64();
+        self.matches = engine
+            .matches()
+            .filter(|(_, count)| *count > 0)
+            .map(|(rule, count)| (rule.to_owned(), count))
+            .collect();
+        self.matches.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    }
+
+    fn rate(&self) -> u64 {
+        let events = u32::try_from(self.counts.events).map_or(f64::from(u32::MAX), f64::from);
+        let rate = events / self.seconds.max(1e-9);
+        // For people: a rate beyond all bounds is as good as the bound.
+        format!("{rate:.0}").parse().unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Counts {
+            events,
+            judged,
+            undecided,
+            unknown_types,
+        } = self.counts;
+        let mut text = format!(
+            "{events} events in {:.3} s: {} a second; {judged} shown to rules\n",
+            self.seconds,
+            self.rate()
+        );
+        for (count, what) in [
+            (undecided, "times a rule stayed undecided"),
+            (unknown_types, "events of types that are newer than this program"),
+            (self.lost.strangers, "threads of which the capture does not tell"),
+            (self.lost.unkept, "threads, descriptors or names without room"),
+        ] {
+            if count > 0 {
+                let _ = writeln!(text, "{count} {what}");
+            }
+        }
+        for (rule, count) in &self.matches {
+            let _ = writeln!(text, "{count:>9}  {rule}");
+        }
+        text
+    }
+
+    pub(super) fn json(&self) -> String {
+        let matches: serde_json::Map<String, serde_json::Value> = self
+            .matches
+            .iter()
+            .map(|(rule, count)| (rule.clone(), (*count).into()))
+            .collect();
+        let object = json!({
+            "events": self.counts.events,
+            "seconds": self.seconds,
+            "events_per_second": self.rate(),
+            "judged": self.counts.judged,
+            "undecided": self.counts.undecided,
+            "unknown_types": self.counts.unknown_types,
+            "unknown_threads": self.lost.strangers,
+            "unkept": self.lost.unkept,
+            "matches": matches,
+        });
+        format!("{object}\n")
+    }
+
+    /// Says what may be missing from the alerts.
+    pub(super) fn warn(&self) {
+        for (count, what) in [
+            (
+                self.counts.unknown_types,
+                "events are of types that are newer than this program and were left out",
+            ),
+            (
+                self.lost.unkept,
+                "threads, descriptors or names of the capture were left out for want of room",
+            ),
+        ] {
+            if count > 0 {
+                terminal::complain(&format!("tollgate: warning: {count} {what}\n"));
+            }
+        }
+    }
+}
