@@ -145,6 +145,11 @@ pub(crate) struct Detection {
     /// Write alerts as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Record the events that rules ask about to this file (scap), for `tollgate replay`, sysdig and Falco
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rotation: Rotation,
     /// Write counters to this file, one JSON object a line
     #[arg(short = 's', long = "stats", value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -161,6 +166,27 @@ pub(crate) struct Detection {
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// When another file of a recording is begun; the files have numbers behind their name then.
+#[derive(Args, Debug)]
+pub(crate) struct Rotation {
+    /// Begin another file after this many MiB
+    #[arg(long, value_name = "MIB", requires = "write",
+          value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) write_size: Option<u64>,
+    /// Begin another file after this time
+    #[arg(long, value_name = "SECONDS", requires = "write",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) write_time: Option<u64>,
+    /// Begin another file after this many events
+    #[arg(long, value_name = "COUNT", requires = "write",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) write_events: Option<u64>,
+    /// Keep this many files and remove older ones
+    #[arg(long, value_name = "COUNT", requires = "write",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) write_keep: Option<u64>,
 }
 
 /// How the calls of a command are seen, and what it is refused.

@@ -7,6 +7,7 @@ mod demo;
 mod exit;
 mod failure;
 mod lookup;
+mod recording;
 mod rule_files;
 mod supervise;
 mod terminal;

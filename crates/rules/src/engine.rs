@@ -28,7 +28,7 @@ pub enum RuleMatching {
 }
 
 /// How a rule set is compiled.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EngineOptions {
     /// The least urgent priority that counts.
     pub priority: Priority,
@@ -38,6 +38,29 @@ pub struct EngineOptions {
     pub append_output: Vec<AppendOutput>,
     /// Nanoseconds since the epoch, for [`Alert::made_ns`].
     pub clock: fn() -> u64,
+    /// Sees what is concluded, if somebody records it.
+    pub recorder: Option<Arc<dyn Recorder>>,
+}
+
+/// A rule that matched an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matched<'r> {
+    /// Its name.
+    pub rule: &'r str,
+    /// Whether a match is to start a capture.
+    pub capture: bool,
+    /// How long that is to last, in milliseconds; 0 means the configured default.
+    pub capture_duration_ms: u32,
+}
+
+/// Records events. Called by the threads that judge them, so it must not wait.
+pub trait Recorder: Send + Sync {
+    /// Whether events are wanted at present that no rule can match. Engines then learn all about each
+    /// event that rules ask about, as if a rule were undecided.
+    fn is_recording(&self) -> bool;
+
+    /// Takes an event after the rules were evaluated, with those that matched.
+    fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]);
 }
 
 impl Default for EngineOptions {
@@ -47,6 +70,7 @@ impl Default for EngineOptions {
             rule_matching: RuleMatching::default(),
             append_output: Vec::new(),
             clock: system_time,
+            recorder: None,
         }
     }
 }
@@ -112,6 +136,7 @@ pub struct Engine {
     rule_matching: RuleMatching,
     clock: fn() -> u64,
     sink: Box<dyn AlertSink>,
+    recorder: Option<Arc<dyn Recorder>>,
     concluded: AtomicU64,
 }
 
@@ -127,6 +152,8 @@ pub(crate) struct CompiledRule {
     template: Template,
     /// Fields that are texts of their own.
     formatted: Vec<(Arc<str>, Template)>,
+    capture: bool,
+    capture_duration_ms: u32,
     matches: AtomicU64,
 }
 
@@ -185,6 +212,7 @@ impl Engine {
             rules,
             rule_matching: options.rule_matching,
             clock: options.clock,
+            recorder: options.recorder.clone(),
             sink,
             concluded: AtomicU64::new(0),
         };
@@ -227,6 +255,11 @@ impl Engine {
         self.rules
             .iter()
             .map(|rule| (&*rule.name, rule.matches.load(Ordering::Relaxed)))
+    }
+
+    fn is_recording(&self) -> bool {
+        let recorder = self.recorder.as_ref();
+        recorder.is_some_and(|recorder| recorder.is_recording())
     }
 
     fn alert(&self, rule: &CompiledRule, evaluation: &mut Evaluation<'_, '_, '_>) -> Alert {
@@ -273,6 +306,9 @@ impl Judge for Engine {
         if entries.is_empty() {
             return Weight::Reject;
         }
+        if event.stage < event::Stage::Exit && self.is_recording() {
+            return Weight::Undecided;
+        }
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
         let mut weight = Weight::Reject;
         let candidates = evaluation.candidates();
@@ -298,6 +334,7 @@ impl Judge for Engine {
         self.concluded.fetch_add(1, Ordering::Relaxed);
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
         let mut undecided = 0;
+        let mut matched = Vec::new();
         let candidates = evaluation.candidates();
         let entries = self.program.kind(event.kind).entries.iter().enumerate();
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
@@ -308,11 +345,21 @@ impl Judge for Engine {
                     let rule = &self.rules[entry.rule];
                     rule.matches.fetch_add(1, Ordering::Relaxed);
                     self.sink.emit(self.alert(rule, &mut evaluation));
+                    if self.recorder.is_some() {
+                        matched.push(Matched {
+                            rule: &rule.name,
+                            capture: rule.capture,
+                            capture_duration_ms: rule.capture_duration_ms,
+                        });
+                    }
                     if self.rule_matching == RuleMatching::First {
                         break;
                     }
                 }
             }
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.record(event, &matched);
         }
         undecided
     }
@@ -368,6 +415,8 @@ impl Compiler<'_> {
             tree,
             template: template?,
             formatted: formatted?,
+            capture: rule.capture,
+            capture_duration_ms: rule.capture_duration_ms,
             matches: AtomicU64::new(0),
         })
     }

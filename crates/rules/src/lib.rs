@@ -14,7 +14,8 @@ pub mod ruleset;
 pub use alert::{Alert, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};
 pub use engine::{
-    AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, RuleMatching, Scratch,
+    AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, Matched, Recorder, RuleMatching,
+    Scratch,
 };
 pub use load::Loader;
 pub use ruleset::{Priority, Rule, Ruleset};

@@ -15,9 +15,11 @@ mod bytes;
 mod error;
 mod flags;
 pub mod list;
+mod note;
 pub mod read;
 pub mod replay;
 mod state;
 pub mod table;
+pub mod write;
 
 pub use error::Error;

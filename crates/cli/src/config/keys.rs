@@ -7,6 +7,7 @@ use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
 
 use super::Config;
 use super::tree::{Entry, Node, Problem, Value};
+use crate::recording::CaptureMode;
 
 /// One setting.
 pub(super) struct Key {
@@ -52,6 +53,19 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "buffered_outputs",
         Kind::Boolean(|config| &mut config.buffered_outputs),
+    ),
+    Key::new(
+        "capture.default_duration",
+        Kind::Integer(|config| &mut config.capture.default_duration_ms),
+    ),
+    Key::new(
+        "capture.enabled",
+        Kind::Boolean(|config| &mut config.capture.enabled),
+    ),
+    Key::new("capture.mode", Kind::Other(capture_mode)),
+    Key::new(
+        "capture.path_prefix",
+        Kind::Text(|config| &mut config.capture.path_prefix),
     ),
     Key::new(
         "file_output.enabled",
@@ -196,7 +210,6 @@ pub(super) const WITHOUT_EFFECT: &[(&str, &str)] = &[
         "calls are chosen from the rules; see `tollgate rules explain`",
     ),
     ("buffer_format_base64", "buffers are printed as text"),
-    ("capture", "capture files are not in this release"),
     ("config_files", "name each file with -c"),
     ("engine", "choose the engine with --engine"),
     ("falco_libs", "process state is looked up when needed"),
@@ -263,6 +276,18 @@ fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
         "all" => RuleMatching::All,
         other => {
             let message = format!("expected first or all, found `{other}`");
+            return Err(Problem::new(&node.origin, message));
+        }
+    };
+    Ok(())
+}
+
+fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.capture.mode = match node.text()? {
+        "rules" => CaptureMode::Rules,
+        "all_rules" => CaptureMode::AllRules,
+        other => {
+            let message = format!("expected rules or all_rules, found `{other}`");
             return Err(Problem::new(&node.origin, message));
         }
     };

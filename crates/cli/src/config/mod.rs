@@ -16,6 +16,7 @@ use self::tree::{Node, Origin, Problem, Value};
 use crate::args::{IoUring, Verify};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::recording::CaptureOptions;
 
 /// What can be set.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +42,7 @@ pub(crate) struct Config {
     pub(crate) append_output: Vec<AppendOutput>,
     pub(crate) verify: Verify,
     pub(crate) io_uring: IoUring,
+    pub(crate) capture: CaptureOptions,
 }
 
 /// `file_output`.
@@ -126,6 +128,7 @@ impl Default for Config {
             append_output: Vec::new(),
             verify: Verify::Sampled,
             io_uring: IoUring::Deny,
+            capture: CaptureOptions::default(),
         }
     }
 }
@@ -431,6 +434,7 @@ io_uring: allow
             }],
             verify: Verify::Always,
             io_uring: IoUring::Allow,
+            capture: CaptureOptions::default(),
         };
         assert_eq!(config, expected);
         assert_eq!(warnings, Vec::<String>::new());

@@ -542,6 +542,11 @@ impl Happening<'_, '_> {
         } else {
             before.executable_file.get().copied().flatten()
         };
+        let is_writable = if is_new_program {
+            self.told("flags").and_then(unsigned).map(|flags| flags & 1 != 0)
+        } else {
+            before.executable_writable.get().copied().flatten()
+        };
         let env = match self.told("env") {
             Some(env) => Some(env.to_vec()),
             None => before.environment.get().cloned().flatten(),
@@ -563,6 +568,7 @@ impl Happening<'_, '_> {
             cwd: self.told_text("cwd"),
             cgroups: self.told("cgroups").unwrap_or_default(),
             file,
+            is_writable,
         };
         let time = if is_new_program {
             self.time_ns
@@ -592,7 +598,6 @@ impl Happening<'_, '_> {
         let number = |name: &str| self.told(name).and_then(unsigned).unwrap_or(0);
         Some(ExecutableFile {
             flags: ExecutableFlags {
-                writable: flags & 1 != 0,
                 upper_layer: Some(flags & 2 != 0),
                 from_memfd: flags & 4 != 0,
                 lower_layer: Some(flags & 8 != 0),

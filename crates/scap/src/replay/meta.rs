@@ -7,6 +7,7 @@ use super::Replay;
 use super::dialect::Meta;
 use crate::Error;
 use crate::bytes::{unsigned, until_nul};
+use crate::note;
 use crate::read::{Params, Record};
 
 impl<J: Judge> Replay<'_, J> {
@@ -24,9 +25,25 @@ impl<J: Judge> Replay<'_, J> {
             Meta::Asynchronous if told.text("name") == b"container" => {
                 self.container(told.text("data"));
             }
+            Meta::Note if record.is_state_only() => self.note(&told),
             Meta::Asynchronous | Meta::Note => {}
         }
         Ok(())
+    }
+
+    /// Takes what this program noted when it recorded the capture.
+    fn note(&mut self, told: &Told<'_, '_>) {
+        let desc = told.text("desc");
+        let id = told.text("id");
+        if id == note::CALL.as_bytes() {
+            self.call = note::Call::of_json(desc).map(|call| (told.record.tid, call));
+        } else if id == note::PROCESS.as_bytes()
+            && let Some(slot) = self.state.find_or_add(told.record.tid)
+            && let Some(exact) = note::Exact::of_json(desc)
+        {
+            let process = self.state.thread(slot).process;
+            self.state.change(process, |held| held.correct(exact));
+        }
     }
 
     fn user(&mut self, told: &Told<'_, '_>) {

@@ -14,10 +14,10 @@ use event::{
     Stage, Tid,
 };
 
-use crate::Error;
 use crate::read::{Params, Reader, Record};
 use crate::state::State;
 use crate::state::process::Enter;
+use crate::{Error, note};
 
 use apply::{Afterwards, Happening};
 use dialect::{Action, Dialect, Exit, Row};
@@ -49,6 +49,8 @@ pub struct Replay<'j, J: Judge> {
     utc_offset: i32,
     /// What the last event removes.
     afterwards: Afterwards,
+    /// What was noted of a thread's next event.
+    call: Option<(i64, note::Call)>,
 }
 
 impl<'j, J: Judge> Replay<'j, J> {
@@ -63,6 +65,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             counts: Counts::default(),
             utc_offset,
             afterwards: Afterwards::Nothing,
+            call: None,
         }
     }
 
@@ -151,6 +154,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             scratch,
             arena,
             counts,
+            call,
             ..
         } = self;
         let exit = match dialect.row(record.code) {
@@ -199,13 +203,28 @@ impl<'j, J: Judge> Replay<'j, J> {
                     None => return Ok(()),
                 }
             }
+            let process = state.thread(slot).process;
+            if state.process(process).is_stranger {
+                state.lost.strangers += 1;
+            }
             let number = counts.events;
             counts.judged += 1;
+            let noted = call.take_if(|(tid, _)| *tid == record.tid);
+            let noted = noted.map(|(_, call)| call);
+            let params = match &noted {
+                Some(call) => {
+                    let params = arena.alloc_slice_copy(params);
+                    call.correct(params, arena);
+                    params
+                }
+                None => params,
+            };
             let look = Look {
                 exit,
                 record,
                 params,
                 result,
+                noted: noted.as_ref(),
                 arena,
                 utc_offset: self.utc_offset,
             };
@@ -225,6 +244,7 @@ struct Look<'e, 'b> {
     record: &'e Record<'b>,
     params: &'b [Param<'b>],
     result: Option<i64>,
+    noted: Option<&'e note::Call>,
     arena: &'b Bump,
     utc_offset: i32,
 }
@@ -246,6 +266,14 @@ impl Look<'_, '_> {
             utc_offset: self.utc_offset,
         };
         let live = Live::default();
+        if let Some(stat) = self.noted.and_then(note::Call::stat) {
+            let _ = live.stat.set(stat);
+        }
+        let noted = self.noted.and_then(|noted| noted.descriptor(self.arena));
+        let descriptor = match noted {
+            Some(noted) => Some(noted),
+            None => self.descriptor(state, thread.process),
+        };
         let outcome = match (self.exit.result, self.result) {
             (_, Some(result)) => Outcome::Returned(result),
             // Generic events do not tell it, and no event of theirs ever will.
@@ -262,8 +290,8 @@ impl Look<'_, '_> {
             process: &caller.process,
             image: std::sync::Arc::clone(&caller.image),
             params: self.params,
-            descriptor: self.descriptor(state, thread.process),
-            outcome,
+            descriptor,
+            outcome: self.noted.and_then(note::Call::outcome).unwrap_or(outcome),
             world: &world,
             live: &live,
             arena: self.arena,
@@ -289,8 +317,9 @@ impl Look<'_, '_> {
                 param.and_then(apply::as_int)?
             }
         };
-        let renamed = matches!(self.exit.action, Action::Bind | Action::Connect | Action::Accept)
-            && self.result.is_some_and(|result| result >= 0);
+        const EINPROGRESS: i64 = -115;
+        let renamed = matches!(spec.descriptor, DescriptorSource::Addressed { .. })
+            && matches!(self.result, Some(result) if result >= 0 || result == EINPROGRESS);
         let known = state.process(process).descriptors.get(number);
         Some(known.map_or_else(
             || unknown(number, spec.descriptor),
@@ -311,7 +340,8 @@ impl Look<'_, '_> {
         let flags = self.params.get(usize::from(flags)).and_then(apply::as_int);
         let fact = |at: Option<usize>| match at.and_then(|at| self.params.get(at)) {
             Some(Param::Uint(fact)) => Known::Yes(*fact),
-            _ => Known::Never,
+            // The capture does not tell, which is not to say that there is none.
+            _ => Known::NotYet,
         };
         let [device, inode] = self.exit.file;
         Descriptor {

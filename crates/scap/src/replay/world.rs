@@ -1,7 +1,7 @@
 //! Answers about processes from the state that a capture's events left.
 
 use core::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bumpalo::Bump;
 use event::{
@@ -9,6 +9,7 @@ use event::{
     Process, Stat, Status, Tid, User, World,
 };
 
+use crate::note::Exact;
 use crate::state::State;
 use crate::state::process::{Held, NO_ID};
 
@@ -24,7 +25,19 @@ fn found<T>(fact: Option<T>) -> Lookup<T> {
     fact.map_or(Lookup::Missing, Lookup::Found)
 }
 
+/// A cell that is not filled holds what was not known when the capture was recorded.
+fn of_image<T: Clone>(cell: &OnceLock<Option<T>>) -> Lookup<T> {
+    match cell.get() {
+        Some(fact) => found(fact.clone()),
+        None => Lookup::Unknown,
+    }
+}
+
 impl Recorded<'_> {
+    fn exact(&self, process: &Process) -> Option<&Exact> {
+        self.held(process)?.exact.as_deref()
+    }
+
     #[inline]
     fn held(&self, process: &Process) -> Option<&Held> {
         if std::ptr::eq(Arc::as_ptr(&self.caller.process), process) {
@@ -46,30 +59,43 @@ impl World for Recorded<'_> {
     }
 
     fn stat(&self, process: &Process) -> Lookup<Stat> {
-        found(self.held(process).and_then(|held| held.stat))
+        match self.exact(process) {
+            Some(exact) => exact.stat.clone(),
+            None => found(self.held(process).and_then(|held| held.stat)),
+        }
     }
 
     fn status(&self, process: &Process, _: Tid) -> Lookup<Status> {
-        found(self.held(process).and_then(|held| held.status))
+        match self.exact(process) {
+            Some(exact) => exact.status.clone(),
+            None => found(self.held(process).and_then(|held| held.status)),
+        }
     }
 
     fn command_line(&self, _: &Process, image: &Image) -> Lookup<CommandLine> {
-        found(image.command_line.get().cloned().flatten())
+        of_image(&image.command_line)
     }
 
     fn executable(&self, _: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        found(image.executable.get().cloned().flatten())
+        of_image(&image.executable)
     }
 
     fn executable_file(&self, _: &Process, image: &Image) -> Lookup<ExecutableFile> {
-        found(image.executable_file.get().copied().flatten())
+        of_image(&image.executable_file)
+    }
+
+    fn executable_writable(&self, _: &Process, image: &Image) -> Lookup<bool> {
+        of_image(&image.executable_writable)
     }
 
     fn environment(&self, _: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        found(image.environment.get().cloned().flatten())
+        of_image(&image.environment)
     }
 
     fn login_uid(&self, process: &Process) -> Lookup<u32> {
+        if let Some(exact) = self.exact(process) {
+            return exact.login_uid.clone();
+        }
         let held = self.held(process);
         found(held.and_then(|held| held.login_uid).filter(|uid| *uid != NO_ID))
     }
@@ -83,6 +109,10 @@ impl World for Recorded<'_> {
         let Some(held) = self.of_thread(tid) else {
             return Lookup::Missing;
         };
+        let exact = held.exact.as_ref().filter(|_| descriptor.is_none());
+        if exact.is_some_and(|exact| exact.directory == Lookup::Unknown) {
+            return Lookup::Unknown;
+        }
         let path = match descriptor {
             None => (!held.cwd.is_empty()).then_some(&*held.cwd),
             Some(number) => held
@@ -98,17 +128,29 @@ impl World for Recorded<'_> {
         let Some(held) = self.held(process) else {
             return Arc::new(Container::unknown());
         };
+        if let Some(exact) = &held.exact {
+            return Arc::clone(&exact.container);
+        }
         match self.state.container(&held.container.id) {
             Some(told) => Arc::clone(told),
             None => Arc::clone(&held.container),
         }
     }
 
-    fn user(&self, _: &Process, uid: u32) -> Lookup<Arc<User>> {
+    fn user(&self, process: &Process, uid: u32) -> Lookup<Arc<User>> {
+        let noted = self.exact(process).map(|exact| &exact.users);
+        if let Some((_, user)) = noted.and_then(|users| users.iter().find(|(id, _)| *id == uid)) {
+            return user.clone();
+        }
         found(self.state.user(uid).cloned())
     }
 
-    fn group(&self, _: &Process, gid: u32) -> Lookup<Arc<Group>> {
+    fn group(&self, process: &Process, gid: u32) -> Lookup<Arc<Group>> {
+        let noted = self.exact(process).map(|exact| &exact.groups);
+        if let Some((_, group)) = noted.and_then(|groups| groups.iter().find(|(id, _)| *id == gid))
+        {
+            return group.clone();
+        }
         found(self.state.group(gid).cloned())
     }
 

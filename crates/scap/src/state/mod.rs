@@ -29,7 +29,7 @@ const MAX_NAMES: usize = 65_536;
 pub struct Lost {
     /// Threads, descriptors or names that came when there was no room left.
     pub unkept: u64,
-    /// Events of threads of which the capture had not told.
+    /// Events that were judged of processes of which the capture had not told.
     pub strangers: u64,
 }
 
@@ -197,7 +197,6 @@ impl State {
         if let Some(slot) = self.find(tid) {
             return Some(slot);
         }
-        self.lost.strangers += 1;
         self.add_process(tid, Held::stranger(tid))
     }
 

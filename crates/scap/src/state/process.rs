@@ -4,11 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use event::{
     Comm, CommandLine, Container, Containment, Credentials, ExecutableFile, ExecutableFlags,
-    Image, Pid, Process, StartTime, Stat, Status,
+    Image, Lookup, Pid, Process, StartTime, Stat, Status,
 };
 
 use super::descriptor::Descriptors;
 use crate::list::ThreadEntry;
+use crate::note::Exact;
 
 /// One thread.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct Held {
     pub(crate) threads: usize,
     /// Whether nothing is known of it but its id.
     pub(crate) is_stranger: bool,
+    /// What this program noted, if it recorded the capture.
+    pub(crate) exact: Option<Box<Exact>>,
     /// At most so many ancestors are kept alive by it.
     pub(crate) depth: usize,
     text_weight: usize,
@@ -105,6 +108,7 @@ impl Held {
             command_line: OnceLock::from(None),
             executable: OnceLock::from(None),
             executable_file: OnceLock::from(None),
+            executable_writable: OnceLock::from(None),
             environment: OnceLock::from(None),
             exec_time_ns: 0,
         });
@@ -121,6 +125,7 @@ impl Held {
             descriptors: Arc::default(),
             threads: 0,
             is_stranger: true,
+            exact: None,
             depth: 0,
             text_weight: 0,
         }
@@ -140,7 +145,6 @@ impl Held {
             cgroups: entry.cgroups,
             file: Some(ExecutableFile {
                 flags: ExecutableFlags {
-                    writable: entry.exe_writable,
                     upper_layer: Some(entry.exe_upper_layer),
                     lower_layer: Some(entry.exe_lower_layer),
                     from_memfd: entry.exe_from_memfd,
@@ -149,6 +153,7 @@ impl Held {
                 ctime_ns: entry.exe_file.map_or(0, |[_, ctime, _]| ctime),
                 mtime_ns: entry.exe_file.map_or(0, |[.., mtime]| mtime),
             }),
+            is_writable: Some(entry.exe_writable),
         };
         let mut held = facts.held(0, 0);
         let [inheritable, permitted, effective] = entry.capabilities.unwrap_or_default();
@@ -209,6 +214,7 @@ impl Held {
             descriptors: Arc::clone(&self.descriptors),
             threads: 0,
             is_stranger: self.is_stranger,
+            exact: None,
             depth,
             text_weight: self.text_weight,
         }
@@ -233,6 +239,47 @@ impl Held {
     /// Whether it is not known whom it acts as.
     pub(crate) fn is_nameless(&self) -> bool {
         self.status.is_none_or(|status| status.credentials.uid == NO_ID)
+    }
+
+    /// Takes what this program noted of it.
+    pub(crate) fn correct(&mut self, exact: Exact) {
+        let image = Image {
+            exec_time_ns: self.image.exec_time_ns,
+            command_line: cell(&exact.has_command_line, || {
+                let line = self.image.command_line.get().cloned().flatten();
+                line.map(|line| CommandLine {
+                    truncated: exact.is_truncated,
+                    ..line
+                })
+            }),
+            executable: cell(&exact.has_executable, || {
+                self.image.executable.get().cloned().flatten()
+            }),
+            executable_file: filled(&exact.file),
+            executable_writable: filled(&exact.is_writable),
+            environment: cell(&exact.has_environment, || {
+                self.image.environment.get().cloned().flatten()
+            }),
+        };
+        let image = Arc::new(image);
+        let comm = self.process.last_comm();
+        // Start time and image are those of the recording.
+        let process = Process::new(
+            self.process.pid,
+            StartTime(exact.start),
+            exact.start_ns,
+            self.process.parent(),
+            Arc::clone(&image),
+            comm,
+        );
+        if process.start != self.process.start || process.start_ns != self.process.start_ns {
+            self.process = Arc::new(process);
+        } else {
+            self.process.exec(Arc::clone(&image), comm);
+        }
+        self.image = image;
+        self.container = Arc::clone(&exact.container);
+        self.exact = Some(Box::new(exact));
     }
 
     /// Learns of its parent, if it had none.
@@ -270,6 +317,7 @@ pub(crate) struct Facts<'b> {
     pub(crate) cwd: &'b [u8],
     pub(crate) cgroups: &'b [u8],
     pub(crate) file: Option<ExecutableFile>,
+    pub(crate) is_writable: Option<bool>,
 }
 
 impl Facts<'_> {
@@ -302,6 +350,7 @@ impl Facts<'_> {
             command_line: OnceLock::from(Some(line)),
             executable: OnceLock::from(path.map(<[u8]>::to_vec)),
             executable_file: OnceLock::from(self.file),
+            executable_writable: OnceLock::from(self.is_writable),
             environment: OnceLock::from(Some(self.env.unwrap_or_default().to_vec())),
         }
     }
@@ -312,6 +361,24 @@ impl Facts<'_> {
         let vectors = self.args.iter().filter(|byte| **byte == 0).count();
         let args = self.args.len() + vectors * size_of::<Vec<u8>>();
         self.exe.len() + path + args + self.env.unwrap_or_default().len()
+    }
+}
+
+/// A fact of an image as it was looked up; nothing for what was not known.
+fn filled<T: Copy>(fact: &Lookup<T>) -> OnceLock<Option<T>> {
+    match fact {
+        Lookup::Found(fact) => OnceLock::from(Some(*fact)),
+        Lookup::Missing => OnceLock::from(None),
+        Lookup::Unknown => OnceLock::new(),
+    }
+}
+
+/// A fact of an image: what is there, that there is none, or nothing for what is not known.
+fn cell<T>(is: &Lookup<()>, fact: impl FnOnce() -> Option<T>) -> OnceLock<Option<T>> {
+    match is {
+        Lookup::Found(()) => OnceLock::from(fact()),
+        Lookup::Missing => OnceLock::from(None),
+        Lookup::Unknown => OnceLock::new(),
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     }
     let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
-    let (engine, _plan) = loaded.compile(&run::engine_options(&config), sink.clone());
+    let (engine, _plan) = loaded.compile(&run::engine_options(&config, None), sink.clone());
     loaded.usable()?;
     if !args.quiet {
         run::warn(&loaded);

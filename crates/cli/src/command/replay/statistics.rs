@@ -61,7 +61,7 @@ impl Statistics {
         for (count, what) in [
             (undecided, "times a rule stayed undecided"),
             (unknown_types, "events of types that are newer than this program"),
-            (self.lost.strangers, "threads of which the capture does not tell"),
+            (self.lost.strangers, "events of processes of which the capture does not tell"),
             (self.lost.unkept, "threads, descriptors or names without room"),
         ] {
             if count > 0 {
@@ -87,7 +87,7 @@ impl Statistics {
             "judged": self.counts.judged,
             "undecided": self.counts.undecided,
             "unknown_types": self.counts.unknown_types,
-            "unknown_threads": self.lost.strangers,
+            "of_unknown_processes": self.lost.strangers,
             "unkept": self.lost.unkept,
             "matches": matches,
         });

@@ -18,6 +18,7 @@ mod services;
 pub(super) mod sink;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abi::Arch;
@@ -28,7 +29,7 @@ use outputs::{
     Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings, StatsFile,
     TimeFormat,
 };
-use rules::EngineOptions;
+use rules::{EngineOptions, Recorder};
 
 use self::pidfile::Pidfile;
 use self::services::{Blueprint, Rules};
@@ -37,6 +38,7 @@ use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
 use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::recording::{self, RecordOptions, Recordings};
 use crate::rule_files::{self, Loaded};
 use crate::supervise::{self, Mechanism, OnAgentDeath, Policy};
 use crate::terminal;
@@ -109,7 +111,13 @@ fn blueprint(
     }
     let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
-    let options = engine_options(&config);
+    let (recordings, unstarted) = Recordings::open(
+        record_options(&detection).as_ref(),
+        &config.capture,
+        memo.is_some(),
+    )?;
+    let recorder = recordings.recorder();
+    let options = engine_options(&config, recorder.clone());
     let verify = verify_options(&config);
     let rules = match memo.map(installed::decode).transpose()? {
         None => Rules::first(&mut loaded, &options, &sink, &verify)?,
@@ -136,6 +144,8 @@ fn blueprint(
         program,
         entered: compile(&installed, Mechanism::Tracer { filtered: true }, &config)?,
         sink,
+        recorder,
+        recordings: unstarted,
         outputs: outputs(&config, detection.quiet)?,
         stats,
         stats_interval: Duration::from_millis(detection.stats_interval),
@@ -212,8 +222,25 @@ fn verify_options(config: &Config) -> VerifyOptions {
     }
 }
 
-pub(super) fn engine_options(config: &Config) -> EngineOptions {
+fn record_options(detection: &Detection) -> Option<RecordOptions> {
+    let rotation = &detection.rotation;
+    Some(RecordOptions {
+        path: detection.write.clone()?,
+        rotation: recording::Rotation {
+            bytes: rotation.write_size.map(|mib| mib << 20),
+            time: rotation.write_time.map(Duration::from_secs),
+            events: rotation.write_events,
+            keep: rotation.write_keep,
+        },
+    })
+}
+
+pub(super) fn engine_options(
+    config: &Config,
+    recorder: Option<Arc<dyn Recorder>>,
+) -> EngineOptions {
     EngineOptions {
+        recorder,
         priority: config.priority,
         rule_matching: config.rule_matching,
         append_output: config.append_output.clone(),

@@ -9,7 +9,7 @@ use capture::notify::Rulings;
 use event::Plan;
 use outputs::{Dispatcher, Internal};
 use rules::plan::Unserved;
-use rules::{AlertValue, Engine, EngineOptions, Priority};
+use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
 use super::engine_options;
 use super::engines::Carries;
@@ -29,6 +29,7 @@ pub(super) struct Reloader {
     /// What the filter was compiled from.
     pub(super) installed: Plan,
     pub(super) sink: DeferredSink,
+    pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) rulings: Rulings<Engine>,
     pub(super) matched: Arc<Matched>,
     pub(super) dispatcher: Dispatcher,
@@ -54,7 +55,7 @@ impl Reloader {
     fn load(&self) -> Result<(usize, Vec<Unserved>), Failure> {
         let config = (self.config)()?;
         let mut loaded = rule_files::load(&config.rules_files);
-        let options = engine_options(&config);
+        let options = engine_options(&config, self.recorder.clone());
         let served = match self.carries {
             Carries::Ebpf => all(&mut loaded, &options, &self.sink)?,
             Carries::Notify | Carries::Ptrace => {

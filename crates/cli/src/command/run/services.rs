@@ -10,7 +10,7 @@ use capture::notify::VerifyOptions;
 use event::{Pid, Plan};
 use outputs::{Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
 use rules::plan::Unserved;
-use rules::{Engine, EngineOptions};
+use rules::{Engine, EngineOptions, Recorder};
 
 use super::engines::{self, Carries, Request, Started, Watcher};
 use super::orders;
@@ -19,6 +19,7 @@ use super::reload::{self, ConfigSource, Matched, Reloader};
 use super::reports;
 use super::sink::DeferredSink;
 use crate::failure::Failure;
+use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
 use crate::supervise::{Listening, Mechanism, Report, Services, Start, signals};
 use crate::terminal;
@@ -82,6 +83,8 @@ pub(super) struct Blueprint {
     /// The same for processes that enter the container.
     pub(super) entered: FilterProgram,
     pub(super) sink: DeferredSink,
+    pub(super) recorder: Option<Arc<dyn Recorder>>,
+    pub(super) recordings: Vec<Unstarted>,
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
     pub(super) outputs: Prepared,
@@ -110,6 +113,9 @@ impl Blueprint {
         let signals = signals::orders().context("cannot wait for signals")?;
         let dispatcher = self.outputs.start()?;
         self.sink.connect(dispatcher.clone());
+        let recordings = std::mem::take(&mut self.recordings).into_iter();
+        let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
+        let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
         let rule_count = self.rules.judge.matches().count();
         let board = Arc::clone(&listening.board);
         let carries = Carries::of(self.mechanism);
@@ -139,6 +145,7 @@ impl Blueprint {
             carries,
             installed,
             sink: self.sink,
+            recorder: self.recorder,
             rulings,
             matched: Arc::clone(&matched),
             dispatcher: dispatcher.clone(),
@@ -163,6 +170,7 @@ impl Blueprint {
         });
         Ok(Running {
             watcher: Some(watcher),
+            recordings,
             dispatcher,
             stats: stats.transpose()?,
             pidfile: self.pidfile,
@@ -183,6 +191,7 @@ fn complain(quiet: bool, problem: &str) {
 struct Running {
     /// Taken at the end.
     watcher: Option<Box<dyn Watcher>>,
+    recordings: Vec<Writing>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
     pidfile: Option<Pidfile>,
@@ -195,6 +204,16 @@ struct Running {
 }
 
 impl Running {
+    /// Writes what waits to be recorded; a disk that does not move is not waited for longer than a
+    /// channel.
+    fn end_recordings(&mut self) {
+        for recording in self.recordings.drain(..) {
+            if let Some(problem) = recording.finish(self.output_timeout) {
+                complain(self.quiet, &problem);
+            }
+        }
+    }
+
     /// Alerts by rules, and deliveries of any alert.
     fn progress(&self) -> (u64, u64) {
         let counters = self.dispatcher.counters();
@@ -236,6 +255,7 @@ impl Services for Running {
             watcher.let_go();
             watcher.join();
         }
+        self.end_recordings();
         if let Some(stats) = self.stats.take() {
             stats.stop();
         }
@@ -253,6 +273,7 @@ impl Services for Running {
         if let Some(watcher) = self.watcher.take() {
             watcher.join();
         }
+        self.end_recordings();
         // Channels that have not moved since they were waited for are not waited for again.
         let deadline = if self.gave_up_at.get() == Some(self.progress()) {
             Instant::now()

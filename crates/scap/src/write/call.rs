@@ -1,0 +1,343 @@
+//! One event: the beginning and the end of its call.
+
+use event::{
+    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Lookup, Outcome, Param,
+    ParamSource, ParamType,
+};
+use serde_json::Value;
+
+use super::block::Values;
+use super::descriptor::{push_address, push_tuple};
+use super::process::Portrait;
+use super::{Moment, Writer};
+use crate::flags::Translation;
+use crate::note;
+use crate::table::{self, EventType, Parameter, Type};
+
+/// How each kind of event is written.
+pub(super) struct Dialects(Vec<Option<Dialect>>);
+
+struct Dialect {
+    enter: Option<&'static EventType>,
+    exit: &'static EventType,
+    /// By parameter of the exit, then of the enter: where its value is in the event.
+    exit_from: Vec<From>,
+    enter_from: Vec<From>,
+    /// By parameter of the kind: whether the event in the file tells it.
+    is_told: Vec<bool>,
+    /// The number of a call that has no event type.
+    generic: Option<u16>,
+}
+
+enum From {
+    /// The kind's parameter at this position, with portable flags.
+    Param(usize, Option<Translation>),
+    Tuple,
+    Address,
+    Nowhere,
+}
+
+impl Dialects {
+    pub(super) fn new() -> Self {
+        Self(EventKind::all().map(Dialect::new).collect())
+    }
+
+    fn of(&self, kind: EventKind) -> Option<&Dialect> {
+        self.0.get(kind.index())?.as_ref()
+    }
+}
+
+impl Dialect {
+    fn new(kind: EventKind) -> Option<Self> {
+        let name = kind.name();
+        let newest = |is_enter| {
+            let all = EventType::all();
+            all.filter(|ty| ty.name == name && ty.is_enter == is_enter).last()
+        };
+        let exit = EventType::widely_known(name, false).or_else(|| newest(false));
+        let Some(exit) = exit.filter(|_| kind.spec().category != Category::Internal) else {
+            return Self::generic(kind);
+        };
+        let enter = exit.code.checked_sub(1).and_then(EventType::of);
+        let enter = enter.filter(|enter| enter.is_enter && enter.name == name);
+        let from = |ty: &'static EventType| -> Vec<From> {
+            ty.params.iter().map(|param| from(kind, param)).collect()
+        };
+        let (exit_from, enter_from) = (from(exit), enter.map(from).unwrap_or_default());
+        let tells = |at: usize| {
+            let mut all = exit_from.iter().chain(&enter_from);
+            all.any(|from| match from {
+                From::Param(known, _) => *known == at,
+                From::Tuple => kind.spec().params[at].source == ParamSource::Tuple,
+                From::Address | From::Nowhere => false,
+            })
+        };
+        let is_told = (0..kind.spec().params.len()).map(tells).collect();
+        Some(Self {
+            enter,
+            exit,
+            exit_from,
+            enter_from,
+            is_told,
+            generic: None,
+        })
+    }
+
+    /// A call without an event type of its own.
+    fn generic(kind: EventKind) -> Option<Self> {
+        let number = table::call_number(kind.name()).filter(|_| kind.is_syscall())?;
+        Some(Self {
+            enter: EventType::of(0),
+            exit: EventType::of(1)?,
+            exit_from: Vec::new(),
+            enter_from: Vec::new(),
+            is_told: vec![false; kind.spec().params.len()],
+            generic: Some(number),
+        })
+    }
+}
+
+fn from(kind: EventKind, param: &Parameter) -> From {
+    match param.ty {
+        Type::Tuple => return From::Tuple,
+        Type::Address => return From::Address,
+        _ => {}
+    }
+    let Some(at) = kind.param_index(param.name) else {
+        return From::Nowhere;
+    };
+    let flags = match (kind.spec().params[at].ty, param.flags) {
+        (ParamType::Flags(set) | ParamType::Enum(set), Some(flags)) => {
+            Some(Translation::new(flags, set))
+        }
+        _ => None,
+    };
+    From::Param(at, flags)
+}
+
+impl Writer {
+    /// Appends the event itself, behind a note of what it cannot tell.
+    pub(super) fn call(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
+        let Some(dialect) = self.dialects.of(event.kind) else {
+            return;
+        };
+        let (enter, exit) = (dialect.enter, dialect.exit);
+        let left_out = left_out(event, dialect);
+        let described = matches!(
+            event.kind.spec().descriptor,
+            DescriptorSource::None | DescriptorSource::Opened { .. }
+        );
+        let descriptor = event.descriptor.as_ref().filter(|_| !described);
+        let outcome = (!matches!(event.outcome, Outcome::Returned(_))
+            || dialect.generic.is_some())
+        .then_some(event.outcome);
+        let stat = event.live.stat.get().filter(|stat| matches!(stat, Lookup::Found(_)));
+        let result = match event.outcome {
+            Outcome::Returned(result) if dialect.generic.is_some() => Some(result),
+            _ => None,
+        };
+        let json = note::Call::to_json(&left_out, descriptor, outcome, result, stat);
+        if let Some(json) = json {
+            self.note(note::CALL, &json, moment, out);
+        }
+        if let Some(enter) = enter {
+            self.fill(event, true);
+            self.append(enter, moment, false, out);
+        }
+        self.fill(event, false);
+        self.append(exit, moment, false, out);
+        self.follow(event);
+    }
+
+    /// Sets the values of one half of the call.
+    fn fill(&mut self, event: &Event<'_>, is_enter: bool) {
+        let values = &mut self.values;
+        values.clear();
+        let Some(dialect) = self.dialects.of(event.kind) else {
+            return;
+        };
+        if let Some(number) = dialect.generic {
+            values.push_number(u64::from(number), 2);
+            if is_enter {
+                // The number that the machine has for it, which nobody needs.
+                values.push_number(0, 2);
+            }
+            return;
+        }
+        if !is_enter && is_birth_or_exec(event) {
+            process_values(event, values);
+            return;
+        }
+        let (ty, from) = if is_enter {
+            (dialect.enter, &dialect.enter_from)
+        } else {
+            (Some(dialect.exit), &dialect.exit_from)
+        };
+        let Some(ty) = ty else { return };
+        // What comes last and is not there is left out, as in captures of older versions.
+        let known = ty.in_029.unwrap_or(ty.params.len()).min(ty.params.len());
+        let is_there = |from: &From| match from {
+            From::Param(at, _) => !matches!(
+                value_of(event, *at),
+                Param::Absent | Param::Unreadable | Param::Pending
+            ),
+            From::Tuple | From::Address => true,
+            From::Nowhere => false,
+        };
+        let count = from[..known].iter().rposition(is_there).map_or(0, |last| last + 1);
+        let count = if ty.in_029.is_some() { count } else { known.min(count.max(1)) };
+        for (param, from) in ty.params.iter().zip(from).take(count.min(known)) {
+            push(values, event, param, from);
+        }
+    }
+
+    /// Keeps what the file tells of descriptors in step with what the event did.
+    fn follow(&mut self, event: &Event<'_>) {
+        let pid = event.process.pid;
+        match event.kind.name() {
+            "close_range" => self.descriptors.retain(|(owner, _), _| *owner != pid),
+            "dup" | "dup2" | "dup3" | "fcntl" | "socket" | "accept" | "accept4" => {
+                if let Outcome::Returned(result) = event.outcome {
+                    self.descriptors.remove(&(pid, result));
+                }
+            }
+            _ => {
+                if let (DescriptorSource::Opened { .. }, Outcome::Returned(result)) =
+                    (event.kind.spec().descriptor, event.outcome)
+                {
+                    self.descriptors.remove(&(pid, result));
+                }
+            }
+        }
+    }
+}
+
+fn is_birth_or_exec(event: &Event<'_>) -> bool {
+    matches!(
+        event.kind.name(),
+        "clone" | "clone3" | "fork" | "vfork" | "execve" | "execveat"
+    )
+}
+
+/// The process as it is after the call.
+fn process_values(event: &Event<'_>, values: &mut Values) {
+    let portrait = Portrait::of_caller(event);
+    if event.kind.name().starts_with("exec") {
+        portrait.exec_values(values);
+    } else {
+        portrait.clone_values(values, None);
+    }
+    let result = match event.outcome {
+        Outcome::Returned(result) => result,
+        _ => 0,
+    };
+    values.set_first(&result.to_le_bytes());
+}
+
+/// The parameters that the event in the file cannot tell.
+fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
+    let specs = event.kind.spec().params.iter();
+    let params = specs.zip(event.params).enumerate();
+    params
+        .filter(|(at, (spec, param))| {
+            let follows = matches!(spec.source, ParamSource::Result | ParamSource::Process | ParamSource::Constant(_));
+            let told = dialect.is_told[*at];
+            match param {
+                Param::Pending | Param::Tuple => false,
+                Param::Absent => told && !follows,
+                Param::Unreadable | Param::Texts(_) => true,
+                // The NUL that ends text in the file ends it.
+                Param::Text(text) => {
+                    !told || text.is_empty() || text.len() > MAX_TEXT || *text == b"<NA>"
+                        || text.contains(&0)
+                }
+                Param::Uint(_) => !told || is_narrowed(event, dialect, *at),
+                Param::Int(_) => !told && !follows,
+            }
+        })
+        .filter_map(|(at, (_, param))| Some((at, note::show_param(param)?)))
+        .collect()
+}
+
+/// Whether the file's number has too few bits, or flags that it has no names for.
+fn is_narrowed(event: &Event<'_>, dialect: &Dialect, at: usize) -> bool {
+    let Some(Param::Uint(value)) = event.params.get(at) else {
+        return false;
+    };
+    let halves = [(Some(dialect.exit), &dialect.exit_from), (dialect.enter, &dialect.enter_from)];
+    let told = halves.into_iter().find_map(|(ty, from)| {
+        let place = from.iter().position(|from| matches!(from, From::Param(known, _) if *known == at))?;
+        Some((&ty?.params[place], &from[place]))
+    });
+    let Some((param, From::Param(_, flags))) = told else {
+        return false;
+    };
+    let bits = u32::from(param.size.min(8)) * 8;
+    let fits = |value: u64| bits == 0 || bits >= 64 || value >> bits == 0;
+    match flags {
+        Some(flags) => {
+            let portable = flags.to_portable(*value);
+            !fits(portable) || flags.to_native(portable) != *value
+        }
+        None => !fits(*value),
+    }
+}
+
+/// Longest text that is written; longer ones stand in a note.
+const MAX_TEXT: usize = 4096;
+
+/// A parameter, with the result where the call's result is it.
+fn value_of<'a>(event: &Event<'a>, at: usize) -> Param<'a> {
+    let param = event.params.get(at).copied().unwrap_or(Param::Absent);
+    let spec = &event.kind.spec().params[at];
+    match (param, spec.source, event.outcome) {
+        (_, ParamSource::Result, Outcome::Returned(result)) => Param::Int(result),
+        (Param::Absent | Param::Pending, ParamSource::Constant(value), _) => Param::Uint(value),
+        (param, ..) => param,
+    }
+}
+
+fn push(values: &mut Values, event: &Event<'_>, param: &Parameter, from: &From) {
+    let descriptor = event.descriptor.as_ref();
+    let kind = match descriptor.map(|descriptor| descriptor.kind) {
+        Some(Known::Yes(kind)) => kind,
+        _ => DescriptorKind::Other,
+    };
+    let socket = descriptor.and_then(|descriptor| descriptor.socket.as_ref());
+    match (from, socket) {
+        (From::Param(at, flags), _) => push_param(values, param, value_of(event, *at), flags.as_ref()),
+        (From::Tuple, Some(socket)) => {
+            let mut tuple = Vec::new();
+            push_tuple(&mut tuple, kind, socket);
+            values.push(&tuple);
+        }
+        (From::Address, Some(socket)) => push_address(values, kind, socket),
+        (From::Tuple | From::Address, None) => values.push(&[]),
+        (From::Nowhere, _) => push_param(values, param, Param::Absent, None),
+    }
+}
+
+fn push_param(
+    values: &mut Values,
+    param: &Parameter,
+    value: Param<'_>,
+    flags: Option<&Translation>,
+) {
+    let number = match value {
+        Param::Int(value) => value.cast_unsigned(),
+        Param::Uint(value) => value,
+        _ => 0,
+    };
+    let number = flags.map_or(number, |flags| flags.to_portable(number));
+    match (param.ty, value) {
+        (Type::Signed | Type::Unsigned, _) => values.push_number(number, param.size),
+        (Type::Text, Param::Text(text)) => values.push_text(&text[..text.len().min(MAX_TEXT)]),
+        (Type::Text, _) => values.push_text(b"<NA>"),
+        (Type::Bytes, Param::Text(bytes)) => values.push(&bytes[..bytes.len().min(MAX_TEXT)]),
+        // The first form of a value that can have several: a number.
+        (Type::Dynamic, Param::Int(_) | Param::Uint(_)) => {
+            values.push(&[&[0][..], &number.to_le_bytes()].concat());
+        }
+        _ => values.push(&[]),
+    }
+}

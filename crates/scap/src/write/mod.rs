@@ -1,0 +1,256 @@
+//! Recording: from events that a judge sees to blocks of a capture.
+//!
+//! An engine knows of processes and descriptors when an event is about them, and other programs know
+//! them from the events before. So a process is described by events of its birth and program, and a
+//! descriptor by the call that could have made it, before the first event that needs them; these are
+//! marked as being for state only. What rules can ask for beyond that is noted for this program
+//! alone (`crate::note`).
+
+mod block;
+mod call;
+mod descriptor;
+mod process;
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use event::{Event, Image, Pid, StartTime};
+
+use crate::list::{Machine, UserEntry};
+use crate::note;
+use crate::table::EventType;
+
+use block::{Blocks, Draft, Values};
+use call::Dialects;
+use process::Portrait;
+
+/// What stands at the beginning of every file.
+#[derive(Clone, Debug, Default)]
+pub struct Header {
+    /// The machine.
+    pub machine: Machine,
+    /// Users: id, group, name, home directory, shell.
+    pub users: Vec<(u32, u32, String, String, String)>,
+    /// Groups: id, name.
+    pub groups: Vec<(u32, String)>,
+}
+
+/// Processes that are remembered as described. Beyond it all are described anew.
+const MAX_DESCRIBED: usize = 16_384;
+
+/// Turns events into blocks. Everything that it appends to a buffer in one call belongs together.
+pub struct Writer {
+    header: Header,
+    dialects: Dialects,
+    described: HashMap<(Pid, StartTime), Described>,
+    descriptors: HashMap<(Pid, i64), u64>,
+    values: Values,
+}
+
+/// What the file says of a process already.
+struct Described {
+    /// Kept, so that its address stays its own.
+    image: Arc<Image>,
+    digest: u64,
+    /// The thread that was introduced last.
+    tid: i32,
+}
+
+/// Where and when an event was.
+#[derive(Clone, Copy)]
+struct Moment {
+    time_ns: u64,
+    cpu: u16,
+    tid: i64,
+}
+
+impl Writer {
+    /// A writer that has described nothing yet.
+    #[must_use]
+    pub fn new(header: Header) -> Self {
+        Self {
+            header,
+            dialects: Dialects::new(),
+            described: HashMap::new(),
+            descriptors: HashMap::new(),
+            values: Values::default(),
+        }
+    }
+
+    /// Begins a file. What was described in another one is forgotten.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        self.forget();
+        let mut blocks = Blocks::new(out);
+        blocks.section();
+        blocks.machine(&self.header.machine);
+        let users = self.header.users.iter();
+        let users = users.map(|(uid, gid, name, home, shell)| UserEntry::User {
+            uid: *uid,
+            gid: *gid,
+            name: name.as_bytes(),
+            home: home.as_bytes(),
+            shell: shell.as_bytes(),
+        });
+        let groups = self.header.groups.iter();
+        let groups = groups.map(|(gid, name)| UserEntry::Group {
+            gid: *gid,
+            name: name.as_bytes(),
+        });
+        blocks.users(users.chain(groups));
+    }
+
+    /// Describes everything anew: what was appended last got lost.
+    pub fn forget(&mut self) {
+        self.described.clear();
+        self.descriptors.clear();
+    }
+
+    /// Appends an event, behind what has to be known for it.
+    pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        if self.described.len() > MAX_DESCRIBED || self.descriptors.len() > MAX_DESCRIBED {
+            self.forget();
+        }
+        let moment = Moment {
+            time_ns: event.time_ns,
+            cpu: event.cpu.and_then(|cpu| u16::try_from(cpu).ok()).unwrap_or(0),
+            tid: i64::from(event.tid.0),
+        };
+        self.introduce(event, moment, out);
+        self.introduce_descriptor(event, moment, out);
+        self.call(event, moment, out);
+    }
+
+    /// Describes the caller, its ancestors and the leaders that rules can ask for.
+    fn introduce(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
+        let caller = Portrait::of_caller(event);
+        let mut line = Vec::new();
+        let mut next = event.process.parent();
+        while let Some(process) = next {
+            if line.len() >= crate::state::process::MAX_DEPTH / 2 {
+                break;
+            }
+            next = process.parent();
+            line.push(process);
+        }
+        if let event::Lookup::Found(stat) = &caller.exact.stat {
+            for leader in [stat.sid, stat.pgid] {
+                let is_known = leader <= 0
+                    || leader == event.process.pid.0
+                    || line.iter().any(|process| process.pid.0 == leader);
+                if !is_known && let event::Lookup::Found(process) = event.world.process(Pid(leader)) {
+                    line.insert(0, process);
+                }
+            }
+        }
+        for process in line.iter().rev() {
+            // Those that are gone are what they were.
+            let known = self.described.get(&(process.pid, process.start));
+            let image = process.image();
+            if known.is_some_and(|known| Arc::ptr_eq(&known.image, &image)) {
+                continue;
+            }
+            let portrait = Portrait::of_other(event, process, image);
+            self.describe(&portrait, moment, out);
+        }
+        self.describe(&caller, moment, out);
+        self.introduce_thread(event, &caller, moment, out);
+    }
+
+    fn describe(&mut self, portrait: &Portrait<'_>, moment: Moment, out: &mut Vec<u8>) {
+        let key = (portrait.process.pid, portrait.process.start);
+        let json = portrait.exact.to_json();
+        let digest = portrait.digest(&json);
+        if let Some(known) = self.described.get(&key)
+            && known.digest == digest
+            && Arc::ptr_eq(&known.image, &portrait.image)
+        {
+            return;
+        }
+        let is_new = !self.described.contains_key(&key);
+        let moment = Moment {
+            tid: i64::from(portrait.process.pid.0),
+            ..moment
+        };
+        if is_new {
+            portrait.clone_values(&mut self.values, None);
+            self.state_event("clone", false, moment, out);
+        }
+        self.values.clear();
+        self.values.push_text(portrait.executable());
+        self.state_event("execve", true, moment, out);
+        portrait.exec_values(&mut self.values);
+        self.state_event("execve", false, moment, out);
+        self.note(note::PROCESS, &json, moment, out);
+        let described = Described {
+            image: Arc::clone(&portrait.image),
+            digest,
+            tid: portrait.process.pid.0,
+        };
+        self.described.insert(key, described);
+    }
+
+    /// Tells of a thread that is not the first of its process.
+    fn introduce_thread(
+        &mut self,
+        event: &Event<'_>,
+        caller: &Portrait<'_>,
+        moment: Moment,
+        out: &mut Vec<u8>,
+    ) {
+        let key = (event.process.pid, event.process.start);
+        let Some(known) = self.described.get_mut(&key) else {
+            return;
+        };
+        if event.tid.0 == event.process.pid.0 || known.tid == event.tid.0 {
+            return;
+        }
+        known.tid = event.tid.0;
+        caller.clone_values(&mut self.values, Some(event.tid.0));
+        self.state_event("clone", false, moment, out);
+    }
+
+    /// Appends an event with the present values that is for state only.
+    fn state_event(&mut self, name: &str, is_enter: bool, moment: Moment, out: &mut Vec<u8>) {
+        if let Some(ty) = EventType::widely_known(name, is_enter) {
+            self.append(ty, moment, true, out);
+        }
+    }
+
+    fn append(
+        &mut self,
+        ty: &'static EventType,
+        moment: Moment,
+        is_state_only: bool,
+        out: &mut Vec<u8>,
+    ) {
+        if self.values.len() > block::MAX_EVENT {
+            return;
+        }
+        Blocks::new(out).event(&Draft {
+            ty,
+            time_ns: moment.time_ns,
+            tid: moment.tid,
+            cpu: moment.cpu,
+            is_state_only,
+            values: &self.values,
+        });
+    }
+
+    fn note(&mut self, id: &str, json: &str, moment: Moment, out: &mut Vec<u8>) {
+        self.values.clear();
+        self.values.push_text(id.as_bytes());
+        self.values.push_text(json.as_bytes());
+        self.state_event("notification", false, moment, out);
+    }
+}
+
+fn digest(parts: &[&[u8]]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for part in parts {
+        hasher.write_usize(part.len());
+        hasher.write(part);
+    }
+    hasher.finish()
+}
