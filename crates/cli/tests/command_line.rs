@@ -61,6 +61,7 @@ fn help_is_as_it_was() {
         ("help.txt", &["--help"][..]),
         ("help-run.txt", &["run", "--help"]),
         ("help-watch.txt", &["watch", "--help"]),
+        ("help-replay.txt", &["replay", "--help"]),
         ("help-rules.txt", &["rules", "--help"]),
         ("help-rules-check.txt", &["rules", "check", "--help"]),
         ("help-doctor.txt", &["doctor", "--help"]),
@@ -93,7 +94,10 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         ),
         (&["run", "--engine", "kmod", "--", "true"], "kmod"),
         (&["rules", "check"], "<FILE>"),
-        (&["man", "nothing"], "help: one of run, watch, rules"),
+        (
+            &["man", "nothing"],
+            "help: one of run, watch, replay, rules",
+        ),
         (
             &["generate", "list", "no-such-action"],
             "`tollgate generate list --all` shows all",

@@ -14,13 +14,20 @@ pub(crate) const FLAGGED_EVENT_V2: u32 = 0x217;
 /// What is in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    Descriptors { is_sized: bool },
-    Event { has_flags: bool, is_old: bool },
+    Descriptors {
+        is_sized: bool,
+    },
+    Event {
+        has_flags: bool,
+        is_old: bool,
+    },
     Machine,
     Section,
     /// By version of the list.
     Threads(u8),
-    Users { is_sized: bool },
+    Users {
+        is_sized: bool,
+    },
     /// Interfaces, and what is newer than this program: nothing a rule asks for.
     Other,
 }

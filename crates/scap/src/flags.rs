@@ -30,7 +30,10 @@ impl Translation {
                         .strip_suffix(name)
                         .is_some_and(|prefix| prefix.ends_with('_'))
             };
-            let entry = native.entries().iter().find(|entry| is_same(entry.name()))?;
+            let entry = native
+                .entries()
+                .iter()
+                .find(|entry| is_same(entry.name()))?;
             Some(entry.value(arch))
         };
         let mut pairs: Vec<(u64, u64)> = portable
@@ -109,7 +112,10 @@ mod tests {
             (&["O_RDONLY"][..], 1),
             (&["O_WRONLY", "O_CREAT", "O_TRUNC"], 2 | 4 | 0x100),
             (&["O_RDWR", "O_SYNC"], 3 | 0x80),
-            (&["O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"], 1 | 0x400 | 0x1000),
+            (
+                &["O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"],
+                1 | 0x400 | 0x1000,
+            ),
             (&["O_RDWR", "O_TMPFILE"], 3 | 0x2000),
         ] {
             let native = bits(names);
@@ -126,7 +132,10 @@ mod tests {
         let mount = translation(mount, "flags", &abi::flags::MOUNT);
         let arch = Arch::native().unwrap();
         let bind = abi::flags::MOUNT.value_of(arch, "MS_BIND").unwrap();
-        assert_eq!((mount.to_native(0x1000), mount.to_portable(bind)), (bind, 0x1000));
+        assert_eq!(
+            (mount.to_native(0x1000), mount.to_portable(bind)),
+            (bind, 0x1000)
+        );
     }
 
     #[test]
@@ -145,7 +154,12 @@ mod tests {
                     continue;
                 };
                 let found = Translation::new(flags, set).pairs.len();
-                assert!(found * 2 >= flags.entries.len(), "{} {}: {found}", ty.name, flags.name);
+                assert!(
+                    found * 2 >= flags.entries.len(),
+                    "{} {}: {found}",
+                    ty.name,
+                    flags.name
+                );
             }
         }
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use bumpalo::Bump;
 use event::{
-    Container, Containment, Credentials, Descriptor, DescriptorKind, Endpoint, ExecutableFile, ExecutableFlags, Group, Known,
-    Lookup, Name, Outcome, Param, Pid, Role, Socket, Stat, Status, Transport, User,
+    Container, Containment, Credentials, Descriptor, DescriptorKind, Endpoint, ExecutableFile,
+    ExecutableFlags, Group, Known, Lookup, Name, Outcome, Param, Pid, Role, Socket, Stat, Status,
+    Transport, User,
 };
 use serde_json::{Value, json};
 
@@ -76,7 +77,9 @@ impl Exact {
     pub(crate) fn to_json(&self) -> String {
         let user = |user: &Arc<User>| json!([user.name, user.home, user.shell]);
         let users = self.users.iter();
-        let users: Vec<Value> = users.map(|(uid, found)| json!([uid, lookup(found, user)])).collect();
+        let users: Vec<Value> = users
+            .map(|(uid, found)| json!([uid, lookup(found, user)]))
+            .collect();
         let groups = self.groups.iter();
         let groups: Vec<Value> = groups
             .map(|(gid, found)| json!([gid, lookup(found, |group| json!(group.name))]))
@@ -103,14 +106,21 @@ impl Exact {
     pub(crate) fn of_json(json: &[u8]) -> Option<Self> {
         let told: Value = serde_json::from_slice(json).ok()?;
         let start = told.get("start")?;
-        let names = |key: &str| told.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+        let names = |key: &str| {
+            told.get(key)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default()
+        };
         let id = |entry: &Value| u32::try_from(entry.get(0)?.as_u64()?).ok();
         Some(Self {
             start: start.get(0)?.as_u64()?,
             start_ns: start.get(1)?.as_u64()?,
             stat: looked(told.get("stat"), read_stat),
             status: looked(told.get("status"), read_status),
-            login_uid: looked(told.get("login_uid"), |uid| u32::try_from(uid.as_u64()?).ok()),
+            login_uid: looked(told.get("login_uid"), |uid| {
+                u32::try_from(uid.as_u64()?).ok()
+            }),
             container: Arc::new(read_container(told.get("container")?)?),
             file: looked(told.get("file"), read_file),
             is_writable: looked(told.get("writable"), Value::as_bool),
@@ -147,8 +157,14 @@ fn read_group(value: &Value) -> Option<Arc<Group>> {
 
 fn show_stat(stat: &Stat) -> Value {
     json!([
-        stat.ppid.0, stat.pgid, stat.sid, stat.tty, stat.tpgid, stat.threads,
-        stat.vm_size_kib, stat.vm_rss_kib
+        stat.ppid.0,
+        stat.pgid,
+        stat.sid,
+        stat.tty,
+        stat.tpgid,
+        stat.threads,
+        stat.vm_size_kib,
+        stat.vm_rss_kib
     ])
 }
 
@@ -169,9 +185,17 @@ fn read_stat(value: &Value) -> Option<Stat> {
 
 fn show_status(status: &Status) -> Value {
     json!([
-        status.credentials.uid, status.credentials.gid, status.real_uid,
-        status.cap_inheritable, status.cap_permitted, status.cap_effective, status.cap_bounding,
-        status.vpid, status.vtid, status.vpgid, status.vsid
+        status.credentials.uid,
+        status.credentials.gid,
+        status.real_uid,
+        status.cap_inheritable,
+        status.cap_permitted,
+        status.cap_effective,
+        status.cap_bounding,
+        status.vpid,
+        status.vtid,
+        status.vpgid,
+        status.vsid
     ])
 }
 
@@ -199,8 +223,12 @@ fn read_status(value: &Value) -> Option<Status> {
 fn show_file(file: &ExecutableFile) -> Value {
     let flags = file.flags;
     json!([
-        flags.upper_layer, flags.lower_layer, flags.from_memfd,
-        file.inode, file.ctime_ns, file.mtime_ns
+        flags.upper_layer,
+        flags.lower_layer,
+        flags.from_memfd,
+        file.inode,
+        file.ctime_ns,
+        file.mtime_ns
     ])
 }
 

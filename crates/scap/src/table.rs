@@ -141,7 +141,10 @@ fn parse(text: &'static str) -> Table {
         .filter_map(|line| line.strip_prefix("call ")?.split_once(' '))
         .map(|(number, name)| (number.parse().expect(WELL_FORMED), name))
         .collect();
-    let numbers = calls.iter().map(|(number, name)| (*name, *number)).collect();
+    let numbers = calls
+        .iter()
+        .map(|(number, name)| (*name, *number))
+        .collect();
     Table {
         events,
         calls,
@@ -226,7 +229,10 @@ mod tests {
     fn every_line_of_the_table_is_read() {
         assert!(EventType::all().count() > 420);
         let open = EventType::of(307).unwrap();
-        assert_eq!((open.name, open.is_enter, open.in_029), ("openat", false, Some(6)));
+        assert_eq!(
+            (open.name, open.is_enter, open.in_029),
+            ("openat", false, Some(6))
+        );
         assert_eq!(open.param("flags"), Some(3));
         let flags = open.params[3].flags.unwrap();
         assert!(flags.entries.contains(&("O_CREAT", 4)));

@@ -71,7 +71,9 @@ impl Target {
     }
 
     pub(super) fn prefix(prefix: &str) -> Result<Self, Failure> {
-        let folder = Path::new(prefix).parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = Path::new(prefix)
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder
             && !folder.is_dir()
         {

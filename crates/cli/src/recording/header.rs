@@ -8,19 +8,25 @@ use scap::write::Header;
 /// Looks at the machine and its users.
 pub(super) fn header() -> Header {
     let system = rustix::system::sysinfo();
-    let memory = u64::try_from(system.totalram).unwrap_or(0);
     let uptime_ns = u64::try_from(system.uptime).unwrap_or(0) * 1_000_000_000;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Header {
         machine: Machine {
             cpus: u32::try_from(cpus).unwrap_or(1),
-            memory_bytes: memory * u64::from(system.mem_unit),
+            memory_bytes: system.totalram * u64::from(system.mem_unit),
             max_pid: number("/proc/sys/kernel/pid_max"),
-            hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            hostname: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
             boot_ns: sys::time::now_ns(sys::time::Clock::Real).saturating_sub(uptime_ns),
         },
-        users: lines("/etc/passwd").filter_map(|line| user(&line)).collect(),
-        groups: lines("/etc/group").filter_map(|line| group(&line)).collect(),
+        users: lines("/etc/passwd")
+            .filter_map(|line| user(&line))
+            .collect(),
+        groups: lines("/etc/group")
+            .filter_map(|line| group(&line))
+            .collect(),
     }
 }
 
@@ -34,7 +40,10 @@ fn number(path: &str) -> u64 {
 /// Without the file a capture has ids in place of names, as the alerts have then.
 fn lines(path: &str) -> impl Iterator<Item = String> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().map(str::to_owned).collect::<Vec<_>>().into_iter()
+    text.lines()
+        .map(str::to_owned)
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 fn user(line: &str) -> Option<(u32, u32, String, String, String)> {
@@ -43,7 +52,13 @@ fn user(line: &str) -> Option<(u32, u32, String, String, String)> {
         return None;
     };
     let text = str::to_owned;
-    Some((uid.parse().ok()?, gid.parse().ok()?, text(name), text(home), text(shell)))
+    Some((
+        uid.parse().ok()?,
+        gid.parse().ok()?,
+        text(name),
+        text(home),
+        text(shell),
+    ))
 }
 
 fn group(line: &str) -> Option<(u32, String)> {

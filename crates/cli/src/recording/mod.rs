@@ -223,7 +223,10 @@ impl Recording {
         let mut guard = self.state();
         let state = &mut *guard;
         if state.is_over {
-            self.lost.fetch_add(u64::from(matches!(self.trigger, Trigger::Always(_))), Ordering::Relaxed);
+            self.lost.fetch_add(
+                u64::from(matches!(self.trigger, Trigger::Always(_))),
+                Ordering::Relaxed,
+            );
             return;
         }
         let now = Instant::now();
@@ -254,7 +257,7 @@ impl Recording {
         }
         state.writer.event(event, &mut state.buffer);
         let chunk = Chunk {
-            begins: begins.then(|| (event.time_ns, event.number)),
+            begins: begins.then_some((event.time_ns, event.number)),
             bytes: std::mem::take(&mut state.buffer),
         };
         let size = chunk.bytes.len();
@@ -331,7 +334,9 @@ impl Current {
     fn is_full(&self, rotation: &Rotation, now: Instant) -> bool {
         rotation.bytes.is_some_and(|limit| self.bytes >= limit)
             || rotation.events.is_some_and(|limit| self.events >= limit)
-            || rotation.time.is_some_and(|limit| now.duration_since(self.started) >= limit)
+            || rotation
+                .time
+                .is_some_and(|limit| now.duration_since(self.started) >= limit)
     }
 }
 
@@ -356,7 +361,11 @@ fn extend(
     let asks = |matched: &&Matched<'_>| mode == CaptureMode::AllRules || matched.capture;
     let until = matched.iter().filter(asks).map(|matched| {
         let own = u64::from(matched.capture_duration_ms);
-        now + if own > 0 { Duration::from_millis(own) } else { default }
+        now + if own > 0 {
+            Duration::from_millis(own)
+        } else {
+            default
+        }
     });
     let until = until.max();
     let running = state.file.as_mut().and_then(|file| file.ends.as_mut());

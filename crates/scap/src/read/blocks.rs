@@ -84,7 +84,9 @@ impl<R: Read> Blocks<R> {
             if self.start == self.end {
                 return Ok(None);
             }
-            return Err(Error::Truncated { offset: self.offset });
+            return Err(Error::Truncated {
+                offset: self.offset,
+            });
         }
         let mut header = Bytes::new(&self.buffer[self.start..self.end]);
         let ty = header.u32().unwrap_or_default();

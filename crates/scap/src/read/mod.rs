@@ -143,10 +143,13 @@ fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
     read.ok_or_else(|| block.corrupt(format!("a {what} that is shorter than it says")))
 }
 
+/// A source with the bytes that were looked at put back.
+type Whole<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
+
 /// A source that may be compressed.
 enum Unpacked<R: Read> {
-    Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
-    Gzip(Box<MultiGzDecoder<BufReader<io::Chain<io::Cursor<Vec<u8>>, R>>>>),
+    Plain(Whole<R>),
+    Gzip(Box<MultiGzDecoder<BufReader<Whole<R>>>>),
 }
 
 impl<R: Read> Unpacked<R> {

@@ -211,10 +211,7 @@ impl<'b> Params<'b> {
 
     /// Puts kept parts together again.
     pub(crate) fn from_parts(data: &'b [u8], ends: &[u32]) -> Self {
-        let mut params = Self {
-            data,
-            ..Self::NONE
-        };
+        let mut params = Self { data, ..Self::NONE };
         params.count = ends.len().min(MAX_PARAMS);
         params.ends[..params.count].copy_from_slice(&ends[..params.count]);
         params

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use event::field::normalize;
 use event::{
-    Comm, Credentials, DescriptorKind, DescriptorSource, ExecutableFile,
-    ExecutableFlags, Param, Pid, Role, Stat, Status, Transport,
+    Comm, Credentials, DescriptorKind, DescriptorSource, ExecutableFile, ExecutableFlags, Param,
+    Pid, Role, Stat, Status, Transport,
 };
 
 use super::decode::{Address, Ends as EventEnds};
@@ -196,14 +196,18 @@ impl Happening<'_, '_> {
 
     fn accept(&self, state: &mut State, process: usize) {
         let Some(number) = self.result else { return };
-        state.open(process, number, Open {
-            kind: None,
-            socket: Some(Ends {
-                transport: Transport::Tcp,
-                ..Ends::NONE
-            }),
-            ..Open::new(DescriptorKind::OtherSocket, b"")
-        });
+        state.open(
+            process,
+            number,
+            Open {
+                kind: None,
+                socket: Some(Ends {
+                    transport: Transport::Tcp,
+                    ..Ends::NONE
+                }),
+                ..Open::new(DescriptorKind::OtherSocket, b"")
+            },
+        );
         self.name_ends(state, process, number, |ends, event| {
             if let EventEnds::Inet {
                 source,
@@ -382,7 +386,9 @@ impl Happening<'_, '_> {
         // -1 leaves an id as it is.
         let id = |name: &str| {
             let id = self.int(name)?;
-            u32::try_from(id & i64::from(u32::MAX)).ok().filter(|id| *id != u32::MAX)
+            u32::try_from(id & i64::from(u32::MAX))
+                .ok()
+                .filter(|id| *id != u32::MAX)
         };
         let pick = |names: &[&str]| names.iter().find_map(|name| id(name));
         let name = self.exit.kind.name();
@@ -398,7 +404,8 @@ impl Happening<'_, '_> {
                 status.credentials.gid = gid;
             }
         } else {
-            let told = |name: &str, before: u64| self.told(name).and_then(unsigned).unwrap_or(before);
+            let told =
+                |name: &str, before: u64| self.told(name).and_then(unsigned).unwrap_or(before);
             status.cap_inheritable = told("cap_inheritable", status.cap_inheritable);
             status.cap_permitted = told("cap_permitted", status.cap_permitted);
             status.cap_effective = told("cap_effective", status.cap_effective);
@@ -543,7 +550,9 @@ impl Happening<'_, '_> {
             before.executable_file.get().copied().flatten()
         };
         let is_writable = if is_new_program {
-            self.told("flags").and_then(unsigned).map(|flags| flags & 1 != 0)
+            self.told("flags")
+                .and_then(unsigned)
+                .map(|flags| flags & 1 != 0)
         } else {
             before.executable_writable.get().copied().flatten()
         };
@@ -588,7 +597,9 @@ impl Happening<'_, '_> {
             let path = trusted.strip_suffix(b" (deleted)").unwrap_or(trusted);
             return Some(path.to_vec());
         }
-        let named = ["filename", "pathname"].iter().find_map(|name| self.text(name))?;
+        let named = ["filename", "pathname"]
+            .iter()
+            .find_map(|name| self.text(name))?;
         let arena = bumpalo::Bump::new();
         Some(normalize(&arena, &held.cwd, named).to_vec())
     }
@@ -622,7 +633,10 @@ impl Happening<'_, '_> {
             uid: id("uid", before.map(|known| known.credentials.uid)).unwrap_or(u32::MAX),
             gid: id("gid", before.map(|known| known.credentials.gid)).unwrap_or(u32::MAX),
         };
-        let group = self.told("vpgid").and_then(unsigned).map(|group| number(group.cast_signed()));
+        let group = self
+            .told("vpgid")
+            .and_then(unsigned)
+            .map(|group| number(group.cast_signed()));
         Status {
             credentials,
             real_uid: before.map_or(credentials.uid, |known| known.real_uid),
@@ -630,8 +644,18 @@ impl Happening<'_, '_> {
             cap_permitted: capability("cap_permitted", |known| known.cap_permitted, before),
             cap_effective: capability("cap_effective", |known| known.cap_effective, before),
             cap_bounding: before.map_or(0, |known| known.cap_bounding),
-            vpid: own("vpid", before.map(|known| known.vpid).or(self.told_int("pid").map(number))),
-            vtid: own("vtid", before.map(|known| known.vtid).or(self.told_int("tid").map(number))),
+            vpid: own(
+                "vpid",
+                before
+                    .map(|known| known.vpid)
+                    .or(self.told_int("pid").map(number)),
+            ),
+            vtid: own(
+                "vtid",
+                before
+                    .map(|known| known.vtid)
+                    .or(self.told_int("tid").map(number)),
+            ),
             vpgid: group.or(before.map(|known| known.vpgid)).unwrap_or(-1),
             vsid: before.map_or(-1, |known| known.vsid),
         }
@@ -645,7 +669,9 @@ impl Happening<'_, '_> {
             ppid: Pid(number(self.told_int("ptid").unwrap_or(parent))),
             pgid: group.or(before.map(|known| known.pgid)).unwrap_or(-1),
             sid: before.map_or(-1, |known| known.sid),
-            tty: self.told_id("tty").unwrap_or(before.map_or(0, |known| known.tty)),
+            tty: self
+                .told_id("tty")
+                .unwrap_or(before.map_or(0, |known| known.tty)),
             tpgid: before.map_or(-1, |known| known.tpgid),
             threads: before.map_or(1, |known| known.threads),
             vm_size_kib: told("vm_size").unwrap_or(0),
@@ -710,4 +736,3 @@ fn transport(socket_type: i64, protocol: i64) -> Transport {
         _ => Transport::Unknown,
     }
 }
-

@@ -67,7 +67,9 @@ impl Slot {
             Convert::Signed => signed(bytes).map(Param::Int),
             Convert::Unsigned => unsigned(bytes).map(Param::Uint),
             Convert::UnsignedAsInt => unsigned(bytes).map(|value| Param::Int(value.cast_signed())),
-            Convert::Flags(flags) => unsigned(bytes).map(|value| Param::Uint(flags.to_native(value))),
+            Convert::Flags(flags) => {
+                unsigned(bytes).map(|value| Param::Uint(flags.to_native(value)))
+            }
             Convert::Text => match until_nul(bytes) {
                 // What capturing programs write for a pointer to nowhere.
                 b"<NA>" => None,

@@ -261,7 +261,11 @@ fn base(kind: EventKind) -> Option<usize> {
 }
 
 /// Where a parameter of a kind comes from.
-fn slot(param: &event::ParamSpec, ty: &'static EventType, enter: Option<&'static EventType>) -> Slot {
+fn slot(
+    param: &event::ParamSpec,
+    ty: &'static EventType,
+    enter: Option<&'static EventType>,
+) -> Slot {
     // Facts about the process are asked of the state, which these events have changed.
     let is_state = param.source == ParamSource::Process || param.name == "cgroups";
     if is_state {
@@ -271,7 +275,9 @@ fn slot(param: &event::ParamSpec, ty: &'static EventType, enter: Option<&'static
     let enter_at = enter.and_then(|enter| enter.param(param.name));
     let of_exit = exit.map(|at| &ty.params[at]);
     let of_enter = enter.zip(enter_at).map(|(enter, at)| &enter.params[at]);
-    let convert = of_exit.or(of_enter).map_or(Convert::Nothing, |found| convert(param, found));
+    let convert = of_exit
+        .or(of_enter)
+        .map_or(Convert::Nothing, |found| convert(param, found));
     Slot {
         exit,
         enter: enter_at,
@@ -291,11 +297,9 @@ fn convert(param: &event::ParamSpec, found: &Parameter) -> Convert {
         (_, Type::Text, _) => Convert::Text,
         (_, Type::Bytes, _) => Convert::Bytes,
         (_, Type::Signed, _) => Convert::Signed,
-        (
-            ParamType::Int | ParamType::Fd | ParamType::Pid | ParamType::Errno,
-            Type::Unsigned,
-            _,
-        ) => Convert::UnsignedAsInt,
+        (ParamType::Int | ParamType::Fd | ParamType::Pid | ParamType::Errno, Type::Unsigned, _) => {
+            Convert::UnsignedAsInt
+        }
         (_, Type::Unsigned, _) => Convert::Unsigned,
     }
 }

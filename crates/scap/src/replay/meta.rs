@@ -55,7 +55,10 @@ impl<J: Judge> Replay<'_, J> {
 
     fn container(&mut self, json: &[u8]) {
         // What is no JSON, or lacks an id, names no container.
-        if let Some(container) = serde_json::from_slice(json).ok().and_then(|json| container(&json)) {
+        if let Some(container) = serde_json::from_slice(json)
+            .ok()
+            .and_then(|json| container(&json))
+        {
             self.state.add_container(container);
         }
     }
@@ -97,7 +100,10 @@ fn container(json: &Value) -> Option<Container> {
         runtime: told.get("type").and_then(Value::as_u64).and_then(runtime),
         image: text("image"),
         privileged: told.get("privileged").and_then(Value::as_bool),
-        start_ns: told.get("created_time").and_then(Value::as_u64).and_then(|seconds| seconds.checked_mul(1_000_000_000)),
+        start_ns: told
+            .get("created_time")
+            .and_then(Value::as_u64)
+            .and_then(|seconds| seconds.checked_mul(1_000_000_000)),
         pod: pod(told),
     })
 }
@@ -142,10 +148,19 @@ mod tests {
             "labels": {"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n",
                        "io.kubernetes.pod.uid": "u"}}});
         let found = container(&json).unwrap();
-        assert_eq!((found.id.as_str(), found.runtime.as_deref()), ("0123456789ab", Some("containerd")));
-        assert_eq!((found.privileged, found.start_ns), (Some(true), Some(5_000_000_000)));
+        assert_eq!(
+            (found.id.as_str(), found.runtime.as_deref()),
+            ("0123456789ab", Some("containerd"))
+        );
+        assert_eq!(
+            (found.privileged, found.start_ns),
+            (Some(true), Some(5_000_000_000))
+        );
         assert_eq!(found.pod.unwrap().1, "n");
-        assert_eq!(container(&serde_json::json!({"container": {"id": "host"}})), None);
+        assert_eq!(
+            container(&serde_json::json!({"container": {"id": "host"}})),
+            None
+        );
         assert_eq!(container(&serde_json::json!([1])), None);
     }
 }

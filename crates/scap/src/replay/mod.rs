@@ -183,7 +183,8 @@ impl<'j, J: Judge> Replay<'j, J> {
         arena.reset();
         let arena = &*arena;
         let slots = exit.slots.iter();
-        let params = &*arena.alloc_slice_fill_iter(slots.map(|slot| slot.param(&raw, &enter, arena)));
+        let params =
+            &*arena.alloc_slice_fill_iter(slots.map(|slot| slot.param(&raw, &enter, arena)));
         let result = exit.result.and_then(|at| apply::as_int(&params[at]));
         let happening = Happening {
             exit,

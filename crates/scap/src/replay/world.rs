@@ -97,7 +97,10 @@ impl World for Recorded<'_> {
             return exact.login_uid.clone();
         }
         let held = self.held(process);
-        found(held.and_then(|held| held.login_uid).filter(|uid| *uid != NO_ID))
+        found(
+            held.and_then(|held| held.login_uid)
+                .filter(|uid| *uid != NO_ID),
+        )
     }
 
     fn directory<'a>(

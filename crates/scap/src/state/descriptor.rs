@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use event::{
-    Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport,
-};
+use event::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
 
 use crate::list::{DescriptorEntry, kind};
 

@@ -71,9 +71,7 @@ impl State {
 
     /// The same, for lookups that are none of an event's own thread.
     pub(crate) fn peek(&self, tid: i64) -> Option<&Thread> {
-        self.threads
-            .get(&tid)
-            .map(|slot| &self.thread_slots[*slot])
+        self.threads.get(&tid).map(|slot| &self.thread_slots[*slot])
     }
 
     #[inline]
@@ -299,7 +297,14 @@ fn give_roles(descriptors: &mut Arc<Descriptors>) {
         .filter(|(_, ends)| ends.role == Role::Unknown && ends.remote.is_some())
         .map(|(number, ends)| {
             let is_server = ends.local.is_some_and(|local| ports.contains(&local.port));
-            (number, if is_server { Role::Server } else { Role::Client })
+            (
+                number,
+                if is_server {
+                    Role::Server
+                } else {
+                    Role::Client
+                },
+            )
         })
         .collect();
     for (number, role) in unclear {

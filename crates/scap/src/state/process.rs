@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use event::{
-    Comm, CommandLine, Container, Containment, Credentials, ExecutableFile, ExecutableFlags,
-    Image, Lookup, Pid, Process, StartTime, Stat, Status,
+    Comm, CommandLine, Container, Containment, Credentials, ExecutableFile, ExecutableFlags, Image,
+    Lookup, Pid, Process, StartTime, Stat, Status,
 };
 
 use super::descriptor::Descriptors;
@@ -224,8 +224,7 @@ impl Held {
     pub(crate) fn exec(&mut self, facts: &Facts<'_>, time_ns: u64) {
         let image = Arc::new(facts.image(time_ns));
         self.text_weight = facts.weight();
-        self.process
-            .exec(Arc::clone(&image), Comm::new(facts.comm));
+        self.process.exec(Arc::clone(&image), Comm::new(facts.comm));
         self.image = image;
         if !facts.cwd.is_empty() {
             self.cwd = directory(facts.cwd);
@@ -238,7 +237,8 @@ impl Held {
 
     /// Whether it is not known whom it acts as.
     pub(crate) fn is_nameless(&self) -> bool {
-        self.status.is_none_or(|status| status.credentials.uid == NO_ID)
+        self.status
+            .is_none_or(|status| status.credentials.uid == NO_ID)
     }
 
     /// Takes what this program noted of it.

@@ -111,13 +111,19 @@ impl<'o> Blocks<'o> {
     }
 
     pub(crate) fn users<'u>(&mut self, users: impl Iterator<Item = UserEntry<'u>>) {
-        self.block(USERS_V2, |out| users.for_each(|user| write_user(out, &user)));
+        self.block(USERS_V2, |out| {
+            users.for_each(|user| write_user(out, &user))
+        });
     }
 
     pub(crate) fn event(&mut self, draft: &Draft<'_>) {
         /// Time, thread, length, type, number of parameters.
         const HEADER: usize = 8 + 8 + 4 + 2 + 4;
-        let ty = if draft.is_state_only { FLAGGED_EVENT_V2 } else { EVENT_V2 };
+        let ty = if draft.is_state_only {
+            FLAGGED_EVENT_V2
+        } else {
+            EVENT_V2
+        };
         self.block(ty, |out| {
             out.extend_from_slice(&draft.cpu.to_le_bytes());
             if draft.is_state_only {

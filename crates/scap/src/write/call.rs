@@ -52,7 +52,8 @@ impl Dialect {
         let name = kind.name();
         let newest = |is_enter| {
             let all = EventType::all();
-            all.filter(|ty| ty.name == name && ty.is_enter == is_enter).last()
+            all.filter(|ty| ty.name == name && ty.is_enter == is_enter)
+                .last()
         };
         let exit = EventType::widely_known(name, false).or_else(|| newest(false));
         let Some(exit) = exit.filter(|_| kind.spec().category != Category::Internal) else {
@@ -128,10 +129,13 @@ impl Writer {
             DescriptorSource::None | DescriptorSource::Opened { .. }
         );
         let descriptor = event.descriptor.as_ref().filter(|_| !described);
-        let outcome = (!matches!(event.outcome, Outcome::Returned(_))
-            || dialect.generic.is_some())
-        .then_some(event.outcome);
-        let stat = event.live.stat.get().filter(|stat| matches!(stat, Lookup::Found(_)));
+        let outcome = (!matches!(event.outcome, Outcome::Returned(_)) || dialect.generic.is_some())
+            .then_some(event.outcome);
+        let stat = event
+            .live
+            .stat
+            .get()
+            .filter(|stat| matches!(stat, Lookup::Found(_)));
         let result = match event.outcome {
             Outcome::Returned(result) if dialect.generic.is_some() => Some(result),
             _ => None,
@@ -184,8 +188,15 @@ impl Writer {
             From::Tuple | From::Address => true,
             From::Nowhere => false,
         };
-        let count = from[..known].iter().rposition(is_there).map_or(0, |last| last + 1);
-        let count = if ty.in_029.is_some() { count } else { known.min(count.max(1)) };
+        let count = from[..known]
+            .iter()
+            .rposition(is_there)
+            .map_or(0, |last| last + 1);
+        let count = if ty.in_029.is_some() {
+            count
+        } else {
+            known.min(count.max(1))
+        };
         for (param, from) in ty.params.iter().zip(from).take(count.min(known)) {
             push(values, event, param, from);
         }
@@ -240,7 +251,10 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
     let params = specs.zip(event.params).enumerate();
     params
         .filter(|(at, (spec, param))| {
-            let follows = matches!(spec.source, ParamSource::Result | ParamSource::Process | ParamSource::Constant(_));
+            let follows = matches!(
+                spec.source,
+                ParamSource::Result | ParamSource::Process | ParamSource::Constant(_)
+            );
             let told = dialect.is_told[*at];
             match param {
                 Param::Pending | Param::Tuple => false,
@@ -248,7 +262,10 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
                 Param::Unreadable | Param::Texts(_) => true,
                 // The NUL that ends text in the file ends it.
                 Param::Text(text) => {
-                    !told || text.is_empty() || text.len() > MAX_TEXT || *text == b"<NA>"
+                    !told
+                        || text.is_empty()
+                        || text.len() > MAX_TEXT
+                        || *text == b"<NA>"
                         || text.contains(&0)
                 }
                 Param::Uint(_) => !told || is_narrowed(event, dialect, *at),
@@ -264,9 +281,14 @@ fn is_narrowed(event: &Event<'_>, dialect: &Dialect, at: usize) -> bool {
     let Some(Param::Uint(value)) = event.params.get(at) else {
         return false;
     };
-    let halves = [(Some(dialect.exit), &dialect.exit_from), (dialect.enter, &dialect.enter_from)];
+    let halves = [
+        (Some(dialect.exit), &dialect.exit_from),
+        (dialect.enter, &dialect.enter_from),
+    ];
     let told = halves.into_iter().find_map(|(ty, from)| {
-        let place = from.iter().position(|from| matches!(from, From::Param(known, _) if *known == at))?;
+        let place = from
+            .iter()
+            .position(|from| matches!(from, From::Param(known, _) if *known == at))?;
         Some((&ty?.params[place], &from[place]))
     });
     let Some((param, From::Param(_, flags))) = told else {
@@ -305,7 +327,9 @@ fn push(values: &mut Values, event: &Event<'_>, param: &Parameter, from: &From) 
     };
     let socket = descriptor.and_then(|descriptor| descriptor.socket.as_ref());
     match (from, socket) {
-        (From::Param(at, flags), _) => push_param(values, param, value_of(event, *at), flags.as_ref()),
+        (From::Param(at, flags), _) => {
+            push_param(values, param, value_of(event, *at), flags.as_ref())
+        }
         (From::Tuple, Some(socket)) => {
             let mut tuple = Vec::new();
             push_tuple(&mut tuple, kind, socket);

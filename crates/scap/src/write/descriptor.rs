@@ -44,7 +44,13 @@ impl Writer {
         self.make(number, descriptor, moment, out);
     }
 
-    fn make(&mut self, number: i64, descriptor: &Descriptor<'_>, moment: Moment, out: &mut Vec<u8>) {
+    fn make(
+        &mut self,
+        number: i64,
+        descriptor: &Descriptor<'_>,
+        moment: Moment,
+        out: &mut Vec<u8>,
+    ) {
         let name = match descriptor.name {
             Name::Resolved(path) => path,
             _ => b"",

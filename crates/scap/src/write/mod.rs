@@ -114,7 +114,10 @@ impl Writer {
         }
         let moment = Moment {
             time_ns: event.time_ns,
-            cpu: event.cpu.and_then(|cpu| u16::try_from(cpu).ok()).unwrap_or(0),
+            cpu: event
+                .cpu
+                .and_then(|cpu| u16::try_from(cpu).ok())
+                .unwrap_or(0),
             tid: i64::from(event.tid.0),
         };
         self.introduce(event, moment, out);
@@ -139,7 +142,8 @@ impl Writer {
                 let is_known = leader <= 0
                     || leader == event.process.pid.0
                     || line.iter().any(|process| process.pid.0 == leader);
-                if !is_known && let event::Lookup::Found(process) = event.world.process(Pid(leader)) {
+                if !is_known && let event::Lookup::Found(process) = event.world.process(Pid(leader))
+                {
                     line.insert(0, process);
                 }
             }

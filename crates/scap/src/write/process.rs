@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use event::{
-    CommandLine, Comm, Containment, Event, Image, Lookup, Process, Stat, Status, Tid, World,
+    Comm, CommandLine, Containment, Event, Image, Lookup, Process, Stat, Status, Tid, World,
 };
 
 use super::block::Values;
@@ -73,7 +73,9 @@ impl<'e> Portrait<'e> {
         let line = fact(&image.command_line, || world.command_line(process, &image));
         let executable = fact(&image.executable, || world.executable(process, &image));
         let environment = fact(&image.environment, || world.environment(process, &image));
-        let file = fact(&image.executable_file, || world.executable_file(process, &image));
+        let file = fact(&image.executable_file, || {
+            world.executable_file(process, &image)
+        });
         let is_writable = fact(&image.executable_writable, || {
             world.executable_writable(process, &image)
         });

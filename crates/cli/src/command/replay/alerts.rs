@@ -7,8 +7,8 @@ use outputs::Dispatcher;
 
 use super::play;
 use crate::args::Replay;
-use crate::command::run::sink::DeferredSink;
 use crate::command::run;
+use crate::command::run::sink::DeferredSink;
 use crate::config;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -36,9 +36,12 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     if !args.quiet {
         run::warn(&loaded);
     }
-    let dispatcher = run::outputs(&config, args.quiet)?.start().map_err(|error| {
-        Failure::from_error(Exit::Internal, &error).help("look at the limit on processes (ulimit -u)")
-    })?;
+    let dispatcher = run::outputs(&config, args.quiet)?
+        .start()
+        .map_err(|error| {
+            Failure::from_error(Exit::Internal, &error)
+                .help("look at the limit on processes (ulimit -u)")
+        })?;
     sink.connect(dispatcher.clone());
     let timeout = Duration::from_millis(config.output_timeout_ms);
     let waited = Cell::new(0);

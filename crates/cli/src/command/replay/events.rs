@@ -13,8 +13,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
 /// What is printed of each event unless told otherwise: what sysdig prints, but for the direction.
-const LINE: &str =
-    "%evt.num %evt.time %evt.cpu %proc.name (%thread.tid) %evt.type %evt.args";
+const LINE: &str = "%evt.num %evt.time %evt.cpu %proc.name (%thread.tid) %evt.type %evt.args";
 /// Holds for every event.
 const ALL: &str = "evt.num > 0";
 /// What is printed before it is written.

@@ -78,7 +78,10 @@ fn bar(size: Option<u64>, name: &str) -> ProgressBar {
             ProgressBar::new(size),
             "{prefix} {bar:30} {percent}% {msg}, {eta} left",
         ),
-        None => (ProgressBar::no_length(), "{prefix} {bytes} {msg}, {elapsed}"),
+        None => (
+            ProgressBar::no_length(),
+            "{prefix} {bytes} {msg}, {elapsed}",
+        ),
     };
     let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_invalid| ProgressStyle::default_bar()));

@@ -36,7 +36,8 @@ impl Statistics {
             .filter(|(_, count)| *count > 0)
             .map(|(rule, count)| (rule.to_owned(), count))
             .collect();
-        self.matches.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        self.matches
+            .sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     }
 
     fn rate(&self) -> u64 {
@@ -60,9 +61,18 @@ impl Statistics {
         );
         for (count, what) in [
             (undecided, "times a rule stayed undecided"),
-            (unknown_types, "events of types that are newer than this program"),
-            (self.lost.strangers, "events of processes of which the capture does not tell"),
-            (self.lost.unkept, "threads, descriptors or names without room"),
+            (
+                unknown_types,
+                "events of types that are newer than this program",
+            ),
+            (
+                self.lost.strangers,
+                "events of processes of which the capture does not tell",
+            ),
+            (
+                self.lost.unkept,
+                "threads, descriptors or names without room",
+            ),
         ] {
             if count > 0 {
                 let _ = writeln!(text, "{count} {what}");
