@@ -22,19 +22,15 @@ impl Translation {
     /// Pairs names that are the same, but for a prefix that captures leave out (`MS_`).
     pub(crate) fn new(portable: &Flags, native: &FlagSet) -> Self {
         let arch = Arch::native().unwrap_or(Arch::X86_64);
-        let has_access = portable.name == "file_flags";
-        let value = |name: &str| {
-            let is_same = |full: &str| {
-                full == name
-                    || full
-                        .strip_suffix(name)
-                        .is_some_and(|prefix| prefix.ends_with('_'))
-            };
-            let entry = native
-                .entries()
-                .iter()
-                .find(|entry| is_same(entry.name()))?;
-            Some(entry.value(arch))
+        let has_access = portable.name == "file_flags" && native.name() == "open";
+        let value = |name: &'static str| {
+            // Where there is no such name, one with another prefix: captures leave `MS_` out, and
+            // write `EPOLL_CLOEXEC` for `O_CLOEXEC`.
+            let tail = |name: &'static str| name.split_once('_').map_or(name, |(_, tail)| tail);
+            let mut entries = native.entries().iter();
+            let exact = entries.clone().find(|entry| entry.name() == name);
+            let alike = || entries.find(|entry| tail(entry.name()) == tail(name));
+            Some(exact.or_else(alike)?.value(arch))
         };
         let mut pairs: Vec<(u64, u64)> = portable
             .entries
@@ -154,12 +150,8 @@ mod tests {
                     continue;
                 };
                 let found = Translation::new(flags, set).pairs.len();
-                assert!(
-                    found * 2 >= flags.entries.len(),
-                    "{} {}: {found}",
-                    ty.name,
-                    flags.name
-                );
+                let names = flags.entries.len().min(set.entries().len());
+                assert!(found * 2 >= names, "{} {}: {found}", ty.name, flags.name);
             }
         }
     }

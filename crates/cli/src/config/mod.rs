@@ -367,6 +367,11 @@ append_output:
     extra_fields: [evt.hostname, {who: '%user.name here'}]
 verify: always
 io_uring: allow
+capture:
+  enabled: true
+  path_prefix: /var/tmp/x
+  mode: all_rules
+  default_duration: 100
 ";
 
     #[test]
@@ -434,7 +439,12 @@ io_uring: allow
             }],
             verify: Verify::Always,
             io_uring: IoUring::Allow,
-            capture: CaptureOptions::default(),
+            capture: CaptureOptions {
+                enabled: true,
+                path_prefix: "/var/tmp/x".to_owned(),
+                mode: crate::recording::CaptureMode::AllRules,
+                default_duration_ms: 100,
+            },
         };
         assert_eq!(config, expected);
         assert_eq!(warnings, Vec::<String>::new());
