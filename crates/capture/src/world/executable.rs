@@ -107,16 +107,12 @@ pub(super) fn file(
     trust_paths: bool,
     pid: i32,
 ) -> Result<ExecutableFile, ProcError> {
-    let mut buffer = [0; LINK_LIMIT];
-    let link = proc.link(pid, "exe", &mut buffer)?;
     let file = proc.stat_link(pid, "exe")?;
-    let deleted = link.strip_suffix(DELETED).filter(|_| file.stx_nlink == 0);
-    let path = deleted.unwrap_or(link);
     let mount = mounts.of(proc, pid, file.stx_mnt_id);
     let overlay = mount.as_ref().and_then(|mount| mount.overlay.as_ref());
     let upper_layer = match overlay {
         None => Some(false),
-        Some(overlay) => in_upper_layer(proc, pid, overlay, path, trust_paths),
+        Some(overlay) => in_upper_layer(proc, pid, overlay, &path(proc, pid)?, trust_paths),
     };
     let flags = ExecutableFlags {
         upper_layer,
@@ -126,7 +122,9 @@ pub(super) fn file(
             Some(false)
         },
         // Only a memfd has such a path, no mount in sight and no name.
-        from_memfd: path.starts_with(b"/memfd:") && deleted.is_some() && mount.is_none(),
+        from_memfd: mount.is_none()
+            && file.stx_nlink == 0
+            && path(proc, pid)?.starts_with(b"/memfd:"),
     };
     Ok(ExecutableFile {
         flags,
