@@ -14,6 +14,7 @@ mod container;
 mod descriptor;
 mod event;
 pub mod field;
+pub mod glob;
 mod judge;
 mod kind;
 mod plan;
@@ -24,7 +25,7 @@ pub mod testing;
 mod value;
 mod world;
 
-pub use container::{Container, Containment};
+pub use container::{Container, Containment, Details, Mount};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
 pub use event::{Event, Live, Outcome, Param, Stage};
 pub use judge::{Judge, Weight};

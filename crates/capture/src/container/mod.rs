@@ -13,6 +13,7 @@ mod state;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use event::{Container, Containment};
 
@@ -33,6 +34,8 @@ const INITIAL_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
 
 /// How many containers are remembered.
 const CACHE_LIMIT: usize = 1024;
+/// How soon a runtime's files are looked at again if they said nothing; longer each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the user says about containers.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +53,24 @@ pub struct Containers {
     own_container: Arc<Container>,
     agent_on_host: bool,
     state_root: PathBuf,
-    known: Mutex<HashMap<Place, Arc<Container>>>,
+    known: Mutex<HashMap<Place, Known>>,
+}
+
+/// A container that has been looked up.
+#[derive(Clone, Debug)]
+struct Known {
+    container: Arc<Container>,
+    /// When, and how often in vain.
+    looked: Instant,
+    misses: u32,
+}
+
+impl Known {
+    /// Whether its runtime may have written something down since.
+    fn is_due(&self) -> bool {
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.misses.min(8));
+        self.container.undescribed.is_some() && self.looked.elapsed() >= pause
+    }
 }
 
 /// Everything that a process's container is decided by.
@@ -128,10 +148,11 @@ impl Containers {
             return Ok(Arc::clone(&self.own_container));
         }
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(container) = known.get(&place) {
-            return Ok(Arc::clone(container));
-        }
+        let before = known.get(&place).cloned();
         drop(known);
+        if let Some(before) = before.as_ref().filter(|before| !before.is_due()) {
+            return Ok(Arc::clone(&before.container));
+        }
         let mut container = self.find(proc, pid, &place);
         if container.privileged.is_none() {
             container.privileged = privileged(proc, pid, &container);
@@ -142,7 +163,12 @@ impl Containers {
             // Rare enough that order of use is not worth keeping.
             known.clear();
         }
-        known.insert(place, Arc::clone(&container));
+        let looked = Known {
+            container: Arc::clone(&container),
+            looked: Instant::now(),
+            misses: before.map_or(0, |before| before.misses + 1),
+        };
+        known.insert(place, looked);
         Ok(container)
     }
 

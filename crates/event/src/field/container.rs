@@ -1,8 +1,12 @@
 //! `container.*`: the container the process runs in.
 
+use std::collections::BTreeMap;
+
+use super::text::Text;
 use super::{Argument, ArgumentKind, Class, FieldSpec, ProcessFact as Fact, Source};
 use crate::ValueType::{self, AbsTime, Bool, RelTime};
-use crate::{Container, Containment, Event, Value};
+use crate::glob::Glob;
+use crate::{Container, Containment, Details, Event, Mount, Value};
 
 pub(super) const CLASS: Class = Class {
     name: "container",
@@ -43,7 +47,13 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         |e, _| told(e, "", |c| c.image.as_deref()),
         "Image as it was named when the container was made.",
     ),
-    FieldSpec::absent("container.image.id", TEXT, RUNTIME, "Id of the image."),
+    FieldSpec::new(
+        "container.image.id",
+        TEXT,
+        CONTAINER,
+        |e, _| detail(e, |d| d.image_id.as_deref()),
+        "Id of the image.",
+    ),
     FieldSpec::new(
         "container.image.repository",
         TEXT,
@@ -74,12 +84,11 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         CONTAINER,
         |e, _| {
             told(e, "", |c| {
-                c.image
-                    .as_deref()
-                    .and_then(|image| image_parts(image).digest)
+                let named = || image_parts(c.image.as_deref()?).digest;
+                c.details.image_digest.as_deref().or_else(named)
             })
         },
-        "Digest of the image, if it was named by digest.",
+        "Digest of the image.",
     ),
     FieldSpec::new(
         "container.type",
@@ -109,58 +118,66 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         duration,
         "Nanoseconds since the container started.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mounts",
         TEXT,
-        RUNTIME,
-        "All mounts: source:dest:mode:rdwr:propagation.",
+        CONTAINER,
+        mounts,
+        "All mounts, separated by spaces: source:dest:mode:rdwr:propagation.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mount",
         TEXT,
-        RUNTIME,
-        "One mount by number or source.",
+        CONTAINER,
+        |e, a| mount(e, a, |m| &m.source, described),
+        "One mount by number or source (which may be a pattern); `none` if there is none.",
     )
     .with(MOUNT),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mount.source",
         TEXT,
-        RUNTIME,
+        CONTAINER,
+        |e, a| mount(e, a, |m| &m.destination, |m, _| Value::text(&m.source)),
         "Source of a mount by number or destination.",
     )
     .with(MOUNT),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mount.dest",
         TEXT,
-        RUNTIME,
+        CONTAINER,
+        |e, a| mount(e, a, |m| &m.source, |m, _| Value::text(&m.destination)),
         "Destination of a mount by number or source.",
     )
     .with(MOUNT),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mount.mode",
         TEXT,
-        RUNTIME,
+        CONTAINER,
+        |e, a| mount(e, a, |m| &m.source, |m, _| Value::text(&m.mode)),
         "Mode of a mount by number or source.",
     )
     .with(MOUNT),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mount.rdwr",
         TEXT,
-        RUNTIME,
-        "Whether a mount may be written, by number or source.",
+        CONTAINER,
+        |e, a| mount(e, a, |m| &m.source, |m, _| Value::text(rdwr(m))),
+        "Whether a mount may be written (`true`, `false`), by number or source.",
     )
     .with(MOUNT),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.mount.propagation",
         TEXT,
-        RUNTIME,
+        CONTAINER,
+        |e, a| mount(e, a, |m| &m.source, |m, _| Value::text(&m.propagation)),
         "Propagation of a mount by number or source.",
     )
     .with(MOUNT),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.healthcheck",
         TEXT,
-        RUNTIME,
+        CONTAINER,
+        |e, _| detail(e, |d| d.health_check.as_deref()),
         "Command of the health check.",
     ),
     FieldSpec::absent(
@@ -175,40 +192,178 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         RUNTIME,
         "Command of the readiness probe.",
     ),
-    FieldSpec::absent("container.ip", TEXT, RUNTIME, "Address of the container."),
+    FieldSpec::new(
+        "container.ip",
+        TEXT,
+        CONTAINER,
+        |e, _| detail(e, |d| d.ip.as_deref()),
+        "Address of the container.",
+    ),
     FieldSpec::absent(
         "container.cni.json",
         TEXT,
         RUNTIME,
         "Result of the network plugin.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.host_pid",
         Bool,
-        RUNTIME,
+        CONTAINER,
+        |e, _| flag(e, |d| d.host_pid),
         "Whether it shares the host's pid namespace.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.host_network",
         Bool,
-        RUNTIME,
+        CONTAINER,
+        |e, _| flag(e, |d| d.host_network),
         "Whether it shares the host's network namespace.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.host_ipc",
         Bool,
-        RUNTIME,
+        CONTAINER,
+        |e, _| flag(e, |d| d.host_ipc),
         "Whether it shares the host's IPC namespace.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "container.label",
         TEXT,
-        RUNTIME,
+        CONTAINER,
+        |e, a| label(&e.container().details.labels, a),
         "One label: `container.label.NAME` or `container.label[NAME]`.",
     )
     .with(ArgumentKind::Label),
-    FieldSpec::absent("container.labels", TEXT, RUNTIME, "All labels."),
+    FieldSpec::new(
+        "container.labels",
+        TEXT,
+        CONTAINER,
+        |e, _| labels(e, &e.container().details.labels),
+        "All labels: key:value, separated by commas.",
+    ),
+    FieldSpec::new(
+        "container.metadata",
+        TEXT,
+        CONTAINER,
+        metadata,
+        "`known`, or why name, image and labels are not known; not a field of Falco's.",
+    ),
 ];
+
+fn metadata<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
+    let container = event.container();
+    match (&container.undescribed, container.containment) {
+        (Some(reason), _) => Value::text(reason),
+        (None, Containment::Known) => Value::text("known"),
+        (None, Containment::Host) => Value::Absent,
+        (None, Containment::Unknown) => Value::text("which container it is cannot be told"),
+    }
+}
+
+fn detail<'a>(event: &Event<'a>, part: fn(&Details) -> Option<&str>) -> Value<'a> {
+    Value::or_absent(part(&event.container().details).map(Value::text))
+}
+
+fn flag<'a>(event: &Event<'a>, part: fn(&Details) -> Option<bool>) -> Value<'a> {
+    Value::or_absent(part(&event.container().details).map(Value::Bool))
+}
+
+/// One label by its key.
+pub(super) fn label<'a>(labels: &'a BTreeMap<String, String>, argument: &Argument) -> Value<'a> {
+    let value = argument.name().and_then(|key| labels.get(key));
+    Value::or_absent(value.map(|value| Value::text(value)))
+}
+
+/// All labels, as Falco prints them.
+pub(super) fn labels<'a>(event: &Event<'a>, labels: &BTreeMap<String, String>) -> Value<'a> {
+    let mut text = Text::new(event.arena);
+    for (key, value) in labels {
+        let comma = if text.is_empty() { "" } else { "," };
+        for part in [comma, key, ":", value] {
+            text.push(part.as_bytes());
+        }
+    }
+    if text.is_empty() {
+        Value::Absent
+    } else {
+        text.value()
+    }
+}
+
+fn rdwr(mount: &Mount) -> &'static str {
+    if mount.writable { "true" } else { "false" }
+}
+
+fn described<'a>(mount: &Mount, event: &Event<'a>) -> Value<'a> {
+    let mut text = Text::new(event.arena);
+    describe(mount, &mut text);
+    text.value()
+}
+
+fn describe(mount: &Mount, text: &mut Text<'_>) {
+    let Mount {
+        source,
+        destination,
+        mode,
+        propagation,
+        ..
+    } = mount;
+    for part in [
+        source,
+        ":",
+        destination,
+        ":",
+        mode,
+        ":",
+        rdwr(mount),
+        ":",
+        propagation,
+    ] {
+        text.push(part.as_bytes());
+    }
+}
+
+fn mounts<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
+    let mut text = Text::new(event.arena);
+    for mount in &event.container().details.mounts {
+        if !text.is_empty() {
+            text.push(b" ");
+        }
+        describe(mount, &mut text);
+    }
+    if text.is_empty() {
+        Value::Absent
+    } else {
+        text.value()
+    }
+}
+
+/// The mount of a number, or the first whose `key` is, or matches, the name.
+fn mount<'a>(
+    event: &Event<'a>,
+    argument: &Argument,
+    key: fn(&Mount) -> &String,
+    tell: fn(&'a Mount, &Event<'a>) -> Value<'a>,
+) -> Value<'a> {
+    let container = event.container();
+    if container.containment != Containment::Known {
+        return Value::Absent;
+    }
+    let mounts = &container.details.mounts;
+    let found = match (argument.index(), argument.name()) {
+        (Some(index), _) => usize::try_from(index)
+            .ok()
+            .and_then(|index| mounts.get(index)),
+        (None, Some(name)) => {
+            let pattern = Glob::new(name.as_bytes(), false);
+            mounts
+                .iter()
+                .find(|mount| pattern.matches(key(mount).as_bytes()))
+        }
+        (None, None) => None,
+    };
+    found.map_or(Value::text("none"), |mount| tell(mount, event))
+}
 
 /// `on_host` for the host (nothing if empty), otherwise what is known.
 fn told<'a>(

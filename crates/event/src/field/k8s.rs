@@ -1,5 +1,6 @@
 //! `k8s.*`: the pod the process runs in.
 
+use super::container::{label, labels};
 use super::{ArgumentKind, Class, FieldSpec, ProcessFact as Fact, Source};
 use crate::ValueType::{self};
 use crate::{Event, Value};
@@ -44,20 +45,35 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         |e, _| pod(e, |(_, _, uid)| uid),
         "The same as k8s.pod.uid.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "k8s.pod.sandbox_id",
         TEXT,
-        RUNTIME,
+        POD,
+        |e, _| sandbox(e, Some(12)),
         "First 12 characters of the id of the pod's sandbox.",
     ),
-    FieldSpec::absent(
+    FieldSpec::new(
         "k8s.pod.full_sandbox_id",
         TEXT,
-        RUNTIME,
+        POD,
+        |e, _| sandbox(e, None),
         "Id of the pod's sandbox.",
     ),
-    FieldSpec::absent("k8s.pod.label", TEXT, RUNTIME, "One label of the pod.").with(LABEL),
-    FieldSpec::absent("k8s.pod.labels", TEXT, RUNTIME, "All labels of the pod."),
+    FieldSpec::new(
+        "k8s.pod.label",
+        TEXT,
+        POD,
+        |e, a| label(&e.container().details.pod_labels, a),
+        "One label of the pod.",
+    )
+    .with(LABEL),
+    FieldSpec::new(
+        "k8s.pod.labels",
+        TEXT,
+        POD,
+        |e, _| labels(e, &e.container().details.pod_labels),
+        "All labels of the pod: key:value, separated by commas.",
+    ),
     FieldSpec::absent("k8s.pod.ip", TEXT, RUNTIME, "Address of the pod."),
     FieldSpec::absent(
         "k8s.pod.cni.json",
@@ -112,6 +128,12 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         "All labels of the deployment.",
     ),
 ];
+
+fn sandbox<'a>(event: &Event<'a>, length: Option<usize>) -> Value<'a> {
+    let id = event.container().details.sandbox_id.as_deref();
+    let short = |id: &'a str| length.and_then(|length| id.get(..length)).unwrap_or(id);
+    Value::or_absent(id.map(short).map(Value::text))
+}
 
 fn pod<'a>(event: &Event<'a>, part: fn(&(String, String, String)) -> &String) -> Value<'a> {
     Value::or_absent(

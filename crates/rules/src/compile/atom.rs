@@ -6,11 +6,11 @@ use std::fmt;
 use event::field::Cost;
 use event::{Value, ValueType};
 
-use super::glob::Glob;
 use super::operand::{OperandId, Operands, Spread};
 use super::test::{Context, Order, Test, number};
 use super::truth::Truth;
 use crate::condition::ast::{Op, Quantifier, Text};
+use event::glob::Glob;
 
 /// Position of an atom in [`Atoms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,7 +9,6 @@ pub(crate) mod atom;
 pub(crate) mod check;
 pub(crate) mod eval;
 pub(crate) mod fact;
-mod glob;
 mod index;
 mod literal;
 pub(crate) mod operand;

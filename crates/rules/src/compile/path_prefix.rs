@@ -1,6 +1,6 @@
 //! Falco's `pmatch`: whether one of many paths is a prefix of another, component by component.
 
-use super::glob::Glob;
+use event::glob::Glob;
 
 /// Search paths as a tree of their components.
 #[derive(Debug, Default)]

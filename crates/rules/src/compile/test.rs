@@ -8,12 +8,12 @@ use event::{Lookup, Value, ValueType, World};
 use memchr::memmem::Finder;
 use regex::bytes::Regex;
 
-use super::glob::Glob;
 use super::literal;
 use super::path_prefix::PathPrefixes;
 use super::text_set::TextSet;
 use super::truth::Truth;
 use crate::condition::ast::{Op, Quantifier, Text};
+use event::glob::Glob;
 
 /// A test of one present value.
 #[derive(Debug)]

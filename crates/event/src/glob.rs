@@ -3,7 +3,7 @@
 
 /// A compiled pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Glob {
+pub struct Glob {
     tokens: Box<[Token]>,
     fold_case: bool,
 }
@@ -21,7 +21,7 @@ enum Token {
 
 impl Glob {
     /// Compiles a pattern; every text is one.
-    pub(crate) fn new(pattern: &[u8], fold_case: bool) -> Self {
+    pub fn new(pattern: &[u8], fold_case: bool) -> Self {
         let mut tokens = Vec::with_capacity(pattern.len());
         let mut rest = pattern;
         while let [first, tail @ ..] = rest {
@@ -55,13 +55,13 @@ impl Glob {
     }
 
     /// Whether a text has any character that a pattern treats specially.
-    pub(crate) fn is_pattern(text: &[u8]) -> bool {
+    pub fn is_pattern(text: &[u8]) -> bool {
         text.iter().any(|byte| b"?*[".contains(byte))
     }
 
     /// Matches the whole of `text`. Time is at most the product of both lengths: of several stars
     /// only the last one can need another try.
-    pub(crate) fn matches(&self, text: &[u8]) -> bool {
+    pub fn matches(&self, text: &[u8]) -> bool {
         let (mut token, mut at) = (0, 0);
         let mut retry: Option<(usize, usize)> = None;
         loop {

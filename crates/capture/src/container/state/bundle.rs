@@ -1,0 +1,130 @@
+//! OCI bundles: `config.json` in the folder that a runtime was started with, as containerd,
+//! podman and CRI-O make them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use event::{Container, Mount};
+use serde_json::Value;
+
+use super::{labels, merge, pod, read, text};
+
+/// containerd's namespaces looked through for an id.
+const NAMESPACE_LIMIT: usize = 64;
+
+/// A bundle that was found.
+#[derive(Debug)]
+pub(super) struct Bundle {
+    spec: Value,
+    /// Who made it.
+    pub(super) maker: Maker,
+}
+
+/// Who made a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// containerd, in this of its namespaces.
+    Containerd(String),
+    /// podman or CRI-O, with their storage in this folder.
+    ContainersStorage(PathBuf),
+}
+
+impl Bundle {
+    /// The bundle of a container.
+    pub(super) fn find(root: &Path, id: &str) -> Option<Self> {
+        candidates(root, id).find_map(|(folder, maker)| {
+            let spec = read(&folder.join("config.json"))?;
+            Some(Self { spec, maker })
+        })
+    }
+
+    /// Takes over what the bundle says.
+    pub(super) fn describe(&self, container: &mut Container) {
+        let annotations = &self.spec["annotations"];
+        let first = |names: &[&str]| names.iter().find_map(|name| text(&annotations[*name]));
+        let runtime = match self.maker {
+            Maker::Containerd(_) => "containerd",
+            Maker::ContainersStorage(_) if annotations["io.kubernetes.cri-o.Name"].is_string() => {
+                "cri-o"
+            }
+            Maker::ContainersStorage(_) => "podman",
+        };
+        merge(&mut container.runtime, Some(runtime.to_owned()));
+        let name = first(&[
+            "io.kubernetes.cri.container-name",
+            "io.kubernetes.container.name",
+        ]);
+        merge(&mut container.name, name);
+        let image = first(&[
+            "io.kubernetes.cri.image-name",
+            "io.kubernetes.cri-o.ImageName",
+        ]);
+        merge(&mut container.image, image);
+        merge(&mut container.pod, pod(annotations));
+        let details = Arc::make_mut(&mut container.details);
+        details.sandbox_id = first(&[
+            "io.kubernetes.cri.sandbox-id",
+            "io.kubernetes.cri-o.SandboxID",
+        ]);
+        let encoded = first(&["io.kubernetes.cri-o.Labels"]);
+        if let Some(Ok(decoded)) = encoded.map(|text| serde_json::from_str(&text)) {
+            details.labels = labels(&decoded);
+        }
+        details.ip = first(&["io.kubernetes.cri-o.IP.0"]);
+        let own = |kind: &str| {
+            let namespaces = self.spec["linux"]["namespaces"].as_array()?;
+            // With a path it is somebody else's, e.g. the pod's.
+            Some(namespaces.iter().any(|namespace| namespace["type"] == kind))
+        };
+        details.host_pid = own("pid").map(|own| !own);
+        details.host_network = own("network").map(|own| !own);
+        details.host_ipc = own("ipc").map(|own| !own);
+        details.mounts = mounts(&self.spec["mounts"]);
+    }
+}
+
+fn candidates(root: &Path, id: &str) -> impl Iterator<Item = (PathBuf, Maker)> {
+    let tasks = root.join("run/containerd/io.containerd.runtime.v2.task");
+    let namespaces = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+    let in_containerd = namespaces.take(NAMESPACE_LIMIT).map({
+        let id = id.to_owned();
+        move |namespace| {
+            let name = namespace.file_name().to_string_lossy().into_owned();
+            (namespace.path().join(&id), Maker::Containerd(name))
+        }
+    });
+    let storages = ["var/lib/containers/storage", "run/containers/storage"];
+    let in_storage = storages.map(|storage| {
+        let storage = root.join(storage);
+        let folder = storage.join("overlay-containers").join(id).join("userdata");
+        (folder, Maker::ContainersStorage(storage))
+    });
+    in_containerd.chain(in_storage)
+}
+
+/// Mounts of files of the host; the file systems of every container are none that were asked for.
+fn mounts(mounts: &Value) -> Vec<Mount> {
+    let mounts = mounts.as_array().into_iter().flatten();
+    let bound = mounts.filter(|mount| mount["type"] == "bind");
+    let described = bound.map(|mount| {
+        let options: Vec<&str> = mount["options"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let is_propagation = |option: &&&str| {
+            let kind = option.strip_prefix('r').unwrap_or(option);
+            matches!(kind, "private" | "shared" | "slave" | "unbindable")
+        };
+        let propagation = options.iter().find(is_propagation);
+        Mount {
+            source: text(&mount["source"]).unwrap_or_default(),
+            destination: text(&mount["destination"]).unwrap_or_default(),
+            mode: if options.contains(&"ro") { "ro" } else { "" }.to_owned(),
+            writable: !options.contains(&"ro"),
+            propagation: propagation.map(ToString::to_string).unwrap_or_default(),
+        }
+    });
+    described.collect()
+}

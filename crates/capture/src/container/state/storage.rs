@@ -1,0 +1,80 @@
+//! What podman and CRI-O keep beside the bundle: the lists of containers/storage and podman's
+//! database.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use event::Container;
+use serde_json::Value;
+
+use super::bolt::Database;
+use super::{joined, labels, merge, pod, read, text};
+
+/// The storages of the system, in the order they are looked through.
+fn storages(root: &Path) -> [PathBuf; 2] {
+    ["var/lib/containers/storage", "run/containers/storage"].map(|storage| root.join(storage))
+}
+
+/// Adds what the lists and the database say. Whether there was anything.
+pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool {
+    let mut found = false;
+    for storage in storages(root) {
+        if let Some(entry) = entry(&storage.join("overlay-containers/containers.json"), id) {
+            found = true;
+            listed(container, &storage, &entry);
+        }
+        if let Some(config) = libpod(&storage, id) {
+            found = true;
+            merge(&mut container.runtime, Some("podman".to_owned()));
+            configured(container, &config);
+        }
+    }
+    found
+}
+
+fn listed(container: &mut Container, storage: &Path, entry: &Value) {
+    merge(&mut container.name, text(&entry["names"][0]));
+    let metadata = entry["metadata"].as_str();
+    let metadata: Option<Value> = metadata.and_then(|text| serde_json::from_str(text).ok());
+    let metadata = metadata.unwrap_or(Value::Null);
+    merge(&mut container.image, text(&metadata["image-name"]));
+    let details = Arc::make_mut(&mut container.details);
+    let image_id = text(&entry["image"]);
+    if let Some(id) = &image_id
+        && let Some(image) = self::entry(&storage.join("overlay-images/images.json"), id)
+    {
+        merge(&mut details.image_digest, text(&image["digest"]));
+    }
+    merge(&mut details.image_id, image_id);
+}
+
+/// The container as podman was asked for it. Versions before 4.8, and later ones that were
+/// upgraded, keep it in a bbolt file.
+fn libpod(storage: &Path, id: &str) -> Option<Value> {
+    let database = Database::open(&storage.join("libpod/bolt_state.db"))?;
+    let config = database.read(|top| top.bucket(&[b"ctr", id.as_bytes()])?.value(b"config"))?;
+    serde_json::from_slice(&config).ok()
+}
+
+fn configured(container: &mut Container, config: &Value) {
+    merge(&mut container.name, text(&config["name"]));
+    merge(&mut container.image, text(&config["rootfsImageName"]));
+    merge(&mut container.pod, pod(&config["labels"]));
+    if let Some(privileged) = config["privileged"].as_bool() {
+        container.privileged = Some(privileged);
+    }
+    let details = Arc::make_mut(&mut container.details);
+    details.labels.extend(labels(&config["labels"]));
+    let test = config["healthcheck"]["Test"].as_array();
+    let words = test
+        .and_then(|test| test.split_first())
+        .map(|(_, words)| words);
+    merge(&mut details.health_check, words.and_then(joined));
+}
+
+fn entry(list: &Path, id: &str) -> Option<Value> {
+    let Value::Array(entries) = read(list)? else {
+        return None;
+    };
+    entries.into_iter().find(|entry| entry["id"] == id)
+}
