@@ -62,3 +62,9 @@ pub(crate) fn which(name: &str) -> PathBuf {
             )
         })
 }
+
+/// Whether a program is in a folder of `PATH`.
+pub fn installed(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}

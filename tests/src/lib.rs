@@ -22,7 +22,7 @@ mod watch;
 
 pub use alert::{Alert, Pattern};
 pub use bare::{BareRoot, ProcView, static_program};
-pub use binary::program;
+pub use binary::{installed, program};
 pub use case::{Act, Case, act};
 pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS};
 pub use engine::Engine;

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use e2e::{
-    Alert, Finished, Identity, Limited, Scratch, Watch, Watched, default_rules, is_root, need_root,
-    need_slow, skip, stock_rules_file,
+    Alert, Finished, Identity, Limited, Scratch, Watch, Watched, default_rules, installed, is_root,
+    need_root, need_slow, skip, stock_rules_file,
 };
 
 /// Runs a script in the work folder, then something that every rule file must notice, so that a run
@@ -522,11 +522,6 @@ fn free_port() -> u16 {
             return port;
         }
     }
-}
-
-fn installed(name: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 /// A minimal Debian of the release and from the archive that this machine is set up for, made once.

@@ -198,17 +198,30 @@ fn state_of_runtimes_describes_containers() {
     let root = std::env::temp_dir().join(format!("container-test-{}", std::process::id()));
     let docker = root.join("var/lib/docker/containers").join(ID);
     std::fs::create_dir_all(&docker).unwrap();
-    let config = r#"{"Name":"/web","Config":{"Image":"nginx:1.25","Labels":{
+    let config = r#"{"Name":"/web","Image":"sha256:abc","Config":{"Image":"nginx:1.25","Labels":{
         "io.kubernetes.pod.name":"web-0","io.kubernetes.pod.namespace":"shop",
-        "io.kubernetes.pod.uid":"u-1"}}}"#;
+        "io.kubernetes.pod.uid":"u-1"},"Healthcheck":{"Test":["CMD","curl","-f","x"]}},
+        "MountPoints":{"/d":{"Source":"/s","Destination":"/d","Mode":"z","RW":true,"Propagation":"rprivate"}},
+        "NetworkSettings":{"Networks":{"bridge":{"IPAddress":"172.17.0.2"}}}}"#;
+    let host =
+        r#"{"Privileged":true,"PidMode":"host","NetworkMode":"default","IpcMode":"private"}"#;
     std::fs::write(docker.join("config.v2.json"), config).unwrap();
-    std::fs::write(docker.join("hostconfig.json"), r#"{"Privileged":true}"#).unwrap();
+    std::fs::write(docker.join("hostconfig.json"), host).unwrap();
     let mut container = Identity::named(ID.to_owned()).into_container();
     state::describe(&mut container, &root);
     assert_eq!(container.name.as_deref(), Some("web"));
     assert_eq!(container.image.as_deref(), Some("nginx:1.25"));
     assert_eq!(container.privileged, Some(true));
     assert_eq!(container.pod.unwrap().1, "shop");
+    assert_eq!(container.undescribed, None);
+    let details = &container.details;
+    assert_eq!(details.image_id.as_deref(), Some("abc"));
+    assert_eq!(details.health_check.as_deref(), Some("curl -f x"));
+    assert_eq!(details.ip.as_deref(), Some("172.17.0.2"));
+    assert_eq!(details.labels.len(), 3);
+    assert_eq!(details.mounts[0].destination, "/d");
+    let shared = (details.host_pid, details.host_network, details.host_ipc);
+    assert_eq!(shared, (Some(true), Some(false), Some(false)));
 
     let other = ID.replace('3', "4");
     let bundle = root
@@ -234,8 +247,98 @@ fn state_of_runtimes_describes_containers() {
     assert_eq!(container.name.as_deref(), Some("db"));
     assert_eq!(container.image.as_deref(), Some("postgres:16"));
 
+    let mut nobodys = Identity::named("feed".repeat(16)).into_container();
+    state::describe(&mut nobodys, &root);
+    let reason = nobodys.undescribed.unwrap();
+    assert!(reason.starts_with("no files of any runtime"), "{reason}");
+
     let mut escaping = Identity::named("../abc".to_owned()).into_container();
     state::describe(&mut escaping, &root);
     assert_eq!(escaping.name, None);
     std::fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn databases_tell_images_labels_and_the_labels_of_pods() {
+    use state::database::{Item, write};
+    let root = std::env::temp_dir().join(format!("container-bolt-{}", std::process::id()));
+    let folder = root.join("var/lib/containerd/io.containerd.metadata.v1.bolt");
+    let bundle = root.join("run/containerd/io.containerd.runtime.v2.task/k8s.io/app1");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::create_dir_all(&bundle).unwrap();
+    let spec = r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"sand1"},
+        "linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/proc/1/ns/net"}]}}"#;
+    std::fs::write(bundle.join("config.json"), spec).unwrap();
+    let text = |key, value: &str| Item::Text(key, value.to_owned());
+    let labelled =
+        |labels: Vec<Item>, image: &str| vec![text("image", image), Item::Bucket("labels", labels)];
+    let own = vec![
+        text("io.cri-containerd.kind", "container"),
+        text("io.kubernetes.container.name", "app"),
+        text("io.kubernetes.pod.name", "app-7"),
+        text("io.kubernetes.pod.namespace", "prod"),
+        text("io.kubernetes.pod.uid", "u-2"),
+    ];
+    let containers = vec![
+        Item::Bucket("app1", labelled(own, "registry/app:2")),
+        Item::Bucket("sand1", labelled(vec![text("tier", "front")], "pause")),
+    ];
+    let config = text("containerd.io/gc.ref.content.config", "sha256:cfg");
+    let blob = Item::Bucket("sha256:man", vec![Item::Bucket("labels", vec![config])]);
+    let target = Item::Bucket("target", vec![text("digest", "sha256:man")]);
+    let namespace = vec![
+        Item::Bucket("containers", containers),
+        Item::Bucket("content", vec![Item::Bucket("blob", vec![blob])]),
+        Item::Bucket("images", vec![Item::Bucket("registry/app:2", vec![target])]),
+    ];
+    let all = [Item::Bucket("v1", vec![Item::Bucket("k8s.io", namespace)])];
+    write(&folder.join("meta.db"), &all);
+
+    let mut container = Identity::named("app1".to_owned()).into_container();
+    state::describe(&mut container, &root);
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(container.name.as_deref(), Some("app"));
+    assert_eq!(container.image.as_deref(), Some("registry/app:2"));
+    assert_eq!(container.pod.as_ref().unwrap().1, "prod");
+    let details = &container.details;
+    assert_eq!(details.image_digest.as_deref(), Some("sha256:man"));
+    assert_eq!(details.image_id.as_deref(), Some("cfg"));
+    assert_eq!(details.sandbox_id.as_deref(), Some("sand1"));
+    assert_eq!(details.pod_labels["tier"], "front");
+    // A namespace with a path is the pod's; without one it would be the host's.
+    let shared = (details.host_pid, details.host_network, details.host_ipc);
+    assert_eq!(shared, (Some(false), Some(false), Some(true)));
+}
+
+#[test]
+fn what_a_runtime_writes_down_late_is_found_later() {
+    let root = std::env::temp_dir().join(format!("container-late-{}", std::process::id()));
+    let looked = |undescribed: Option<&str>, ago: Duration, misses| Known {
+        container: Arc::new(Container {
+            undescribed: undescribed.map(str::to_owned),
+            ..Container::unknown()
+        }),
+        looked: Instant::now().checked_sub(ago).unwrap(),
+        misses,
+    };
+    let second = Duration::from_secs(1);
+    assert!(looked(Some("nothing"), second, 0).is_due());
+    assert!(!looked(Some("nothing"), Duration::ZERO, 0).is_due());
+    assert!(
+        !looked(Some("nothing"), second, 6).is_due(),
+        "ever more rarely"
+    );
+    assert!(!looked(None, second, 0).is_due());
+    let mut container = Identity::named("abc".to_owned()).into_container();
+    state::describe(&mut container, &root);
+    assert!(container.undescribed.is_some());
+    let folder = root.join("var/lib/docker/containers/abc");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.v2.json"), r#"{"Name":"/late"}"#).unwrap();
+    state::describe(&mut container, &root);
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(
+        (container.name.as_deref(), container.undescribed),
+        (Some("late"), None)
+    );
 }

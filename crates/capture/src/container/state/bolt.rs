@@ -316,7 +316,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::container) mod tests {
     use super::*;
 
     /// A tree to be written: a bucket with what is in it.

@@ -9,6 +9,9 @@ mod containerd;
 mod docker;
 mod storage;
 
+#[cfg(test)]
+pub(in crate::container) use bolt::tests as database;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
