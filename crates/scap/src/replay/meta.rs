@@ -105,6 +105,7 @@ fn container(json: &Value) -> Option<Container> {
             .and_then(Value::as_u64)
             .and_then(|seconds| seconds.checked_mul(1_000_000_000)),
         pod: pod(told),
+        ..Container::unknown()
     })
 }
 

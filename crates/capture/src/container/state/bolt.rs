@@ -56,6 +56,9 @@ enum Root {
     Inline(Vec<u8>),
 }
 
+/// Is shown a key, its value and whether that is a bucket; says whether to go on.
+type Show<'s> = dyn FnMut(&[u8], &[u8], bool) -> bool + 's;
+
 /// What a key of a bucket leads to.
 enum Found {
     Value(Vec<u8>),
@@ -220,12 +223,7 @@ impl<'d> Bucket<'d> {
     }
 
     /// Shows every element in order until told to stop. False: it was.
-    fn each(
-        &self,
-        page: Option<Vec<u8>>,
-        pages_left: &mut usize,
-        show: &mut dyn FnMut(&[u8], &[u8], bool) -> bool,
-    ) -> bool {
+    fn each(&self, page: Option<Vec<u8>>, pages_left: &mut usize, show: &mut Show<'_>) -> bool {
         let Some(view) = page.as_deref().and_then(PageView::of) else {
             return true;
         };
@@ -332,7 +330,7 @@ pub(in crate::container) mod tests {
         let mut file = vec![0; 2 * SIZE];
         for (number, transaction) in [(0_u64, 6_u64), (1, 7)] {
             let mut meta = Vec::new();
-            for word in [MAGIC, VERSION, SIZE as u32, 0] {
+            for word in [MAGIC, VERSION, u32::try_from(SIZE).unwrap(), 0] {
                 meta.extend(word.to_le_bytes());
             }
             // The older of the two leads nowhere.
@@ -487,7 +485,7 @@ pub(in crate::container) mod tests {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 // Behind the meta pages, whose checksum would notice.
                 let at = 2 * SIZE + usize::try_from(seed >> 33).unwrap() % (bytes.len() - 2 * SIZE);
-                bytes[at] = (seed >> 20) as u8;
+                bytes[at] = seed.to_le_bytes()[2];
             }
             if round % 5 == 0 {
                 bytes.truncate(usize::try_from(seed >> 40).unwrap() % bytes.len());
