@@ -1,7 +1,9 @@
 //! Privileges and security modules.
 
 use std::fs;
+use std::io::ErrorKind;
 
+use landlock::{AccessFs, LandlockStatus, Ruleset, RulesetAttr, RulesetError};
 use sys::clone::CloneFlags;
 use sys::credential;
 use sys::namespace::unshare;
@@ -66,20 +68,44 @@ pub(super) fn user_namespace() -> Support {
     })
 }
 
-/// The list of active modules. Its absence means that securityfs is not mounted, as in containers.
+/// A child takes the right to read files from itself and tries to read one.
 pub(super) fn landlock() -> Support {
-    match fs::read_to_string("/sys/kernel/security/lsm") {
-        Ok(list) if list.trim().split(',').any(|name| name == "landlock") => {
-            Support::yes(format!("active (security modules: {})", list.trim()))
+    in_child(|| match confine() {
+        Ok(LandlockStatus::Available {
+            effective_abi,
+            kernel_abi,
+        }) => {
+            let version = kernel_abi.unwrap_or(effective_abi as i32);
+            match fs::read("/proc/self/status") {
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => Support::yes(format!(
+                    "version {version}: a child could no longer read a file"
+                )),
+                outcome => Support::no(
+                    format!(
+                        "version {version} did not keep a child from reading a file: {outcome:?}"
+                    ),
+                    "report this as a defect",
+                ),
+            }
         }
-        Ok(list) => Support::no(
-            format!("not active (security modules: {})", list.trim()),
-            "boot with lsm=landlock,... on a kernel with CONFIG_SECURITY_LANDLOCK; nothing in \
-             this release needs it",
+        Ok(LandlockStatus::NotEnabled) => Support::no(
+            "the kernel has it, but was started without it",
+            "boot with lsm=landlock,... before the other modules; nothing in this release needs it",
         ),
-        Err(error) => Support::partial_with_fix(
-            format!("not known: /sys/kernel/security/lsm: {error}"),
-            "mount -t securityfs securityfs /sys/kernel/security",
+        Ok(LandlockStatus::NotImplemented) => Support::no(
+            "this kernel does not have it, or a filter hides it",
+            "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK; nothing in this release needs it",
         ),
-    }
+        Err(error) => Support::no(
+            format!("a child could not be confined: {error}"),
+            "allow landlock_create_ruleset, landlock_restrict_self and prctl to this program",
+        ),
+    })
+}
+
+fn confine() -> Result<LandlockStatus, RulesetError> {
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::ReadFile)?
+        .create()?;
+    Ok(ruleset.restrict_self()?.landlock)
 }
