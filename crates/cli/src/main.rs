@@ -22,6 +22,10 @@ use crate::exit::Exit;
 use crate::failure::Outcome;
 
 fn main() -> ExitCode {
+    // Processes of described tests have command lines of their own.
+    if let Some(code) = workload::suite::follow_order() {
+        return ExitCode::from(code);
+    }
     let outcome = match Cli::try_parse() {
         Ok(cli) => {
             if let Some(version) = cli.pretend_kernel {

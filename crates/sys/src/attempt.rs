@@ -1,9 +1,10 @@
 //! Calls that intruders make, for programs that play them: made to be seen, not for their result.
 
+use std::ffi::{CStr, c_long};
 use std::os::fd::OwnedFd;
 
 use crate::error::Result;
-use crate::kernel::own;
+use crate::kernel::{Word, own, words};
 
 const TRACEME: u32 = 0;
 const ATTACH: u32 = 16;
@@ -60,9 +61,206 @@ pub fn setns(number: i32) -> Result<()> {
     Ok(())
 }
 
+/// A call with everything that it takes. Descriptors are numbers, which need not be open: whoever has
+/// such calls made must not rely on its own ones (see [`make`]).
+#[derive(Debug)]
+pub enum Attempt<'call> {
+    /// `read`.
+    Read(i32, &'call mut [u8]),
+    /// `write`.
+    Write(i32, &'call [u8]),
+    /// `open`: path, flags, mode.
+    Open(&'call CStr, i32, u32),
+    /// `openat`: folder, path, flags, mode.
+    Openat(i32, &'call CStr, i32, u32),
+    /// `openat2`: folder, path, `struct open_how`.
+    Openat2(i32, &'call CStr, &'call [u64; 3]),
+    /// `symlink`: target, path of the link.
+    Symlink(&'call CStr, &'call CStr),
+    /// `symlinkat`: target, folder, path of the link.
+    Symlinkat(&'call CStr, i32, &'call CStr),
+    /// `link`: old path, new path.
+    Link(&'call CStr, &'call CStr),
+    /// `linkat`: folder, old path, folder, new path, flags.
+    Linkat(i32, &'call CStr, i32, &'call CStr, i32),
+    /// `init_module`: image, parameters.
+    InitModule(&'call [u8], &'call CStr),
+    /// `finit_module`: descriptor, parameters, flags.
+    FinitModule(i32, &'call CStr, i32),
+    /// `dup`.
+    Dup(i32),
+    /// `dup2`: old number, new number.
+    Dup2(i32, i32),
+    /// `dup3`: old number, new number, flags.
+    Dup3(i32, i32, i32),
+    /// `connect`: descriptor, address as the kernel takes it.
+    Connect(i32, &'call [u8]),
+    /// `socket`: domain, type, protocol.
+    Socket(i32, i32, i32),
+    /// `sendto`: descriptor, bytes, flags, address.
+    Sendto(i32, &'call [u8], i32, &'call [u8]),
+    /// `kill`: process, signal.
+    Kill(i32, i32),
+}
+
+/// Makes a call and returns the kernel's raw result: an error is its negative number. New descriptors
+/// stay open until the process ends; `dup2` and `dup3` replace whatever has the new number, so this is
+/// for processes that do nothing else.
+pub fn make(attempt: Attempt<'_>) -> i64 {
+    let (name, nr, args) = words_of(attempt);
+    // SAFETY: strings are NUL-terminated, slices are given with their length, and all of them live for
+    // as long as the attempt, so during the call; the rest are numbers. That a descriptor may be
+    // replaced is said above.
+    let result = unsafe { crate::kernel::call(name, nr, args) };
+    match result {
+        Ok(value) => value.cast_signed() as i64,
+        Err(error) => -i64::from(error.errno()),
+    }
+}
+
+/// Name, number and arguments of a call. Where the newer one of two calls does the same, newer
+/// architectures have that one only.
+fn words_of(attempt: Attempt<'_>) -> (&'static str, c_long, [usize; 6]) {
+    use Attempt::*;
+    match attempt {
+        Read(fd, buffer) => {
+            let (start, length) = (buffer.as_mut_ptr(), buffer.len());
+            (
+                "read",
+                libc::SYS_read,
+                words([fd.word(), start.word(), length]),
+            )
+        }
+        Write(fd, bytes) => {
+            let (start, length) = (bytes.as_ptr(), bytes.len());
+            (
+                "write",
+                libc::SYS_write,
+                words([fd.word(), start.word(), length]),
+            )
+        }
+        #[cfg(target_arch = "x86_64")]
+        Open(path, flags, mode) => (
+            "open",
+            libc::SYS_open,
+            words([path.word(), flags.word(), mode.word()]),
+        ),
+        #[cfg(not(target_arch = "x86_64"))]
+        Open(path, flags, mode) => words_of(Openat(libc::AT_FDCWD, path, flags, mode)),
+        Openat(dir, path, flags, mode) => (
+            "openat",
+            libc::SYS_openat,
+            words([dir.word(), path.word(), flags.word(), mode.word()]),
+        ),
+        Openat2(dir, path, how) => (
+            "openat2",
+            libc::SYS_openat2,
+            words([
+                dir.word(),
+                path.word(),
+                how.as_ptr().word(),
+                size_of_val(how),
+            ]),
+        ),
+        #[cfg(target_arch = "x86_64")]
+        Symlink(target, path) => (
+            "symlink",
+            libc::SYS_symlink,
+            words([target.word(), path.word()]),
+        ),
+        #[cfg(not(target_arch = "x86_64"))]
+        Symlink(target, path) => words_of(Symlinkat(target, libc::AT_FDCWD, path)),
+        Symlinkat(target, dir, path) => (
+            "symlinkat",
+            libc::SYS_symlinkat,
+            words([target.word(), dir.word(), path.word()]),
+        ),
+        #[cfg(target_arch = "x86_64")]
+        Link(old, new) => ("link", libc::SYS_link, words([old.word(), new.word()])),
+        #[cfg(not(target_arch = "x86_64"))]
+        Link(old, new) => words_of(Linkat(libc::AT_FDCWD, old, libc::AT_FDCWD, new, 0)),
+        Linkat(old_dir, old, new_dir, new, flags) => (
+            "linkat",
+            libc::SYS_linkat,
+            words([
+                old_dir.word(),
+                old.word(),
+                new_dir.word(),
+                new.word(),
+                flags.word(),
+            ]),
+        ),
+        InitModule(image, parameters) => (
+            "init_module",
+            libc::SYS_init_module,
+            words([image.as_ptr().word(), image.len(), parameters.word()]),
+        ),
+        FinitModule(fd, parameters, flags) => (
+            "finit_module",
+            libc::SYS_finit_module,
+            words([fd.word(), parameters.word(), flags.word()]),
+        ),
+        Dup(fd) => ("dup", libc::SYS_dup, words([fd.word()])),
+        #[cfg(target_arch = "x86_64")]
+        Dup2(old, new) => ("dup2", libc::SYS_dup2, words([old.word(), new.word()])),
+        #[cfg(not(target_arch = "x86_64"))]
+        Dup2(old, new) => words_of(Dup3(old, new, 0)),
+        Dup3(old, new, flags) => (
+            "dup3",
+            libc::SYS_dup3,
+            words([old.word(), new.word(), flags.word()]),
+        ),
+        Connect(fd, address) => {
+            let (start, length) = (address.as_ptr(), address.len());
+            (
+                "connect",
+                libc::SYS_connect,
+                words([fd.word(), start.word(), length]),
+            )
+        }
+        Socket(domain, kind, protocol) => (
+            "socket",
+            libc::SYS_socket,
+            words([domain.word(), kind.word(), protocol.word()]),
+        ),
+        Sendto(fd, bytes, flags, address) => (
+            "sendto",
+            libc::SYS_sendto,
+            words([
+                fd.word(),
+                bytes.as_ptr().word(),
+                bytes.len(),
+                flags.word(),
+                address.as_ptr().word(),
+                address.len(),
+            ]),
+        ),
+        Kill(pid, signal) => ("kill", libc::SYS_kill, words([pid.word(), signal.word()])),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_made_as_given() {
+        let opened = make(Attempt::Openat(
+            libc::AT_FDCWD,
+            c"/dev/zero",
+            libc::O_CLOEXEC,
+            0,
+        ));
+        let fd = i32::try_from(opened).expect("a descriptor");
+        assert!(fd > 2);
+        let mut buffer = [1; 8];
+        assert_eq!(make(Attempt::Read(fd, &mut buffer)), 8);
+        assert_eq!(buffer, [0; 8]);
+        let missing = make(Attempt::Openat2(libc::AT_FDCWD, c"/none", &[0; 3]));
+        assert_eq!(missing, -i64::from(libc::ENOENT));
+        assert_eq!(make(Attempt::Dup(-1)), -i64::from(libc::EBADF));
+        assert_eq!(make(Attempt::Write(-1, b"x")), -i64::from(libc::EBADF));
+    }
 
     #[test]
     fn attempts_that_cannot_succeed_say_why() {

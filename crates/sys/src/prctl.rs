@@ -82,6 +82,33 @@ pub fn allow_any_tracer() -> Result<()> {
     Ok(())
 }
 
+/// Whether this process keeps its capabilities when all its user ids stop being 0. Exec ends it.
+///
+/// # Errors
+/// EPERM where a secure bit forbids it.
+pub fn keep_capabilities(enabled: bool) -> Result<()> {
+    scalar(
+        "prctl(SET_KEEPCAPS)",
+        libc::PR_SET_KEEPCAPS,
+        [usize::from(enabled), 0, 0, 0],
+    )?;
+    Ok(())
+}
+
+/// Has programs that this process executes get a capability that it has and may hand on.
+///
+/// # Errors
+/// EPERM when the capability is not permitted and inheritable, EINVAL when there is none such.
+pub fn raise_ambient_capability(capability: u8) -> Result<()> {
+    const RAISE: usize = 2;
+    scalar(
+        "prctl(CAP_AMBIENT)",
+        libc::PR_CAP_AMBIENT,
+        [RAISE, usize::from(capability), 0, 0],
+    )?;
+    Ok(())
+}
+
 /// Removes a capability from the bounding set of this thread.
 ///
 /// # Errors

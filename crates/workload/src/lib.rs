@@ -19,6 +19,7 @@ mod error;
 mod load;
 mod measure;
 mod registry;
+pub mod suite;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

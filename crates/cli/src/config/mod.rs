@@ -2,7 +2,7 @@
 
 mod assign;
 mod keys;
-mod tree;
+pub(crate) mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -34,10 +34,15 @@ pub(super) fn separate(actions: &[&Action], allowed: &[IpAddr]) -> Result<(), St
             wanted.insert(address);
         }
     }
+    own(&wanted)
+}
+
+/// Moves this process to a network of its own that has these addresses.
+pub(super) fn own(wanted: &BTreeSet<IpAddr>) -> Result<(), Stop> {
     if wanted.is_empty() {
         return Ok(());
     }
-    own_network(&wanted).map_err(|error| {
+    own_network(wanted).map_err(|error| {
         let addresses: Vec<_> = wanted.iter().map(IpAddr::to_string).collect();
         Stop::Skipped(format!(
             "needs a network of its own that has {} ({}); `--allow-network ADDRESS` sends to the \
@@ -62,6 +67,8 @@ fn own_network(addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
         Ok(()) => DUMMY.0,
         Err(_no_driver) => LOOPBACK,
     };
+    // Here every port is everybody's. Where that cannot be said, low ones are root's as usual.
+    let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
     for address in addresses {
         network
             .add_address(interface, *address)

@@ -37,7 +37,15 @@ pub(super) fn separate(
     if folders.is_empty() {
         return Ok(false);
     }
-    // The root stands for the table of mounts: a namespace is enough.
+    cover(folders, scratch, optional)
+}
+
+/// Lays layers over folders; `/` stands for the table of mounts, for which a namespace is enough.
+pub(super) fn cover(
+    mut folders: BTreeSet<&str>,
+    scratch: &Path,
+    optional: bool,
+) -> Result<bool, Stop> {
     let mounts = folders.remove("/");
     match lay(&folders, scratch) {
         Ok(()) => Ok(true),
@@ -71,9 +79,14 @@ fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
         MS_NOSUID,
         Some("mode=0755"),
     )?;
-    for (number, folder) in folders.iter().enumerate() {
-        let folder = fs::canonicalize(folder).map_err(Error::file("find", folder))?;
-        layer(&folder, &base.join(number.to_string()))?;
+    let mut real = Vec::new();
+    for folder in folders {
+        real.push(fs::canonicalize(folder).map_err(Error::file("find", folder))?);
+    }
+    // The folder that the layers themselves are in comes last: they cannot be named afterwards.
+    real.sort_by_key(|folder| base.starts_with(folder));
+    for (number, folder) in real.iter().enumerate() {
+        layer(folder, &base.join(number.to_string()))?;
     }
     Ok(())
 }

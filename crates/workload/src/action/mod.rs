@@ -22,11 +22,16 @@ mod surroundings;
 mod syscall;
 mod work;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
+pub(crate) use isolate::mount;
 pub use perform::{PerformArgs, perform};
 pub use player::{Player, PlayerOptions};
 use scene::Claim;
@@ -157,7 +162,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn of(result: Result<(), Stop>) -> Self {
+    pub(crate) fn of(result: Result<(), Stop>) -> Self {
         match result {
             Ok(()) => Outcome::Done,
             Err(Stop::Skipped(reason)) => Outcome::Skipped { reason },
@@ -269,6 +274,39 @@ impl Action {
     }
 }
 
+/// Moves this process to where it cannot change the machine: a network of its own with these addresses
+/// but for those that are allowed, and layers over these folders. Ordinary users go without layers.
+pub(crate) fn surround(
+    addresses: &BTreeSet<IpAddr>,
+    allowed: &[IpAddr],
+    folders: &BTreeSet<&str>,
+    scratch: &Path,
+    touch_system: bool,
+) -> Result<(), Stop> {
+    let wanted = addresses
+        .iter()
+        .filter(|address| !allowed.contains(address));
+    address::own(&wanted.copied().collect())?;
+    let may_write = rustix::process::geteuid().is_root();
+    isolate::cover(folders.clone(), scratch, touch_system || !may_write)?;
+    Ok(())
+}
+
+/// Number and group of a user of this machine, by name or number.
+pub(crate) fn lookup_user(name: &str) -> Option<(u32, u32)> {
+    let user = passwd::user(name).ok()?;
+    Some((user.uid, user.gid))
+}
+
+/// Whether a folder is a layer.
+pub(crate) fn is_layer(folder: &str) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| {
+        let mut parts = line.split(' ');
+        parts.nth(4) == Some(folder) && line.contains(" - overlay ")
+    })
+}
+
 fn letters(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).collect()
 }
@@ -293,8 +331,6 @@ pub fn select(pattern: Option<&Regex>, all: bool) -> Vec<&'static Action> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{Action, MARK, Outcome, PerformArgs, Scratch};
 use crate::Error;
+use crate::suite::{self, Scenario};
 
 /// Longer than any action takes; one waits for six seconds.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -89,9 +90,26 @@ impl Player {
 
     /// The same; besides, what was printed, such as by a detector that was put before the command.
     pub fn play_printing(&self, action: &Action) -> (Outcome, String) {
+        self.run(self.command(action))
+    }
+
+    /// Plays a described test to its end; also gives what was printed.
+    pub fn play_scenario(&self, scenario: &Scenario) -> (Outcome, String) {
+        let mut settings = Vec::new();
+        settings.extend(self.options.touch_system.then(|| "--unsafe".to_owned()));
+        for address in &self.options.allow_network {
+            settings.push(format!("--allow-network={address}"));
+        }
+        let prefix = &self.options.prefix;
+        match suite::command(scenario, &self.program, &self.scratch, prefix, &settings) {
+            Ok(command) => self.run(command),
+            Err(error) => (Outcome::of(Err(error.into())), String::new()),
+        }
+    }
+
+    fn run(&self, mut command: Command) -> (Outcome, String) {
         let failed = |error: String| Outcome::Failed { error };
-        let child = self
-            .command(action)
+        let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use regex::Regex;
 use workload::action::{PerformArgs, SweepArgs, WorkArgs};
+use workload::suite::SceneArgs;
 
 use crate::args::Engine;
 
@@ -21,12 +22,18 @@ pub(crate) enum Generate {
     Test(Box<Test>),
     /// Find where a detector breaks: more and more actions a second, until alerts are lost
     Bench(Box<Bench>),
+    /// Tests that are described in YAML: processes, resources, calls, and the alert to expect
+    #[command(subcommand, arg_required_else_help = true)]
+    Suite(Suite),
     /// Play one action; for the generator itself
     #[command(hide = true)]
     Perform(PerformArgs),
     /// Play actions over and over; for the generator itself
     #[command(hide = true)]
     Work(WorkArgs),
+    /// Play one described test; for the generator itself
+    #[command(hide = true)]
+    Scene(SceneArgs),
     /// Clean up when the standard input ends; for the generator itself
     #[command(hide = true)]
     Sweep(SweepArgs),
@@ -190,6 +197,89 @@ pub(crate) struct Bench {
     /// Options of the event generator for Falco's gRPC output, which Falco has no more
     #[command(flatten)]
     pub(crate) grpc: Grpc,
+}
+
+/// `tollgate generate suite`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Suite {
+    /// Print what a description may hold
+    Explain(SuiteExplain),
+    /// Play described tests
+    Run(SuiteRun),
+    /// Play described tests and check that a detector alerts as they expect
+    Test(Box<SuiteTest>),
+}
+
+/// `tollgate generate suite explain`.
+#[derive(Args, Debug)]
+pub(crate) struct SuiteExplain {
+    /// Where in a description, as in tests.steps{type=syscall}{syscall=openat2}.args
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<String>,
+    /// The same words beside the path, as in tests.steps.type=syscall
+    #[arg(long, value_name = "CHOICE", value_delimiter = ',', requires = "path")]
+    pub(crate) with: Vec<String>,
+}
+
+/// Which tests, and what they may do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Descriptions {
+    /// File with tests; repeatable, or several with commas between them
+    #[arg(short = 'f', long, value_name = "FILE", value_delimiter = ',')]
+    pub(crate) description_file: Vec<PathBuf>,
+    /// Folder with such files, which end in .yaml; repeatable, or several with commas
+    #[arg(short = 'd', long, value_name = "DIR", value_delimiter = ',')]
+    pub(crate) description_dir: Vec<PathBuf>,
+    /// Tests, as YAML
+    #[arg(long, value_name = "YAML")]
+    pub(crate) description: Option<String>,
+    /// How long all tests may take
+    #[arg(short = 't', long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    pub(crate) timeout: Duration,
+    /// Change the machine where it cannot be covered by a layer that vanishes
+    #[arg(long = "unsafe")]
+    pub(crate) touch_system: bool,
+    /// Let tests contact this address for real; repeatable
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) allow_network: Vec<IpAddr>,
+}
+
+/// `tollgate generate suite run`.
+#[derive(Args, Debug)]
+pub(crate) struct SuiteRun {
+    #[command(flatten)]
+    pub(crate) descriptions: Descriptions,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text, hide_possible_values = true,
+          value_name = "text|json|yaml")]
+    pub(crate) report_format: ReportFormat,
+}
+
+/// `tollgate generate suite test`.
+#[derive(Args, Debug)]
+pub(crate) struct SuiteTest {
+    #[command(flatten)]
+    pub(crate) descriptions: Descriptions,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Only play
+    #[arg(long)]
+    pub(crate) skip_outcome_verification: bool,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text, hide_possible_values = true,
+          value_name = "text|json|yaml")]
+    pub(crate) report_format: ReportFormat,
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// For people
+    Text,
+    /// One object a line for each rule
+    Json,
+    /// The same as one list
+    Yaml,
 }
 
 /// What older event generators connect by.

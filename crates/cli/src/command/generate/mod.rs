@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod bench;
 mod list;
 mod run;
+mod suite;
 mod test;
 mod watched;
 
@@ -24,6 +25,12 @@ pub(crate) fn execute(verb: Generate) -> Outcome {
         Generate::Run(args) => run::execute(&args),
         Generate::Test(args) => test::execute(&args),
         Generate::Perform(args) => Ok(Exit::Command(action::perform(
+            &args,
+            &own_program()?,
+            &mut io::stdout().lock(),
+        ))),
+        Generate::Suite(verb) => suite::execute(verb),
+        Generate::Scene(args) => Ok(Exit::Command(workload::suite::scene(
             &args,
             &own_program()?,
             &mut io::stdout().lock(),

@@ -7,7 +7,7 @@ mod tls;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::args::Source;
 use crate::failure::Failure;
@@ -17,6 +17,14 @@ use crate::failure::Failure;
 pub(crate) struct Alert {
     /// The rule that fired.
     pub(crate) rule: String,
+    /// Where the event came from.
+    pub(crate) source: String,
+    /// As the detector spells it.
+    pub(crate) priority: String,
+    /// The machine.
+    pub(crate) hostname: String,
+    /// What the rule prints.
+    pub(crate) fields: Map<String, Value>,
     /// Nanoseconds from the event to the arrival here, if the alert says when the event was.
     pub(crate) delay_ns: Option<u64>,
 }
@@ -36,6 +44,13 @@ impl Alert {
         });
         Some(Self {
             rule: word("rule")?,
+            source: word("source").unwrap_or_default(),
+            priority: word("priority").unwrap_or_default(),
+            hostname: word("hostname").unwrap_or_default(),
+            fields: value["output_fields"]
+                .as_object()
+                .cloned()
+                .unwrap_or_default(),
             delay_ns,
         })
     }
