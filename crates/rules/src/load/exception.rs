@@ -6,13 +6,14 @@
 //! comparison with all values: `field in (value, value ..)`.
 
 use super::item::{Entry, ExceptionItem};
-use super::source::{SourceText, Sources};
+use super::source::Sources;
 use crate::condition::ast::{
     Compare, Expr, ExprKind, Literal, Op, OpClass, Operand, Quantifier, Span, Value,
 };
 use crate::condition::parser::{parse_operand, parse_operator, parse_value};
 use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::ruleset::Exception;
+use yaml::SourceText;
 
 type Result<T> = std::result::Result<T, Diagnostic>;
 

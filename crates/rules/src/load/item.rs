@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::source::SourceText;
 use super::version::Version;
 use crate::diagnostic::Location;
 use crate::ruleset::{PluginRequirement, Priority};
+use yaml::SourceText;
 
 /// A key of an item, and what `override` may do with it.
 pub(super) struct Key {

@@ -1,6 +1,6 @@
 //! Rule files to a resolved rule set.
 //!
-//! `yaml` reads a file into nodes with positions, `read` a node into an item, `collect` applies the
+//! the crate `yaml` reads a file into nodes with positions, `read` a node into an item, `collect` applies the
 //! items in order, and `resolve` builds the conditions once all files are known. Each step reports
 //! whatever is wrong and goes on with the rest.
 
@@ -14,21 +14,19 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod version;
-mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use self::collect::Collector;
-use self::source::File;
-use self::yaml::Kind;
 use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::ruleset::Ruleset;
+use yaml::Kind;
 
 pub use self::resolve::{MAX_CONDITION_DEPTH, MAX_CONDITION_NODES, MAX_LIST_ITEMS};
-pub use self::source::{SourceText, Sources};
+pub use self::source::Sources;
 pub use self::version::Version;
-pub use self::yaml::{MAX_FILE_BYTES, MAX_NESTING, MAX_NODES};
+pub use yaml::{MAX_FILE_BYTES, MAX_NESTING, MAX_NODES, SourceText};
 
 /// The version of Falco's rule engine whose language this is. Rules that ask for a newer one are
 /// refused. The newest addition is that of 0.62: `oneof`, `anyof`, `allof`.
@@ -105,8 +103,7 @@ impl Loader {
         let name: Arc<str> = file_name.into();
         let order = self.files.len();
         self.files.entry(Arc::clone(&name)).or_insert(order);
-        let file = File::new(name, text);
-        let (documents, error) = yaml::read(&file, text);
+        let (documents, error) = yaml::read(&name, text);
         for document in documents {
             match &document.kind {
                 Kind::Null => {}
@@ -125,7 +122,10 @@ impl Loader {
                 }
             }
         }
-        self.diagnostics.extend(error);
+        self.diagnostics
+            .extend(error.map(|problem| {
+                Diagnostic::new(Code::YamlParse, problem.location, problem.message)
+            }));
         self
     }
 

@@ -8,12 +8,12 @@ use super::item::{
     MACRO_KEYS, MacroItem, PLUGIN_KEYS, RULE_KEYS, RuleItem, RuleUpdate,
 };
 use super::reader::{Reader, Reading};
-use super::source::SourceText;
 use super::version::{Version, number};
-use super::yaml::{Kind, Node};
 use crate::condition::{is_identifier, is_list_name};
 use crate::diagnostic::{Code, closest};
 use crate::ruleset::PluginRequirement;
+use yaml::SourceText;
+use yaml::{Kind, Node};
 
 pub(super) fn read_item(node: &Node) -> Reading {
     let mut reader = Reader::new(node);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::item::{Item, ItemKind, Key};
-use super::source::SourceText;
 use super::version::number;
-use super::yaml::{Kind, Node};
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::Priority;
+use yaml::SourceText;
+use yaml::{Kind, Node};
 
 /// What became of a node.
 pub(super) struct Reading {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::collect::{CollectedMacro, CollectedRule, Collector, Guesses};
 use super::exception::{list_items, summary, with_exceptions};
 use super::item::ItemKind;
-use super::source::{SourceText, Sources};
+use super::source::Sources;
 use crate::condition::ast::{Compare, Expr, ExprKind, Literal, OpClass, SourceId, Span, Value};
 use crate::condition::parser::parse;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::ruleset::{List, Macro, Output, Rule, Ruleset};
+use yaml::SourceText;
 
 /// Most checks and list values in one condition with its macros expanded, and ten times as many in
 /// all of them: macros of macros of macros could otherwise fill the memory from a few lines.

@@ -1,13 +1,14 @@
 //! YAML as a tree with positions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::source::{File, Mark, SourceText, Style};
-use crate::diagnostic::{Code, Diagnostic, Location};
+use crate::diagnostic::Location;
+use crate::text::{File, Mark, SourceText, Style};
 
-/// Largest rule file, in bytes. Public rule sets stay below 1 MB.
+/// Largest file, in bytes. Public rule sets stay below 1 MB.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 
 /// Most nodes a file may have after aliases are followed: an alias of aliases of aliases could
@@ -21,35 +22,56 @@ const BYTES_PER_NODE: usize = 64;
 /// tuple, list.
 pub const MAX_NESTING: usize = 64;
 
+/// A value with its place.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
-    pub(super) location: Location,
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// Where it starts.
+    pub location: Location,
 }
 
+/// What a node is.
 #[derive(Debug, Clone)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Nothing, or a word for it.
     Null,
+    /// A text, number or switch.
     Scalar(SourceText),
+    /// A list.
     Sequence(Vec<Node>),
+    /// Keys with their values, in the order of the file; a key may come twice.
     Mapping(Vec<(Node, Node)>),
+}
+
+/// Why a file, or the rest of it, is not YAML.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub location: Location,
+    /// What is wrong.
+    pub message: String,
 }
 
 impl Node {
     /// The text of a scalar.
-    pub(super) fn scalar(&self) -> Option<&SourceText> {
+    #[must_use]
+    pub fn scalar(&self) -> Option<&SourceText> {
         match &self.kind {
             Kind::Scalar(text) => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn is_null(&self) -> bool {
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
 
     /// What it is, for messages.
-    pub(super) fn describe(&self) -> &'static str {
+    #[must_use]
+    pub fn describe(&self) -> &'static str {
         match self.kind {
             Kind::Null => "nothing",
             Kind::Scalar(_) => "a scalar",
@@ -82,7 +104,9 @@ impl Node {
 }
 
 /// Reads all documents of a file. After a syntax error come the documents before it.
-pub(super) fn read(file: &File<'_>, text: &str) -> (Vec<Node>, Option<Diagnostic>) {
+#[must_use]
+pub fn read(name: &Arc<str>, text: &str) -> (Vec<Node>, Option<Problem>) {
+    let file = &File::new(Arc::clone(name), text);
     if text.len() > MAX_FILE_BYTES {
         let message = format!(
             "the file has {} bytes, the limit is {MAX_FILE_BYTES}",
@@ -100,15 +124,18 @@ pub(super) fn read(file: &File<'_>, text: &str) -> (Vec<Node>, Option<Diagnostic
                 Err(problem(file.location(mark.line(), mark.col()), message))
             }
         };
-        if let Err(diagnostic) = outcome {
-            return (builder.documents, Some(diagnostic));
+        if let Err(problem) = outcome {
+            return (builder.documents, Some(problem));
         }
     }
     (builder.documents, None)
 }
 
-fn problem(location: Location, message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::YamlParse, location, message)
+fn problem(location: Location, message: impl Into<String>) -> Problem {
+    Problem {
+        location,
+        message: message.into(),
+    }
 }
 
 /// Puts the events of the parser together, without recursion.
@@ -140,7 +167,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         }
     }
 
-    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Diagnostic> {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
         let location = self.file.location(span.start.line(), span.start.col());
         match event {
             Event::Scalar(value, style, anchor, tag) => {
@@ -180,12 +207,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         Kind::Scalar(self.file.align(value, style, start))
     }
 
-    fn start(
-        &mut self,
-        mapping: bool,
-        anchor: usize,
-        location: Location,
-    ) -> Result<(), Diagnostic> {
+    fn start(&mut self, mapping: bool, anchor: usize, location: Location) -> Result<(), Problem> {
         if self.open.len() >= MAX_NESTING {
             return Err(problem(
                 location,
@@ -201,7 +223,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Diagnostic> {
+    fn end(&mut self) -> Result<(), Problem> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
@@ -224,7 +246,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         )
     }
 
-    fn alias(&mut self, anchor: usize, location: Location) -> Result<(), Diagnostic> {
+    fn alias(&mut self, anchor: usize, location: Location) -> Result<(), Problem> {
         let Some(node) = self.anchors.get(&anchor) else {
             return Err(problem(location, "an alias inside the node that it names"));
         };
@@ -241,7 +263,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         Ok(())
     }
 
-    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Diagnostic> {
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
         self.nodes += 1;
         self.check_nodes(&node.location)?;
         if anchor > 0 {
@@ -261,7 +283,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         }
     }
 
-    fn check_nodes(&self, location: &Location) -> Result<(), Diagnostic> {
+    fn check_nodes(&self, location: &Location) -> Result<(), Problem> {
         if self.nodes <= MAX_NODES {
             return Ok(());
         }

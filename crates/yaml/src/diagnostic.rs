@@ -1,0 +1,286 @@
+//! What is wrong with a file, where, and what to do about it.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// The file can be used.
+    Warning,
+    /// The file cannot be used.
+    Error,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// Name of the file, as the user gave it.
+    pub file: Arc<str>,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column in characters, from 1.
+    pub column: u32,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+/// The kinds of problem that a language has.
+pub trait Code: Copy {
+    /// The stable name, like `LOAD_ERR_VALIDATE`.
+    fn name(self) -> &'static str;
+
+    /// The severity that problems of this kind have.
+    fn severity(self) -> Severity;
+}
+
+/// One problem of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic<C> {
+    /// Kind of problem.
+    pub code: C,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where.
+    pub location: Location,
+    /// The item it is in, as `rule NAME`; empty for the file as a whole.
+    pub context: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do, if that is known.
+    pub help: Option<String>,
+}
+
+impl<C: Code> Diagnostic<C> {
+    /// A problem of the severity that `code` usually has.
+    #[must_use]
+    pub fn new(code: C, location: Location, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            severity: code.severity(),
+            location,
+            context: String::new(),
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    /// Names the item that the problem is in.
+    #[must_use]
+    pub fn in_item(self, context: impl Into<String>) -> Self {
+        Self {
+            context: context.into(),
+            ..self
+        }
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> Self {
+        Self {
+            help: Some(help.into()),
+            ..self
+        }
+    }
+
+    /// Whether the file cannot be used because of it.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// The message for a terminal, with the line of `text` (the whole file) it points at.
+    #[must_use]
+    pub fn render(&self, text: Option<&str>) -> String {
+        let mut out = self.to_string();
+        let line = usize::try_from(self.location.line)
+            .ok()
+            .and_then(|line| line.checked_sub(1));
+        if let Some(source) = text
+            .zip(line)
+            .and_then(|(text, line)| text.lines().nth(line))
+        {
+            push_snippet(&mut out, source, &self.location);
+        }
+        if let Some(help) = &self.help {
+            push(&mut out, format_args!("\n  help: {help}"));
+        }
+        out
+    }
+}
+
+/// `file:line:column: error[CODE]: rule NAME: message`
+impl<C: Code> fmt::Display for Diagnostic<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        write!(f, "{}: {severity}[{}]: ", self.location, self.code.name())?;
+        if !self.context.is_empty() {
+            write!(f, "{}: ", self.context)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Columns of source that a snippet shows; longer lines are cut around the caret.
+const SNIPPET_WIDTH: usize = 100;
+
+fn push_snippet(out: &mut String, line: &str, location: &Location) {
+    let column = usize::try_from(location.column).unwrap_or(1).max(1) - 1;
+    // Cut so that the caret has a third of the width before it.
+    let skip = if line.chars().count() > SNIPPET_WIDTH {
+        column.saturating_sub(SNIPPET_WIDTH / 3)
+    } else {
+        0
+    };
+    let shown: String = line
+        .chars()
+        .skip(skip)
+        .take(SNIPPET_WIDTH)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let number = location.line.to_string();
+    let gutter = " ".repeat(number.len());
+    let caret = " ".repeat(column - skip);
+    push(
+        out,
+        format_args!("\n {number} | {}\n {gutter} | {caret}^", shown.trim_end()),
+    );
+}
+
+fn push(out: &mut String, args: fmt::Arguments<'_>) {
+    out.write_fmt(args)
+        .expect("writing to a string cannot fail");
+}
+
+/// The candidate that `word` is most likely a misspelling of, if one is near enough.
+pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // One slip for short words, up to three for long ones: more suggests nonsense.
+    let limit = match word.chars().count() {
+        0 | 1 => return None,
+        2..=4 => 1,
+        5..=8 => 2,
+        _ => 3,
+    };
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|&(distance, _)| distance <= limit)
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Longest word that is compared; names beyond it are no slips of the finger.
+const MAX_WORD: usize = 64;
+
+/// Optimal string alignment distance: insertions, deletions, replacements, swaps of neighbours.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    if a.len() > MAX_WORD || b.len() > MAX_WORD {
+        return usize::MAX;
+    }
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Copy)]
+    struct Only;
+
+    impl Code for Only {
+        fn name(self) -> &'static str {
+            "LOAD_ERR_COMPILE_CONDITION"
+        }
+
+        fn severity(self) -> Severity {
+            Severity::Error
+        }
+    }
+
+    fn sample(line: u32, column: u32) -> Diagnostic<Only> {
+        let location = Location {
+            file: "a.yaml".into(),
+            line,
+            column,
+        };
+        Diagnostic::new(Only, location, "expected an operator")
+            .in_item("rule Shell")
+            .with_help("did you mean `contains`?")
+    }
+
+    #[test]
+    fn render_points_at_the_column() {
+        let text = "- rule: Shell\n  condition: proc.name contaisn x\n";
+        assert_eq!(
+            sample(2, 24).render(Some(text)),
+            "a.yaml:2:24: error[LOAD_ERR_COMPILE_CONDITION]: rule Shell: expected an operator\n \
+             2 |   condition: proc.name contaisn x\n   \
+             |                        ^\n  help: did you mean `contains`?"
+        );
+    }
+
+    #[test]
+    fn render_cuts_long_lines_around_the_caret() {
+        let text = format!("{}X{}", "a".repeat(500), "b".repeat(500));
+        let out = sample(1, 501).render(Some(&text));
+        let lines: Vec<&str> = out.lines().collect();
+        let caret = lines[2].find('^').expect("there is a caret");
+        assert_eq!(lines[1].as_bytes()[caret], b'X');
+        assert!(lines[1].len() < 120);
+    }
+
+    #[test]
+    fn render_without_the_line_leaves_the_snippet_out() {
+        assert_eq!(sample(9, 1).render(Some("one line")).lines().count(), 2);
+        assert_eq!(sample(9, 1).render(None).lines().count(), 2);
+        assert_eq!(sample(0, 0).render(Some("one line")).lines().count(), 2);
+    }
+
+    #[test]
+    fn distance_counts_slips() {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("contains", "contains", 0),
+            ("contaisn", "contains", 1),
+            ("contain", "contains", 1),
+            ("cnotainss", "contains", 2),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn closest_is_silent_when_nothing_is_near() {
+        assert_eq!(
+            closest("contians", ["startswith", "contains"]),
+            Some("contains")
+        );
+        assert_eq!(closest("zzz", ["startswith", "contains"]), None);
+        assert_eq!(closest("", ["a"]), None);
+        assert_eq!(closest(&"a".repeat(100), [&*"a".repeat(99)]), None);
+    }
+}

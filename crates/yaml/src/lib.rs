@@ -1,0 +1,9 @@
+//! YAML as a tree with positions, and problems that point into it.
+
+mod diagnostic;
+mod text;
+mod tree;
+
+pub use diagnostic::{Code, Diagnostic, Location, Severity, closest};
+pub use text::SourceText;
+pub use tree::{Kind, MAX_FILE_BYTES, MAX_NESTING, MAX_NODES, Node, Problem, read};

@@ -1,0 +1,325 @@
+//! Where the characters of a text stand in its file.
+//!
+//! A text is often a folded YAML block, and may be put together of several blocks from several
+//! files. Positions in the text that the parser sees are led back through anchors: each says that
+//! from this offset on, until the next anchor, text and file run in parallel.
+
+use std::sync::Arc;
+
+use crate::diagnostic::Location;
+
+/// A piece of text together with where it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceText {
+    text: String,
+    /// By ascending offset; the first is at 0.
+    anchors: Vec<Anchor>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Anchor {
+    offset: usize,
+    location: Location,
+}
+
+impl SourceText {
+    /// Text that is written at `location` as it is.
+    #[must_use]
+    pub fn new(text: String, location: Location) -> Self {
+        Self {
+            text,
+            anchors: vec![Anchor {
+                offset: 0,
+                location,
+            }],
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn start(&self) -> &Location {
+        &self.anchors[0].location
+    }
+
+    /// Where the character at `offset` is written.
+    #[must_use]
+    pub fn locate(&self, offset: usize) -> Location {
+        let after = self
+            .anchors
+            .partition_point(|anchor| anchor.offset <= offset);
+        let anchor = &self.anchors[after.saturating_sub(1)];
+        let between = self.text.get(anchor.offset..offset).unwrap_or("");
+        let columns = u32::try_from(between.chars().count()).unwrap_or(u32::MAX);
+        let column = anchor.location.column.saturating_add(columns);
+        Location {
+            column,
+            ..anchor.location.clone()
+        }
+    }
+
+    /// Adds `glue` and another text.
+    pub fn append(&mut self, glue: &str, other: &SourceText) {
+        self.text.push_str(glue);
+        let base = self.text.len();
+        self.text.push_str(&other.text);
+        self.anchors
+            .extend(other.anchors.iter().map(|anchor| Anchor {
+                offset: base + anchor.offset,
+                ..anchor.clone()
+            }));
+    }
+
+    /// The same text between `open` and `close`.
+    #[must_use]
+    pub fn wrapped(&self, open: &str, close: &str) -> Self {
+        let mut wrapped = Self::new(open.to_owned(), self.start().clone());
+        wrapped.append("", self);
+        wrapped.text.push_str(close);
+        wrapped
+    }
+
+    /// The text without blanks around it.
+    #[must_use]
+    pub fn trimmed(mut self) -> Self {
+        let skip = self.text.len() - self.text.trim_start().len();
+        let start = self.locate(skip);
+        self.text = self.text.trim().to_owned();
+        self.anchors.retain(|anchor| anchor.offset > skip);
+        for anchor in &mut self.anchors {
+            anchor.offset -= skip;
+        }
+        self.anchors.insert(
+            0,
+            Anchor {
+                offset: 0,
+                location: start,
+            },
+        );
+        self
+    }
+}
+
+/// How YAML wrote a scalar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Plain,
+    SingleQuoted,
+    DoubleQuoted,
+    /// `|` or `>`.
+    Block,
+}
+
+/// A rule file, cut into lines.
+pub(crate) struct File<'a> {
+    pub(crate) name: Arc<str>,
+    lines: Vec<Line<'a>>,
+}
+
+struct Line<'a> {
+    /// Of its first byte in the file.
+    offset: usize,
+    text: &'a str,
+}
+
+/// Where YAML says that something starts.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    /// From 1.
+    pub(crate) line: usize,
+    /// In characters, from 0.
+    pub(crate) column: usize,
+    /// In the file, if known: finding it from the column takes long in a long line.
+    pub(crate) byte: Option<usize>,
+}
+
+impl<'a> File<'a> {
+    pub(crate) fn new(name: Arc<str>, text: &'a str) -> Self {
+        Self {
+            name,
+            lines: split_lines(text),
+        }
+    }
+
+    /// A place by line from 1 and column from 0.
+    pub(crate) fn location(&self, line: usize, column: usize) -> Location {
+        Location {
+            file: Arc::clone(&self.name),
+            line: u32::try_from(line).unwrap_or(u32::MAX),
+            column: u32::try_from(column + 1).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Finds the characters of a scalar's `value` in the file. `start` is an anchor, a quote, or the
+    /// first line inside a block.
+    pub(crate) fn align(&self, value: &str, style: Style, start: Mark) -> SourceText {
+        let mut walk = Walk::new(self, style, start);
+        let mut anchors: Vec<Anchor> = Vec::new();
+        // Line and column that the next character has if it runs on in parallel.
+        let mut parallel = (0, 0);
+        for (offset, c) in value.char_indices() {
+            let Some((line, column, exact)) = walk.find(c) else {
+                break;
+            };
+            if exact && parallel != (line, column) {
+                anchors.push(Anchor {
+                    offset,
+                    location: self.location(line, column),
+                });
+                parallel = (line, column);
+            }
+            parallel.1 += 1;
+        }
+        if anchors.first().is_none_or(|anchor| anchor.offset > 0) {
+            let location = anchors.first().map_or_else(
+                || self.location(start.line, start.column),
+                |anchor| anchor.location.clone(),
+            );
+            anchors.insert(
+                0,
+                Anchor {
+                    offset: 0,
+                    location,
+                },
+            );
+        }
+        SourceText {
+            text: value.to_owned(),
+            anchors,
+        }
+    }
+}
+
+fn split_lines(text: &str) -> Vec<Line<'_>> {
+    let mut lines = Vec::new();
+    let mut start = 0;
+    for part in text.split('\n') {
+        // A lone carriage return ends a line too (YAML 1.2, section 5.4).
+        let mut offset = start;
+        for text in part.strip_suffix('\r').unwrap_or(part).split('\r') {
+            lines.push(Line { offset, text });
+            offset += text.len() + 1;
+        }
+        start += part.len() + 1;
+    }
+    lines
+}
+
+/// A cursor in the file that follows the characters of a scalar.
+struct Walk<'f, 'a> {
+    file: &'f File<'a>,
+    style: Style,
+    line: usize,
+    column: usize,
+    rest: &'a str,
+}
+
+impl<'f, 'a> Walk<'f, 'a> {
+    fn new(file: &'f File<'a>, style: Style, start: Mark) -> Self {
+        let mut walk = Self {
+            file,
+            style,
+            line: start.line,
+            column: 0,
+            rest: "",
+        };
+        walk.enter(start.line);
+        match start.byte.and_then(|byte| walk.rest_from(byte)) {
+            Some(rest) => (walk.column, walk.rest) = (start.column, rest),
+            None => walk.skip(start.column),
+        }
+        match style {
+            Style::Block => {}
+            Style::Plain => {
+                while walk.rest.starts_with(['&', '!']) {
+                    walk.skip_until(|c| c.is_whitespace());
+                    walk.skip_blank();
+                }
+            }
+            Style::SingleQuoted | Style::DoubleQuoted => {
+                walk.skip_until(|c| matches!(c, '"' | '\''));
+                walk.skip(1);
+            }
+        }
+        walk
+    }
+
+    /// Moves past the character `c` of the value. Tells where it stands, and whether that is certain:
+    /// a blank that folding made stands nowhere.
+    fn find(&mut self, c: char) -> Option<(usize, usize, bool)> {
+        let blank = c.is_whitespace();
+        if !blank {
+            self.skip_blank();
+        }
+        let (line, column) = (self.line, self.column);
+        let next = self.rest.chars().next();
+        if next == Some('\\') && self.style == Style::DoubleQuoted {
+            let escape = self.rest[1..].chars().next();
+            if escape.is_none() {
+                // An escaped line break is no character of the value.
+                self.enter(self.line + 1);
+                return self.find(c);
+            }
+            self.skip(match escape {
+                Some('x') => 4,
+                Some('u') => 6,
+                Some('U') => 10,
+                _ => 2,
+            });
+            return Some((line, column, true));
+        }
+        if next == Some(c) {
+            let doubled = c == '\'' && self.style == Style::SingleQuoted;
+            self.skip(if doubled { 2 } else { 1 });
+            return Some((line, column, true));
+        }
+        blank.then_some((line, column, false))
+    }
+
+    fn enter(&mut self, line: usize) {
+        self.line = line;
+        self.column = 0;
+        self.rest = self.current().map_or("", |line| line.text);
+    }
+
+    fn current(&self) -> Option<&'f Line<'a>> {
+        self.file.lines.get(self.line.checked_sub(1)?)
+    }
+
+    /// What follows an offset of the file in the current line.
+    fn rest_from(&self, byte: usize) -> Option<&'a str> {
+        let line = self.current()?;
+        line.text.get(byte.checked_sub(line.offset)?..)
+    }
+
+    /// Moves to the next character that is not blank, on a later line if need be.
+    fn skip_blank(&mut self) {
+        loop {
+            self.skip_until(|c| !c.is_whitespace());
+            if !self.rest.is_empty() || self.line >= self.file.lines.len() {
+                return;
+            }
+            self.enter(self.line + 1);
+        }
+    }
+
+    fn skip_until(&mut self, stop: impl Fn(char) -> bool) {
+        let count = self.rest.chars().take_while(|&c| !stop(c)).count();
+        self.skip(count);
+    }
+
+    fn skip(&mut self, chars: usize) {
+        let bytes = self
+            .rest
+            .char_indices()
+            .nth(chars)
+            .map_or(self.rest.len(), |(at, _)| at);
+        self.column += self.rest[..bytes].chars().count();
+        self.rest = &self.rest[bytes..];
+    }
+}
