@@ -19,8 +19,8 @@ _Static_assert(sizeof(struct header) == 272, "see HEADER_SIZE");
 _Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
 _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
-_Static_assert(sizeof(struct row) == 40 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
-_Static_assert(sizeof(struct control) == 32, "see tables.rs");
+_Static_assert(sizeof(struct row) == 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
+_Static_assert(sizeof(struct control) == 64, "see tables.rs");
 
 /* A value of a per-processor map may have 32 KiB. */
 #define SCRATCH 32000
@@ -40,6 +40,13 @@ struct scratch {
 	/* Length of the path that is being taken. Kept in memory, where the verifier forgets what it
 	 * knew: else it would follow every length through every turn of the loop. */
 	volatile u32 used;
+	volatile u32 count;
+	volatile u32 path_flags;
+	volatile u32 state;
+	volatile u32 odd;
+	volatile u64 found;
+	/* Names on the way up to the root. */
+	const u8 *name[COMPONENTS];
 };
 
 struct {
@@ -69,6 +76,27 @@ struct {
 	__type(key, u32);
 	__type(value, struct row);
 } rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS);
+	__type(key, u32);
+	__type(value, struct automaton);
+} automata SEC(".maps");
+
+struct name_key {
+	char comm[16];
+	u32 bank;
+	u32 _pad;
+};
+
+/* Slots that ask for a name of a process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct name_key);
+	__type(value, u64);
+} names SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -216,58 +244,110 @@ __noinline int take_bytes(u64 address, u32 len)
 	return 0;
 }
 
-/* Components of a path from its last one up to the root of the process. Answers with their length
- * in the low 16 bits and FILE_* flags above. */
-__noinline int take_components(u64 dentry_address, u64 mount_address, u32 at)
+/* The parent of a dentry, and its name. One read where the kernel keeps them side by side. */
+static __always_inline struct dentry *parent_and_name(struct dentry *dentry, const u8 **name)
+{
+	struct {
+		struct dentry *parent;
+		u64 hash_and_len;
+		const u8 *name;
+	} near = {};
+
+	if (bpf_core_field_offset(struct dentry, d_name) ==
+		    bpf_core_field_offset(struct dentry, d_parent) + 8 &&
+	    bpf_core_field_offset(struct qstr, name) == 8) {
+		bpf_probe_read_kernel(&near, sizeof(near),
+				      (void *)dentry + bpf_core_field_offset(struct dentry, d_parent));
+		*name = near.name;
+		return near.parent;
+	}
+	*name = BPF_CORE_READ(dentry, d_name.name);
+	return BPF_CORE_READ(dentry, d_parent);
+}
+
+/* Writes a path at `at`, as the process sees it. Answers with its length in the low 16 bits and
+ * FILE_* flags above. */
+__noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 {
 	struct scratch *s = working_memory();
-	struct dentry *dentry = (void *)dentry_address;
-	struct vfsmount *vfsmount = (void *)mount_address;
+	struct dentry *dentry = (void *)dentry_address, *root_dentry, *mount_root;
+	struct vfsmount *vfsmount = (void *)mount_address, *root_mount;
 	struct task_struct *task = (void *)bpf_get_current_task();
-	struct dentry *root_dentry;
-	struct vfsmount *root_mount;
-	struct mount *mount;
 	struct fs_struct *fs;
-	u32 flags = 0;
+	struct mount *mount;
+	u32 flags, count;
 
 	if (!s || at > START_LIMIT + 256)
 		return 0;
-	s->used = 0;
+	s->count = 0;
+	s->path_flags = FILE_PATH_CUT;
 	fs = BPF_CORE_READ(task, fs);
 	root_dentry = BPF_CORE_READ(fs, root.dentry);
 	root_mount = BPF_CORE_READ(fs, root.mnt);
 	mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-	for (int i = 0; i < COMPONENTS; i++) {
-		struct dentry *parent, *mount_root;
-		u32 used = s->used;
+	mount_root = BPF_CORE_READ(vfsmount, mnt_root);
+	for (u32 i = 0; i < COMPONENTS; i++) {
+		struct dentry *parent;
 		const u8 *name;
-		long len;
 
-		if (dentry == root_dentry && vfsmount == root_mount)
-			return used | flags << 16;
-		parent = BPF_CORE_READ(dentry, d_parent);
-		mount_root = BPF_CORE_READ(vfsmount, mnt_root);
-		if (dentry == mount_root || dentry == parent) {
+		if (dentry == root_dentry && vfsmount == root_mount) {
+			s->path_flags = 0;
+			break;
+		}
+		if (dentry == mount_root) {
 			struct mount *above = BPF_CORE_READ(mount, mnt_parent);
 
-			if (dentry != mount_root || above == mount || !above)
-				return used | (flags | FILE_UNREACHABLE) << 16;
+			if (above == mount || !above) {
+				s->path_flags = FILE_UNREACHABLE;
+				break;
+			}
 			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
 			mount = above;
 			vfsmount = (void *)mount + bpf_core_field_offset(struct mount, mnt);
+			mount_root = BPF_CORE_READ(vfsmount, mnt_root);
 			continue;
 		}
-		if (used > PIECE_LIMIT - COMPONENT_LIMIT)
+		parent = parent_and_name(dentry, &name);
+		count = s->count;
+		s->name[count & (COMPONENTS - 1)] = name;
+		s->count = count + 1;
+		if (dentry == parent) {
+			s->path_flags = FILE_UNREACHABLE;
 			break;
-		name = BPF_CORE_READ(dentry, d_name.name);
-		len = bpf_probe_read_kernel_str(at_offset(s, at + used), COMPONENT_LIMIT, name);
-		if (len <= 0)
-			break;
-		s->used = used + len;
+		}
 		dentry = parent;
 	}
-	s->header.flags |= FLAG_TRUNCATED;
-	return s->used | (flags | FILE_PATH_CUT) << 16;
+	count = s->count;
+	s->used = 0;
+	for (u32 i = 0; i < COMPONENTS; i++) {
+		u32 used = s->used;
+		u8 *to;
+		long len;
+
+		if (i >= count)
+			break;
+		if (used > PIECE_LIMIT - COMPONENT_LIMIT) {
+			s->path_flags |= FILE_PATH_CUT;
+			break;
+		}
+		to = at_offset(s, at + used);
+		*to = '/';
+		len = bpf_probe_read_kernel_str(to + 1, COMPONENT_LIMIT,
+						s->name[(count - 1 - i) & (COMPONENTS - 1)]);
+		if (len <= 0) {
+			s->path_flags |= FILE_PATH_CUT;
+			break;
+		}
+		s->used = used + len;
+	}
+	if (s->used == 0) {
+		*(u8 *)at_offset(s, at) = '/';
+		s->used = 1;
+	}
+	flags = s->path_flags;
+	if (flags & FILE_PATH_CUT)
+		s->header.flags |= FLAG_TRUNCATED;
+	return s->used | flags << 16;
 }
 
 static __always_inline void socket_facts(struct file_facts *facts, struct file *file)
@@ -408,7 +488,7 @@ __noinline int take_file(u64 file_address, u32 kind, u64 number)
 	}
 	if (!BPF_CORE_READ(dentry, d_hash.pprev))
 		facts->flags |= FILE_DELETED;
-	found = take_components((u64)dentry, (u64)mount,
+	found = take_path((u64)dentry, (u64)mount,
 				at + sizeof(struct piece) + sizeof(struct file_facts));
 	len = found & 0xffff;
 	if (len > PIECE_LIMIT)
@@ -458,7 +538,7 @@ __noinline int take_directory(int number)
 		dentry = BPF_CORE_READ(file, f_path.dentry);
 		mount = BPF_CORE_READ(file, f_path.mnt);
 	}
-	found = take_components((u64)dentry, (u64)mount, at + sizeof(struct piece));
+	found = take_path((u64)dentry, (u64)mount, at + sizeof(struct piece));
 	len = found & 0xffff;
 	if (len > PIECE_LIMIT)
 		len = PIECE_LIMIT;
@@ -587,6 +667,39 @@ static __always_inline void memory_use(struct header *h, struct task_struct *tas
 	h->resident_pages = resident > 0 ? resident : 0;
 }
 
+#define SUBSYSTEMS 16
+
+static __always_inline struct kernfs_node *cgroup_node(struct css_set *set, u32 subsystem)
+{
+	struct cgroup_subsys_state *state = NULL;
+
+	/* The kernel may have fewer than there is room for here. */
+	if (subsystem >= bpf_core_field_size(set->subsys) / sizeof(state))
+		return NULL;
+	bpf_core_read(&state, sizeof(state), &set->subsys[subsystem]);
+	return state ? BPF_CORE_READ(state, cgroup, kn) : NULL;
+}
+
+/* A number for the cgroups of a task in all hierarchies together. On a machine with cgroup v2 alone
+ * they are one and the same. */
+static __always_inline u64 cgroups_of(struct task_struct *task)
+{
+	struct css_set *set = BPF_CORE_READ(task, cgroups);
+	struct kernfs_node *first = BPF_CORE_READ(set, dfl_cgrp, kn), *last = first;
+	u64 all = BPF_CORE_READ(first, id);
+
+	for (u32 i = 0; i < SUBSYSTEMS; i++) {
+		struct kernfs_node *node = cgroup_node(set, i);
+
+		if (!node || node == last)
+			continue;
+		last = node;
+		/* The prime of FNV-1a. */
+		all = (all ^ BPF_CORE_READ(node, id)) * 0x100000001b3ULL;
+	}
+	return all;
+}
+
 /* Fills in everything about a task that an event may be asked for. */
 __noinline int describe(u64 task_address, u32 kind)
 {
@@ -612,8 +725,9 @@ __noinline int describe(u64 task_address, u32 kind)
 	h->parent_start = start_of(BPF_CORE_READ(parent, group_leader));
 	h->start = start_of(leader);
 	h->exec_id = BPF_CORE_READ(leader, self_exec_id);
-	h->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+	h->cgroup = cgroups_of(task);
 	h->socketcall = 0;
+	h->nr = 0;
 	bpf_core_read(&h->comm, sizeof(h->comm), &leader->comm);
 	namespaces = BPF_CORE_READ(task, nsproxy);
 	h->mount_namespace = BPF_CORE_READ(namespaces, mnt_ns, ns.inum);
@@ -839,6 +953,130 @@ __noinline int take_one(u32 key, u32 index, u32 abi)
 	return 0;
 }
 
+#define ALL_SLOTS (~0ULL)
+/* Where paths stand while they are looked at: where pieces begin, later. */
+#define TRUE_PATH sizeof(struct header)
+#define PASSED_PATH (sizeof(struct header) + 2 * PIECE_LIMIT)
+
+static __always_inline void step(struct scratch *s, const struct automaton *automaton, u8 byte)
+{
+	u32 from = s->state & (STATES - 1);
+	u16 edge = automaton->edge[from * CLASSES + (automaton->class_of[byte] & (CLASSES - 1))];
+
+	s->state = edge & (STATES - 1);
+	if (edge & EDGE_SPEAKS)
+		s->found |= automaton->slots[edge & (STATES - 1)];
+}
+
+/* Slots with a pattern that the text at one of the two places has. */
+__noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
+{
+	struct scratch *s = working_memory();
+	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
+	const u8 *text;
+	u8 last = 0;
+
+	if (!s || !automaton || len > FILTER_PATH_LIMIT)
+		return ALL_SLOTS;
+	text = at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
+	s->state = 0;
+	s->found = 0;
+	s->odd = 0;
+	step(s, automaton, 0);
+	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
+		u8 byte;
+
+		if (i >= len)
+			break;
+		byte = text[i];
+		/* `//`, `/.` and `/..`: the agent makes another path of it. */
+		if (last == '/' && (byte == '/' || byte == '.'))
+			s->odd = 1;
+		last = byte;
+		step(s, automaton, byte);
+	}
+	step(s, automaton, 0);
+	return s->found;
+}
+
+/* Whether both places hold the same text. */
+__noinline int is_same_text(u32 len)
+{
+	struct scratch *s = working_memory();
+	const u64 *one, *other;
+
+	if (!s)
+		return 0;
+	one = at_offset(s, TRUE_PATH);
+	other = at_offset(s, PASSED_PATH);
+	for (u32 i = 0; i < FILTER_PATH_LIMIT / 8; i++) {
+		u64 differ = one[i] ^ other[i];
+		u32 left = len - i * 8;
+
+		if (i * 8 >= len)
+			break;
+		if (left < 8)
+			/* The rest of the word is not of the text. */
+			differ <<= 64 - 8 * left;
+		if (differ)
+			return 0;
+	}
+	return 1;
+}
+
+/* Slots that take the path of a call that opens a file: by the file that was opened, and by an
+ * absolute path that was passed, which a symbolic link may lead elsewhere. */
+__noinline u64 by_path(u32 bank, s64 result, u64 passed)
+{
+	struct scratch *s = working_memory();
+	u64 slots = 0;
+	u32 true_len = 0;
+	long len;
+
+	if (!s)
+		return ALL_SLOTS;
+	s->header.size = sizeof(struct header);
+	if (result >= 0) {
+		struct file *file = file_of(result);
+		u32 found;
+
+		if (!file)
+			return ALL_SLOTS;
+		found = take_path((u64)BPF_CORE_READ(file, f_path.dentry),
+				  (u64)BPF_CORE_READ(file, f_path.mnt), TRUE_PATH);
+		true_len = found & 0xffff;
+		if (found >> 16)
+			return ALL_SLOTS;
+		slots = slots_of_text(bank, 0, true_len);
+	}
+	len = bpf_probe_read_user_str(at_offset(s, PASSED_PATH), FILTER_PATH_LIMIT,
+				      (void *)passed);
+	if (len <= 1 || len >= FILTER_PATH_LIMIT)
+		return ALL_SLOTS;
+	len -= 1;
+	if (*(u8 *)at_offset(s, PASSED_PATH) != '/')
+		/* What was opened says it all; a failure says nothing. */
+		return result >= 0 ? slots : ALL_SLOTS;
+	if (result >= 0 && (u32)len == true_len && is_same_text(true_len))
+		return slots;
+	slots |= slots_of_text(bank, 1, len);
+	return s->odd ? ALL_SLOTS : slots;
+}
+
+/* Slots that take the name of the process. */
+static __always_inline u64 by_name(u32 bank)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+	struct name_key key = { .bank = bank };
+	u64 *slots;
+
+	/* Older kernels leave something behind the NUL. */
+	bpf_core_read_str(&key.comm, sizeof(key.comm), &leader->comm);
+	slots = bpf_map_lookup_elem(&names, &key);
+	return slots ? *slots : 0;
+}
+
 SEC("tp_btf/sys_exit")
 int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 {
@@ -899,8 +1137,8 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		for (int i = 0; i < 6; i++)
 			arguments.value[i] = real[i];
 	}
-	slots = by_arguments(row, &arguments);
-	slots &= result < 0 && result >= -4095 ? row->failed : row->succeeded;
+	slots = result < 0 && result >= -4095 ? row->failed : row->succeeded;
+	slots &= by_arguments(row, &arguments);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		return 0;
@@ -909,6 +1147,27 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	if (!in_scope(c, pid)) {
 		count(COUNT_SCOPE);
 		return 0;
+	}
+	if (c->filters) {
+		u32 bank = c->bank & 1;
+		u64 any = bank ? c->any_name[1] : c->any_name[0];
+
+		if (slots & ~any) {
+			slots &= any | by_name(bank);
+			if (!slots) {
+				count(COUNT_NAME);
+				return 0;
+			}
+		}
+		any = bank ? c->any_path[1] : c->any_path[0];
+		if (row->flags & ROW_OPENS && !(slots & any)) {
+			u64 passed = arguments.value[row->path_arg & 7];
+
+			if (!(slots & by_path(bank, result, passed))) {
+				count(COUNT_PATH);
+				return 0;
+			}
+		}
 	}
 	s = working_memory();
 	if (!s) {
@@ -983,6 +1242,90 @@ __noinline int take_stack(u64 start, u64 end, u32 kind, u32 limit)
 	return 0;
 }
 
+/* Threads that are in the rare one of the two calls that start a program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u8);
+} at_execveat SEC(".maps");
+
+SEC("tracepoint/syscalls/sys_enter_execveat")
+int enter_execveat(void *ctx)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	u8 yes = 1;
+
+	bpf_map_update_elem(&at_execveat, &tid, &yes, BPF_ANY);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_execveat")
+int exit_execveat(void *ctx)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&at_execveat, &tid);
+	return 0;
+}
+
+/* The path of a cgroup, as components from the last to the first. */
+__noinline int take_cgroup(u64 node_address)
+{
+	struct scratch *s = working_memory();
+	struct kernfs_node *node = (void *)node_address;
+	u32 at;
+
+	if (!s || !node)
+		return -1;
+	at = room(s);
+	if (at > START_LIMIT)
+		return -1;
+	s->used = 0;
+	for (int i = 0; i < COMPONENTS; i++) {
+		struct kernfs_node___6_15 *newer = (void *)node;
+		struct kernfs_node *parent;
+		u32 used = s->used;
+		long len;
+
+		parent = field_exists(newer->__parent) ? BPF_CORE_READ(newer, __parent) :
+							 BPF_CORE_READ(node, parent);
+		if (!parent)
+			break;
+		if (used > PIECE_LIMIT - COMPONENT_LIMIT)
+			break;
+		len = bpf_probe_read_kernel_str(
+			at_offset(s, at + sizeof(struct piece) + used), COMPONENT_LIMIT,
+			BPF_CORE_READ(node, name));
+		if (len <= 0)
+			break;
+		s->used = used + len;
+		node = parent;
+	}
+	at = room(s);
+	seal(s, at, PIECE_CGROUP, s->used, 0, 0);
+	return 0;
+}
+
+/* The paths of the cgroups in all hierarchies. */
+__noinline int take_cgroups(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct css_set *set = BPF_CORE_READ(task, cgroups);
+	struct kernfs_node *first = BPF_CORE_READ(set, dfl_cgrp, kn), *last = first;
+
+	take_cgroup((u64)first);
+	for (u32 i = 0; i < SUBSYSTEMS; i++) {
+		struct kernfs_node *node = cgroup_node(set, i);
+
+		if (!node || node == last)
+			continue;
+		last = node;
+		take_cgroup((u64)node);
+	}
+	return 0;
+}
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
@@ -994,6 +1337,18 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	if (!c || !s || !c->states || !in_scope(c, BPF_CORE_READ(task, tgid)))
 		return 0;
 	describe(bpf_get_current_task(), RECORD_EXEC);
+	/* Which of the two calls it was is in no register any more. */
+	{
+		u32 tid = (u32)bpf_get_current_pid_tgid(), before = old_pid;
+
+		if (bpf_map_lookup_elem(&at_execveat, &before)) {
+			bpf_map_delete_elem(&at_execveat, &before);
+			s->header.nr = EXEC_AT;
+		} else if (bpf_map_lookup_elem(&at_execveat, &tid)) {
+			bpf_map_delete_elem(&at_execveat, &tid);
+			s->header.nr = EXEC_AT;
+		}
+	}
 	mm = BPF_CORE_READ(task, mm);
 	arg_start = BPF_CORE_READ(mm, arg_start);
 	arg_end = BPF_CORE_READ(mm, arg_end);
@@ -1002,6 +1357,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	take_file((u64)BPF_CORE_READ(mm, exe_file), PIECE_EXECUTABLE, 0);
 	take_stack(arg_start, arg_end, PIECE_ARGUMENTS, PIECE_LIMIT * 2);
 	take_directory(AT_FDCWD);
+	take_cgroups();
 	if (c->environment)
 		take_stack(env_start, env_end, PIECE_ENVIRONMENT, c->environment);
 	{

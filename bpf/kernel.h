@@ -231,7 +231,13 @@ struct unix_sock {
 };
 
 struct kernfs_node {
+	struct kernfs_node *parent;
+	const char *name;
 	u64 id;
+};
+
+struct kernfs_node___6_15 {
+	struct kernfs_node *__parent;
 };
 
 struct cgroup {

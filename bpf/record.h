@@ -10,6 +10,9 @@
 #define RECORD_FORK 3
 #define RECORD_EXIT 4
 
+/* In the place of a call's number: an exec by execveat. */
+#define EXEC_AT 1
+
 /* Conventions of calls, in the order of the tables. */
 #define ABI_NATIVE 0
 #define ABI_I386 1
@@ -28,7 +31,7 @@ struct header {
 	u64 time; /* since boot, suspended time included */
 	u64 start; /* of the process, likewise */
 	u64 exec_id;
-	u64 cgroup;
+	u64 cgroup; /* stands for the cgroups in all hierarchies */
 	u64 parent_start;
 	u64 result;
 	u64 ip;
@@ -72,6 +75,7 @@ struct header {
 #define PIECE_EXECUTABLE 6 /* struct file_facts, then its path */
 #define PIECE_FILENAME 7 /* as it was passed to exec */
 #define PIECE_ABSENT_MEMORY 8 /* could not be read at `address` */
+#define PIECE_CGROUP 9 /* a path in one of the hierarchies */
 
 struct piece {
 	u16 kind;
@@ -91,7 +95,7 @@ struct piece {
 #define FILE_UNREACHABLE 8 /* outside the root of the process */
 #define FILE_PATH_CUT 16
 
-/* A path follows as its components from the last to the first, each ended by NUL. */
+/* A path follows. */
 struct file_facts {
 	u64 inode;
 	u64 ctime_sec;
@@ -169,16 +173,18 @@ struct fetch {
 #define ROW_CRITICAL 1 /* goes by the lane that bulk traffic cannot fill */
 #define ROW_EXEC 2 /* told by its own record if it succeeds */
 #define ROW_SOCKETCALL 4 /* the real call is named by the first argument */
-#define ROW_FILE_PATH 8 /* the path set is about the file that the result names */
+#define ROW_OPENS 8 /* the result names the file that paths are asked of */
 
+/* A slot stands for all rules that ask for the same paths and names of processes. What is asked of a
+ * call is known by slot: a call is of interest if one slot takes all that is known of it. */
 struct row {
 	u32 flags;
-	u16 tests; /* 0: all slots */
+	u16 tests; /* 0: all slots that `failed` and `succeeded` name */
 	u16 fetches;
 	u64 failed; /* slots that take a call that failed */
 	u64 succeeded;
-	u64 any_path; /* slots that ask for no path */
-	u64 any_name; /* slots that ask for no process name */
+	u32 path_arg; /* of ROW_OPENS: the argument with the path */
+	u32 _pad;
 	u32 socketcall[32]; /* rows of the real calls */
 	struct fetch fetch[FETCHES];
 	struct test test[TESTS];
@@ -199,10 +205,27 @@ struct control {
 	u32 scoped; /* only processes in `scope` */
 	u32 states; /* tell of exec, fork and exit */
 	u32 environment; /* bytes of it that go along with an exec */
-	u32 path_states; /* 0: no automaton */
 	u32 wake_bytes; /* wake the agent when so much waits */
+	u32 filters; /* 0: only numbers and scope are looked at */
 	u32 _pad;
+	u64 any_path[BANKS]; /* slots that ask for no path */
+	u64 any_name[BANKS]; /* slots that ask for no name of a process */
 };
+
+/* All patterns on paths as one automaton (Aho-Corasick). It reads a NUL, the path, and another NUL,
+ * so that a pattern can hold on to either end. */
+#define STATES 4096
+#define CLASSES 64
+#define EDGE_SPEAKS 0x8000 /* the state that this leads to completes a pattern */
+
+struct automaton {
+	u8 class_of[256];
+	u16 edge[STATES * CLASSES];
+	u64 slots[STATES]; /* that the state completes a pattern of */
+};
+
+/* Longer paths are let through. */
+#define FILTER_PATH_LIMIT 512
 
 /* Counters, one set for each processor. */
 #define COUNT_SEEN 0 /* calls of a planned number */

@@ -163,6 +163,12 @@ pub(crate) struct Detection {
     /// Id of the container that is watched, where it cannot be found out
     #[arg(long, value_name = "ID")]
     pub(crate) container_id: Option<String>,
+    /// With the engine ebpf, look at paths and names in the agent alone; to compare with
+    #[arg(long, hide = true)]
+    pub(crate) unfiltered: bool,
+    /// Size of the ring for most events of the engine ebpf, a power of two; for tests
+    #[arg(long, hide = true, value_name = "KIB", default_value_t = 8192)]
+    pub(crate) ring_kib: u32,
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,

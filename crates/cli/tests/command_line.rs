@@ -68,7 +68,10 @@ fn help_is_as_it_was() {
         ("help-generate.txt", &["generate", "--help"]),
         ("help-generate-test.txt", &["generate", "test", "--help"]),
         ("help-generate-bench.txt", &["generate", "bench", "--help"]),
-        ("help-generate-suite-test.txt", &["generate", "suite", "test", "--help"]),
+        (
+            "help-generate-suite-test.txt",
+            &["generate", "suite", "test", "--help"],
+        ),
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");

@@ -28,6 +28,13 @@ pub enum Name<'a> {
         /// Directory descriptor that a relative path starts at.
         base: Option<i32>,
     },
+    /// A path as passed, and the absolute path of what the kernel opened by it.
+    Opened {
+        /// As passed by the caller.
+        raw: &'a [u8],
+        /// Of the open file.
+        path: &'a [u8],
+    },
     /// An absolute path learnt from the kernel, e.g. of an already open descriptor.
     Resolved(&'a [u8]),
 }

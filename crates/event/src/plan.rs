@@ -1,6 +1,6 @@
 //! The interest plan: which system calls matter, and under which register arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abi::{RegisterTest, Syscall};
 
@@ -47,9 +47,41 @@ pub struct Plan {
     pub calls: BTreeMap<Syscall, CallPlan>,
     /// Whether the engine has to notice a `dup` that makes descriptor 0, 1 or 2.
     pub stdio: StdioWatch,
+    /// By call: what each rule asks for beyond registers, for engines that can tell in the kernel. A
+    /// call that has no entry is judged by [`Plan::calls`] alone; one that has is of interest only if
+    /// one of these is satisfied.
+    pub interests: BTreeMap<Syscall, Vec<Interest>>,
     /// Whether a rule asks at other events than an exec for the file that the program came from:
     /// then it has to be looked at when it is exec'd, because it may be gone or changed later.
     pub executable_file: bool,
+}
+
+/// What one rule asks of one call, over-approximated: where it says no, the rule does not match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// As [`CallPlan::any_of`].
+    pub any_of: Vec<Vec<RegisterTest>>,
+    /// Whether a call that failed can matter.
+    pub failed: bool,
+    /// Whether one that succeeded can.
+    pub succeeded: bool,
+    /// Of calls that open a file: one of these has to hold for its path; `None`: any path.
+    pub paths: Option<BTreeSet<PathPattern>>,
+    /// The name of the process has to be one of these; `None`: any name.
+    pub names: Option<BTreeSet<Vec<u8>>>,
+}
+
+/// What a path can be compared with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PathPattern {
+    /// It is this.
+    Exact(Vec<u8>),
+    /// It begins with this.
+    Prefix(Vec<u8>),
+    /// It ends with this.
+    Suffix(Vec<u8>),
+    /// It has this in it.
+    Contains(Vec<u8>),
 }
 
 /// Which `dup` that makes descriptor 0, 1 or 2 matters. It can make one only while one of them is

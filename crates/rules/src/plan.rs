@@ -8,13 +8,14 @@
 mod coverage;
 mod explain;
 mod groups;
+mod interest;
 mod register;
 mod stdio;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use abi::Syscall;
-use event::{CallPlan, EventKind, Need, Plan, Reason, Stage, StdioWatch};
+use event::{CallPlan, EventKind, Interest, Need, Plan, Reason, Stage, StdioWatch};
 
 use self::register::Groups;
 use crate::compile::program::{Entry, Node, NodeId, Program};
@@ -152,6 +153,8 @@ impl<'a> Planner<'a> {
             if any_of.iter().any(Vec::is_empty) && HOT_CALLS.contains(&call) {
                 self.hot.entry(entry.rule).or_default().insert(call);
             }
+            let interest = interest::interest(program, entry.root, kind, any_of.clone());
+            self.plan.interests.entry(call).or_default().push(interest);
             let stages = stages(program, entry, kind);
             self.plan.executable_file |= entry.executable_file && !kind.changes().image;
             let planned = self.call(call);
@@ -181,13 +184,27 @@ impl<'a> Planner<'a> {
             if trap.any_of.is_empty() {
                 planned.any_of.push(Vec::new());
             }
-            planned
-                .any_of
-                .extend(trap.any_of.iter().map(|group| group.to_vec()));
+            let groups = trap.any_of.iter().map(|group| group.to_vec());
+            planned.any_of.extend(groups.clone());
+            // What is trapped is wanted whatever its path and result.
+            let any_of: Vec<_> = groups.collect();
+            let interest = Interest {
+                any_of: if any_of.is_empty() {
+                    register::always()
+                } else {
+                    any_of
+                },
+                failed: true,
+                succeeded: true,
+                paths: None,
+                names: None,
+            };
             planned.reasons.push(reason(trap.reason));
             if changes_image {
                 planned.result = Need::Always;
             }
+            let interests = self.plan.interests.entry(trap.call);
+            interests.or_default().push(interest);
         }
     }
 

@@ -465,6 +465,7 @@ pub(crate) fn show_descriptor(descriptor: &Descriptor<'_>) -> Value {
         Name::Unreadable => json!("?"),
         Name::Passed { raw, base } => json!({ "passed": text(raw), "base": base }),
         Name::Resolved(path) => json!({ "path": text(path) }),
+        Name::Opened { raw, path } => json!({ "path": text(path), "passed": text(raw) }),
     };
     json!({
         "number": known(descriptor.number, |number| json!(number)),
@@ -482,7 +483,11 @@ pub(crate) fn read_descriptor<'a>(value: &Value, arena: &'a Bump) -> Option<Desc
     };
     let name = match value.get("name")? {
         Value::Object(name) => match (name.get("path"), name.get("passed")) {
-            (Some(path), _) => Name::Resolved(copy(path)?),
+            (Some(path), None) => Name::Resolved(copy(path)?),
+            (Some(path), Some(raw)) => Name::Opened {
+                raw: copy(raw)?,
+                path: copy(path)?,
+            },
             (None, Some(raw)) => Name::Passed {
                 raw: copy(raw)?,
                 base: name

@@ -210,6 +210,15 @@ impl Containers {
         Container::unknown()
     }
 
+    /// The container of a process that has ended, by what was recorded of it.
+    pub(crate) fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
+        match identify(cgroups) {
+            Some(identity) => self.described(identity),
+            None if self.agent_on_host && initial => Container::host(),
+            None => Container::unknown(),
+        }
+    }
+
     fn described(&self, identity: Identity) -> Container {
         let mut container = identity.into_container();
         // Inside a container these directories would be the workload's own.

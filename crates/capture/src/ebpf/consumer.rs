@@ -12,14 +12,14 @@ use abi::Arch;
 use bumpalo::Bump;
 use event::{
     CommandLine, Event, EventKind, ExecutableFile, ExecutableFlags, Image, Judge, Live, Lookup,
-    Name, Outcome, Param, Process, Stage, World,
+    Name, Outcome, Param, Process, Stage, Weight, World,
 };
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
 use super::record::{
-    FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, path, text,
+    FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, text,
 };
 use super::world::RecordedWorld;
 use super::{Error, Shared};
@@ -228,6 +228,9 @@ impl<J: Judge + 'static> Consumer<J> {
             }
             RecordKind::Exec => {
                 let process = shared.table.of(&header, proc);
+                shared
+                    .places
+                    .learn(&shared.world, &process, &header, pieces);
                 let image = Arc::new(self.program(&header, pieces));
                 shared.table.executed(&process, &header, Arc::clone(&image));
                 self.executed(&header, pieces, &process, image);
@@ -290,7 +293,7 @@ impl<J: Judge + 'static> Consumer<J> {
             .into_iter()
             .find(|piece| piece.kind == PieceKind::Filename)
             .map(|piece| text(piece.bytes).to_vec());
-        let kind = EventKind::of_syscall(abi::Syscall::EXECVE);
+        let kind = EventKind::of_syscall(exec_call(header.number));
         let arena = std::mem::take(&mut self.arena);
         let name = filename.as_deref().map_or(Param::Unreadable, Param::Text);
         let params = kind.spec().params.iter().map(|param| match param.source {
@@ -306,7 +309,7 @@ impl<J: Judge + 'static> Consumer<J> {
             image,
             kind,
             params,
-            None,
+            [None; 2],
             Outcome::Returned(0),
             &arena,
         );
@@ -329,7 +332,7 @@ impl<J: Judge + 'static> Consumer<J> {
             image,
             kind,
             params,
-            None,
+            [None; 2],
             Outcome::None,
             &arena,
         );
@@ -360,6 +363,7 @@ impl<J: Judge + 'static> Consumer<J> {
         let mut decoded =
             decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
         self.shared.counters.note_unreadable(&decoded);
+        let mut passed = None;
         let file = pieces
             .into_iter()
             .find(|piece| piece.kind == PieceKind::File);
@@ -374,7 +378,12 @@ impl<J: Judge + 'static> Consumer<J> {
             );
             // What was opened, whatever the caller's memory says by now.
             if opens && let Some(path) = facts.path() {
-                descriptor.name = Name::Resolved(arena.alloc_slice_copy(path));
+                let path = arena.alloc_slice_copy(path);
+                passed = Some(descriptor).filter(|passed| is_absolute(passed.name));
+                descriptor.name = match descriptor.name {
+                    Name::Passed { raw, .. } => Name::Opened { raw, path },
+                    _ => Name::Resolved(path),
+                };
             }
             decoded.descriptor = Some(descriptor);
         }
@@ -385,7 +394,7 @@ impl<J: Judge + 'static> Consumer<J> {
             image,
             call.kind,
             decoded.params,
-            decoded.descriptor,
+            [decoded.descriptor, passed],
             outcome,
             &arena,
         );
@@ -401,7 +410,7 @@ impl<J: Judge + 'static> Consumer<J> {
                     .filter(|piece| piece.status == 0)
                     .map(|piece: Piece<'_>| {
                         let number = i32::try_from(piece.address.cast_signed()).unwrap_or(-1);
-                        (number, path(piece.bytes))
+                        (number, piece.bytes.to_vec())
                     }),
             );
     }
@@ -417,7 +426,7 @@ impl<J: Judge + 'static> Consumer<J> {
         image: Arc<Image>,
         kind: EventKind,
         params: &[Param<'_>],
-        descriptor: Option<event::Descriptor<'_>>,
+        [descriptor, passed]: [Option<event::Descriptor<'_>>; 2],
         outcome: Outcome,
         arena: &Bump,
     ) {
@@ -434,7 +443,7 @@ impl<J: Judge + 'static> Consumer<J> {
         let _ = live.stat.set(Lookup::Found(header.stat));
         let _ = live.status.set(Lookup::Found(header.status));
         self.number += 1;
-        let event = Event {
+        let mut event = Event {
             number: self.number,
             time_ns: header.boot_time.wrapping_add(self.epoch),
             kind,
@@ -450,6 +459,11 @@ impl<J: Judge + 'static> Consumer<J> {
             live: &live,
             arena,
         };
+        // Rules may also name the link that was passed, which leads to another file: what was opened
+        // goes first, and only where no rule is about that what was asked for.
+        if passed.is_some() && self.judge.weigh(&mut self.scratch, &event) == Weight::Reject {
+            event.descriptor = passed;
+        }
         let undecided = self.judge.conclude(&mut self.scratch, &event);
         if undecided > 0 {
             let counter = &shared.counters.undecided;
@@ -457,6 +471,16 @@ impl<J: Judge + 'static> Consumer<J> {
             shared.notices.undecided(&event, undecided);
         }
     }
+}
+
+fn is_absolute(name: Name<'_>) -> bool {
+    matches!(
+        name,
+        Name::Passed {
+            raw: [b'/', ..],
+            ..
+        }
+    )
 }
 
 /// The call of a record.
@@ -481,6 +505,16 @@ fn call(header: &Header) -> Option<Call> {
         ip: header.ip,
         args: header.args,
     })
+}
+
+/// Which of the two calls it was.
+fn exec_call(number: u32) -> abi::Syscall {
+    const EXEC_AT: u32 = 1;
+    if number == EXEC_AT {
+        abi::Syscall::EXECVEAT
+    } else {
+        abi::Syscall::EXECVE
+    }
 }
 
 /// A call that a signal interrupts returns a number between these inside the kernel; what becomes

@@ -9,6 +9,7 @@
 //! by the other, so that no crowd of the latter displaces the former. A record that finds no room
 //! is lost and counted: this is the one engine that can lose events.
 
+mod automaton;
 mod consumer;
 mod places;
 mod programs;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
-use event::{CallPlan, Judge, Need, Pid, Plan, Reason, StdioWatch};
+use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
 
 use crate::live::counters::Counters;
 use crate::notify::{Notices, Ruled, Rulings};
@@ -137,6 +138,8 @@ pub struct Parts<J: Judge> {
     pub notices: Arc<dyn Notices>,
     /// Sizes of the rings.
     pub rings: RingSizes,
+    /// Whether paths and names of processes are looked at in the kernel already.
+    pub filters: bool,
     /// What is watched.
     pub target: Target,
     /// Processes of the agent between a command and whoever started it: rules do not see them as
@@ -162,6 +165,15 @@ pub fn plan(mut plan: Plan) -> Plan {
         reasons: Vec::new(),
     });
     if !planned.any_of.iter().any(Vec::is_empty) {
+        if let Some(interests) = plan.interests.get_mut(&abi::Syscall::PRCTL) {
+            interests.push(Interest {
+                any_of: vec![vec![renames]],
+                failed: false,
+                succeeded: true,
+                paths: None,
+                names: None,
+            });
+        }
         planned.any_of.push(vec![renames]);
         planned
             .reasons
@@ -327,6 +339,7 @@ impl<J: Judge + 'static> Engine<J> {
                 agent: std::process::id().cast_signed(),
                 scoped: is_scoped,
                 wake_bytes: parts.rings.bulk / 8,
+                filters: parts.filters,
                 ..Control::default()
             },
         )?;

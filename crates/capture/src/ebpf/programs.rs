@@ -19,6 +19,9 @@ const PROCESS_PROGRAMS: [&str; 3] = [
     "sched_process_exit",
 ];
 const CALL_PROGRAM: &str = "sys_exit";
+/// Programs that tell an execveat from an execve. Where there is no tracefs, or no such call, each exec
+/// that succeeds is told as an execve.
+const EXECVEAT_PROGRAMS: [&str; 2] = ["enter_execveat", "exit_execveat"];
 
 /// Sizes of the rings, in bytes: powers of two, as the kernel demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +48,11 @@ pub(super) struct Control {
     pub(super) agent: i32,
     pub(super) scoped: bool,
     pub(super) environment: u32,
-    pub(super) path_states: u32,
     pub(super) wake_bytes: u32,
+    /// Whether paths and names are looked at in the kernel.
+    pub(super) filters: bool,
+    pub(super) any_path: [u64; BANKS],
+    pub(super) any_name: [u64; BANKS],
 }
 
 impl Control {
@@ -58,11 +64,14 @@ impl Control {
             u32::from(self.scoped),
             states,
             self.environment,
-            self.path_states,
             self.wake_bytes,
+            u32::from(self.filters),
             0,
         ];
-        words.into_iter().flat_map(u32::to_ne_bytes).collect()
+        let slots = self.any_path.into_iter().chain(self.any_name);
+        let mut encoded: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+        encoded.extend(slots.flat_map(u64::to_ne_bytes));
+        encoded
     }
 }
 
@@ -121,6 +130,8 @@ pub(super) struct Maps {
     calls: MapHandle,
     rows: MapHandle,
     scope: MapHandle,
+    automata: MapHandle,
+    names: MapHandle,
     counters: MapHandle,
     lost: MapHandle,
     pub(super) critical: MapHandle,
@@ -157,7 +168,11 @@ impl Programs {
     pub(super) fn attach_processes(&mut self) -> Result<(), Error> {
         PROCESS_PROGRAMS
             .iter()
-            .try_for_each(|name| self.attach(name))
+            .try_for_each(|name| self.attach(name))?;
+        for name in EXECVEAT_PROGRAMS {
+            let _ = self.attach(name);
+        }
+        Ok(())
     }
 
     /// From now on planned calls are.
@@ -209,6 +224,8 @@ impl Maps {
             calls: handle("calls")?,
             rows: handle("rows")?,
             scope: handle("scope")?,
+            automata: handle("automata")?,
+            names: handle("names")?,
             counters: handle("counters")?,
             lost: handle("lost")?,
             critical: handle("critical")?,
@@ -242,8 +259,37 @@ impl Maps {
         tables.write_numbers(index, &mut calls);
         let written = self.calls.update(&key, &calls, MapFlags::ANY);
         written.map_err(Error::map)?;
+        if let Some(automaton) = tables.automaton() {
+            let written = self
+                .automata
+                .update(&bank.to_ne_bytes(), &automaton, MapFlags::ANY);
+            written.map_err(Error::map)?;
+        }
+        state.any_path[index] = tables.any_path();
+        state.any_name[index] = tables.any_name();
+        if self.write_names(bank, tables).is_err() {
+            // More than there is room for: then none is looked at.
+            state.any_name[index] = u64::MAX;
+        }
         state.bank = bank;
         self.write_control(*state)
+    }
+
+    /// Names of processes of one bank, in the place of those that were there.
+    fn write_names(&self, bank: u32, tables: &Tables) -> Result<(), libbpf_rs::Error> {
+        let of_bank = |key: &Vec<u8>| key.get(16..20) == Some(&bank.to_ne_bytes()[..]);
+        for key in self.names.keys().filter(of_bank).collect::<Vec<_>>() {
+            self.names.delete(&key)?;
+        }
+        for (name, slots) in tables.process_names() {
+            let mut key = name.to_vec();
+            key.resize(16, 0);
+            key.extend(bank.to_ne_bytes());
+            key.extend(0_u32.to_ne_bytes());
+            self.names
+                .update(&key, &slots.to_ne_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
     }
 
     /// The row of the plan that a record's number means, whatever the bank.

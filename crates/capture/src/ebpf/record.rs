@@ -201,6 +201,7 @@ pub(super) enum PieceKind {
     Executable,
     Filename,
     AbsentMemory,
+    Cgroup,
 }
 
 /// One thing that goes along with a record.
@@ -237,6 +238,7 @@ impl<'r> Iterator for Pieces<'r> {
             6 => PieceKind::Executable,
             7 => PieceKind::Filename,
             8 => PieceKind::AbsentMemory,
+            9 => PieceKind::Cgroup,
             _ => return None,
         };
         let len = usize::from(from.u16()?);
@@ -348,7 +350,7 @@ impl FileFacts {
             super_flags,
             mount_flags,
             socket,
-            path: if is_socket { Vec::new() } else { path(rest) },
+            path: if is_socket { Vec::new() } else { rest.to_vec() },
         })
     }
 
@@ -412,8 +414,8 @@ pub(super) fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or(&[])
 }
 
-/// Components come from the last to the first.
-pub(super) fn path(components: &[u8]) -> Vec<u8> {
+/// Of components from the last to the first, each ended by NUL.
+pub(super) fn reversed_path(components: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(components.len() + 1);
     let named = components.strip_suffix(b"\0").unwrap_or(components);
     if !named.is_empty() {

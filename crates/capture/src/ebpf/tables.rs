@@ -1,11 +1,12 @@
 //! From the interest plan to the tables that the programs in `bpf/` go by (bpf/record.h).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp, TestWidth};
-use event::{DescriptorSource, EventKind, ParamSource, Plan, Reason};
+use event::{DescriptorSource, EventKind, Interest, ParamSource, PathPattern, Plan, Reason};
 
 use super::Error;
+use super::automaton::Automaton;
 use crate::filter::adapt;
 
 /// Rows of one bank; row 0 is no row.
@@ -18,13 +19,16 @@ const TESTS: usize = 40;
 const FETCHES: usize = 6;
 const SOCKETCALLS: u32 = 32;
 /// `struct row`.
-pub(super) const ROW_SIZE: usize = 40 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
+pub(super) const ROW_SIZE: usize = 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
 /// `struct calls`.
 pub(super) const CALLS_SIZE: usize = 2 * BANKS * ABIS.len() * CALLS;
 
 const ROW_CRITICAL: u32 = 1;
 const ROW_EXEC: u32 = 2;
 const ROW_SOCKETCALL: u32 = 4;
+const ROW_OPENS: u32 = 8;
+/// Slots of the plan; the first asks for no path and no name.
+const SLOTS: usize = 64;
 
 /// What of the caller's memory goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +70,11 @@ impl Fetch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Row {
     flags: u32,
-    any_of: Vec<Vec<RegisterTest>>,
+    /// Alternatives of tests, with the slots that each speaks for.
+    any_of: Vec<(Vec<RegisterTest>, u64)>,
+    failed: u64,
+    succeeded: u64,
+    path_arg: u8,
     fetches: Vec<Fetch>,
     socketcalls: BTreeMap<u32, u16>,
 }
@@ -74,15 +82,20 @@ struct Row {
 impl Row {
     fn encode(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(ROW_SIZE);
-        let always = self.any_of.iter().any(Vec::is_empty);
-        let count: usize = self.any_of.iter().map(Vec::len).sum();
+        let count: usize = self
+            .any_of
+            .iter()
+            .map(|(group, _)| group.len().max(1))
+            .sum();
         // Too many to be tested: then all are let through.
-        let tests = if always || count > TESTS { 0 } else { count };
+        let tests = if count > TESTS { 0 } else { count };
         to.extend(self.flags.to_ne_bytes());
         to.extend(short(tests).to_ne_bytes());
         to.extend(short(self.fetches.len()).to_ne_bytes());
-        // Slots: failed, succeeded, any path, any name.
-        (0..4).for_each(|_| to.extend(u64::MAX.to_ne_bytes()));
+        to.extend(self.failed.to_ne_bytes());
+        to.extend(self.succeeded.to_ne_bytes());
+        to.extend(u32::from(self.path_arg).to_ne_bytes());
+        to.extend(0_u32.to_ne_bytes());
         for operation in 0..SOCKETCALLS {
             let row = self.socketcalls.get(&operation).copied().unwrap_or(0);
             to.extend(u32::from(row).to_ne_bytes());
@@ -91,9 +104,13 @@ impl Row {
         self.fetches.iter().for_each(|fetch| fetch.encode(&mut to));
         to.resize(fetched + 8 * FETCHES, 0);
         if tests > 0 {
-            for group in &self.any_of {
+            for (group, slots) in &self.any_of {
+                // Always: no bit of nothing is set.
+                let always = [RegisterTest::full(0, TestOp::NoBit, 0)];
+                let group = if group.is_empty() { &always[..] } else { group };
                 for (index, test) in group.iter().enumerate() {
-                    encode_test(*test, index + 1 == group.len(), &mut to);
+                    let ends = (index + 1 == group.len()).then_some(*slots);
+                    encode_test(*test, ends, &mut to);
                 }
             }
         }
@@ -102,7 +119,45 @@ impl Row {
     }
 }
 
-fn encode_test(test: RegisterTest, ends_group: bool, to: &mut Vec<u8>) {
+/// What some rules ask of paths and of names of processes.
+type Asked = (Option<BTreeSet<PathPattern>>, Option<BTreeSet<Vec<u8>>>);
+
+/// What rules ask, by slot.
+#[derive(Debug)]
+struct Slots {
+    asked: Vec<Asked>,
+}
+
+impl Slots {
+    fn new() -> Self {
+        Self {
+            asked: vec![(None, None)],
+        }
+    }
+
+    /// The slot of an interest, as a bit.
+    fn of(&mut self, interest: &Interest) -> u64 {
+        let asked = (interest.paths.clone(), interest.names.clone());
+        let known = self.asked.iter().position(|other| *other == asked);
+        let index = known.unwrap_or_else(|| {
+            if self.asked.len() == SLOTS {
+                // No room: let through.
+                return 0;
+            }
+            self.asked.push(asked);
+            self.asked.len() - 1
+        });
+        1 << index
+    }
+
+    fn bits(&self, which: impl Fn(usize) -> bool) -> u64 {
+        let slots = (0..self.asked.len()).filter(|slot| which(*slot));
+        slots.fold(0, |bits, slot| bits | 1 << slot)
+    }
+}
+
+/// `slots`: of the group that the test ends.
+fn encode_test(test: RegisterTest, slots: Option<u64>, to: &mut Vec<u8>) {
     let (op, mask): (u8, u64) = match test.op {
         TestOp::AllBits => (0, 0),
         TestOp::AnyBit => (1, 0),
@@ -114,11 +169,10 @@ fn encode_test(test: RegisterTest, ends_group: bool, to: &mut Vec<u8>) {
         TestOp::NoBit => (7, 0),
     };
     let low = u8::from(test.width == TestWidth::Low32);
-    to.extend([test.arg, op, low, u8::from(ends_group), 0, 0, 0, 0]);
+    to.extend([test.arg, op, low, u8::from(slots.is_some()), 0, 0, 0, 0]);
     to.extend(test.value.to_ne_bytes());
     to.extend(mask.to_ne_bytes());
-    let slots = if ends_group { u64::MAX } else { 0 };
-    to.extend(slots.to_ne_bytes());
+    to.extend(slots.unwrap_or(0).to_ne_bytes());
 }
 
 fn short(number: usize) -> u16 {
@@ -133,6 +187,8 @@ pub(super) struct Tables {
     rows: Vec<Row>,
     /// By row: the names of its calls.
     names: Vec<Vec<&'static str>>,
+    slots: Slots,
+    automaton: Option<Automaton>,
 }
 
 impl Tables {
@@ -143,6 +199,7 @@ impl Tables {
             rows: vec![Row::default()],
             names: vec![Vec::new()],
             by_row: HashMap::new(),
+            slots: Slots::new(),
         };
         let mut numbers = vec![0; ABIS.len() * CALLS];
         for (index, arch) in ABIS.into_iter().enumerate() {
@@ -168,10 +225,18 @@ impl Tables {
                 limit: ROWS,
             });
         }
+        let mut patterns: BTreeMap<PathPattern, u64> = BTreeMap::new();
+        for (slot, (paths, _)) in builder.slots.asked.iter().enumerate() {
+            for pattern in paths.iter().flatten() {
+                *patterns.entry(pattern.clone()).or_default() |= 1 << slot;
+            }
+        }
         Ok(Self {
             numbers,
             rows: builder.rows,
             names: builder.names,
+            automaton: Automaton::new(&patterns),
+            slots: builder.slots,
         })
     }
 
@@ -193,6 +258,35 @@ impl Tables {
         }
     }
 
+    /// The automaton for paths, encoded; `None` if the patterns are too many for it.
+    pub(super) fn automaton(&self) -> Option<Vec<u8>> {
+        self.automaton.as_ref().map(Automaton::encode)
+    }
+
+    /// Slots that ask for no path.
+    pub(super) fn any_path(&self) -> u64 {
+        match self.automaton {
+            Some(_) => self.slots.bits(|slot| self.slots.asked[slot].0.is_none()),
+            None => u64::MAX,
+        }
+    }
+
+    /// Slots that ask for no name of a process.
+    pub(super) fn any_name(&self) -> u64 {
+        self.slots.bits(|slot| self.slots.asked[slot].1.is_none())
+    }
+
+    /// Names of processes, with the slots that ask for each.
+    pub(super) fn process_names(&self) -> BTreeMap<&[u8], u64> {
+        let mut names: BTreeMap<&[u8], u64> = BTreeMap::new();
+        for (slot, (_, asked)) in self.slots.asked.iter().enumerate() {
+            for name in asked.iter().flatten() {
+                *names.entry(name).or_default() |= 1 << slot;
+            }
+        }
+        names
+    }
+
     /// The calls of a row.
     pub(super) fn names(&self, row: usize) -> &[&'static str] {
         self.names.get(row).map_or(&[], Vec::as_slice)
@@ -204,6 +298,7 @@ struct Builder<'p> {
     rows: Vec<Row>,
     names: Vec<Vec<&'static str>>,
     by_row: HashMap<Row, u16>,
+    slots: Slots,
 }
 
 impl Builder<'_> {
@@ -230,16 +325,38 @@ impl Builder<'_> {
             return self.socketcall(arch);
         }
         let planned = self.plan.calls.get(&call)?;
-        let any_of: Vec<_> = planned
-            .any_of
-            .iter()
-            .map(|group| adapt(group, arch, call))
-            .collect();
+        let kind = EventKind::of_syscall(call);
+        let opened = opened_path(kind);
+        // A plan that says nothing of a call but its registers.
+        let unsaid = [Interest {
+            any_of: planned.any_of.clone(),
+            failed: true,
+            succeeded: true,
+            paths: None,
+            names: None,
+        }];
+        let interests = self.plan.interests.get(&call);
+        let interests = interests.map_or(&unsaid[..], Vec::as_slice);
+        let (mut any_of, mut failed, mut succeeded) = (Vec::new(), 0, 0);
+        for interest in interests {
+            let slot = if opened.is_some() {
+                self.slots.of(interest)
+            } else {
+                self.slots.of(&Interest {
+                    paths: None,
+                    ..interest.clone()
+                })
+            };
+            failed |= if interest.failed { slot } else { 0 };
+            succeeded |= if interest.succeeded { slot } else { 0 };
+            for group in &interest.any_of {
+                add_group(&mut any_of, adapt(group, arch, call), slot);
+            }
+        }
         if any_of.is_empty() {
             return None;
         }
-        let kind = EventKind::of_syscall(call);
-        let mut flags = 0;
+        let mut flags = if opened.is_some() { ROW_OPENS } else { 0 };
         if kind.changes().image {
             flags |= ROW_EXEC;
         }
@@ -250,6 +367,9 @@ impl Builder<'_> {
         Some(Row {
             flags,
             any_of,
+            failed,
+            succeeded,
+            path_arg: opened.unwrap_or(0),
             fetches: fetches(kind),
             socketcalls: BTreeMap::new(),
         })
@@ -268,10 +388,28 @@ impl Builder<'_> {
         }
         (!socketcalls.is_empty()).then(|| Row {
             flags: ROW_SOCKETCALL,
-            any_of: vec![Vec::new()],
-            fetches: Vec::new(),
             socketcalls,
+            ..Row::default()
         })
+    }
+}
+
+/// Adds an alternative; the same tests for another slot are no other alternative.
+fn add_group(any_of: &mut Vec<(Vec<RegisterTest>, u64)>, group: Vec<RegisterTest>, slot: u64) {
+    match any_of.iter_mut().find(|(other, _)| *other == group) {
+        Some((_, slots)) => *slots |= slot,
+        None => any_of.push((group, slot)),
+    }
+}
+
+/// The argument with the path, of a call that opens a file.
+fn opened_path(kind: EventKind) -> Option<u8> {
+    let DescriptorSource::Opened { name, .. } = kind.spec().descriptor else {
+        return None;
+    };
+    match kind.spec().params.get(usize::from(name))?.source {
+        ParamSource::Path { path, .. } => Some(path),
+        _ => None,
     }
 }
 

@@ -673,6 +673,7 @@ fn owned_name(name: Name<'_>) -> OwnedName {
             raw: raw.to_vec(),
             base,
         },
-        Name::Resolved(path) => OwnedName::Resolved(path.to_vec()),
+        // Of no call that is kept: it has returned.
+        Name::Resolved(path) | Name::Opened { path, .. } => OwnedName::Resolved(path.to_vec()),
     }
 }

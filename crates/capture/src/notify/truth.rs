@@ -154,7 +154,7 @@ fn opened(call: &Call, decoded: &Decoded<'_>, number: i32, census: &Census) -> T
         }
         // It could not be read then; now it is known.
         Name::Unreadable => changed(),
-        Name::None | Name::Resolved(_) => Truth::Same,
+        Name::None | Name::Resolved(_) | Name::Opened { .. } => Truth::Same,
     }
 }
 

@@ -147,19 +147,17 @@ impl LiveWorld {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline)
     }
 
-    /// A user as the agent sees it.
-    pub(crate) fn own_user(&self, uid: u32) -> Lookup<Arc<User>> {
-        match self.own_database() {
-            Some(database) => database.user(uid).map_or(Lookup::Missing, Lookup::Found),
-            None => Lookup::Unknown,
-        }
+    /// The container of a process that cannot be looked at any more, by its cgroups in the form of
+    /// `/proc/PID/cgroup` and whether it was in the machine's own pid and cgroup namespaces.
+    pub(crate) fn container_of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
+        self.containers.of_ended(cgroups, initial)
     }
 
-    /// A group as the agent sees it.
-    pub(crate) fn own_group(&self, gid: u32) -> Lookup<Arc<Group>> {
-        match self.own_database() {
-            Some(database) => database.group(gid).map_or(Lookup::Missing, Lookup::Found),
-            None => Lookup::Unknown,
+    /// The users and groups that a process sees; `None` if it cannot be looked at.
+    pub(crate) fn user_database(&self, process: &Process) -> Option<Arc<UserDatabase>> {
+        match self.database(process) {
+            Lookup::Found(database) => Some(database),
+            Lookup::Missing | Lookup::Unknown => None,
         }
     }
 
@@ -169,7 +167,8 @@ impl LiveWorld {
         self.proc.namespace(agent, "ns/mnt").ok()
     }
 
-    fn own_database(&self) -> Option<Arc<UserDatabase>> {
+    /// The users and groups that the agent sees.
+    pub(crate) fn own_database(&self) -> Option<Arc<UserDatabase>> {
         let root = self.own_root?;
         let found = self
             .users

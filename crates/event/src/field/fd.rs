@@ -573,7 +573,7 @@ pub(super) fn tuple<'a>(event: &Event<'a>) -> Value<'a> {
 
 fn raw_name<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     match event.descriptor.map(|descriptor| descriptor.name) {
-        Some(Name::Passed { raw, .. }) => {
+        Some(Name::Passed { raw, .. } | Name::Opened { raw, .. }) => {
             Value::Text(path::without_double_slashes(event.arena, raw))
         }
         _ => name(event),

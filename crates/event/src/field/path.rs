@@ -91,7 +91,7 @@ pub(super) fn resolved<'a>(event: &Event<'a>, name: Name<'a>) -> Value<'a> {
         Name::None => Value::Absent,
         Name::Unreadable => Value::Unknown,
         Name::Passed { raw, base } => absolute(event, raw, base),
-        Name::Resolved(path) => Value::Text(path),
+        Name::Resolved(path) | Name::Opened { path, .. } => Value::Text(path),
     }
 }
 

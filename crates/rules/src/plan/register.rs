@@ -418,6 +418,15 @@ fn duplicate(test: &Test, wanted: bool, call: Syscall) -> Option<Groups> {
     Some(register.groups(&accepted))
 }
 
+/// Whether a comparison of the result holds for success only, or for failure only.
+pub(super) fn signs(test: &Test) -> Option<(bool, bool)> {
+    let whole = (i128::from(i64::MIN), i128::from(i64::MAX));
+    let ranges = ranges(test, whole)?;
+    let succeeds = ranges.iter().all(|(low, _)| *low >= 0);
+    let fails = ranges.iter().all(|(_, high)| *high < 0);
+    Some((succeeds, fails))
+}
+
 /// Whether a comparison of the result holds for the standard descriptors 0, 1 and 2 at most.
 pub(super) fn is_stdio(atom: &Atom, field: Option<&Field>, negated: bool, kind: EventKind) -> bool {
     let (Some(field), Check::Test(test)) = (field, &atom.check) else {

@@ -47,6 +47,15 @@ impl Carries {
     }
 }
 
+/// What tests and measurements change about the engine ebpf.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning {
+    /// Whether paths and names are looked at in the kernel.
+    pub(super) filters: bool,
+    /// Size of the ring for most events.
+    pub(super) ring_kib: u32,
+}
+
 /// What an engine is started from.
 pub(super) struct Request {
     pub(super) listening: Listening,
@@ -56,6 +65,7 @@ pub(super) struct Request {
     pub(super) entered: FilterProgram,
     pub(super) container_id: Option<String>,
     pub(super) refuse_non_dumpable: bool,
+    pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
 }
 
@@ -190,7 +200,11 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         judge: Arc::new(request.rules.judge),
         world,
         notices: Arc::new(Announcer::new(request.dispatcher)),
-        rings: ebpf::RingSizes::default(),
+        rings: ebpf::RingSizes {
+            bulk: request.tuning.ring_kib.saturating_mul(1024),
+            ..ebpf::RingSizes::default()
+        },
+        filters: request.tuning.filters,
         target,
         transparent: request.listening.transparent,
     })

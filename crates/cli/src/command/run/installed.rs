@@ -91,6 +91,8 @@ pub(super) fn decode(memo: &[u8]) -> Result<Plan, Failure> {
         Some((call, planned))
     };
     Ok(Plan {
+        // Of the kernel's own filter, which no keeper hands on.
+        interests: BTreeMap::new(),
         calls: memo.calls.into_iter().filter_map(known).collect(),
         stdio: STDIO
             .get(usize::from(memo.stdio))

@@ -156,6 +156,10 @@ fn blueprint(
             .transpose()?,
         container_id: detection.container_id.clone(),
         refuse_non_dumpable: interception.refuse.contains(&args::Refusal::NonDumpable),
+        tuning: engines::Tuning {
+            filters: !detection.unfiltered,
+            ring_kib: detection.ring_kib,
+        },
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         config: Box::new(move || {

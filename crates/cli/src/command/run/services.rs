@@ -12,7 +12,7 @@ use outputs::{Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
 use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
-use super::engines::{self, Carries, Request, Started, Watcher};
+use super::engines::{self, Carries, Request, Started, Tuning, Watcher};
 use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, Matched, Reloader};
@@ -94,6 +94,7 @@ pub(super) struct Blueprint {
     pub(super) container_id: Option<String>,
     /// Whether a process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
+    pub(super) tuning: Tuning,
     /// How long a channel that does not move is waited for.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
@@ -129,6 +130,7 @@ impl Blueprint {
             entered: self.entered,
             container_id: self.container_id,
             refuse_non_dumpable: self.refuse_non_dumpable,
+            tuning: self.tuning,
             dispatcher: dispatcher.clone(),
         };
         let Started {

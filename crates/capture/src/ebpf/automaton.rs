@@ -1,0 +1,208 @@
+//! All patterns on paths as one automaton (Aho-Corasick), in the form of `struct automaton`.
+//!
+//! A path is read between two NULs, which no path has in it: so a pattern that holds on to an end of
+//! the path is a plain text with a NUL at that end, and all that is left is to find texts.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use event::PathPattern;
+
+const STATES: usize = 4096;
+const CLASSES: usize = 64;
+const SPEAKS: u16 = 0x8000;
+/// `struct automaton`.
+pub(super) const SIZE: usize = 256 + 2 * STATES * CLASSES + 8 * STATES;
+
+/// The automaton, while it is built.
+#[derive(Debug)]
+pub(super) struct Automaton {
+    classes: [u8; 256],
+    width: usize,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    next: [u16; CLASSES],
+    slots: u64,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            next: [0; CLASSES],
+            slots: 0,
+        }
+    }
+}
+
+impl Automaton {
+    /// Of patterns and the slots they speak for. `None` if they are too many, or too long.
+    pub(super) fn new(patterns: &BTreeMap<PathPattern, u64>) -> Option<Self> {
+        let texts: Vec<(Vec<u8>, u64)> = patterns
+            .iter()
+            .map(|(pattern, slots)| (text(pattern), *slots))
+            .collect();
+        let mut automaton = Self {
+            classes: [0; 256],
+            width: 1,
+            nodes: vec![Node::new()],
+        };
+        for byte in texts.iter().flat_map(|(text, _)| text) {
+            let class = &mut automaton.classes[usize::from(*byte)];
+            if *class == 0 {
+                if automaton.width == CLASSES {
+                    return None;
+                }
+                *class = u8::try_from(automaton.width).ok()?;
+                automaton.width += 1;
+            }
+        }
+        for (text, slots) in &texts {
+            automaton.add(text, *slots)?;
+        }
+        automaton.connect();
+        Some(automaton)
+    }
+
+    fn add(&mut self, text: &[u8], slots: u64) -> Option<()> {
+        let mut at = 0;
+        for byte in text {
+            let class = usize::from(self.classes[usize::from(*byte)]);
+            let next = self.nodes[at].next[class];
+            at = if next == 0 {
+                if self.nodes.len() == STATES {
+                    return None;
+                }
+                let new = self.nodes.len();
+                self.nodes[at].next[class] = u16::try_from(new).ok()?;
+                self.nodes.push(Node::new());
+                new
+            } else {
+                usize::from(next)
+            };
+        }
+        self.nodes[at].slots |= slots;
+        Some(())
+    }
+
+    /// Fills in where a text that goes on otherwise leads: to the longest end of it that a pattern
+    /// begins with.
+    fn connect(&mut self) {
+        let mut fail = vec![0_usize; self.nodes.len()];
+        let mut queue: VecDeque<usize> = VecDeque::from([0]);
+        while let Some(at) = queue.pop_front() {
+            for class in 0..self.width {
+                let child = usize::from(self.nodes[at].next[class]);
+                let other = if at == 0 {
+                    0
+                } else {
+                    self.nodes[fail[at]].next[class]
+                };
+                if child == 0 {
+                    self.nodes[at].next[class] = other;
+                    continue;
+                }
+                fail[child] = usize::from(other);
+                let slots = self.nodes[fail[child]].slots;
+                self.nodes[child].slots |= slots;
+                queue.push_back(child);
+            }
+        }
+    }
+
+    /// As the programs read it.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::with_capacity(SIZE);
+        to.extend(self.classes);
+        for node in &self.nodes {
+            for next in node.next {
+                let speaks = self.nodes[usize::from(next)].slots != 0;
+                let edge = if speaks { next | SPEAKS } else { next };
+                to.extend(edge.to_ne_bytes());
+            }
+        }
+        to.resize(256 + 2 * STATES * CLASSES, 0);
+        for node in &self.nodes {
+            to.extend(node.slots.to_ne_bytes());
+        }
+        to.resize(SIZE, 0);
+        to
+    }
+}
+
+fn text(pattern: &PathPattern) -> Vec<u8> {
+    match pattern {
+        PathPattern::Exact(text) => [b"\0", &text[..], b"\0"].concat(),
+        PathPattern::Prefix(text) => [b"\0", &text[..]].concat(),
+        PathPattern::Suffix(text) => [&text[..], b"\0"].concat(),
+        PathPattern::Contains(text) => text.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the programs find in a path.
+    fn found(automaton: &Automaton, path: &[u8]) -> u64 {
+        let (mut at, mut slots) = (0, 0);
+        for byte in [b"\0", path, b"\0"].concat() {
+            at = usize::from(
+                automaton.nodes[at].next[usize::from(automaton.classes[usize::from(byte)])],
+            );
+            slots |= automaton.nodes[at].slots;
+        }
+        slots
+    }
+
+    #[test]
+    fn each_pattern_is_found_where_it_is_and_nowhere_else() {
+        let patterns = [
+            PathPattern::Exact(b"/etc/shadow".to_vec()),
+            PathPattern::Prefix(b"/etc/pam.d/".to_vec()),
+            PathPattern::Suffix(b"/id_rsa".to_vec()),
+            PathPattern::Contains(b"adow".to_vec()),
+            PathPattern::Prefix(b"/etc".to_vec()),
+        ];
+        let holds = |pattern: &PathPattern, path: &[u8]| match pattern {
+            PathPattern::Exact(text) => path == text,
+            PathPattern::Prefix(text) => path.starts_with(text),
+            PathPattern::Suffix(text) => path.ends_with(text),
+            PathPattern::Contains(text) => path.windows(text.len()).any(|part| part == text),
+        };
+        let slots = patterns.iter().cloned().zip((0..).map(|bit| 1 << bit));
+        let automaton = Automaton::new(&slots.collect()).expect("few patterns");
+        for path in [
+            &b"/etc/shadow"[..],
+            b"/etc/shadow-",
+            b"/x/etc/shadow",
+            b"/etc/pam.d/su",
+            b"/etc/pam.d",
+            b"/root/.ssh/id_rsa",
+            b"/root/.ssh/id_rsa.pub",
+            b"/shadows",
+            b"",
+            b"/",
+            b"/etc",
+            b"/et",
+        ] {
+            let expected = patterns
+                .iter()
+                .enumerate()
+                .filter(|(_, pattern)| holds(pattern, path))
+                .fold(0, |all, (bit, _)| all | 1 << bit);
+            let text = String::from_utf8_lossy(path);
+            assert_eq!(found(&automaton, path), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn too_many_are_refused_and_not_cut() {
+        let many = (0..STATES).map(|number| {
+            let text = format!("/pattern/number/{number:08}");
+            (PathPattern::Exact(text.into_bytes()), 1)
+        });
+        assert!(Automaton::new(&many.collect()).is_none());
+    }
+}

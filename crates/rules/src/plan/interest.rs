@@ -1,0 +1,312 @@
+//! What conditions ask of a call beyond its registers: paths, names of processes, success.
+//!
+//! Each answer is an over-approximation, as with registers: of a conjunction one side says enough,
+//! and whatever is not understood says nothing.
+
+use std::collections::BTreeSet;
+
+use event::field::Field;
+use event::{DescriptorSource, EventKind, Interest, PathPattern};
+
+use super::register::{self, Groups};
+use crate::compile::atom::{Atom, Check, Right};
+use crate::compile::program::{Node, NodeId, Program};
+use crate::compile::test::Test;
+use crate::condition::ast::Op;
+
+/// More patterns of one rule than this are not worth a table.
+const PATTERN_LIMIT: usize = 1024;
+/// Longest name that the kernel keeps of a process.
+const NAME_LIMIT: usize = 15;
+
+/// What is asked of one thing: one of these; `None`: nothing.
+type Asked<T> = Option<BTreeSet<T>>;
+
+/// What a condition asks of a call. `None` as root: the kind alone decides.
+pub(super) fn interest(
+    program: &Program,
+    root: Option<NodeId>,
+    kind: EventKind,
+    any_of: Groups,
+) -> Interest {
+    let opens = matches!(kind.spec().descriptor, DescriptorSource::Opened { .. });
+    let walk = Walk { program, kind };
+    let asked = root.map(|root| walk.node(root)).unwrap_or_default();
+    let is_few = |patterns: &BTreeSet<PathPattern>| patterns.len() <= PATTERN_LIMIT;
+    Interest {
+        any_of,
+        failed: !asked.succeeds,
+        succeeded: !asked.fails,
+        paths: asked.paths.filter(|paths| opens && is_few(paths)),
+        names: asked.names,
+    }
+}
+
+/// What holds whenever a node does.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    paths: Asked<PathPattern>,
+    names: Asked<Vec<u8>>,
+    succeeds: bool,
+    fails: bool,
+}
+
+impl Facts {
+    /// Both.
+    fn and(self, other: Self) -> Self {
+        Self {
+            paths: narrower(self.paths, other.paths),
+            names: narrower(self.names, other.names),
+            succeeds: self.succeeds || other.succeeds,
+            fails: self.fails || other.fails,
+        }
+    }
+
+    /// Either.
+    fn or(self, other: Self) -> Self {
+        Self {
+            paths: union(self.paths, other.paths),
+            names: union(self.names, other.names),
+            succeeds: self.succeeds && other.succeeds,
+            fails: self.fails && other.fails,
+        }
+    }
+}
+
+fn narrower<T: Ord>(one: Asked<T>, other: Asked<T>) -> Asked<T> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.len() < one.len() => Some(other),
+        (Some(one), _) => Some(one),
+        (None, other) => other,
+    }
+}
+
+fn union<T: Ord>(one: Asked<T>, other: Asked<T>) -> Asked<T> {
+    let mut all = one?;
+    all.extend(other?);
+    Some(all)
+}
+
+struct Walk<'p> {
+    program: &'p Program,
+    kind: EventKind,
+}
+
+impl Walk<'_> {
+    fn node(&self, id: NodeId) -> Facts {
+        let program = self.program;
+        match program.node(id) {
+            Node::Literal { atom, negated } => {
+                let atom = program.atoms.get(atom);
+                let field = program.operands.as_field(atom.key.operand);
+                field.map_or_else(Facts::default, |field| self.atom(atom, field, negated))
+            }
+            Node::All { children, .. } => {
+                let children = program.children(children).iter();
+                children.fold(Facts::default(), |all, child| all.and(self.node(*child)))
+            }
+            Node::Any { children, .. } => {
+                let children = program.children(children).iter();
+                let any = children.map(|child| self.node(*child)).reduce(Facts::or);
+                any.unwrap_or_default()
+            }
+        }
+    }
+
+    fn atom(&self, atom: &Atom, field: &Field, negated: bool) -> Facts {
+        // Of a present value; what is absent fulfils neither an atom nor what is asked here.
+        let wanted = atom.inverted == negated;
+        let mut facts = Facts::default();
+        match field.spec.name {
+            "fd.name" if wanted => facts.paths = patterns(atom, name_patterns),
+            "fd.directory" if wanted => facts.paths = patterns(atom, directory_patterns),
+            "fd.filename" if wanted => facts.paths = patterns(atom, file_name_patterns),
+            "proc.name" if wanted => facts.names = names(atom),
+            _ => {}
+        }
+        if !negated && !atom.inverted {
+            (facts.succeeds, facts.fails) = self.outcome(atom, field);
+        }
+        facts
+    }
+
+    /// Whether the atom holds only of calls that succeeded, or only of such that failed.
+    fn outcome(&self, atom: &Atom, field: &Field) -> (bool, bool) {
+        let Check::Test(test) = &atom.check else {
+            return (false, false);
+        };
+        let opens = matches!(self.kind.spec().descriptor, DescriptorSource::Opened { .. });
+        match (field.spec.name, test) {
+            ("evt.failed", Test::Bool(failed)) => (!failed, *failed),
+            _ if register::is_result(field, self.kind)
+                || (opens && field.spec.name == "fd.num") =>
+            {
+                register::signs(test).unwrap_or((false, false))
+            }
+            _ => (false, false),
+        }
+    }
+}
+
+/// The patterns that the constants of an atom stand for, if it asks for one of them.
+fn patterns(atom: &Atom, of: fn(Op, &[u8]) -> Option<Vec<PathPattern>>) -> Asked<PathPattern> {
+    let (Right::Constants(constants), Some(op)) = (&atom.key.right, atom.key.op) else {
+        return None;
+    };
+    if !atom.key.is_union() {
+        return None;
+    }
+    let mut patterns = BTreeSet::new();
+    for constant in constants {
+        patterns.extend(of(op, constant.as_bytes())?);
+    }
+    Some(patterns)
+}
+
+fn name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
+    use PathPattern as P;
+    if text.is_empty() {
+        return None;
+    }
+    let owned = || text.to_vec();
+    Some(match op {
+        Op::In | Op::Intersects => vec![P::Exact(owned())],
+        Op::StartsWith => vec![P::Prefix(owned())],
+        Op::EndsWith => vec![P::Suffix(owned())],
+        Op::Contains => vec![P::Contains(owned())],
+        Op::Glob => glob(text)?,
+        // One of these or below; what else it means is left to the agent.
+        Op::PMatch => vec![P::Prefix(glob_head(
+            text.strip_suffix(b"/").unwrap_or(text),
+        )?)],
+        _ => return None,
+    })
+}
+
+/// The directory of `/a/b` is `/a`, and that of a directory is its own path.
+fn directory_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
+    use PathPattern as P;
+    if text.is_empty() {
+        return None;
+    }
+    let below = |text: &[u8]| [text.strip_suffix(b"/").unwrap_or(text), b"/"].concat();
+    Some(match op {
+        Op::In | Op::Intersects => vec![P::Exact(text.to_vec()), P::Prefix(below(text))],
+        Op::StartsWith => vec![P::Prefix(text.to_vec())],
+        Op::EndsWith | Op::Contains => vec![P::Contains(text.to_vec())],
+        Op::Glob => vec![P::Prefix(glob_head(text)?)],
+        Op::PMatch => name_patterns(op, text)?,
+        _ => return None,
+    })
+}
+
+/// The file name of `/a/b` is `b`.
+fn file_name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
+    use PathPattern as P;
+    // A path that ends in a slash is its own file name.
+    if text.is_empty() || text.contains(&b'/') {
+        return None;
+    }
+    let named = || [b"/", text].concat();
+    Some(match op {
+        Op::In | Op::Intersects => vec![P::Suffix(named())],
+        Op::StartsWith => vec![P::Contains(named())],
+        Op::EndsWith => vec![P::Suffix(text.to_vec())],
+        Op::Contains => vec![P::Contains(text.to_vec())],
+        _ => return None,
+    })
+}
+
+/// What a shell pattern begins with, and where there is nothing what it ends with.
+fn glob(text: &[u8]) -> Option<Vec<PathPattern>> {
+    if let Some(head) = glob_head(text) {
+        return Some(vec![PathPattern::Prefix(head)]);
+    }
+    let special = |byte: &u8| b"*?[]\\{}".contains(byte);
+    let tail = text
+        .iter()
+        .rposition(special)
+        .map_or(text, |at| &text[at + 1..]);
+    (!tail.is_empty()).then(|| vec![PathPattern::Suffix(tail.to_vec())])
+}
+
+fn glob_head(text: &[u8]) -> Option<Vec<u8>> {
+    let special = |byte: &u8| b"*?[]\\{}".contains(byte);
+    let head = text.iter().position(special).map_or(text, |at| &text[..at]);
+    (!head.is_empty()).then(|| head.to_vec())
+}
+
+/// The names of processes that an atom asks for.
+fn names(atom: &Atom) -> Asked<Vec<u8>> {
+    let Right::Constants(constants) = &atom.key.right else {
+        return None;
+    };
+    if !matches!(atom.key.op, Some(Op::In | Op::Intersects)) || !atom.key.is_union() {
+        return None;
+    }
+    let texts = constants.iter().map(|constant| constant.as_bytes());
+    // A longer one is no process's name.
+    let named = texts.filter(|name| name.len() <= NAME_LIMIT);
+    Some(named.map(<[u8]>::to_vec).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conjunction_is_as_narrow_as_one_side_and_a_disjunction_as_wide_as_both() {
+        let facts = |text: &str| Facts {
+            paths: name_patterns(Op::In, text.as_bytes()).map(BTreeSet::from_iter),
+            succeeds: true,
+            ..Facts::default()
+        };
+        let nothing = Facts::default();
+        assert_eq!(facts("/a").and(nothing.clone()).paths, facts("/a").paths);
+        assert!(facts("/a").and(nothing.clone()).succeeds);
+        assert_eq!(facts("/a").or(nothing.clone()).paths, None);
+        assert!(!facts("/a").or(nothing).succeeds);
+        assert_eq!(
+            facts("/a").or(facts("/b")).paths.map(|all| all.len()),
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn patterns_become_what_surely_holds() {
+        use PathPattern as P;
+        let rows: &[(Op, &str, Option<P>)] = &[
+            (
+                Op::Glob,
+                "/home/*/.ssh/id_rsa",
+                Some(P::Prefix(b"/home/".to_vec())),
+            ),
+            (
+                Op::Glob,
+                "*.bash_history",
+                Some(P::Suffix(b".bash_history".to_vec())),
+            ),
+            (Op::Glob, "*", None),
+            (Op::StartsWith, "/etc", Some(P::Prefix(b"/etc".to_vec()))),
+            (Op::Regex, "/etc/.*", None),
+        ];
+        for (op, text, expected) in rows {
+            let found = name_patterns(*op, text.as_bytes());
+            assert_eq!(
+                found,
+                expected.clone().map(|one| vec![one]),
+                "{op:?} {text}"
+            );
+        }
+        let directory = directory_patterns(Op::In, b"/etc/pam.d").expect("understood");
+        assert_eq!(
+            directory,
+            [
+                P::Exact(b"/etc/pam.d".to_vec()),
+                P::Prefix(b"/etc/pam.d/".to_vec())
+            ]
+        );
+        let name = file_name_patterns(Op::In, b"shadow").expect("understood");
+        assert_eq!(name, [P::Suffix(b"/shadow".to_vec())]);
+    }
+}
