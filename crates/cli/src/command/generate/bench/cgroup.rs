@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -98,7 +99,13 @@ impl Drop for Confined {
         for (group, before) in self.groups.drain(..) {
             // The process may have ended; a group that is empty can be removed.
             let _ = write(&before.join("cgroup.procs"), &self.pid.to_string());
-            let _ = fs::remove_dir(group);
+            // One that is just ending is in it for a moment more.
+            for _ in 0..100 {
+                if fs::remove_dir(&group).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
     }
 }

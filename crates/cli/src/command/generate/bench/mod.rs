@@ -100,12 +100,13 @@ fn check(args: &Bench) -> Result<(), Failure> {
 struct Stage<'args> {
     args: &'args Bench,
     actions: &'args [&'static Action],
+    /// The detector is limited while this lives. It must be free before it ends with the worker: a group
+    /// with a process cannot be removed.
+    _confined: Option<Confined>,
     worker: Worker,
     meter: Meter,
     alerts: Option<&'args Alerts>,
     log: Log,
-    /// The detector is limited while this lives.
-    _confined: Option<Confined>,
     /// Files of a detector that was started here.
     _folder: tempfile::TempDir,
 }
