@@ -436,3 +436,21 @@ fn is_preparation((_, name, flags, _): &(i64, String, i64, i64)) -> bool {
     let cloexec = flags & O_CLOEXEC != 0;
     cloexec && name.starts_with('/')
 }
+
+/// A call that nobody returns from has been made all the same.
+#[test]
+fn a_call_that_kills_its_caller_is_told() {
+    let rule = "
+- rule: Killed
+  desc: a signal that ends its sender
+  condition: evt.type = kill and evt.arg.sig = SIGKILL
+  output: killed (result=%evt.rawres name=%proc.name)
+  priority: NOTICE
+";
+    let watched = Watch::new(["bash", "-c", "kill -9 $$"]).rules(rule).run();
+    assert_eq!(watched.code(), 137, "{}", watched.story());
+    let alerts = watched.of("Killed");
+    assert_eq!(alerts.len(), 1, "{}", watched.story());
+    assert_eq!(alerts[0].field("evt.rawres"), "<NA>");
+    assert_eq!(alerts[0].field("proc.name"), "bash");
+}

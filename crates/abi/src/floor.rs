@@ -108,6 +108,11 @@ pub static FLOOR: &[Trap] = &[
         "makes another process wait for its memory",
     ),
     Trap::when(Syscall::PRLIMIT64, SETS_OTHERS_LIMIT, STARVES),
+    Trap::when(
+        Syscall::SETRLIMIT,
+        SETS_MARK,
+        "would hide whose child it is",
+    ),
     Trap::when(Syscall::SCHED_SETSCHEDULER, OTHER_THREAD, STARVES),
     Trap::when(Syscall::SCHED_SETPARAM, OTHER_THREAD, STARVES),
     Trap::when(Syscall::SCHED_SETATTR, OTHER_THREAD, STARVES),
@@ -351,11 +356,21 @@ const SLOWS_MEMORY: &[&[RegisterTest]] = &[
 /// 0 is the caller.
 const OTHER_THREAD: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Ne, 0)]];
 
-/// A new limit, of a process that is named.
-const SETS_OTHERS_LIMIT: &[&[RegisterTest]] = &[&[
-    RegisterTest::low(0, TestOp::Ne, 0),
-    RegisterTest::full(2, TestOp::Ne, 0),
-]];
+/// `RLIMIT_LOCKS`, which has no effect but to tell the supervisor whose child a process is.
+const LIMIT_ON_LOCKS: u64 = 10;
+
+/// A new limit, of a process that is named; or of any process, on locks.
+const SETS_OTHERS_LIMIT: &[&[RegisterTest]] = &[
+    &[
+        RegisterTest::low(0, TestOp::Ne, 0),
+        RegisterTest::full(2, TestOp::Ne, 0),
+    ],
+    &[
+        RegisterTest::low(1, TestOp::Eq, LIMIT_ON_LOCKS),
+        RegisterTest::full(2, TestOp::Ne, 0),
+    ],
+];
+const SETS_MARK: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Eq, LIMIT_ON_LOCKS)]];
 
 /// `PRIO_PROCESS` of another one, or a group's or a user's.
 const OTHERS_PRIORITY: &[&[RegisterTest]] = &[
@@ -544,6 +559,10 @@ mod tests {
         assert!(trapped(Syscall::PRLIMIT64, [77, 7, 0x7f00_0000_0000]));
         assert!(!trapped(Syscall::PRLIMIT64, [77, 7, 0]));
         assert!(!trapped(Syscall::PRLIMIT64, [0, 7, 0x7fff_0000]));
+        assert!(trapped(Syscall::PRLIMIT64, [0, 10, 0x7fff_0000]));
+        assert!(!trapped(Syscall::PRLIMIT64, [0, 10, 0]));
+        assert!(trapped(Syscall::SETRLIMIT, [10, 0x7fff_0000, 0]));
+        assert!(!trapped(Syscall::SETRLIMIT, [7, 0x7fff_0000, 0]));
         assert!(trapped(Syscall::SCHED_SETAFFINITY, [77, 8, 1]));
         assert!(!trapped(Syscall::SCHED_SETAFFINITY, [0, 8, 1]));
         assert!(trapped(Syscall::SETPRIORITY, [0, 77, 19]));

@@ -7,6 +7,7 @@ use event::{Comm, Pid, StartTime, Tid};
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
+use super::lineage::Inherited;
 use crate::deadline::Deadline;
 use crate::procfs::{LINK_LIMIT, Proc, ProcError};
 use crate::sockets::{self, ResolvedDescriptor};
@@ -56,6 +57,11 @@ impl Census {
             start: stat.start,
             comm: stat.comm,
         })
+    }
+
+    /// What a process has inherited of the marks.
+    pub(crate) fn inherited(&self, pid: Pid) -> Option<Inherited> {
+        Inherited::of(pid, &self.proc)
     }
 
     pub(crate) fn thread_group(&self, tid: Tid) -> Option<Pid> {

@@ -6,5 +6,6 @@ pub(crate) mod census;
 pub(crate) mod counters;
 pub(crate) mod decode;
 pub(crate) mod initial_stack;
+pub(crate) mod lineage;
 pub(crate) mod stdio;
 pub(crate) mod tree;

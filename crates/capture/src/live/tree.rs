@@ -3,8 +3,9 @@
 //! A process is keyed by pid while its pidfd says that it lives, and by pid and start time for
 //! ever. It is entered when its first call is trapped. Forks and ends of processes are not trapped
 //! (`abi::FLOOR` says why), so the parent of a process that was orphaned before its first call is
-//! inferred from what a child inherits, and counted as a guess; it is always a process of the
-//! workload, never whoever reaps the orphan.
+//! found by the mark that it inherited ([`super::lineage`]). Where marks cannot be given it is inferred
+//! from what else a child inherits, and counted as a guess. It is always a process of the workload,
+//! never whoever reaps the orphan.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::census::{Census, Identity};
 use super::counters::Counters;
+use super::lineage::Lineage;
 use crate::procfs::start_ns;
 
 /// How many dead processes are remembered, to recognise children that had not made a call yet when
@@ -39,6 +41,8 @@ pub(crate) struct Tree {
     pub(crate) census: Census,
     /// How many pidfds are open, so that descriptors are left for everything else.
     pidfds: AtomicUsize,
+    /// `None`: this engine sees every birth.
+    lineage: Option<Mutex<Lineage>>,
     /// The agent and its front process: the workload's parent is whoever started *them*.
     transparent: Vec<Pid>,
 }
@@ -93,8 +97,15 @@ impl Tree {
             inner: Mutex::new(Inner::default()),
             census: Census::new()?,
             pidfds: AtomicUsize::new(0),
+            lineage: None,
             transparent,
         })
+    }
+
+    /// Has it mark processes.
+    pub(crate) fn with_marks(self) -> Self {
+        let lineage = Some(Mutex::default());
+        Self { lineage, ..self }
     }
 
     /// Processes of ours between the workload and whoever started it.
@@ -290,16 +301,36 @@ impl Tree {
 
     /// The true parent of a process that is seen for the first time.
     fn parent_of(&self, identity: &Identity, counters: &Counters) -> Option<Arc<Process>> {
-        if let Some(parent) = self.find(identity.ppid)
-            && self.is_watched(&parent)
-        {
-            return Some(parent);
+        let living = self.find(identity.ppid);
+        let living = living.filter(|parent| self.is_watched(parent));
+        match (living, self.nearest_ancestor(identity.pid)) {
+            // A process of the workload that adopts orphans.
+            (Some(living), Some(nearest)) if !descends(&living, &nearest) => return Some(nearest),
+            (Some(parent), _) | (None, Some(parent)) => return Some(parent),
+            (None, None) => {}
         }
         if let Some(parent) = self.likely_parent(identity) {
             Counters::add(&counters.guessed_parents);
             return Some(parent);
         }
         self.outside(identity.ppid, 0)
+    }
+
+    fn nearest_ancestor(&self, pid: Pid) -> Option<Arc<Process>> {
+        let lineage = self.lineage.as_ref()?;
+        let inherited = self.census.inherited(pid)?;
+        let lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        lineage.nearest(inherited).cloned()
+    }
+
+    /// Marks a process that has just been entered.
+    fn mark(&self, process: &Arc<Process>) {
+        if let Some(lineage) = &self.lineage
+            && let Some(inherited) = self.census.inherited(process.pid)
+        {
+            let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
+            lineage.mark(process, inherited);
+        }
     }
 
     /// The parent of an orphan, by what a child inherits: the name first, then the session. `None`
@@ -409,6 +440,10 @@ impl Tree {
         if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
             self.sweep(&mut inner);
         }
+        drop(inner);
+        if origin == Origin::Watched {
+            self.mark(&process);
+        }
         process
     }
 
@@ -469,6 +504,18 @@ impl Inner {
         self.threads.retain(|_, pid| nodes.contains_key(pid));
         closed
     }
+}
+
+/// Whether `process` is `ancestor` or descends from it.
+fn descends(process: &Arc<Process>, ancestor: &Arc<Process>) -> bool {
+    let mut next = Some(Arc::clone(process));
+    while let Some(process) = next {
+        if Arc::ptr_eq(&process, ancestor) {
+            return true;
+        }
+        next = process.parent();
+    }
+    false
 }
 
 /// A caller of which nothing can be learnt.

@@ -39,8 +39,10 @@ pub(crate) enum Stop {
     Withdrawn(Held),
     /// The caller may not be traced, or is traced already. It is still parked.
     Refused,
-    /// The caller ended.
+    /// The caller ended, without having been let go.
     Gone,
+    /// The caller was let go and ended before it stopped: nobody knows whether the call took effect.
+    Died,
     /// The caller did not stop within the deadline; it stays seized and will stop late.
     Stuck,
 }
@@ -92,6 +94,7 @@ pub(crate) fn stop_after(
     match stop {
         // Whatever it has done since, perhaps the same call again, somebody else looks at.
         Stop::Returned { held, .. } | Stop::Sleeps(held) if !is_let_go => Stop::Withdrawn(held),
+        Stop::Gone if is_let_go => Stop::Died,
         stop => stop,
     }
 }

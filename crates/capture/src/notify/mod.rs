@@ -58,7 +58,7 @@ use verify::Verifier;
 pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
 use wake_up::Mode;
 
-use crate::live::{call, counters, decode, stdio, tree};
+use crate::live::{call, counters, decode, lineage, stdio, tree};
 use crate::memory::Gauge;
 use crate::tripwire::Tripwire;
 use crate::world::ProcessIndex;
@@ -143,6 +143,16 @@ impl Processes {
     /// If `/proc` cannot be opened.
     pub fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
         Ok(Self(Arc::new(Tree::new(transparent)?)))
+    }
+
+    /// The same for an engine that does not see births: processes are marked, for their children
+    /// to be known by, in their limit on file locks.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be opened.
+    pub fn with_marks(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+        Ok(Self(Arc::new(Tree::new(transparent)?.with_marks())))
     }
 
     /// Enters a workload that runs already: whatever descends from a transparent process.
@@ -362,6 +372,17 @@ impl<J: Judge> Shared<J> {
                 Counters::add(&self.counters.answer_errors);
                 false
             }
+        }
+    }
+
+    /// Makes a parked call return this without being made, or fail with an error number.
+    pub(crate) fn answer_instead(&self, id: u64, answer: Result<i64, i32>) {
+        let answered = match answer {
+            Ok(value) => self.listener.respond_value(id, value),
+            Err(errno) => self.listener.respond_errno(id, errno),
+        };
+        if answered.is_err() {
+            Counters::add(&self.counters.answer_errors);
         }
     }
 

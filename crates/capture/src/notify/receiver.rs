@@ -18,6 +18,7 @@ use super::counters::Counters;
 use super::decode;
 use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
+use super::lineage;
 use super::stdio::{self, Effect};
 use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
@@ -148,6 +149,9 @@ impl<J: Judge> Receiver<J> {
             shared.answer(call.id);
             return;
         }
+        if let Some(answer) = lineage::answer_to(&call) {
+            return shared.answer_instead(call.id, answer);
+        }
         if Guard::concerns(call.syscall) && self.is_intrusion(&call) {
             return;
         }
@@ -261,9 +265,7 @@ impl<J: Judge> Receiver<J> {
         }
         // Its one argument that counts is that it was asked for: no memory decides.
         self.finish(view, Outcome::Returned(-i64::from(ENOSYS)), process);
-        if shared.listener.respond_errno(view.call.id, ENOSYS).is_err() {
-            Counters::add(&shared.counters.answer_errors);
-        }
+        shared.answer_instead(view.call.id, Err(ENOSYS));
         true
     }
 
@@ -403,6 +405,10 @@ impl<J: Judge> Receiver<J> {
                     self.finish(view, Outcome::Unlearnt, process);
                 }
                 shared.answer(call.id);
+            }
+            Stop::Died => {
+                Counters::add(&counters.gone);
+                self.finish(view, Outcome::Unlearnt, process);
             }
             Stop::Gone => {
                 Counters::add(&counters.gone);

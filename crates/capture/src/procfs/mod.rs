@@ -23,6 +23,7 @@ use std::sync::OnceLock;
 use event::{Comm, CommandLine, Lookup, StartTime};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
+use sys::resource::Limit;
 
 pub use cgroup::{CgroupLine, cgroup_lines};
 pub use mountinfo::{MountLine, mount_lines, unescape};
@@ -210,6 +211,22 @@ impl Proc {
             file: "loginuid",
         })?;
         Ok((uid != u32::MAX).then_some(uid))
+    }
+
+    /// The limit on file locks, from `/proc/PID/limits`, which everybody may read.
+    pub(crate) fn lock_limit(&self, pid: i32) -> Option<Limit> {
+        let (text, _) = self.read_all(pid, "limits", 8192).ok()?;
+        let text = String::from_utf8(text).ok()?;
+        let mut lines = text.lines();
+        let numbers = lines.find_map(|line| line.strip_prefix("Max file locks"))?;
+        let mut numbers = numbers.split_whitespace().map(|number| match number {
+            "unlimited" => Some(u64::MAX),
+            number => number.parse().ok(),
+        });
+        Some(Limit {
+            soft: numbers.next()??,
+            hard: numbers.next()??,
+        })
     }
 
     /// Reads a link below `/proc/PID`: `exe`, `cwd`, `root`.

@@ -619,10 +619,16 @@ impl<J: Judge> Engine<J> {
         self.pages.forget(tid);
         self.note_waiting();
         self.memory.forget(tid);
-        if let Some(tracee) = self.tracees.remove(&tid)
-            && let InCall::Result(_) | InCall::Undone(_) = tracee.call
-        {
+        let tracee = self.tracees.remove(&tid);
+        let call = tracee.map_or(InCall::Nothing, |tracee| tracee.call);
+        if let InCall::Result(_) | InCall::Undone(_) = call {
             Counters::add(&self.worker.shared.counters.gone);
+        }
+        // Killed in it: it may have taken effect. One that waits for others has not.
+        if let InCall::Result(followed) = call
+            && !waits_for_others(followed.call.syscall)
+        {
+            self.conclude(*followed, Outcome::Unlearnt);
         }
     }
 
@@ -635,6 +641,15 @@ impl<J: Judge> Engine<J> {
         }
         self.arena = arena;
     }
+}
+
+/// Calls that return when somebody else has done something, and until then have done nothing.
+fn waits_for_others(syscall: Syscall) -> bool {
+    use Syscall as S;
+    matches!(
+        syscall.base(),
+        S::ACCEPT | S::ACCEPT4 | S::RECVFROM | S::RECVMSG | S::RECVMMSG | S::READ | S::READV
+    )
 }
 
 /// The thread that an event is about.

@@ -117,7 +117,11 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         lenient,
         refuse_non_dumpable: request.refuse_non_dumpable,
     };
-    let processes = Processes::new(listening.transparent)?;
+    let processes = match listening.source {
+        Source::Listener(_) => Processes::with_marks(listening.transparent)?,
+        // A tracer sees every birth.
+        _ => Processes::new(listening.transparent)?,
+    };
     if listening.is_resumed {
         processes.adopt();
     }
