@@ -12,7 +12,7 @@ use rules::Alert;
 use crate::channel::{Channel, Delivery, Peer};
 use crate::format::{Format, Formatter};
 use crate::internal::{self, Internal, internal_alert};
-use crate::queue::{QUEUE_CAPACITY, Queue, QueueCapacity};
+use crate::queue::{Account, QUEUE_CAPACITY, Queue, QueueCapacity};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::{ANNOUNCE_INTERVAL, Worker};
 
@@ -116,6 +116,7 @@ pub struct Prepared {
     settings: Settings,
     formatter: Formatter,
     channels: Vec<Box<dyn Channel>>,
+    account: Option<Arc<dyn Account>>,
 }
 
 impl Dispatcher {
@@ -127,6 +128,7 @@ impl Dispatcher {
             settings,
             formatter,
             channels,
+            account: None,
         }
     }
 
@@ -258,6 +260,15 @@ impl Dispatcher {
 }
 
 impl Prepared {
+    /// Keeps account of what waits in the queues.
+    #[must_use]
+    pub fn accounting(self, account: Arc<dyn Account>) -> Self {
+        Self {
+            account: Some(account),
+            ..self
+        }
+    }
+
     /// Makes one thread for each channel.
     ///
     /// # Errors
@@ -268,10 +279,11 @@ impl Prepared {
             settings,
             formatter,
             channels,
+            account,
         } = self;
         let lanes = channels.iter().map(|channel| Lane {
             name: channel.name().to_owned(),
-            queue: Queue::new(settings.capacity),
+            queue: Queue::new(settings.capacity, account.clone()),
             peer: channel.peer(),
             loss_announced: Mutex::new(None),
         });

@@ -22,6 +22,14 @@ pub const QUEUE_CAPACITY: QueueCapacity = QueueCapacity {
     bytes: 8 << 20,
 };
 
+/// Keeps account of what waits, where somebody finds it who comes when this process is dead.
+pub trait Account: std::fmt::Debug + Send + Sync {
+    /// An alert was queued for one channel.
+    fn queued(&self);
+    /// So many were delivered, or counted as lost.
+    fn settled(&self, alerts: u64);
+}
+
 /// Why an alert was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -59,6 +67,7 @@ impl QueueCounters {
 #[derive(Debug)]
 pub(crate) struct Queue {
     capacity: QueueCapacity,
+    account: Option<Arc<dyn Account>>,
     state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
@@ -85,9 +94,10 @@ struct State {
 }
 
 impl Queue {
-    pub(crate) fn new(capacity: QueueCapacity) -> Self {
+    pub(crate) fn new(capacity: QueueCapacity, account: Option<Arc<dyn Account>>) -> Self {
         Self {
             capacity,
+            account,
             state: Mutex::default(),
             work: Condvar::new(),
             idle: Condvar::new(),
@@ -110,6 +120,9 @@ impl Queue {
             return Err(Refusal::Full);
         }
         state.counters.queued += 1;
+        if let Some(account) = &self.account {
+            account.queued();
+        }
         state.bytes += size;
         state.waiting.push_back(Arc::clone(delivery));
         drop(state);
@@ -148,6 +161,7 @@ impl Queue {
         state.bytes -= bytes;
         state.counters.delivered += count(delivered);
         state.counters.lost_write_failed += count(alerts.saturating_sub(delivered));
+        self.settle(count(alerts));
         drop(state);
         self.idle.notify_all();
     }
@@ -156,7 +170,7 @@ impl Queue {
     pub(crate) fn die(&self) {
         let mut state = self.state();
         state.dead = true;
-        state.drop_waiting();
+        self.settle(state.drop_waiting());
         drop(state);
         self.idle.notify_all();
     }
@@ -193,7 +207,7 @@ impl Queue {
     /// Tells the channel's thread to end after what it is delivering; what waits is lost.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
-        state.drop_waiting();
+        self.settle(state.drop_waiting());
         state.dead = true;
         state.stop = true;
         drop(state);
@@ -246,6 +260,12 @@ impl Queue {
         state.waiting.len() + state.in_flight.0
     }
 
+    fn settle(&self, alerts: u64) {
+        if let Some(account) = &self.account {
+            account.settled(alerts);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Every critical section is a few moves and additions that cannot panic, so a poisoned
         // lock holds consistent data.
@@ -261,10 +281,13 @@ impl State {
         batch
     }
 
-    fn drop_waiting(&mut self) {
-        self.counters.lost_write_failed += count(self.waiting.len());
+    /// Counts what waits as lost; answers with how much that is.
+    fn drop_waiting(&mut self) -> u64 {
+        let dropped = count(self.waiting.len());
+        self.counters.lost_write_failed += dropped;
         self.waiting.clear();
         self.bytes = self.in_flight.1;
+        dropped
     }
 
     fn unannounced(&self) -> u64 {

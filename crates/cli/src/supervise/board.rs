@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use abi::{Arch, Syscall};
 use capture::notify::Pulse;
 use sys::shared::SharedWords;
 
@@ -47,10 +48,17 @@ pub(super) mod word {
     pub(in crate::supervise) const GAP_BEGAN: usize = 25;
     /// How long the gaps that are not reported yet lasted.
     pub(in crate::supervise) const GAP_LASTED: usize = 26;
+    /// Alerts that agents took with them, not reported yet.
+    pub(super) const GAP_ALERTS: usize = 27;
     /// Calls that passed unwatched, by cause.
     pub(in crate::supervise) const PASSED: usize = 30;
     /// Calls that were refused because nobody watched.
     pub(in crate::supervise) const DENIED: usize = 38;
+    /// Alerts that an agent has queued, one for each output, and those that it need not deliver any more.
+    pub(super) const ALERTS_QUEUED: [usize; 2] = [40, 41];
+    pub(super) const ALERTS_SETTLED: [usize; 2] = [42, 43];
+    /// Alerts that agents took with them.
+    pub(super) const ALERTS_LOST: usize = 44;
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
@@ -144,6 +152,8 @@ pub(crate) struct Gaps {
     pub(crate) detail: u64,
     /// How long they lasted.
     pub(crate) lasted_ns: u64,
+    /// Alerts that were queued when an agent died: each output's. Some may have been delivered.
+    pub(crate) lost_alerts: u64,
     /// Native calls by number, then the index [`FOREIGN`] and [`UNNAMED`].
     pub(crate) calls: Vec<(usize, u64)>,
 }
@@ -283,6 +293,8 @@ impl Board {
     /// Readies an agent's words.
     pub(super) fn invite(&self, generation: u64) {
         self.pulse(generation).reset();
+        self.set(word::ALERTS_QUEUED[parity(generation)], 0);
+        self.set(word::ALERTS_SETTLED[parity(generation)], 0);
         self.set_order(generation, Order::None);
         self.set_state(generation, State::Starting);
     }
@@ -306,6 +318,38 @@ impl Board {
         self.load(word::DENIED)
     }
 
+    /// An agent has to deliver an alert.
+    pub(crate) fn alert_queued(&self, generation: u64) {
+        self.add(word::ALERTS_QUEUED[parity(generation)], 1);
+    }
+
+    /// It has, or has counted them as lost.
+    pub(crate) fn alerts_settled(&self, generation: u64, alerts: u64) {
+        self.add(word::ALERTS_SETTLED[parity(generation)], alerts);
+    }
+
+    /// An agent is dead: what it had not settled is lost, but for what it was just about to settle.
+    pub(super) fn count_lost_alerts(&self, generation: u64) {
+        let take = |words: [usize; 2]| {
+            self.word(words[parity(generation)])
+                .swap(0, Ordering::AcqRel)
+        };
+        let lost = take(word::ALERTS_QUEUED).saturating_sub(take(word::ALERTS_SETTLED));
+        self.add(word::GAP_ALERTS, lost);
+        self.add(word::ALERTS_LOST, lost);
+    }
+
+    /// Alerts that agents took with them.
+    pub(crate) fn lost_alerts(&self) -> u64 {
+        self.load(word::ALERTS_LOST)
+    }
+
+    /// Says how many have not been reported, and takes them.
+    pub(super) fn lost_alerts_to_say(&self) -> Option<String> {
+        let lost = self.word(word::GAP_ALERTS).swap(0, Ordering::AcqRel);
+        (lost > 0).then(|| format!("the agent took {lost} queued alerts with it"))
+    }
+
     /// How often nobody watched.
     pub(crate) fn gaps(&self) -> u64 {
         self.load(word::GAPS_BEGUN)
@@ -327,6 +371,7 @@ impl Board {
             cause: Cause::from_word(self.load(word::GAP_CAUSE)),
             detail: self.load(word::GAP_DETAIL),
             lasted_ns: self.word(word::GAP_LASTED).swap(0, Ordering::AcqRel),
+            lost_alerts: self.word(word::GAP_ALERTS).swap(0, Ordering::AcqRel),
             calls: calls.collect(),
         };
         self.set(word::GAPS_REPORTED, ended);
@@ -348,14 +393,13 @@ fn index(word: u64) -> usize {
 }
 
 /// Calls that the filter hands over in order to have them refused. The keeper goes on refusing them
-/// while nobody watches. Empty as long as no policy fills it.
+/// while nobody watches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DenyTable<'a>(&'a Board);
 
 impl DenyTable<'_> {
     /// Has a call refused with an error number, in every architecture of the audit number. False:
     /// the table is full.
-    #[cfg_attr(not(test), expect(dead_code, reason = "policies fill it"))]
     pub(crate) fn refuse(&self, audit: u32, nr: u32, errno: u16) -> bool {
         let entry = pack(audit, nr);
         for slot in 0..DENY_LIMIT {
@@ -368,6 +412,14 @@ impl DenyTable<'_> {
             }
         }
         false
+    }
+
+    /// Has a call refused by whatever number it can be made.
+    pub(crate) fn refuse_everywhere(&self, call: Syscall, errno: u16) -> bool {
+        Arch::ALL.into_iter().all(|arch| {
+            let number = call.number(arch);
+            number.is_none_or(|number| self.refuse(arch.audit(), arch.raw_number(number), errno))
+        })
     }
 
     /// The error number that a call is refused with.
@@ -421,6 +473,43 @@ mod tests {
         assert_eq!((gaps.count, gaps.cause), (1, Cause::Stopped));
         assert_eq!(gaps.calls, [(257, 2), (UNNAMED, 1)]);
         assert_eq!(board.take_gaps(), None);
+    }
+
+    #[test]
+    fn what_a_dead_agent_had_not_delivered_is_told_once() {
+        let (board, _file) = Board::create().expect("memory");
+        for _ in 0..5 {
+            board.alert_queued(3);
+        }
+        board.alerts_settled(3, 2);
+        board.alert_queued(4);
+        board.count_lost_alerts(3);
+        assert_eq!(board.lost_alerts(), 3);
+        board.set(word::GAPS_BEGUN, 1);
+        board.set(word::GAPS_ENDED, 1);
+        assert_eq!(board.take_gaps().expect("one is over").lost_alerts, 3);
+        assert_eq!(board.lost_alerts_to_say(), None);
+        // The one of the same words begins anew; another one's account stands.
+        board.count_lost_alerts(5);
+        board.count_lost_alerts(4);
+        assert_eq!(board.lost_alerts(), 4);
+        let said = board.lost_alerts_to_say();
+        assert_eq!(
+            said.as_deref(),
+            Some("the agent took 1 queued alerts with it")
+        );
+    }
+
+    #[test]
+    fn a_call_is_refused_by_all_its_numbers() {
+        let (board, _file) = Board::create().expect("memory");
+        let table = board.deny_table();
+        assert!(table.refuse_everywhere(Syscall::IO_URING_SETUP, 38));
+        for arch in Arch::ALL {
+            let refusal = |number| table.refusal(arch.audit(), arch.raw_number(number));
+            assert_eq!(refusal(425), Some(38), "{arch:?}");
+            assert_eq!(refusal(426), None, "{arch:?}");
+        }
     }
 
     #[test]

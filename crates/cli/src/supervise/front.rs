@@ -188,9 +188,19 @@ impl Front<'_> {
                 Some(Message::Running) => {}
                 Some(Message::Ended(status)) => return Ok(status),
                 Some(end) => return Err(self.failure(end)),
-                None => return Err(Failure::Gone { process: "agent" }),
+                None => return Err(self.agent_gone()),
             }
         }
+    }
+
+    /// Where there is no keeper, this process says what the agent took with it.
+    fn agent_gone(&self) -> Failure {
+        let board = &self.inherited.board;
+        board.count_lost_alerts(board.generation());
+        if let Some(text) = board.lost_alerts_to_say() {
+            eprintln!("tollgate: {text}");
+        }
+        Failure::Gone { process: "agent" }
     }
 
     fn failure(&self, end: Message) -> Failure {
@@ -273,7 +283,7 @@ impl Front<'_> {
             if self.from_agent.is_ready() {
                 return Ok(());
             }
-            return Err(Failure::Gone { process: "agent" });
+            return Err(self.agent_gone());
         }
         if self.listener.is_none() && is_readable(self.listener_from.as_fd(), Duration::ZERO) {
             let received = sys::socket::receive_fd(self.listener_from.as_fd(), &mut [0]);

@@ -320,6 +320,7 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("passed_agent_starved", passed(Cause::Starved)),
             ("passed_agent_gone", passed(Cause::Gone)),
             ("denied_unwatched", board.denied()),
+            ("alerts_lost_with_agent", board.lost_alerts()),
             ("matched", matched.total()),
         ],
     }

@@ -46,12 +46,16 @@ fn gap(gaps: &Gaps) -> Internal {
     let calls = calls(gaps);
     let lasted_ms = gaps.lasted_ns / 1_000_000;
     let cause = cause(gaps);
+    let lost = match gaps.lost_alerts {
+        0 => String::new(),
+        alerts => format!(" lost_alerts={alerts}"),
+    };
     Internal {
         rule: "Tollgate internal: unwatched gap",
         priority: Priority::Critical,
         message: format!(
             "the agent did not watch for {lasted_ms} ms: {cause} \
-             (gaps={} calls={total} by_call={calls})",
+             (gaps={} calls={total} by_call={calls}{lost})",
             gaps.count
         ),
         fields: vec![
@@ -60,6 +64,10 @@ fn gap(gaps: &Gaps) -> Internal {
             ("tollgate.gap.duration_ns", AlertValue::Uint(gaps.lasted_ns)),
             ("tollgate.gap.calls", AlertValue::Uint(total)),
             ("tollgate.gap.by_call", AlertValue::Text(calls)),
+            (
+                "tollgate.gap.lost_alerts",
+                AlertValue::Uint(gaps.lost_alerts),
+            ),
         ],
     }
 }
@@ -105,6 +113,7 @@ mod tests {
             cause: Cause::Killed,
             detail: 9,
             lasted_ns: 21_000_000,
+            lost_alerts: 4,
             calls: vec![(59, 1), (257, 12), (513, 2)],
         };
         let message = internal(&Report::Gaps(gaps)).message;
@@ -112,7 +121,7 @@ mod tests {
             assert_eq!(
                 message,
                 "the agent did not watch for 21 ms: killed by signal 9 \
-                 (gaps=1 calls=15 by_call=openat:12,unknown:2,execve:1)"
+                 (gaps=1 calls=15 by_call=openat:12,unknown:2,execve:1 lost_alerts=4)"
             );
         }
     }

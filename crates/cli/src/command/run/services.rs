@@ -4,11 +4,12 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abi::Syscall;
 use anyhow::Context;
 use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
 use event::{Pid, Plan};
-use outputs::{Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
+use outputs::{Account, Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
 use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
@@ -21,7 +22,7 @@ use super::sink::DeferredSink;
 use crate::failure::Failure;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
-use crate::supervise::{Listening, Mechanism, Report, Services, Start, signals};
+use crate::supervise::{Board, Listening, Mechanism, Report, Services, Start, signals};
 use crate::terminal;
 
 /// The rules that an agent starts with.
@@ -112,13 +113,24 @@ impl Blueprint {
     fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
-        let dispatcher = self.outputs.start()?;
+        let account = AlertAccount {
+            board: Arc::clone(&listening.board),
+            generation: listening.generation,
+        };
+        let dispatcher = self.outputs.accounting(Arc::new(account)).start()?;
         self.sink.connect(dispatcher.clone());
         let recordings = std::mem::take(&mut self.recordings).into_iter();
         let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
         let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
         let rule_count = self.rules.judge.matches().count();
         let board = Arc::clone(&listening.board);
+        if self.verify.deny_rings {
+            // The table has room for far more than what is refused here.
+            let is_noted = board
+                .deny_table()
+                .refuse_everywhere(Syscall::IO_URING_SETUP, ENOSYS);
+            debug_assert!(is_noted, "the deny table is full");
+        }
         let carries = Carries::of(self.mechanism);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
@@ -183,6 +195,26 @@ impl Blueprint {
         })
     }
 }
+
+/// Tells the keeper which alerts die with this agent.
+#[derive(Debug)]
+struct AlertAccount {
+    board: Arc<Board>,
+    generation: u64,
+}
+
+impl Account for AlertAccount {
+    fn queued(&self) {
+        self.board.alert_queued(self.generation);
+    }
+
+    fn settled(&self, alerts: u64) {
+        self.board.alerts_settled(self.generation, alerts);
+    }
+}
+
+/// What a call for a ring fails with, as where the kernel has none.
+const ENOSYS: u16 = 38;
 
 fn complain(quiet: bool, problem: &str) {
     if !quiet {

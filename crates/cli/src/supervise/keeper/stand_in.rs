@@ -1,0 +1,216 @@
+//! Standing in for an agent that is dead or does not move.
+
+use std::time::Duration;
+
+use sys::notify::Listener;
+use sys::time::{Clock, now_ns};
+use sys::wait::{self, Target};
+
+use super::super::board::{Cause, State, word};
+use super::super::message::Message;
+use super::super::relay::{Relay, tell};
+use super::gap::{self, Gap, Turn};
+use super::stall::Stall;
+use super::successor::{Program, Successor};
+use super::{Keeper, Next, OnAgentDeath, PREPARATION_NS, STARVED_LIMITS, workload};
+
+/// Deaths of agents within [`STORM_WINDOW_NS`] after which there is no other.
+pub(super) const STORM_DEATHS: usize = 6;
+const STORM_WINDOW_NS: u64 = 60_000_000_000;
+/// How long the waiter may take to say how a command ended that has ended.
+const END_GRACE_NS: u64 = 5_000_000_000;
+/// Time between two looks for that.
+const END_POLL: Duration = Duration::from_millis(10);
+
+impl Keeper<'_> {
+    /// The agent ended before there was anything to keep.
+    pub(super) fn never_began(&self) -> Next {
+        workload::kill_all(self.inherited, &self.agent, None);
+        tell(self.inherited, Message::AgentGone);
+        Next::Done
+    }
+
+    /// Answers calls until another agent does.
+    pub(super) fn stand_in(&mut self, listener: &Listener, mut generation: u64) -> Next {
+        let board = &self.inherited.board;
+        let (cause, detail) = self.agent.cause();
+        board.count_lost_alerts(generation);
+        if gap::has_hung_up(listener) {
+            self.say_lost_alerts();
+            self.say_the_end();
+            return Next::Done;
+        }
+        let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
+        self.unswept = gap.take_over_held(generation);
+        board.bury(generation);
+        if self.policy.on_agent_death == OnAgentDeath::Kill {
+            return self.kill_workload(listener);
+        }
+        loop {
+            if self.is_storm() {
+                return self.stand_in_for_good(&gap);
+            }
+            generation = board.generation() + 1;
+            let spawned = Successor::start(self.inherited, listener, generation, Program::This);
+            let Ok(mut successor) = spawned else {
+                return self.stand_in_for_good(&gap);
+            };
+            let limit = now_ns(Clock::Monotonic) + PREPARATION_NS;
+            loop {
+                let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+                self.inherited.keeper_bell.hush();
+                self.read_signals();
+                while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
+                    successor.ended(pid, status);
+                }
+                if turn == Turn::HungUp {
+                    successor.kill();
+                    gap.end();
+                    self.say_the_end();
+                    return Next::Done;
+                }
+                if board.state(generation) == State::Prepared {
+                    gap.end();
+                    self.hand_to(generation, successor);
+                    return Next::GoOn;
+                }
+                if now_ns(Clock::Monotonic) > limit {
+                    successor.kill();
+                }
+                if successor.has_ended() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Records a death; whether there were too many.
+    fn is_storm(&mut self) -> bool {
+        let now = now_ns(Clock::Monotonic);
+        self.deaths.rotate_left(1);
+        self.deaths[STORM_DEATHS - 1] = now;
+        let oldest = self.deaths[0];
+        oldest != 0 && now - oldest < STORM_WINDOW_NS
+    }
+
+    /// There is no agent any more: the policy decides each call, and this process tells the front.
+    fn stand_in_for_good(&mut self, gap: &Gap<'_>) -> Next {
+        let what = match self.policy.on_agent_death {
+            OnAgentDeath::Deny => "calls that would be watched are refused",
+            OnAgentDeath::Continue | OnAgentDeath::Kill => "calls pass unwatched",
+        };
+        eprintln!(
+            "tollgate: the agent ended {STORM_DEATHS} times in a minute and is not started again: \
+             from now on {what} (--on-agent-death)"
+        );
+        let is_told = self.inherited.board.load(word::END_TOLD) != 0;
+        let mut relay = (!is_told).then(|| Relay::new(self.inherited));
+        loop {
+            while let Some(listening) = &mut relay {
+                let Some(news) = listening.next() else { break };
+                if let Some(end) = listening.pass_on(news) {
+                    gap.say_totals();
+                    self.say_lost_alerts();
+                    listening.tell_end(end);
+                    relay = None;
+                }
+            }
+            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+            self.unswept = self.unswept.and_then(|unswept| gap.sweep(unswept).1);
+            self.inherited.keeper_bell.hush();
+            self.read_signals();
+            while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+            if turn == Turn::HungUp {
+                if relay.is_some() {
+                    gap.say_totals();
+                    self.say_lost_alerts();
+                }
+                self.say_the_end();
+                return Next::Done;
+            }
+        }
+    }
+
+    /// What agents took with them, where no other will say so.
+    fn say_lost_alerts(&self) {
+        if let Some(text) = self.inherited.board.lost_alerts_to_say() {
+            eprintln!("tollgate: {text}");
+        }
+    }
+
+    /// The workload has ended and the agent with it: tells the front what nobody has told it.
+    fn say_the_end(&self) {
+        if self.inherited.board.load(word::END_TOLD) != 0 {
+            return;
+        }
+        let mut relay = Relay::new(self.inherited);
+        let limit = now_ns(Clock::Monotonic) + END_GRACE_NS;
+        while now_ns(Clock::Monotonic) < limit {
+            let Some(news) = relay.next() else {
+                std::thread::sleep(END_POLL);
+                continue;
+            };
+            if let Some(end) = relay.pass_on(news) {
+                relay.tell_end(end);
+                return;
+            }
+        }
+        tell(self.inherited, Message::AgentGone);
+    }
+
+    fn kill_workload(&self, listener: &Listener) -> Next {
+        workload::kill_all(self.inherited, &self.agent, Some(listener));
+        self.say_lost_alerts();
+        tell(self.inherited, Message::AgentGone);
+        Next::Done
+    }
+
+    /// Answers calls until the agent makes progress. One that does not for long is replaced.
+    pub(super) fn stand_in_for_starved(&mut self) -> Next {
+        let Some(listener) = self.listener.take() else {
+            return Next::GoOn;
+        };
+        let board = &self.inherited.board;
+        let generation = board.generation();
+        let cause = (Cause::Starved, 0);
+        let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
+        if self.policy.on_agent_death == OnAgentDeath::Kill {
+            self.agent.kill(Cause::Starved);
+            return self.kill_workload(&listener);
+        }
+        gap.answer_held(generation);
+        let before = board.pulse(generation).vitals();
+        let limit = self.policy.limit * STARVED_LIMITS;
+        let limit = now_ns(Clock::Monotonic) + u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        while gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::GoOn {
+            self.inherited.keeper_bell.hush();
+            self.read_signals();
+            self.reap();
+            let vitals = board.pulse(generation).vitals();
+            if vitals.progress != before.progress {
+                self.fruitless = 0;
+                break;
+            }
+            // It is scheduled again. If that does not make it receive, this begins anew.
+            if vitals.ticks != before.ticks {
+                self.fruitless += 1;
+                break;
+            }
+            if self.agent.has_ended() {
+                break;
+            }
+            if now_ns(Clock::Monotonic) > limit {
+                self.agent.kill(Cause::Starved);
+                break;
+            }
+        }
+        if self.fruitless >= STARVED_LIMITS {
+            self.agent.kill(Cause::Starved);
+        }
+        gap.end();
+        self.stall = Stall::default();
+        self.listener = Some(listener);
+        self.inherited.agent_bell(generation).ring();
+        Next::GoOn
+    }
+}

@@ -1,0 +1,89 @@
+//! One agent takes over from another that lives.
+
+use sys::time::{Clock, now_ns};
+use sys::wait::{self, Target};
+
+use super::super::board::{Cause, Order, State, word};
+use super::successor::{Program, Successor};
+use super::{Keeper, PREPARATION_NS};
+
+/// How long an agent may take to conclude the calls it holds.
+const HAND_OVER_NS: u64 = 10_000_000_000;
+
+/// An agent about to take over from a living one.
+pub(super) struct Upgrade {
+    pub(super) successor: Successor,
+    began_ns: u64,
+    /// When the living one was told.
+    ordered_ns: Option<u64>,
+}
+
+impl Keeper<'_> {
+    pub(super) fn begin_upgrade(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        self.wants_upgrade = false;
+        let generation = self.inherited.board.generation() + 1;
+        match Successor::start(self.inherited, listener, generation, Program::Installed) {
+            Ok(successor) => {
+                self.upgrade = Some(Upgrade {
+                    successor,
+                    began_ns: now_ns(Clock::Monotonic),
+                    ordered_ns: None,
+                });
+            }
+            Err(_) => self.upgrade_failed(),
+        }
+    }
+
+    pub(super) fn follow_upgrade(&mut self) {
+        let board = &self.inherited.board;
+        let (old, new) = (board.generation(), board.generation() + 1);
+        let now = now_ns(Clock::Monotonic);
+        let Some(upgrade) = &mut self.upgrade else {
+            return;
+        };
+        let is_late = now - upgrade.began_ns > PREPARATION_NS;
+        match upgrade.ordered_ns {
+            _ if upgrade.successor.has_ended() => {
+                let is_told = upgrade.ordered_ns.is_some();
+                self.drop_upgrade();
+                self.upgrade_failed();
+                if is_told {
+                    // The old one hands over to nobody: a gap, and another agent.
+                    self.agent.kill(Cause::Exited);
+                }
+            }
+            None if board.state(new) == State::Prepared => {
+                upgrade.ordered_ns = Some(now);
+                board.set_order(old, Order::HandOver);
+                self.inherited.agent_bell(old).ring();
+            }
+            None if is_late => upgrade.successor.kill(),
+            Some(_) if board.state(old) == State::HandedOver => {
+                board.bury(old);
+                board.add(word::UPGRADES, 1);
+                board.set(word::UPGRADED_TO, new);
+                if let Some(upgrade) = self.upgrade.take() {
+                    self.hand_to(new, upgrade.successor);
+                }
+            }
+            Some(ordered) if now - ordered > HAND_OVER_NS => self.agent.kill(Cause::Stopped),
+            None | Some(_) => {}
+        }
+    }
+
+    pub(super) fn drop_upgrade(&mut self) {
+        if let Some(mut upgrade) = self.upgrade.take() {
+            upgrade.successor.kill();
+            let _ = wait::wait(Target::Pid(upgrade.successor.pid()), 0);
+        }
+    }
+
+    fn upgrade_failed(&self) {
+        let board = &self.inherited.board;
+        board.add(word::UPGRADES_FAILED, 1);
+        self.inherited.agent_bell(board.generation()).ring();
+    }
+}
