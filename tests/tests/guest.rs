@@ -1,7 +1,7 @@
 //! What an older kernel and Yama change, tried in an emulated machine: nothing here can be tried on
 //! a kernel without Yama, and little of it can be pretended.
 
-use e2e::Identity::{self, Docker, Root, User};
+use e2e::Identity::{self, Docker, DockerTracing, Root, User};
 use e2e::{Alert, Guest, GuestRun, need_slow, skip};
 
 /// One program of each way to be seen: a path that is read, one that is made, a program start.
@@ -133,5 +133,67 @@ fn a_daemon_stays_watched_where_only_ancestors_may_look() {
         assert!(run.stdout.contains("status 3\n"), "{identity:?}: {run:?}");
         let alerts = alerts(&run);
         assert_eq!(rules(&alerts), RULES, "{identity:?}: {run:?}");
+    }
+}
+
+/// The agent is killed from outside; what is done afterwards is the next one's to see.
+fn after_a_death(acts: &str) -> String {
+    let command = format!("until [ -e /tmp/go ]; do busybox usleep 10000; done; {acts}");
+    let run = watch(&command).replacen("--json", "--json -P /tmp/pid", 1);
+    format!(
+        "{} >> /tmp/alerts &
+         run=$!
+         until [ -s /tmp/pid ]; do busybox usleep 10000; done
+         sleep 1; first=$(cat /tmp/pid); kill -9 $first
+         while [ \"$(cat /tmp/pid)\" = $first ]; do busybox usleep 10000; done
+         sleep 1; : > /tmp/go; wait $run; code=$?; cat /tmp/alerts; exit $code",
+        run.trim_end()
+    )
+}
+
+/// The one that takes over is no ancestor of the workload, as Yama 1 demands of who has no
+/// `CAP_SYS_PTRACE`.
+#[test]
+fn an_agent_that_takes_over_sees_all_that_it_may_read_and_tells_of_the_rest() {
+    let guest = guest!();
+    for (yama, identity, may_read) in [
+        (1, Root, true),
+        (1, DockerTracing, true),
+        (0, User, true),
+        (1, User, false),
+        (1, Docker, false),
+    ] {
+        let run = guest.run(yama, identity, &after_a_death(ACTS));
+        assert_eq!(run.code, 0, "Yama {yama}, {identity:?}: {run:?}");
+        let alerts = alerts(&run);
+        let count = |rule: &str| alerts.iter().filter(|alert| alert.rule == rule).count();
+        assert_eq!(count("Tollgate internal: unwatched gap"), 1, "{run:?}");
+        let hidden = count("Tollgate internal: undecided event");
+        if may_read {
+            let by_rules = alerts.iter().filter(|alert| alert.source == "syscall");
+            let by_rules: Vec<_> = by_rules.map(|alert| alert.rule.as_str()).collect();
+            assert_eq!(by_rules, RULES, "Yama {yama}, {identity:?}: {run:?}");
+            assert_eq!(hidden, 0, "Yama {yama}, {identity:?}: {run:?}");
+        } else {
+            assert!(hidden > 0, "Yama {yama}, {identity:?}: {run:?}");
+            let unreadable = "Tollgate internal: unreadable process";
+            let told = alerts.iter().find(|alert| alert.rule == unreadable);
+            let told = told.unwrap_or_else(|| panic!("{identity:?}: {run:?}"));
+            assert!(told.field("tollgate.cause").contains("yama"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_misses_nothing_in_the_guest() {
+    need_slow!();
+    let run = Guest::new().run(1, User, "cd /tmp; tollgate demo --json");
+    assert_eq!(run.code, 0, "{run:?}");
+    let summary: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    let pass = &summary["passes"][0];
+    assert!(pass["actions"].as_u64() >= Some(20), "{run:?}");
+    assert!(pass["alerts"].as_u64() >= pass["expected"].as_u64());
+    for key in ["missed", "unexpected", "dropped", "problems"] {
+        assert_eq!(pass[key], 0, "{key}: {run:?}");
     }
 }
