@@ -5,6 +5,27 @@ use std::path::PathBuf;
 
 use crate::{Alert, Identity, Pattern, Place, SENTINEL, StockRule, Watch, Watched, stock_rules};
 
+/// A command line that runs a shell command while somebody listens on an address and sends one line
+/// to who connects.
+#[macro_export]
+macro_rules! with_listener {
+    ($address:literal, $line:literal, $then:literal) => {
+        &[
+            "bash",
+            "-c",
+            concat!(
+                "echo '",
+                $line,
+                "' | nc -l -N ",
+                $address,
+                " & sleep 0.5\n",
+                $then,
+                "\nwait"
+            ),
+        ]
+    };
+}
+
 /// A program that does, or nearly does, what a rule is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Act {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use e2e::Identity::{self, Docker, Root, User};
 use e2e::Place::{self, Below, Host, HostNetwork, Inside};
-use e2e::{Act, Case, SENTINEL, Watch, need_root, skip};
+use e2e::{Act, Case, SENTINEL, Watch, need_root, skip, with_listener};
 
 const CONTAINER: &[Place] = &[Inside, Below];
 const EVERYBODY: &[Identity] = Identity::ALL;
@@ -38,25 +38,6 @@ macro_rules! perl_named {
             concat!("cp /usr/bin/perl %W/", $name),
             concat!("%W/", $name, " -e '", $statement, "' || exit 9")
         )
-    };
-}
-
-/// A command while somebody listens on an address and sends one line to who connects.
-macro_rules! with_listener {
-    ($address:literal, $line:literal, $then:literal) => {
-        &[
-            "bash",
-            "-c",
-            concat!(
-                "echo '",
-                $line,
-                "' | nc -l -N ",
-                $address,
-                " & sleep 0.3\n",
-                $then,
-                "\nwait"
-            ),
-        ]
     };
 }
 

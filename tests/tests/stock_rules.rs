@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use e2e::Identity::{Docker, Root, User};
 use e2e::Place::{self, Below, Host, HostNetwork, Inside};
-use e2e::{Case, act, need_root, skip};
+use e2e::{Case, act, need_root, skip, with_listener};
 
 const ANYWHERE: &[Place] = &[Host, Inside, Below];
 const CONTAINER: &[Place] = &[Inside, Below];
@@ -49,25 +49,6 @@ macro_rules! httpd_is_asked_for {
                 "sleep 0.5; busybox wget -q -O out http://127.0.0.1:8081/",
                 $path,
                 "; kill $server; wait"
-            ),
-        ]
-    };
-}
-
-/// Runs a command while somebody listens on an address and sends one line to who connects.
-macro_rules! with_listener {
-    ($address:literal, $line:literal, $then:literal) => {
-        &[
-            "bash",
-            "-c",
-            concat!(
-                "echo '",
-                $line,
-                "' | nc -l -N ",
-                $address,
-                " & sleep 0.5\n",
-                $then,
-                "\nwait"
             ),
         ]
     };
