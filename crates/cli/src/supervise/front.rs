@@ -186,6 +186,10 @@ impl Front<'_> {
                 Some(Message::Stopped(signal)) => self.stop(signal),
                 // For `stop`.
                 Some(Message::Running) => {}
+                Some(Message::KeeperMoved) => {
+                    let pid = self.inherited.board.pid(word::KEEPER_PID);
+                    self.keeper = sys::pidfd::open(pid).ok();
+                }
                 Some(Message::Ended(status)) => return Ok(status),
                 Some(end) => return Err(self.failure(end)),
                 None => return Err(self.agent_gone()),

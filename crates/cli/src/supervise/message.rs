@@ -35,6 +35,8 @@ pub(super) enum Message {
     Prepared,
     /// The agent is gone, and so is the command.
     AgentGone,
+    /// The keeper is another process; the former one is the agent.
+    KeeperMoved,
 }
 
 const SIZE: usize = 8;
@@ -55,6 +57,7 @@ impl Message {
             Self::Refused(status) => (10, status),
             Self::Prepared => (11, 0),
             Self::AgentGone => (12, 0),
+            Self::KeeperMoved => (13, 0),
         };
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -79,6 +82,7 @@ impl Message {
             10 => Self::Refused(value),
             11 => Self::Prepared,
             12 => Self::AgentGone,
+            13 => Self::KeeperMoved,
             _ => return None,
         })
     }

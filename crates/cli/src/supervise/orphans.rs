@@ -7,6 +7,9 @@
 //! orphans in, and so they stay below the agent. Elsewhere it does not: a daemon expects the parent
 //! that it would have unwatched.
 //!
+//! The keeper takes in what a dead agent leaves, the waiter, and so stays above the workload: it alone
+//! can be the next agent there.
+//!
 //! As the first process of a pid namespace, the front is the parent of every orphan there.
 
 use std::os::fd::OwnedFd;

@@ -32,6 +32,7 @@ use super::agent::FIRST;
 use super::board::{Cause, Order, State, word};
 use super::inherited::{Inherited, is_readable};
 use super::message::Message;
+use super::orphans::Orphans;
 use super::relay::tell;
 use super::signals::{self, SIGCHLD};
 
@@ -75,6 +76,7 @@ pub(super) fn first(
 ) -> i32 {
     let own_pid = std::process::id().cast_signed();
     inherited.board.set_pid(word::KEEPER_PID, own_pid);
+    let may_lead = Orphans::decide() == Orphans::TakeIn;
     match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
         Ok(pid) => inherited.board.set_agent_pid(FIRST, pid),
         Err(error) => {
@@ -83,7 +85,7 @@ pub(super) fn first(
             return 1;
         }
     }
-    keep(inherited, Source::Socket(listener_from), policy)
+    keep(inherited, Source::Socket(listener_from), policy, may_lead)
 }
 
 /// Goes on for a keeper that is gone.
@@ -92,7 +94,7 @@ pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Poli
     board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
     board.add(word::KEEPERS_REPLACED, 1);
     inherited.agent_bell(board.generation()).ring();
-    keep(inherited, Source::Own(listener), policy)
+    keep(inherited, Source::Own(listener), policy, false)
 }
 
 /// Where the listener comes from.
@@ -104,7 +106,7 @@ enum Source<'a> {
     Own(&'a Listener),
 }
 
-fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy) -> i32 {
+fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: bool) -> i32 {
     let ready = signals::outlive_command()
         .and_then(|()| sys::prctl::set_name(c"tollgate-keeper"))
         .and_then(|()| SignalStream::new(SignalSet::of(&[SIGCHLD, UPGRADE])));
@@ -134,10 +136,9 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy) -> i32 {
         unswept: None,
         stall: Stall::default(),
         fruitless: 0,
+        may_lead,
     };
-    while keeper.step() == Next::GoOn {}
-    inherited.board.set(word::KEEPER_DONE, 1);
-    0
+    keeper.go_on(Next::GoOn)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,9 +164,21 @@ struct Keeper<'a> {
     stall: Stall,
     /// How often in a row the agent was scheduled again and did not receive.
     fruitless: u32,
+    /// Only ancestors of the workload may look into it, and this is the one that is left when the agent
+    /// is dead.
+    may_lead: bool,
 }
 
 impl Keeper<'_> {
+    /// Keeps watch to the end. Answers with an exit status.
+    fn go_on(&mut self, mut next: Next) -> i32 {
+        while next == Next::GoOn {
+            next = self.step();
+        }
+        self.inherited.board.set(word::KEEPER_DONE, 1);
+        0
+    }
+
     fn step(&mut self) -> Next {
         self.sleep();
         self.inherited.keeper_bell.hush();

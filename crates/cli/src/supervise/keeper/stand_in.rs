@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sys::clone::CloneFlags;
 use sys::notify::Listener;
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
@@ -31,7 +32,7 @@ impl Keeper<'_> {
     }
 
     /// Answers calls until another agent does.
-    pub(super) fn stand_in(&mut self, listener: &Listener, mut generation: u64) -> Next {
+    pub(super) fn stand_in(&mut self, listener: &Listener, generation: u64) -> Next {
         let board = &self.inherited.board;
         let (cause, detail) = self.agent.cause();
         board.count_lost_alerts(generation);
@@ -46,42 +47,94 @@ impl Keeper<'_> {
         if self.policy.on_agent_death == OnAgentDeath::Kill {
             return self.kill_workload(listener);
         }
+        if std::mem::take(&mut self.may_lead) {
+            self.lead(listener, &gap);
+        }
+        self.find_successor(listener, &gap, None)
+    }
+
+    /// Becomes the agent, and leaves what this process did to a child of it. Returns if there cannot be
+    /// one.
+    fn lead(&mut self, listener: &Listener, gap: &Gap<'_>) {
+        let inherited = self.inherited;
+        let board = &inherited.board;
+        let generation = board.generation() + 1;
+        board.invite(generation);
+        let own_pid = std::process::id().cast_signed();
+        let keeper = sys::clone::clone_child(CloneFlags::default(), || {
+            tell(inherited, Message::KeeperMoved);
+            self.listener = listener.try_clone().ok();
+            let next = self.find_successor(listener, gap, Some(Successor::of(own_pid)));
+            self.go_on(next)
+        });
+        let Ok(keeper) = keeper else { return };
+        board.set_pid(word::KEEPER_PID, keeper);
+        // The keeper sees the end of this process, and starts another agent.
+        std::process::exit(Successor::exec(
+            inherited,
+            listener,
+            generation,
+            Program::This,
+        ));
+    }
+
+    /// Answers calls until one agent after the other has been tried. `first`: one that was started.
+    fn find_successor(
+        &mut self,
+        listener: &Listener,
+        gap: &Gap<'_>,
+        mut first: Option<Successor>,
+    ) -> Next {
+        let board = &self.inherited.board;
         loop {
-            if self.is_storm() {
-                return self.stand_in_for_good(&gap);
+            if first.is_none() && self.is_storm() {
+                return self.stand_in_for_good(gap);
             }
-            generation = board.generation() + 1;
-            let spawned = Successor::start(self.inherited, listener, generation, Program::This);
-            let Ok(mut successor) = spawned else {
-                return self.stand_in_for_good(&gap);
+            let generation = board.generation() + 1;
+            let successor = first.take().map_or_else(
+                || Successor::start(self.inherited, listener, generation, Program::This),
+                Ok,
+            );
+            let Ok(successor) = successor else {
+                return self.stand_in_for_good(gap);
             };
-            let limit = now_ns(Clock::Monotonic) + PREPARATION_NS;
-            loop {
-                let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-                self.inherited.keeper_bell.hush();
-                self.read_signals();
-                while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
-                    successor.ended(pid, status);
-                }
-                if turn == Turn::HungUp {
-                    successor.kill();
-                    gap.end();
-                    self.say_the_end();
-                    return Next::Done;
-                }
-                if board.state(generation) == State::Prepared {
-                    gap.end();
-                    self.hand_to(generation, successor);
-                    return Next::GoOn;
-                }
-                if now_ns(Clock::Monotonic) > limit {
-                    successor.kill();
-                }
-                if successor.has_ended() {
-                    break;
-                }
+            if let Some(next) = self.await_successor(gap, generation, successor) {
+                return next;
             }
         }
+    }
+
+    /// Answers calls until the agent is ready; `None` if it has ended instead.
+    fn await_successor(
+        &mut self,
+        gap: &Gap<'_>,
+        generation: u64,
+        mut successor: Successor,
+    ) -> Option<Next> {
+        let limit = now_ns(Clock::Monotonic) + PREPARATION_NS;
+        while !successor.has_ended() {
+            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+            self.inherited.keeper_bell.hush();
+            self.read_signals();
+            while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
+                successor.ended(pid, status);
+            }
+            if turn == Turn::HungUp {
+                successor.kill();
+                gap.end();
+                self.say_the_end();
+                return Some(Next::Done);
+            }
+            if self.inherited.board.state(generation) == State::Prepared {
+                gap.end();
+                self.hand_to(generation, successor);
+                return Some(Next::GoOn);
+            }
+            if now_ns(Clock::Monotonic) > limit {
+                successor.kill();
+            }
+        }
+        None
     }
 
     /// Records a death; whether there were too many.

@@ -1,8 +1,9 @@
 //! Starting another agent.
 
 use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
 
 use sys::clone::CloneFlags;
 use sys::exec::StringArray;
@@ -10,7 +11,7 @@ use sys::notify::Listener;
 use sys::signal::{MaskChange, SignalSet};
 use sys::wait::Status;
 
-use super::super::inherited::Inherited;
+use super::super::inherited::{Inherited, is_readable};
 use super::super::signals::SIGKILL;
 
 /// Which program the agent is.
@@ -29,6 +30,8 @@ const NOT_EXECUTED: i32 = 127;
 pub(super) struct Successor {
     pid: i32,
     status: Option<Status>,
+    /// One that is no child, whose end is told in no other way.
+    process: Option<OwnedFd>,
 }
 
 impl Successor {
@@ -40,10 +43,39 @@ impl Successor {
         program: Program,
     ) -> sys::Result<Self> {
         inherited.board.invite(generation);
+        let pid = sys::clone::clone_child(CloneFlags::default(), || {
+            Self::exec(inherited, listener, generation, program)
+        })?;
+        Ok(Self {
+            pid,
+            status: None,
+            process: None,
+        })
+    }
+
+    /// A process that is about to become it, or to end.
+    pub(super) fn of(pid: i32) -> Self {
+        Self {
+            pid,
+            status: None,
+            process: sys::pidfd::open(pid).ok(),
+        }
+    }
+
+    /// This process becomes it. Answers with an exit status if that fails.
+    pub(super) fn exec(
+        inherited: &Inherited,
+        listener: &Listener,
+        generation: u64,
+        program: Program,
+    ) -> i32 {
         let descriptors = inherited.descriptors(listener);
         let mut spec = generation.to_string();
         for descriptor in descriptors {
             spec.push_str(&format!(",{}", descriptor.as_raw_fd()));
+            if sys::fd::set_close_on_exec(descriptor.as_fd(), false).is_err() {
+                return NOT_EXECUTED;
+            }
         }
         let argv = arguments(std::env::args_os().collect(), &spec);
         let environment = environment();
@@ -51,18 +83,10 @@ impl Successor {
             Program::This => c"/proc/self/exe".to_owned(),
             Program::Installed => installed(),
         };
-        let pid = sys::clone::clone_child(CloneFlags::default(), || {
-            for descriptor in descriptors {
-                if sys::fd::set_close_on_exec(descriptor.as_fd(), false).is_err() {
-                    return NOT_EXECUTED;
-                }
-            }
-            let _ = sys::signal::change_mask(MaskChange::Set, SignalSet::default());
-            let error = sys::exec::execve(&path, &argv, &environment);
-            eprintln!("tollgate: cannot start another agent: {error}");
-            NOT_EXECUTED
-        })?;
-        Ok(Self { pid, status: None })
+        let _ = sys::signal::change_mask(MaskChange::Set, SignalSet::default());
+        let error = sys::exec::execve(&path, &argv, &environment);
+        eprintln!("tollgate: cannot start another agent: {error}");
+        NOT_EXECUTED
     }
 
     pub(super) fn pid(&self) -> i32 {
@@ -77,7 +101,8 @@ impl Successor {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.status.is_some()
+        let has_ended = |process: &OwnedFd| is_readable(process.as_fd(), Duration::ZERO);
+        self.status.is_some() || self.process.as_ref().is_some_and(has_ended)
     }
 
     pub(super) fn status(&self) -> Option<Status> {
@@ -85,7 +110,10 @@ impl Successor {
     }
 
     pub(super) fn kill(&mut self) {
-        if self.status.is_none() {
+        if let Some(process) = &self.process {
+            // Fails only if it has just ended.
+            let _ = sys::pidfd::send_signal(process.as_fd(), SIGKILL);
+        } else if self.status.is_none() {
             // It has not been reaped, so the pid is its own.
             let _ = sys::signal::send(self.pid, SIGKILL);
         }
