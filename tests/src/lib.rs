@@ -14,6 +14,7 @@ mod guest;
 mod identity;
 mod postman;
 mod process;
+mod recording;
 mod rootfs;
 mod rules;
 mod scratch;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::binary::{program, which};
 use crate::container::{CONTAINER_ID, Container, network_prefix};
+use crate::recording;
 use crate::{Alert, Engine, Finished, Identity, Limited, Scratch};
 
 /// Stands for the work folder in commands.
@@ -44,6 +45,7 @@ pub struct Watch {
     limit: Duration,
     json: bool,
     terminal: bool,
+    is_recorded: bool,
     scratch: Scratch,
     program: PathBuf,
     /// Holds the lower layer while the run lasts.
@@ -85,6 +87,7 @@ impl Watch {
             limit: Duration::from_secs(60),
             json: true,
             terminal: false,
+            is_recorded: recording::is_wanted(),
             scratch,
             program,
             container: None,
@@ -178,6 +181,12 @@ impl Watch {
         self
     }
 
+    /// Records it, replays the recording, and compares the alerts.
+    pub fn recorded(mut self) -> Self {
+        self.is_recorded = true;
+        self
+    }
+
     /// Runs on a terminal.
     pub fn terminal(mut self) -> Self {
         self.terminal = true;
@@ -219,6 +228,12 @@ impl Watch {
         let stats = fs::read_to_string(self.scratch.path().join("stats")).ok();
         let last = stats.as_deref().and_then(|text| text.lines().last());
         let stats = last.and_then(|line| serde_json::from_str(line).ok());
+        let recorded = recording::file(self.scratch.path());
+        // Where the program could not start there is none.
+        if self.is_recorded && self.json && recorded.exists() {
+            let replayed = recording::replay(&self.program, &self.options, &recorded);
+            recording::compare(&alerts, &replayed);
+        }
         Watched {
             alerts,
             printed,
@@ -240,6 +255,10 @@ impl Watch {
         run.extend(self.json.then(|| "--json".to_owned()));
         run.extend(["-o", "rule_matching=all", "-s"].map(str::to_owned));
         run.push(self.scratch.path().join("stats").display().to_string());
+        if self.is_recorded {
+            let file = recording::file(self.scratch.path());
+            run.extend(["-w".to_owned(), file.display().to_string()]);
+        }
         run.extend(self.options.iter().cloned());
         run.push("--".to_owned());
 

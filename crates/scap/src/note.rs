@@ -551,20 +551,27 @@ fn read_socket<'a>(value: &Value, arena: &'a Bump) -> Option<Socket<'a>> {
 pub(crate) struct Call(Value);
 
 impl Call {
-    /// `params`: those that the event cannot tell, by position.
+    /// `params`: those that the event cannot tell, by position. `descriptor`: if the event does not tell
+    /// it as it was.
     pub(crate) fn to_json(
+        kind: Option<&str>,
         params: &[(usize, Value)],
-        descriptor: Option<&Descriptor<'_>>,
+        descriptor: Option<Option<&Descriptor<'_>>>,
         outcome: Option<Outcome>,
         result: Option<i64>,
         stat: Option<&Lookup<Stat>>,
+        directories: &[(i32, Lookup<Vec<u8>>)],
     ) -> Option<String> {
         let mut told = serde_json::Map::new();
         if !params.is_empty() {
             told.insert("params".to_owned(), json!(params));
         }
+        if let Some(kind) = kind {
+            told.insert("kind".to_owned(), json!(kind));
+        }
         if let Some(descriptor) = descriptor {
-            told.insert("descriptor".to_owned(), show_descriptor(descriptor));
+            let shown = descriptor.map_or(Value::Null, show_descriptor);
+            told.insert("descriptor".to_owned(), shown);
         }
         let outcome = outcome.and_then(|outcome| match outcome {
             Outcome::Returned(_) => None,
@@ -580,6 +587,13 @@ impl Call {
         }
         if let Some(stat) = stat {
             told.insert("stat".to_owned(), lookup(stat, show_stat));
+        }
+        if !directories.is_empty() {
+            let shown = directories.iter();
+            let shown: Vec<Value> = shown
+                .map(|(number, path)| json!([number, lookup(path, |path| json!(text(path)))]))
+                .collect();
+            told.insert("directories".to_owned(), shown.into());
         }
         (!told.is_empty()).then(|| Value::Object(told).to_string())
     }
@@ -603,8 +617,14 @@ impl Call {
         }
     }
 
-    pub(crate) fn descriptor<'a>(&self, arena: &'a Bump) -> Option<Descriptor<'a>> {
-        read_descriptor(self.0.get("descriptor")?, arena)
+    /// Name of the call, if it has no number in captures.
+    pub(crate) fn kind(&self) -> Option<&str> {
+        self.0.get("kind")?.as_str()
+    }
+
+    /// `None`: nothing is noted. `Some(None)`: the event has no descriptor.
+    pub(crate) fn descriptor<'a>(&self, arena: &'a Bump) -> Option<Option<Descriptor<'a>>> {
+        Some(read_descriptor(self.0.get("descriptor")?, arena))
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
@@ -617,6 +637,21 @@ impl Call {
             "none" => Outcome::None,
             _ => Outcome::Unlearnt,
         })
+    }
+
+    /// What an open directory among the arguments is called, if that is noted.
+    pub(crate) fn directory(&self, number: i32) -> Option<Lookup<Vec<u8>>> {
+        let noted = self.0.get("directories")?.as_array()?.iter();
+        let mut noted = noted.filter(|entry| {
+            let known = entry.get(0).and_then(Value::as_i64);
+            known == Some(i64::from(number))
+        });
+        let entry = noted.next()?;
+        Some(looked(entry.get(1), |path| {
+            path.as_str()
+                .filter(|path| path.starts_with('/'))
+                .and_then(bytes)
+        }))
     }
 
     pub(crate) fn stat(&self) -> Option<Lookup<Stat>> {

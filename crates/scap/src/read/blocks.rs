@@ -72,9 +72,8 @@ impl<R: Read> Blocks<R> {
     }
 
     /// The first four bytes of what is buffered, as a number.
-    pub(crate) fn peek(&self) -> u32 {
-        let mut bytes = Bytes::new(&self.buffer[self.start..self.end]);
-        bytes.u32().unwrap_or_default()
+    pub(crate) fn peek(&self) -> Option<u32> {
+        Bytes::new(&self.buffer[self.start..self.end]).u32()
     }
 
     /// Goes to the next block; `None` at the end.

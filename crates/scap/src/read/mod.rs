@@ -69,9 +69,13 @@ impl<R: Read> Reader<R> {
             Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(frame)),
             Ok(Some(frame)) => Err(Error::Foreign { found: frame.ty }),
             Ok(None) => Err(Error::Truncated { offset: 0 }),
-            Err(Error::Corrupt { offset: 0, .. }) => Err(Error::Foreign {
-                found: self.blocks.peek(),
-            }),
+            // What is no capture has no lengths either.
+            Err(Error::Corrupt { .. } | Error::Truncated { .. })
+                if self.blocks.peek().is_some_and(|found| found != SECTION) =>
+            {
+                let found = self.blocks.peek().unwrap_or_default();
+                Err(Error::Foreign { found })
+            }
             Err(other) => Err(other),
         }
     }

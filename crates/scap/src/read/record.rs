@@ -2,7 +2,7 @@
 
 use super::blocks::Block;
 use crate::Error;
-use crate::bytes::{Bytes, unsigned};
+use crate::bytes::Bytes;
 use crate::table::EventType;
 
 /// More parameters than any event type has.
@@ -26,20 +26,19 @@ pub struct Record<'b> {
     pub flags: u32,
     /// Number of the event type.
     pub code: u16,
-    /// The event type; `None` if it is newer than this program.
-    pub ty: Option<&'static EventType>,
     count: u32,
     is_old: bool,
     /// Lengths of the parameters, and the parameters.
     body: &'b [u8],
 }
 
-/// Where the parameters of an event are.
+/// The parameters of an event: their lengths and their bytes, which fit each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Params<'b> {
+    lens: &'b [u8],
     data: &'b [u8],
-    ends: [u32; MAX_PARAMS],
-    count: usize,
+    /// Bytes of a length.
+    width: usize,
 }
 
 /// How the event's block begins.
@@ -86,11 +85,16 @@ impl<'b> Record<'b> {
             cpu,
             flags,
             code,
-            ty: EventType::of(code),
             count,
             is_old: shape.is_old,
             body,
         })
+    }
+
+    /// The event type; `None` if it is newer than this program.
+    #[must_use]
+    pub fn ty(&self) -> Option<&'static EventType> {
+        EventType::of(self.code)
     }
 
     /// Whether the event only tells of state.
@@ -105,9 +109,15 @@ impl<'b> Record<'b> {
     ///
     /// If their lengths do not fit the event.
     pub fn params(&self) -> Result<Params<'b>, Error> {
-        let Some(ty) = self.ty else {
-            return Ok(Params::NONE);
-        };
+        match self.ty() {
+            Some(ty) => self.params_of(ty),
+            None => Ok(Params::NONE),
+        }
+    }
+
+    /// The same, of an event whose type is known to the caller.
+    #[inline]
+    pub(crate) fn params_of(&self, ty: &EventType) -> Result<Params<'b>, Error> {
         if self.is_old {
             return self.old_params(ty);
         }
@@ -139,7 +149,7 @@ impl<'b> Record<'b> {
     }
 
     fn corrupt(&self, problem: &str) -> Error {
-        let name = self.ty.map_or("event", |ty| ty.name);
+        let name = self.ty().map_or("event", |ty| ty.name);
         Error::Corrupt {
             offset: self.offset,
             problem: format!("{problem} ({name})"),
@@ -147,73 +157,85 @@ impl<'b> Record<'b> {
     }
 }
 
-/// Finds the first `wanted` of `count` parameters; also how many bytes they take with their lengths.
+/// Finds the first `wanted` of `count` parameters; also how many bytes all take with their lengths.
 #[inline]
 fn split(body: &[u8], count: usize, wanted: usize, large: bool) -> Option<(Params<'_>, usize)> {
     let width = if large { 4 } else { 2 };
     let (lens, data) = body.split_at_checked(count.checked_mul(width)?)?;
-    let mut params = Params {
+    let params = Params {
+        lens: &lens[..wanted * width],
         data,
-        ends: [0; MAX_PARAMS],
-        count: wanted,
+        width,
     };
-    let limit = u64::try_from(data.len()).ok()?;
-    let mut end = 0_u64;
-    for (len, known) in lens.chunks_exact(width).zip(&mut params.ends[..wanted]) {
-        end += unsigned(len)?;
-        if end > limit {
-            return None;
-        }
-        *known = u32::try_from(end).ok()?;
-    }
-    Some((params, lens.len() + usize::try_from(end).ok()?))
+    let end = params.end(wanted);
+    (end <= data.len()).then_some((params, lens.len() + end))
 }
 
 impl<'b> Params<'b> {
     /// No parameters.
     pub const NONE: Self = Self {
+        lens: &[],
         data: &[],
-        ends: [0; MAX_PARAMS],
-        count: 0,
+        width: 2,
     };
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.count
+        self.lens.len() / self.width
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.lens.is_empty()
     }
 
     /// The bytes of one; `None` if the capture does not have it.
     #[must_use]
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'b [u8]> {
-        if at >= self.count {
+        if at >= self.len() {
             return None;
         }
-        let start = if at == 0 { 0 } else { self.ends[at - 1] };
-        let end = self.ends[at];
-        self.data
-            .get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        let start = self.end(at);
+        self.data.get(start..start + self.size(at))
     }
 
-    /// Everything they consist of, for keeping.
-    pub(crate) fn parts(&self) -> (&'b [u8], &[u32]) {
-        let len = self.ends[..self.count].last().copied().unwrap_or_default();
-        let len = usize::try_from(len).unwrap_or_default();
-        (&self.data[..len], &self.ends[..self.count])
+    /// Where the parameters before this one end. Events have few parameters, and of most of them the
+    /// first ones are asked for.
+    #[inline]
+    fn end(&self, at: usize) -> usize {
+        (0..at).fold(0_usize, |end, before| end.saturating_add(self.size(before)))
     }
 
-    /// Puts kept parts together again.
-    pub(crate) fn from_parts(data: &'b [u8], ends: &[u32]) -> Self {
-        let mut params = Self { data, ..Self::NONE };
-        params.count = ends.len().min(MAX_PARAMS);
-        params.ends[..params.count].copy_from_slice(&ends[..params.count]);
-        params
+    #[inline]
+    fn size(&self, at: usize) -> usize {
+        let from = at * self.width;
+        let size = match self.lens.get(from..from + self.width) {
+            Some(&[low, high]) => u32::from(u16::from_le_bytes([low, high])),
+            Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]),
+            _ => 0,
+        };
+        usize::try_from(size).unwrap_or(usize::MAX)
+    }
+
+    /// Copies them behind each other. Returns how many of the bytes are lengths.
+    pub(crate) fn keep(&self, kept: &mut Vec<u8>) -> usize {
+        let end = self.end(self.len());
+        kept.clear();
+        kept.extend_from_slice(self.lens);
+        kept.extend_from_slice(&self.data[..end.min(self.data.len())]);
+        self.lens.len()
+    }
+
+    /// What was kept of the parameters of a small event.
+    pub(crate) fn kept(kept: &'b [u8], lens: usize, is_large: bool) -> Self {
+        let (lens, data) = kept.split_at_checked(lens).unwrap_or_default();
+        Self {
+            lens,
+            data,
+            width: if is_large { 4 } else { 2 },
+        }
     }
 }

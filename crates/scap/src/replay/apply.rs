@@ -124,15 +124,13 @@ impl Happening<'_, '_> {
         let flags = self.params.get(usize::from(flags)).and_then(as_int);
         let kind = opened_kind(flags.unwrap_or(0));
         let path = self.absolute(state, process, raw);
-        let mut open = Open::new(kind, &path);
         let fact = |at: Option<usize>| match at.and_then(|at| self.params.get(at)) {
             Some(Param::Uint(fact)) => Some(*fact),
             _ => None,
         };
         let [device, inode] = self.exit.file;
-        open.device = fact(device);
-        open.inode = fact(inode).filter(|inode| *inode != 0);
-        state.open(process, number, open);
+        let file = [fact(device), fact(inode).filter(|inode| *inode != 0)];
+        state.open_file(process, number, kind, &path, file);
     }
 
     /// The path that an opened name leads to, by text alone.
@@ -149,7 +147,10 @@ impl Happening<'_, '_> {
         let held = state.process(process);
         let base = self.exit.base.and_then(|at| self.params.get(at));
         let base = match base.and_then(as_int) {
-            Some(number) if number >= 0 => held.descriptors.get(number).map(|open| &*open.name),
+            Some(number) if number >= 0 => held
+                .descriptors
+                .get(number)
+                .map(|open| open.name.as_slice()),
             _ => Some(&*held.cwd),
         };
         match base {
@@ -263,7 +264,7 @@ impl Happening<'_, '_> {
             }
             Some(Address::Unix(path)) => {
                 open.kind = Some(DescriptorKind::Unix);
-                open.name = path.into();
+                open.name = path.to_vec();
             }
             None => return,
         }
@@ -287,7 +288,7 @@ impl Happening<'_, '_> {
             EventEnds::Unix(path) => {
                 open.kind = Some(DescriptorKind::Unix);
                 if !path.is_empty() {
-                    open.name = path.into();
+                    open.name = path.to_vec();
                 }
             }
         }
@@ -369,7 +370,7 @@ impl Happening<'_, '_> {
         let path = match (self.text("path"), self.number()) {
             (Some(path), _) => path.to_vec(),
             (None, Some(number)) => match held.descriptors.get(number) {
-                Some(open) => open.name.to_vec(),
+                Some(open) => open.name.clone(),
                 None => return,
             },
             (None, None) => return,

@@ -1,6 +1,8 @@
 //! What becomes of each event type of a capture: which kind of event it is, where the parameters of
 //! that kind come from, and what it changes.
 
+use std::collections::HashMap;
+
 use event::{DescriptorKind, DescriptorSource, EventKind, ParamSource, ParamType};
 
 use super::decode::{Convert, Slot};
@@ -83,6 +85,19 @@ pub(crate) enum Action {
 }
 
 impl Action {
+    /// Whether it changes facts about the caller, not its descriptors.
+    pub(crate) fn is_about_process(self) -> bool {
+        matches!(
+            self,
+            Self::ChangeDirectory
+                | Self::Clone
+                | Self::Exec
+                | Self::ProcessName
+                | Self::Session
+                | Self::SetIds
+        )
+    }
+
     fn of(kind: EventKind) -> Self {
         match (kind.name(), kind.spec().descriptor) {
             (_, DescriptorSource::Opened { .. }) => Self::Open,
@@ -120,21 +135,25 @@ pub(crate) struct Dialect {
     rows: Vec<Row>,
     /// By number of a call without an event type of its own.
     generic: Vec<Option<Box<Exit>>>,
+    /// Calls that have no number either, by name.
+    named: HashMap<&'static str, Box<Exit>>,
 }
 
 impl Dialect {
     /// `concerns`: which kinds of events are to be shown.
     pub(crate) fn new(concerns: impl Fn(EventKind) -> bool) -> Self {
+        let kinds: Kinds = EventKind::all().map(|kind| (kind.name(), kind)).collect();
         let codes = EventType::all().map(|ty| usize::from(ty.code)).max();
         let mut rows: Vec<Row> = Vec::new();
         rows.resize_with(codes.map_or(0, |last| last + 1), || Row::Skip);
         for ty in EventType::all() {
-            rows[usize::from(ty.code)] = row(ty, &concerns);
+            rows[usize::from(ty.code)] = row(ty, &kinds, &concerns);
         }
         keep_enters(&mut rows);
         Self {
             rows,
-            generic: generic(&concerns),
+            generic: generic(&kinds, &concerns),
+            named: named(&kinds, &concerns),
         }
     }
 
@@ -143,13 +162,20 @@ impl Dialect {
         self.rows.get(usize::from(code)).unwrap_or(&Row::Skip)
     }
 
+    pub(crate) fn named(&self, name: &str) -> Option<&Exit> {
+        self.named.get(name).map(|exit| &**exit)
+    }
+
     pub(crate) fn generic(&self, call: u64) -> Option<&Exit> {
         let call = usize::try_from(call).ok()?;
         self.generic.get(call)?.as_deref()
     }
 }
 
-fn row(ty: &'static EventType, concerns: &impl Fn(EventKind) -> bool) -> Row {
+/// Kinds of events by name. To ask for one that does not exist makes a suggestion, which takes long.
+type Kinds = HashMap<&'static str, EventKind>;
+
+fn row(ty: &'static EventType, kinds: &Kinds, concerns: &impl Fn(EventKind) -> bool) -> Row {
     match ty.name {
         "asyncevent" => return Row::Meta(Meta::Asynchronous),
         "container" => return Row::Meta(Meta::Container),
@@ -161,9 +187,9 @@ fn row(ty: &'static EventType, concerns: &impl Fn(EventKind) -> bool) -> Row {
         _ if ty.is_enter => return Row::Skip,
         _ => {}
     }
-    match EventKind::from_name(ty.name) {
-        Ok(kind) => Row::Exit(Box::new(exit(ty, kind, concerns(kind)))),
-        Err(_unknown) => Row::Skip,
+    match kinds.get(ty.name) {
+        Some(kind) => Row::Exit(Box::new(exit(ty, *kind, concerns(*kind)))),
+        None => Row::Skip,
     }
 }
 
@@ -183,23 +209,43 @@ fn keep_enters(rows: &mut [Row]) {
 impl Exit {
     /// Whether anything that is needed may stand in the beginning of the call alone.
     fn takes_beginning(&self) -> bool {
+        // What sysdig 0.29 wrote at the end of a call is there in every capture; later versions
+        // appended what the beginning told before.
+        let always = self.ty.in_029.unwrap_or(0);
+        let is_there = |at: Option<usize>| at.is_some_and(|at| at < always);
         let mut slots = self.slots.iter().chain([&self.ends, &self.address]);
-        let takes = slots.any(|slot| slot.enter.is_some());
+        let takes = slots.any(|slot| slot.enter.is_some() && !is_there(slot.exit));
         takes && (self.is_wanted || self.action != Action::None)
     }
 }
 
-fn generic(concerns: &impl Fn(EventKind) -> bool) -> Vec<Option<Box<Exit>>> {
+fn generic(kinds: &Kinds, concerns: &impl Fn(EventKind) -> bool) -> Vec<Option<Box<Exit>>> {
     /// More than there are calls.
     const CALLS: u16 = 1024;
     let ty = EventType::of(1).filter(|ty| ty.name == "syscall");
     let row = |call: u16| {
-        let kind = EventKind::from_name(crate::table::call_name(call)?).ok()?;
+        let kind = *kinds.get(crate::table::call_name(call)?)?;
         let mut exit = exit(ty?, kind, concerns(kind));
         exit.action = Action::None;
         Some(Box::new(exit))
     };
     (0..CALLS).map(row).collect()
+}
+
+fn named(kinds: &Kinds, concerns: &impl Fn(EventKind) -> bool) -> HashMap<&'static str, Box<Exit>> {
+    let Some(ty) = EventType::of(1).filter(|ty| ty.name == "syscall") else {
+        return HashMap::new();
+    };
+    let has_none = |name: &str| crate::table::call_number(name).is_none();
+    let nameless = kinds
+        .iter()
+        .filter(|(name, kind)| kind.is_syscall() && has_none(name));
+    let row = |(name, kind): (&&'static str, &EventKind)| {
+        let mut exit = exit(ty, *kind, concerns(*kind));
+        exit.action = Action::None;
+        (*name, Box::new(exit))
+    };
+    nameless.map(row).collect()
 }
 
 fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {

@@ -72,7 +72,7 @@ struct Told<'e, 'b> {
 
 impl<'b> Told<'_, 'b> {
     fn bytes(&self, name: &str) -> Option<&'b [u8]> {
-        self.params.get(self.record.ty?.param(name)?)
+        self.params.get(self.record.ty()?.param(name)?)
     }
 
     fn text(&self, name: &str) -> &'b [u8] {

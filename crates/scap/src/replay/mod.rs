@@ -23,6 +23,8 @@ use apply::{Afterwards, Happening};
 use dialect::{Action, Dialect, Exit, Row};
 use world::Recorded;
 
+pub(crate) use apply::{as_int, opened_kind};
+
 pub use crate::state::Lost;
 
 /// What was read and what became of it.
@@ -105,7 +107,7 @@ impl<'j, J: Judge> Replay<'j, J> {
     fn event(&mut self, record: &Record<'_>) -> Result<(), Error> {
         match self.dialect.row(record.code) {
             Row::Skip => {
-                self.counts.unknown_types += u64::from(record.ty.is_none());
+                self.counts.unknown_types += u64::from(record.ty().is_none());
                 Ok(())
             }
             Row::Enter => self.enter(record),
@@ -134,19 +136,14 @@ impl<'j, J: Judge> Replay<'j, J> {
         let params = record.params()?;
         if let Some(slot) = self.state.find_or_add(record.tid) {
             let enter = &mut self.state.thread_mut(slot).enter;
-            let (data, ends) = params.parts();
+            enter.lens = params.keep(&mut enter.bytes);
             enter.code = Some(record.code);
-            enter.data.clear();
-            enter.data.extend_from_slice(data);
-            enter.ends.clear();
-            enter.ends.extend_from_slice(ends);
         }
         Ok(())
     }
 
     fn exit(&mut self, record: &Record<'_>) -> Result<(), Error> {
         self.settle();
-        let raw = record.params()?;
         let Self {
             dialect,
             state,
@@ -158,25 +155,29 @@ impl<'j, J: Judge> Replay<'j, J> {
             ..
         } = self;
         let exit = match dialect.row(record.code) {
-            Row::Exit(exit) => &**exit,
-            _ => match raw.get(0).and_then(crate::bytes::unsigned) {
-                Some(call) => match dialect.generic(call) {
-                    Some(exit) => exit,
-                    None => return Ok(()),
-                },
-                None => return Ok(()),
-            },
+            Row::Exit(exit) => Some(&**exit),
+            _ => {
+                let params = record.params()?;
+                let number = params.get(0).and_then(crate::bytes::unsigned);
+                let noted = call.as_ref().filter(|(tid, _)| *tid == record.tid);
+                match noted.and_then(|(_, call)| call.kind()) {
+                    Some(name) => dialect.named(name),
+                    None => number.and_then(|number| dialect.generic(number)),
+                }
+            }
         };
+        let Some(exit) = exit else { return Ok(()) };
         let is_shown = exit.is_wanted && !record.is_state_only();
         if !is_shown && exit.action == Action::None {
             return Ok(());
         }
+        let raw = record.params_of(exit.ty)?;
         let Some(mut slot) = state.find_or_add(record.tid) else {
             return Ok(());
         };
         let kept = std::mem::take(&mut state.thread_mut(slot).enter);
         let enter = if kept.code == record.code.checked_sub(1) {
-            Params::from_parts(&kept.data, &kept.ends)
+            Params::kept(&kept.bytes, kept.lens, exit.ty.is_large)
         } else {
             Params::NONE
         };
@@ -195,7 +196,12 @@ impl<'j, J: Judge> Replay<'j, J> {
             params,
             result,
         };
-        self.afterwards = happening.apply(state, slot);
+        let process = state.thread(slot).process;
+        let is_described = state.process(process).exact.is_some() && !record.is_state_only();
+        // A recording of ours has described the process as it is after the call.
+        if !(is_described && exit.action.is_about_process()) {
+            self.afterwards = happening.apply(state, slot);
+        }
         if is_shown {
             if exit.action == Action::Clone {
                 // The thread may be another one now.
@@ -216,6 +222,14 @@ impl<'j, J: Judge> Replay<'j, J> {
                 Some(call) => {
                     let params = arena.alloc_slice_copy(params);
                     call.correct(params, arena);
+                    // What was written in the result's place says nothing.
+                    match (exit.result, call.outcome()) {
+                        (Some(at), Some(Outcome::Returned(result))) => {
+                            params[at] = Param::Int(result);
+                        }
+                        (Some(at), Some(_)) => params[at] = Param::Pending,
+                        _ => {}
+                    }
                     params
                 }
                 None => params,
@@ -264,6 +278,7 @@ impl Look<'_, '_> {
         let world = Recorded {
             state,
             caller,
+            noted: self.noted,
             utc_offset: self.utc_offset,
         };
         let live = Live::default();
@@ -272,7 +287,7 @@ impl Look<'_, '_> {
         }
         let noted = self.noted.and_then(|noted| noted.descriptor(self.arena));
         let descriptor = match noted {
-            Some(noted) => Some(noted),
+            Some(noted) => noted,
             None => self.descriptor(state, thread.process),
         };
         let outcome = match (self.exit.result, self.result) {

@@ -9,7 +9,7 @@ use event::{
     Process, Stat, Status, Tid, User, World,
 };
 
-use crate::note::Exact;
+use crate::note::{self, Exact};
 use crate::state::State;
 use crate::state::process::{Held, NO_ID};
 
@@ -18,6 +18,7 @@ pub(crate) struct Recorded<'s> {
     pub(crate) state: &'s State,
     /// The process of the event.
     pub(crate) caller: &'s Held,
+    pub(crate) noted: Option<&'s note::Call>,
     pub(crate) utc_offset: i32,
 }
 
@@ -109,6 +110,13 @@ impl World for Recorded<'_> {
         descriptor: Option<i32>,
         arena: &'a Bump,
     ) -> Lookup<&'a [u8]> {
+        let noted = self.noted.zip(descriptor);
+        match noted.and_then(|(noted, number)| noted.directory(number)) {
+            Some(Lookup::Found(path)) => return Lookup::Found(arena.alloc_slice_copy(&path)),
+            Some(Lookup::Missing) => return Lookup::Missing,
+            Some(Lookup::Unknown) => return Lookup::Unknown,
+            None => {}
+        }
         let Some(held) = self.of_thread(tid) else {
             return Lookup::Missing;
         };
@@ -121,7 +129,7 @@ impl World for Recorded<'_> {
             Some(number) => held
                 .descriptors
                 .get(i64::from(number))
-                .map(|open| &*open.name)
+                .map(|open| open.name.as_slice())
                 .filter(|name| name.first() == Some(&b'/')),
         };
         found(path.map(|path| &*arena.alloc_slice_copy(path)))

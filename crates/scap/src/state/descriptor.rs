@@ -12,7 +12,7 @@ use crate::list::{DescriptorEntry, kind};
 pub(crate) struct Open {
     pub(crate) kind: Option<DescriptorKind>,
     /// Path of a file or unix socket.
-    pub(crate) name: Box<[u8]>,
+    pub(crate) name: Vec<u8>,
     pub(crate) device: Option<u64>,
     pub(crate) inode: Option<u64>,
     pub(crate) socket: Option<Ends>,
@@ -47,6 +47,21 @@ impl Open {
             inode: None,
             socket: None,
         }
+    }
+
+    /// Becomes a file, in the memory that it has.
+    pub(crate) fn become_file(
+        &mut self,
+        kind: DescriptorKind,
+        name: &[u8],
+        [device, inode]: [Option<u64>; 2],
+    ) {
+        self.kind = Some(kind);
+        self.name.clear();
+        self.name.extend_from_slice(name);
+        self.device = device;
+        self.inode = inode;
+        self.socket = None;
     }
 
     /// From the list before the events.
@@ -121,7 +136,7 @@ impl Open {
 
     /// Bytes that it takes.
     fn weight(&self) -> usize {
-        size_of::<Self>() + self.name.len()
+        size_of::<Self>() + self.name.capacity()
     }
 }
 
@@ -196,12 +211,13 @@ impl Descriptors {
         true
     }
 
-    pub(crate) fn remove(&mut self, number: i64) {
+    pub(crate) fn remove(&mut self, number: i64) -> Option<Arc<Open>> {
         let removed = match usize::try_from(number) {
             Ok(at) if at < SMALL => self.small.get_mut(at).and_then(Option::take),
             _ => self.large.remove(&number),
         };
-        self.weight -= removed.map_or(0, |open| open.weight());
+        self.weight -= removed.as_ref().map_or(0, |open| open.weight());
+        removed
     }
 
     /// Numbers, ascending.

@@ -24,6 +24,9 @@ const MAX_WEIGHT: usize = 256 << 20;
 /// Users, groups and containers that are kept, each.
 const MAX_NAMES: usize = 65_536;
 
+/// Closed descriptors whose memory is kept.
+const MAX_SPARE: usize = 64;
+
 /// What could not be kept, or was missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -53,6 +56,8 @@ pub(crate) struct State {
     containers: HashMap<String, Arc<Container>>,
     weight: usize,
     listed: bool,
+    /// Memory of descriptors that were closed, for the next ones.
+    spare: Vec<Arc<Open>>,
 }
 
 impl State {
@@ -202,6 +207,26 @@ impl State {
         self.open_shared(id, number, Arc::new(open));
     }
 
+    /// Opens a file: the commonest of all, so the memory of closed ones is used again.
+    pub(crate) fn open_file(
+        &mut self,
+        id: ProcessId,
+        number: i64,
+        kind: DescriptorKind,
+        name: &[u8],
+        file: [Option<u64>; 2],
+    ) {
+        let mut open = self
+            .spare
+            .pop()
+            .unwrap_or_else(|| Arc::new(Open::new(kind, b"")));
+        // Nobody else has it: only such are spare.
+        if let Some(open) = Arc::get_mut(&mut open) {
+            open.become_file(kind, name, file);
+        }
+        self.open_shared(id, number, open);
+    }
+
     pub(crate) fn open_shared(&mut self, id: ProcessId, number: i64, open: Arc<Open>) {
         let mut fits = true;
         self.change(id, |held| {
@@ -211,10 +236,18 @@ impl State {
     }
 
     pub(crate) fn close(&mut self, id: ProcessId, number: i64) {
-        if self.processes[id].descriptors.get(number).is_some() {
-            self.change(id, |held| {
-                Arc::make_mut(&mut held.descriptors).remove(number);
-            });
+        if self.processes[id].descriptors.get(number).is_none() {
+            return;
+        }
+        let mut removed = None;
+        self.change(id, |held| {
+            removed = Arc::make_mut(&mut held.descriptors).remove(number);
+        });
+        if let Some(mut open) = removed
+            && self.spare.len() < MAX_SPARE
+            && Arc::get_mut(&mut open).is_some()
+        {
+            self.spare.push(open);
         }
     }
 

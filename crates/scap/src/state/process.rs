@@ -25,8 +25,9 @@ pub(crate) struct Thread {
 pub(crate) struct Enter {
     /// Number of the event type; `None` if there is nothing.
     pub(crate) code: Option<u16>,
-    pub(crate) ends: Vec<u32>,
-    pub(crate) data: Vec<u8>,
+    /// How many of the bytes are lengths of parameters.
+    pub(crate) lens: usize,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Thread {

@@ -1,8 +1,8 @@
 //! One event: the beginning and the end of its call.
 
 use event::{
-    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Lookup, Outcome, Param,
-    ParamSource, ParamType,
+    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Lookup, Name, Outcome,
+    Param, ParamSource, ParamType,
 };
 use serde_json::Value;
 
@@ -12,6 +12,7 @@ use super::process::Portrait;
 use super::{Moment, Writer};
 use crate::flags::Translation;
 use crate::note;
+use crate::replay::{as_int, opened_kind};
 use crate::table::{self, EventType, Parameter, Type};
 
 /// How each kind of event is written.
@@ -25,6 +26,8 @@ struct Dialect {
     enter_from: Vec<From>,
     /// By parameter of the kind: whether the event in the file tells it.
     is_told: Vec<bool>,
+    /// Whether the event in the file tells the result.
+    tells_result: bool,
     /// The number of a call that has no event type.
     generic: Option<u16>,
 }
@@ -61,8 +64,11 @@ impl Dialect {
         };
         let enter = exit.code.checked_sub(1).and_then(EventType::of);
         let enter = enter.filter(|enter| enter.is_enter && enter.name == name);
+        // No more than sysdig 0.29 knows.
         let from = |ty: &'static EventType| -> Vec<From> {
-            ty.params.iter().map(|param| from(kind, param)).collect()
+            let known = ty.in_029.unwrap_or(ty.params.len());
+            let params = ty.params.iter().take(known);
+            params.map(|param| from(kind, param)).collect()
         };
         let (exit_from, enter_from) = (from(exit), enter.map(from).unwrap_or_default());
         let tells = |at: usize| {
@@ -74,9 +80,18 @@ impl Dialect {
             })
         };
         let is_told = (0..kind.spec().params.len()).map(tells).collect();
+        let result = |param: &event::ParamSpec| param.source == ParamSource::Result;
+        let result = kind.spec().params.iter().position(result);
+        let is_wide = |at: usize| {
+            let mut all = exit.params.iter().zip(&exit_from);
+            all.any(|(param, from)| {
+                param.size == 8 && matches!(from, From::Param(known, _) if *known == at)
+            })
+        };
         Some(Self {
             enter,
             exit,
+            tells_result: result.is_some_and(|at| tells(at) && is_wide(at)),
             exit_from,
             enter_from,
             is_told,
@@ -86,13 +101,17 @@ impl Dialect {
 
     /// A call without an event type of its own.
     fn generic(kind: EventKind) -> Option<Self> {
-        let number = table::call_number(kind.name()).filter(|_| kind.is_syscall())?;
+        // Calls that captures have no number for go by the one that means just that.
+        let number = kind
+            .is_syscall()
+            .then(|| table::call_number(kind.name()).unwrap_or(0))?;
         Some(Self {
             enter: EventType::of(0),
             exit: EventType::of(1)?,
             exit_from: Vec::new(),
             enter_from: Vec::new(),
             is_told: vec![false; kind.spec().params.len()],
+            tells_result: false,
             generic: Some(number),
         })
     }
@@ -104,7 +123,8 @@ fn from(kind: EventKind, param: &Parameter) -> From {
         Type::Address => return From::Address,
         _ => {}
     }
-    let Some(at) = kind.param_index(param.name) else {
+    let at = kind.param_index(param.name);
+    let Some(at) = at.filter(|_| param.ty != Type::Dynamic) else {
         return From::Nowhere;
     };
     let flags = match (kind.spec().params[at].ty, param.flags) {
@@ -124,11 +144,9 @@ impl Writer {
         };
         let (enter, exit) = (dialect.enter, dialect.exit);
         let left_out = left_out(event, dialect);
-        let described = matches!(
-            event.kind.spec().descriptor,
-            DescriptorSource::None | DescriptorSource::Opened { .. }
-        );
-        let descriptor = event.descriptor.as_ref().filter(|_| !described);
+        let descriptor = (!is_told(event)).then_some(event.descriptor.as_ref());
+        let directories = directories(event);
+        let kind = (dialect.generic == Some(0)).then(|| event.kind.name());
         let outcome = (!matches!(event.outcome, Outcome::Returned(_)) || dialect.generic.is_some())
             .then_some(event.outcome);
         let stat = event
@@ -137,10 +155,18 @@ impl Writer {
             .get()
             .filter(|stat| matches!(stat, Lookup::Found(_)));
         let result = match event.outcome {
-            Outcome::Returned(result) if dialect.generic.is_some() => Some(result),
+            Outcome::Returned(result) if !dialect.tells_result => Some(result),
             _ => None,
         };
-        let json = note::Call::to_json(&left_out, descriptor, outcome, result, stat);
+        let json = note::Call::to_json(
+            kind,
+            &left_out,
+            descriptor,
+            outcome,
+            result,
+            stat,
+            &directories,
+        );
         if let Some(json) = json {
             self.note(note::CALL, &json, moment, out);
         }
@@ -179,7 +205,6 @@ impl Writer {
         };
         let Some(ty) = ty else { return };
         // What comes last and is not there is left out, as in captures of older versions.
-        let known = ty.in_029.unwrap_or(ty.params.len()).min(ty.params.len());
         let is_there = |from: &From| match from {
             From::Param(at, _) => !matches!(
                 value_of(event, *at),
@@ -188,16 +213,8 @@ impl Writer {
             From::Tuple | From::Address => true,
             From::Nowhere => false,
         };
-        let count = from[..known]
-            .iter()
-            .rposition(is_there)
-            .map_or(0, |last| last + 1);
-        let count = if ty.in_029.is_some() {
-            count
-        } else {
-            known.min(count.max(1))
-        };
-        for (param, from) in ty.params.iter().zip(from).take(count.min(known)) {
+        let count = from.iter().rposition(is_there).map_or(0, |last| last + 1);
+        for (param, from) in ty.params.iter().zip(from).take(count) {
             push(values, event, param, from);
         }
     }
@@ -274,6 +291,71 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
         })
         .filter_map(|(at, (_, param))| Some((at, note::show_param(param)?)))
         .collect()
+}
+
+/// Directories among the arguments that relative paths of the event start at.
+fn directories(event: &Event<'_>) -> Vec<(i32, Lookup<Vec<u8>>)> {
+    let specs = event.kind.spec().params;
+    let mut found: Vec<(i32, Lookup<Vec<u8>>)> = Vec::new();
+    for (spec, param) in specs.iter().zip(event.params) {
+        let (
+            ParamSource::Path {
+                base: Some(base), ..
+            },
+            Param::Text(raw),
+        ) = (spec.source, param)
+        else {
+            continue;
+        };
+        let holds = |spec: &event::ParamSpec| spec.source == ParamSource::Register(base);
+        let number = specs
+            .iter()
+            .position(holds)
+            .and_then(|at| event.params.get(at));
+        let number = number
+            .and_then(as_int)
+            .map(|number| number & i64::from(u32::MAX));
+        let number = number
+            .and_then(|number| u32::try_from(number).ok())
+            .map(u32::cast_signed);
+        let Some(number) = number.filter(|number| *number >= 0) else {
+            continue;
+        };
+        if raw.first() == Some(&b'/') || found.iter().any(|(known, _)| *known == number) {
+            continue;
+        }
+        let path = match event.world.directory(event.tid, Some(number), event.arena) {
+            Lookup::Found(path) => Lookup::Found(path.to_vec()),
+            Lookup::Missing => Lookup::Missing,
+            Lookup::Unknown => Lookup::Unknown,
+        };
+        found.push((number, path));
+    }
+    found
+}
+
+/// Whether the event in the file tells its descriptor as it is.
+fn is_told(event: &Event<'_>) -> bool {
+    let (name, flags) = match event.kind.spec().descriptor {
+        DescriptorSource::None => return event.descriptor.is_none(),
+        DescriptorSource::Opened { name, flags } => (usize::from(name), usize::from(flags)),
+        _ => return false,
+    };
+    let (Some(descriptor), Outcome::Returned(result)) = (event.descriptor, event.outcome) else {
+        return false;
+    };
+    let flags = event.params.get(flags).and_then(as_int);
+    let is_name = match (descriptor.name, event.params.get(name)) {
+        (Name::Passed { raw, .. }, Some(Param::Text(told))) => raw == *told,
+        (Name::None, Some(Param::Absent)) => true,
+        _ => false,
+    };
+    is_name
+        && descriptor.number == Known::Yes(result.max(-1))
+        && descriptor.kind == Known::Yes(opened_kind(flags.unwrap_or(0)))
+        && descriptor.socket.is_none()
+        && descriptor.device == Known::NotYet
+        && descriptor.inode == Known::NotYet
 }
 
 /// Whether the file's number has too few bits, or flags that it has no names for.
@@ -358,10 +440,6 @@ fn push_param(
         (Type::Text, Param::Text(text)) => values.push_text(&text[..text.len().min(MAX_TEXT)]),
         (Type::Text, _) => values.push_text(b"<NA>"),
         (Type::Bytes, Param::Text(bytes)) => values.push(&bytes[..bytes.len().min(MAX_TEXT)]),
-        // The first form of a value that can have several: a number.
-        (Type::Dynamic, Param::Int(_) | Param::Uint(_)) => {
-            values.push(&[&[0][..], &number.to_le_bytes()].concat());
-        }
         _ => values.push(&[]),
     }
 }

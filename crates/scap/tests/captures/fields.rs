@@ -1,0 +1,97 @@
+//! A judge that looks at every field of every event.
+
+use std::sync::Mutex;
+
+use event::field::{self, Field};
+use event::{Event, Judge, Weight};
+
+/// What fields were of the events that were concluded.
+#[derive(Default)]
+pub(crate) struct Witness {
+    pub(crate) seen: Mutex<Vec<Seen>>,
+}
+
+/// One event: its name, and each field with its value.
+pub(crate) type Seen = (&'static str, Vec<(String, String)>);
+
+/// Fields that a recording does not keep: the number counts other events in a file; sizes of a process
+/// are kept when a rule asks for them; the descriptors of the process beside the event's own are not
+/// known to engines either.
+const OTHER: [&str; 9] = [
+    "evt.num",
+    "proc.vmsize",
+    "proc.vmrss",
+    "fd.types",
+    "proc.fdopencount",
+    "proc.stdin.type",
+    "proc.stdout.type",
+    "proc.stderr.type",
+    "proc.stdin.name",
+];
+
+pub(crate) fn look(event: &Event<'_>) -> Seen {
+    let fields = field::docs().flat_map(|(_, fields)| fields);
+    let fields = fields.filter(|spec| !OTHER.contains(&spec.name));
+    let named = [
+        "evt.arg[1]",
+        "evt.arg[2]",
+        "evt.arg[3]",
+        "proc.args[1]",
+        "proc.aname[1]",
+        "proc.aname[2]",
+        "proc.env[HOME]",
+    ];
+    let all = fields.map(|spec| spec.name).chain(named);
+    let all = all.filter_map(|name| Field::parse(name).ok());
+    let values = all.map(|field| {
+        let value = field.extract(event);
+        (
+            format!("{}{:?}", field.spec.name, field.argument),
+            format!("{value:?}"),
+        )
+    });
+    (event.kind.name(), values.collect())
+}
+
+impl Judge for Witness {
+    type Scratch = ();
+
+    fn scratch(&self) {}
+
+    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
+        Weight::Undecided
+    }
+
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+        self.seen.lock().unwrap().push(look(event));
+        0
+    }
+}
+
+/// Looks at one field of each class.
+pub(crate) struct Glance;
+
+impl Judge for Glance {
+    type Scratch = ();
+
+    fn scratch(&self) {}
+
+    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
+        Weight::Undecided
+    }
+
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+        for name in [
+            "evt.args",
+            "proc.cmdline",
+            "proc.aname",
+            "fd.name",
+            "user.name",
+            "container.id",
+        ] {
+            let field = Field::parse(name).unwrap();
+            let _ = field.extract(event);
+        }
+        0
+    }
+}

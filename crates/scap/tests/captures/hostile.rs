@@ -1,0 +1,122 @@
+//! Captures that lie.
+
+use std::io::Write as _;
+
+use proptest::prelude::*;
+use scap::Error;
+use scap::read::Reader;
+use scap::replay::Replay;
+
+use crate::fields::Glance;
+use crate::round_trip::sample;
+
+/// Replays what can be replayed; how many events that was, and what ended it.
+fn play(file: &[u8]) -> (u64, Result<(), Error>) {
+    let mut replay = Replay::new(&Glance, 0);
+    let mut reader = match Reader::new(file) {
+        Ok(reader) => reader,
+        Err(error) => return (0, Err(error)),
+    };
+    loop {
+        match replay.step(&mut reader, 64) {
+            Ok(true) => {}
+            Ok(false) => return (replay.counts().events, Ok(())),
+            Err(error) => return (replay.counts().events, Err(error)),
+        }
+    }
+}
+
+#[test]
+fn a_capture_that_ends_early_gives_what_it_has() {
+    let file = sample();
+    let (whole, result) = play(&file);
+    assert!(result.is_ok() && whole > 100);
+    let mut last = 0;
+    for len in (0..file.len()).step_by(1999) {
+        let (events, result) = play(&file[..len]);
+        assert!(events >= last, "{len}");
+        last = events;
+        match result {
+            Err(error) => assert!(error.is_truncation(), "{len}: {error}"),
+            Ok(()) => {}
+        }
+    }
+    assert!(last > whole / 2);
+}
+
+#[test]
+fn a_compressed_capture_is_read_and_its_end_may_be_missing() {
+    let file = sample();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&file).unwrap();
+    let packed = packed.finish().unwrap();
+    let (whole, result) = play(&packed);
+    assert!(result.is_ok());
+    assert_eq!(whole, play(&file).0);
+    let (part, result) = play(&packed[..packed.len() / 2]);
+    assert!(part > 0 && part < whole);
+    assert!(result.unwrap_err().is_truncation());
+}
+
+#[test]
+fn what_is_no_capture_is_said_to_be_none() {
+    let elf = [b"\x7fELF\x02\x01\x01\x00".as_slice(), &[0; 64]].concat();
+    assert!(matches!(play(&elf).1, Err(Error::Foreign { .. })));
+    assert!(matches!(play(b"").1, Err(Error::Truncated { offset: 0 })));
+    let mut newer = sample();
+    newer[12] = 2;
+    assert!(matches!(
+        play(&newer).1,
+        Err(Error::Version { major: 2, .. })
+    ));
+}
+
+#[test]
+fn a_length_that_lies_is_refused_where_it_stands() {
+    let mut file = sample();
+    // The second block: the machine.
+    let second = usize::from(file[4]);
+    file[second + 4..second + 8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let offset = u64::try_from(second).unwrap();
+    match play(&file).1 {
+        Err(Error::Corrupt {
+            offset: at,
+            problem,
+        }) => {
+            assert_eq!(at, offset);
+            assert!(problem.contains("4294967295"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn spoilt_bytes_do_no_harm(spots in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
+        let mut file = sample();
+        for (spot, byte) in spots {
+            let at = spot.index(file.len());
+            file[at] = byte;
+        }
+        let (_, result) = play(&file);
+        if let Err(error) = result {
+            prop_assert!(error.to_string().starts_with("cannot read"));
+        }
+    }
+
+    #[test]
+    fn blocks_of_noise_do_no_harm(types in prop::collection::vec(0x200_u32..0x223, 1..20), noise in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut file = sample();
+        // Behind the header: whole blocks whose content means nothing.
+        for ty in types {
+            let len = u32::try_from(noise.len() + 12).unwrap();
+            file.extend(ty.to_le_bytes());
+            file.extend(len.to_le_bytes());
+            file.extend(&noise);
+            file.extend(len.to_le_bytes());
+        }
+        let _ = play(&file);
+    }
+}

@@ -1,0 +1,5 @@
+//! What is written is read back as it was, and nothing that is read does harm.
+
+mod fields;
+mod hostile;
+mod round_trip;

@@ -1,0 +1,294 @@
+//! Events of every kind, written and replayed: every field is what it was.
+
+use core::net::IpAddr;
+use std::sync::{Arc, LazyLock};
+
+use event::testing::{self, Arg, EventBuilder, Facts, FakeWorld};
+use event::{
+    Comm, Container, Containment, Credentials, DescriptorKind, Endpoint, EventKind, Known, Lookup,
+    ParamSource, ParamType, Pid, Role, Socket, Stage, Stat, Status, Transport, User,
+};
+use scap::read::Reader;
+use scap::replay::Replay;
+use scap::write::{Header, Writer};
+
+use crate::fields::{Seen, Witness, look};
+
+fn facts(pid: i32) -> Facts {
+    Facts {
+        comm: Lookup::Found(Comm::new(if pid == 42 {
+            b"test".as_slice()
+        } else {
+            b"parent"
+        })),
+        stat: Lookup::Found(Stat {
+            ppid: Pid(7),
+            pgid: pid,
+            sid: 7,
+            tty: 34816,
+            tpgid: -1,
+            threads: 3,
+            vm_size_kib: 10,
+            vm_rss_kib: 5,
+        }),
+        status: Lookup::Found(Status {
+            credentials: Credentials {
+                uid: 1000,
+                gid: 100,
+            },
+            real_uid: 1001,
+            cap_inheritable: 1,
+            cap_permitted: 2,
+            cap_effective: 3,
+            cap_bounding: 4,
+            vpid: 5,
+            vtid: 6,
+            vpgid: 7,
+            vsid: 8,
+        }),
+        login_uid: Lookup::Found(1000),
+        ..Facts::default()
+    }
+}
+
+pub(crate) fn world() -> FakeWorld {
+    let user = User {
+        name: "tester".to_owned(),
+        home: "/home/tester".to_owned(),
+        shell: "/bin/sh".to_owned(),
+    };
+    let container = Container {
+        containment: Containment::Known,
+        id: "0123456789ab".to_owned(),
+        full_id: Some("0123456789abcdef".repeat(4)),
+        name: Some("box".to_owned()),
+        runtime: Some("podman".to_owned()),
+        image: Some("registry/x:1".to_owned()),
+        privileged: Some(true),
+        start_ns: Some(5),
+        pod: Some(("pod".to_owned(), "space".to_owned(), "uid".to_owned())),
+    };
+    FakeWorld {
+        facts: [42, 7].map(|pid| (Pid(pid), facts(pid))).into(),
+        directories: [(None, Lookup::Found(b"/work".to_vec()))].into(),
+        users: [(1000, Arc::new(user))].into(),
+        container: Arc::new(container),
+        ..FakeWorld::default()
+    }
+}
+
+fn end(port: u16) -> Endpoint {
+    Endpoint {
+        ip: IpAddr::from([10, 0, 0, 1]),
+        port,
+    }
+}
+
+fn socket(role: Role) -> Socket<'static> {
+    Socket {
+        transport: Known::Yes(Transport::Tcp),
+        local: Known::Yes(end(1234)),
+        remote: Known::Yes(end(80)),
+        role,
+        unix_path: None,
+        connected: Known::Yes(true),
+        name_changed: Known::Yes(false),
+    }
+}
+
+/// An event of a kind with something in each parameter that a call can give.
+fn filled(kind: EventKind, result: i64) -> EventBuilder {
+    let parent = testing::process(7, None, &["/bin/parent", "-x"]);
+    let process = testing::process(42, Some(&parent), &["/bin/test", "one", "two"]);
+    let world = FakeWorld {
+        processes: [&process, &parent]
+            .map(|known| (known.pid, Arc::clone(known)))
+            .into(),
+        ..world()
+    };
+    let mut builder = EventBuilder::new(kind.name())
+        .process(&process)
+        .world(world);
+    for (at, param) in kind.spec().params.iter().enumerate() {
+        let number = i64::try_from(at).unwrap() + 3;
+        let value = match (param.source, param.ty) {
+            (
+                ParamSource::Result
+                | ParamSource::Process
+                | ParamSource::Tuple
+                | ParamSource::Nowhere,
+                _,
+            ) => {
+                continue;
+            }
+            (ParamSource::Path { .. }, _) => Arg::Text(b"relative/../path".to_vec()),
+            (ParamSource::Text(_) | ParamSource::Buffer { .. }, _) => {
+                Arg::Text(b"text \xff".to_vec())
+            }
+            (ParamSource::Texts(_), _) => Arg::Texts(vec![b"a".to_vec(), b"b c".to_vec()]),
+            (_, ParamType::Fd | ParamType::Int | ParamType::Pid) => Arg::Int(number),
+            _ => Arg::Uint(number.cast_unsigned()),
+        };
+        builder = builder.arg(param.name, value);
+    }
+    if kind.has_result() {
+        builder = builder.result(result);
+    }
+    builder
+}
+
+fn written(events: &[EventBuilder]) -> (Vec<u8>, Vec<Seen>) {
+    let mut header = Header::default();
+    header.machine.hostname = "testhost".to_owned();
+    let mut writer = Writer::new(header);
+    let mut file = Vec::new();
+    writer.begin(&mut file);
+    let mut seen = Vec::new();
+    for builder in events {
+        // The recorder comes after the rules, so that what they asked for is known.
+        let event = builder.at(Stage::Exit);
+        seen.push(look(&event));
+        writer.event(&event, &mut file);
+    }
+    (file, seen)
+}
+
+fn replayed(file: &[u8]) -> Vec<Seen> {
+    let witness = Witness::default();
+    let mut replay = Replay::new(&witness, 0);
+    let mut reader = Reader::new(file).unwrap();
+    while replay.step(&mut reader, 100).unwrap() {}
+    witness.seen.into_inner().unwrap()
+}
+
+fn assert_same(events: &[EventBuilder]) {
+    let (file, seen) = written(events);
+    let replayed = replayed(&file);
+    let names = |all: &[Seen]| all.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    assert_eq!(names(&seen), names(&replayed));
+    let mut wrong = Vec::new();
+    for ((name, before), (_, after)) in seen.iter().zip(&replayed) {
+        for ((field, before), (_, after)) in before.iter().zip(after) {
+            if before != after {
+                wrong.push(format!("{name} {field}: {before} became {after}"));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+/// Kinds that engines show: calls.
+fn calls() -> impl Iterator<Item = EventKind> {
+    EventKind::all().filter(|kind| kind.is_syscall())
+}
+
+#[test]
+fn every_field_of_every_call_is_what_it_was() {
+    let events: Vec<_> = calls().map(|kind| filled(kind, 5)).collect();
+    assert!(events.len() > 300);
+    assert_same(&events);
+}
+
+#[test]
+fn failed_calls_and_those_without_a_known_result_are_what_they_were() {
+    let events: Vec<_> = calls().map(|kind| filled(kind, -2)).collect();
+    assert_same(&events);
+    let events: Vec<_> = calls().map(|kind| filled(kind, 0).unlearnt()).collect();
+    assert_same(&events);
+}
+
+#[test]
+fn calls_with_nothing_but_their_name_are_what_they_were() {
+    let events: Vec<_> = calls()
+        .map(|kind| {
+            let process = testing::process(42, None, &["/bin/test"]);
+            let processes = [(process.pid, Arc::clone(&process))].into();
+            let world = FakeWorld {
+                processes,
+                ..FakeWorld::default()
+            };
+            EventBuilder::new(kind.name())
+                .process(&process)
+                .world(world)
+        })
+        .collect();
+    assert_same(&events);
+}
+
+#[test]
+fn descriptors_of_every_kind_are_what_they_were() {
+    let read = || {
+        EventBuilder::new("read")
+            .arg("fd", 9_i64)
+            .result(1)
+            .world(world())
+    };
+    let kinds = [
+        DescriptorKind::File,
+        DescriptorKind::Directory,
+        DescriptorKind::Pipe,
+        DescriptorKind::EventPoll,
+        DescriptorKind::Memfd,
+    ];
+    let mut events: Vec<_> = kinds
+        .into_iter()
+        .map(|kind| read().descriptor(kind).resolved("/some/name"))
+        .collect();
+    for role in [Role::Client, Role::Server, Role::Unknown] {
+        events.push(read().socket(DescriptorKind::Ipv4, socket(role)));
+    }
+    events.push(read().socket(
+        DescriptorKind::Unix,
+        Socket {
+            local: Known::Never,
+            remote: Known::Never,
+            unix_path: Some(b"/run/socket"),
+            ..socket(Role::Unknown)
+        },
+    ));
+    events.push(
+        read()
+            .descriptor(DescriptorKind::File)
+            .inode(0x801, 77)
+            .resolved("/a"),
+    );
+    assert_same(&events);
+}
+
+#[test]
+fn a_process_that_changes_is_described_anew() {
+    let other = FakeWorld {
+        container: Arc::new(Container::host()),
+        directories: [(None, Lookup::Unknown)].into(),
+        ..world()
+    };
+    let process = testing::process(42, None, &["/bin/test"]);
+    let event = |world: FakeWorld| {
+        EventBuilder::new("openat")
+            .process(&process)
+            .arg("dirfd", -100_i64)
+            .arg("name", "x")
+            .world(world)
+            .result(3)
+    };
+    assert_same(&[
+        event(world()),
+        event(other.clone()),
+        event(world()),
+        event(other),
+    ]);
+}
+
+/// A capture to spoil.
+pub(crate) fn sample() -> Vec<u8> {
+    static SAMPLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let events: Vec<_> = calls().step_by(12).map(|kind| filled(kind, 5)).collect();
+        written(&events).0
+    });
+    SAMPLE.clone()
+}
