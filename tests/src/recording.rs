@@ -37,7 +37,7 @@ fn shared(options: &[String]) -> Vec<&str> {
 ///
 /// # Panics
 /// If it cannot be replayed.
-pub fn replay(program: &Path, options: &[String], file: &Path) -> Vec<Alert> {
+pub(crate) fn replay(program: &Path, options: &[String], file: &Path) -> Vec<Alert> {
     let output = Command::new(program)
         .args(["replay", "--quiet", "--json", "-o", "rule_matching=all"])
         .args(shared(options))

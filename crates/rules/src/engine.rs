@@ -306,7 +306,8 @@ impl Judge for Engine {
         if entries.is_empty() {
             return Weight::Reject;
         }
-        if event.stage < event::Stage::Exit && self.is_recording() {
+        // What no thread does is not recorded: engines ask about calls that they imagine.
+        if event.stage < event::Stage::Exit && event.tid != event::Tid(0) && self.is_recording() {
             return Weight::Undecided;
         }
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);

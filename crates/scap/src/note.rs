@@ -546,34 +546,42 @@ fn read_socket<'a>(value: &Value, arena: &'a Bump) -> Option<Socket<'a>> {
     })
 }
 
-/// What a note tells of the call that follows.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Call(Value);
+/// What the event itself cannot tell of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Rest<'e> {
+    /// Name of the call, if it has no number in captures.
+    pub(crate) kind: Option<&'e str>,
+    /// Parameters by position.
+    pub(crate) params: Vec<(usize, Value)>,
+    /// The descriptor, if the event does not tell it as it was.
+    pub(crate) descriptor: Option<Option<&'e Descriptor<'e>>>,
+    /// What became of the call, if that is not a result.
+    pub(crate) outcome: Option<Outcome>,
+    /// The result, if the event has no place for it.
+    pub(crate) result: Option<i64>,
+    /// Sizes of the process, if a rule has asked for them.
+    pub(crate) stat: Option<&'e Lookup<Stat>>,
+    /// Directories among the arguments.
+    pub(crate) directories: Vec<(i32, Lookup<Vec<u8>>)>,
+    /// Leaders that were not to be found.
+    pub(crate) strangers: Vec<(i32, Lookup<()>)>,
+}
 
-impl Call {
-    /// `params`: those that the event cannot tell, by position. `descriptor`: if the event does not tell
-    /// it as it was.
-    pub(crate) fn to_json(
-        kind: Option<&str>,
-        params: &[(usize, Value)],
-        descriptor: Option<Option<&Descriptor<'_>>>,
-        outcome: Option<Outcome>,
-        result: Option<i64>,
-        stat: Option<&Lookup<Stat>>,
-        directories: &[(i32, Lookup<Vec<u8>>)],
-    ) -> Option<String> {
+impl Rest<'_> {
+    /// Nothing if there is nothing to tell.
+    pub(crate) fn to_json(&self) -> Option<String> {
         let mut told = serde_json::Map::new();
-        if !params.is_empty() {
-            told.insert("params".to_owned(), json!(params));
+        if !self.params.is_empty() {
+            told.insert("params".to_owned(), json!(self.params));
         }
-        if let Some(kind) = kind {
+        if let Some(kind) = self.kind {
             told.insert("kind".to_owned(), json!(kind));
         }
-        if let Some(descriptor) = descriptor {
+        if let Some(descriptor) = self.descriptor {
             let shown = descriptor.map_or(Value::Null, show_descriptor);
             told.insert("descriptor".to_owned(), shown);
         }
-        let outcome = outcome.and_then(|outcome| match outcome {
+        let outcome = self.outcome.and_then(|outcome| match outcome {
             Outcome::Returned(_) => None,
             Outcome::Pending => Some("pending"),
             Outcome::Unlearnt => Some("unlearnt"),
@@ -582,22 +590,33 @@ impl Call {
         if let Some(outcome) = outcome {
             told.insert("outcome".to_owned(), json!(outcome));
         }
-        if let Some(result) = result {
+        if let Some(result) = self.result {
             told.insert("outcome".to_owned(), json!(result));
         }
-        if let Some(stat) = stat {
+        if let Some(stat) = self.stat {
             told.insert("stat".to_owned(), lookup(stat, show_stat));
         }
-        if !directories.is_empty() {
-            let shown = directories.iter();
+        if !self.directories.is_empty() {
+            let shown = self.directories.iter();
             let shown: Vec<Value> = shown
                 .map(|(number, path)| json!([number, lookup(path, |path| json!(text(path)))]))
                 .collect();
             told.insert("directories".to_owned(), shown.into());
         }
+        if !self.strangers.is_empty() {
+            let shown = self.strangers.iter();
+            let shown: Vec<Value> = shown.map(|(pid, is)| json!([pid, there(is)])).collect();
+            told.insert("strangers".to_owned(), shown.into());
+        }
         (!told.is_empty()).then(|| Value::Object(told).to_string())
     }
+}
 
+/// What a note tells of the call that follows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Call(Value);
+
+impl Call {
     pub(crate) fn of_json(json: &[u8]) -> Option<Self> {
         serde_json::from_slice(json).ok().map(Self)
     }
@@ -652,6 +671,14 @@ impl Call {
                 .filter(|path| path.starts_with('/'))
                 .and_then(bytes)
         }))
+    }
+
+    /// Whether a process was not to be found when the event was recorded.
+    pub(crate) fn stranger(&self, pid: i32) -> Option<Lookup<()>> {
+        let noted = self.0.get("strangers")?.as_array()?;
+        let is = |entry: &&Value| entry.get(0).and_then(Value::as_i64) == Some(i64::from(pid));
+        let entry = noted.iter().find(is)?;
+        Some(is_there(entry.get(1)))
     }
 
     pub(crate) fn stat(&self) -> Option<Lookup<Stat>> {

@@ -240,6 +240,14 @@ fn next(recording: &Recording, chunks: &Receiver<Chunk>) -> Option<Chunk> {
 }
 
 impl Writing {
+    /// Waits until what was recorded up to now is written.
+    pub(crate) fn flush(&self, deadline: Instant) {
+        let is_behind = || self.recording.waiting.load(Ordering::Relaxed) > 0;
+        while is_behind() && !self.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Writes what waits, and says what was lost.
     pub(crate) fn finish(self, limit: Duration) -> Option<String> {
         self.recording.end();

@@ -161,6 +161,7 @@ impl Recorder for Recordings {
 impl Unstarted {
     /// Starts writing.
     pub(crate) fn start(self, dispatcher: Dispatcher) -> anyhow::Result<Writing> {
+        self.recording.begin();
         file::start(self.recording, self.chunks, self.target, dispatcher)
     }
 }
@@ -217,6 +218,20 @@ impl Recording {
                     .as_ref()
                     .is_some_and(|file| file.ends.is_some_and(|ends| Instant::now() < ends)),
             }
+    }
+
+    /// Begins the first file, so that a run without events leaves a capture without events.
+    fn begin(&self) {
+        if matches!(self.trigger, Trigger::Match { .. }) {
+            return;
+        }
+        let mut state = self.state();
+        let mut bytes = Vec::new();
+        state.writer.begin(&mut bytes);
+        let begins = Some((0, 0));
+        if self.hand_over(Chunk { begins, bytes }) {
+            state.file = Some(Current::new(Instant::now(), None));
+        }
     }
 
     fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]) {

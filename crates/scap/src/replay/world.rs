@@ -166,6 +166,11 @@ impl World for Recorded<'_> {
     }
 
     fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
+        match self.noted.and_then(|noted| noted.stranger(pid.0)) {
+            Some(Lookup::Missing) => return Lookup::Missing,
+            Some(Lookup::Unknown) => return Lookup::Unknown,
+            Some(Lookup::Found(())) | None => {}
+        }
         let thread = self.state.peek(i64::from(pid.0));
         let process = |thread: &crate::state::process::Thread| {
             Arc::clone(&self.state.process(thread.process).process)

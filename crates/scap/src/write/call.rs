@@ -145,28 +145,23 @@ impl Writer {
         let (enter, exit) = (dialect.enter, dialect.exit);
         let left_out = left_out(event, dialect);
         let descriptor = (!is_told(event)).then_some(event.descriptor.as_ref());
-        let directories = directories(event);
         let kind = (dialect.generic == Some(0)).then(|| event.kind.name());
-        let outcome = (!matches!(event.outcome, Outcome::Returned(_)) || dialect.generic.is_some())
-            .then_some(event.outcome);
-        let stat = event
-            .live
-            .stat
-            .get()
-            .filter(|stat| matches!(stat, Lookup::Found(_)));
         let result = match event.outcome {
             Outcome::Returned(result) if !dialect.tells_result => Some(result),
             _ => None,
         };
-        let json = note::Call::to_json(
+        let stat = event.live.stat.get();
+        let rest = note::Rest {
             kind,
-            &left_out,
+            params: left_out,
             descriptor,
-            outcome,
+            outcome: Some(event.outcome),
             result,
-            stat,
-            &directories,
-        );
+            stat: stat.filter(|stat| matches!(stat, Lookup::Found(_))),
+            directories: directories(event),
+            strangers: strangers(event),
+        };
+        let json = rest.to_json();
         if let Some(json) = json {
             self.note(note::CALL, &json, moment, out);
         }
@@ -291,6 +286,25 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
         })
         .filter_map(|(at, (_, param))| Some((at, note::show_param(param)?)))
         .collect()
+}
+
+/// Leaders that were not to be found, which the file may know from before.
+fn strangers(event: &Event<'_>) -> Vec<(i32, Lookup<()>)> {
+    let Lookup::Found(stat) = event.stat() else {
+        return Vec::new();
+    };
+    let mut strangers = Vec::new();
+    for pid in [stat.sid, stat.pgid] {
+        if pid == event.process.pid.0 || strangers.iter().any(|(known, _)| *known == pid) {
+            continue;
+        }
+        match event.world.process(event::Pid(pid)) {
+            Lookup::Found(_) => {}
+            Lookup::Missing => strangers.push((pid, Lookup::Missing)),
+            Lookup::Unknown => strangers.push((pid, Lookup::Unknown)),
+        }
+    }
+    strangers
 }
 
 /// Directories among the arguments that relative paths of the event start at.

@@ -54,6 +54,8 @@ struct Described {
     /// Kept, so that its address stays its own.
     image: Arc<Image>,
     digest: u64,
+    /// What it was in when it was looked at as somebody's ancestor.
+    session: Option<(i32, i32)>,
     /// The thread that was introduced last.
     tid: i32,
 }
@@ -152,7 +154,10 @@ impl Writer {
             // Those that are gone are what they were.
             let known = self.described.get(&(process.pid, process.start));
             let image = process.image();
-            if known.is_some_and(|known| Arc::ptr_eq(&known.image, &image)) {
+            let session = session(&event.world.stat(process));
+            let is_known = known
+                .is_some_and(|known| Arc::ptr_eq(&known.image, &image) && known.session == session);
+            if is_known {
                 continue;
             }
             let portrait = Portrait::of_other(event, process, image);
@@ -186,10 +191,18 @@ impl Writer {
         self.state_event("execve", true, moment, out);
         portrait.exec_values(&mut self.values);
         self.state_event("execve", false, moment, out);
+        // sysdig does not take the directory from there.
+        if portrait.directory().first() == Some(&b'/') {
+            self.values.clear();
+            self.values.push(&0_i64.to_le_bytes());
+            self.values.push_text(portrait.directory());
+            self.state_event("chdir", false, moment, out);
+        }
         self.note(note::PROCESS, &json, moment, out);
         let described = Described {
             image: Arc::clone(&portrait.image),
             digest,
+            session: session(&portrait.exact.stat),
             tid: portrait.process.pid.0,
         };
         self.described.insert(key, described);
@@ -247,6 +260,14 @@ impl Writer {
         self.values.push_text(id.as_bytes());
         self.values.push_text(json.as_bytes());
         self.state_event("notification", false, moment, out);
+    }
+}
+
+/// Process group and session: what leaders are found by. `None` once they cannot be told any more.
+fn session(stat: &event::Lookup<event::Stat>) -> Option<(i32, i32)> {
+    match stat {
+        event::Lookup::Found(stat) => Some((stat.pgid, stat.sid)),
+        _ => None,
     }
 }
 

@@ -131,6 +131,10 @@ impl<'e> Portrait<'e> {
         ])
     }
 
+    pub(super) fn directory(&self) -> &[u8] {
+        &self.directory[..self.directory.len().min(MAX_PATH)]
+    }
+
     pub(super) fn executable(&self) -> &[u8] {
         &self.executable
     }
@@ -189,7 +193,7 @@ impl<'e> Portrait<'e> {
         for id in [tid, self.process.pid.0, parent] {
             values.push(&i64::from(id).to_le_bytes());
         }
-        values.push_text(&self.directory[..self.directory.len().min(MAX_PATH)]);
+        values.push_text(self.directory());
         // Limit of descriptors, major and minor page faults.
         values.push(&1024_i64.to_le_bytes());
         values.push_number(0, 8);

@@ -271,7 +271,10 @@ impl Services for Running {
         if !self.dispatcher.flush(deadline).is_empty() {
             self.gave_up_at.set(Some(self.progress()));
         }
-        // Whoever waits for the command may read the file as soon as it has ended.
+        // Whoever waits for the command may read the files as soon as it has ended.
+        for recording in &self.recordings {
+            recording.flush(deadline);
+        }
         if let Some(stats) = &self.stats {
             stats.sample();
         }
