@@ -66,7 +66,9 @@ fn finding(file: &File, line: usize, message: String) -> Finding {
 /// Without `[lints] workspace = true` a crate silently loses the ban on unsafe code.
 fn missing_lints(file: &File) -> Option<Finding> {
     let is_package = file.text.contains("[package]");
-    if !is_package || file.text.contains("[lints]\nworkspace = true") {
+    // What is a workspace of its own cannot have the lints of another.
+    let is_apart = file.text.contains("\n[workspace]\n");
+    if !is_package || is_apart || file.text.contains("[lints]\nworkspace = true") {
         return None;
     }
     let message = "the workspace's lints are not in force; add `[lints]` with `workspace = true`";

@@ -51,7 +51,7 @@ struct Capture<W> {
 
 impl<W: Write> Capture<W> {
     fn block(&mut self, ty: u32, mut body: Vec<u8>) {
-        while body.len() % 4 != 0 {
+        while !body.len().is_multiple_of(4) {
             body.push(0);
         }
         let len = u32::try_from(body.len() + 12).expect("a small block");
@@ -130,7 +130,7 @@ impl<W: Write> Capture<W> {
             call % 7,
             call % 101
         );
-        if call % EXEC_EVERY == 0 {
+        if call.is_multiple_of(EXEC_EVERY) {
             return self.exec();
         }
         match call % 10 {
