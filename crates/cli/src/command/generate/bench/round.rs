@@ -77,10 +77,10 @@ impl Round {
     }
 
     /// The share of alerts that did not come, as the event generator of Falco has it: the mean over
-    /// actions.
+    /// actions. What was not played cannot be lost.
     pub(super) fn lost(&self) -> f64 {
-        let count = u64::try_from(self.actions.len()).unwrap_or(1).max(1);
-        1.0 - self.actions.iter().map(PerAction::ratio).sum::<f64>() / float(count)
+        let played = self.actions.iter().filter(|action| action.expected > 0);
+        1.0 - mean(played.map(PerAction::ratio)).unwrap_or(1.0)
     }
 
     /// Events that the detector says it has lost.
@@ -202,6 +202,15 @@ pub(super) mod tests {
             (Some(25), Some(1000.0))
         );
         assert_eq!(lossy.object()["actions"][0]["actual"], 75);
+    }
+
+    #[test]
+    fn what_was_not_played_is_not_lost() {
+        let mut round = round(1, 100, 0);
+        round.actions.push(PerAction::default());
+        assert!(!round.is_dropping() && round.lost().abs() < 1e-9);
+        round.actions.remove(0);
+        assert!(round.lost().abs() < 1e-9);
     }
 
     #[test]
