@@ -222,7 +222,7 @@ terminal_shell => Case {
 contact_api_server => Case {
     rule: "Contact K8S API Server From Container",
     // Names are looked up where the program is, so it has to be inside.
-    fires: &[act("nc", &["nc", "-z", "-w1", "203.0.113.10", "6443"]).showing(&[
+    fires: &[act("nc", &["nc", "-z", "-w1", "203.0.113.10", "6443"]).from_inside().showing(&[
         ("fd.name", "*203.0.113.10:6443"),
         ("fd.rport", "6443"),
         ("fd.type", "ipv4"),

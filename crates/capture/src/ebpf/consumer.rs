@@ -387,6 +387,9 @@ impl<J: Judge + 'static> Consumer<J> {
             }
             decoded.descriptor = Some(descriptor);
         }
+        if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
+            self.shared.notices.ring(process, false);
+        }
         let image = self.shared.table.image(process, header);
         self.conclude(
             header,

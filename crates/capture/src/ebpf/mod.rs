@@ -154,6 +154,7 @@ pub fn plan(mut plan: Plan) -> Plan {
     if plan.stdio != StdioWatch::Off {
         plan = crate::ptrace::plan(plan);
     }
+    watches_rings(&mut plan);
     // The names of ancestors are kept by records, and this is the one call that changes one.
     const PR_SET_NAME: u64 = 15;
     let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
@@ -180,6 +181,21 @@ pub fn plan(mut plan: Plan) -> Plan {
             .push(Reason::State("changes the name of the process"));
     }
     plan
+}
+
+/// A ring carries out calls that no program here sees, so each is told of.
+fn watches_rings(plan: &mut Plan) {
+    let call = abi::Syscall::IO_URING_SETUP;
+    plan.interests.remove(&call);
+    plan.calls.insert(
+        call,
+        CallPlan {
+            any_of: vec![Vec::new()],
+            strings: false,
+            result: Need::Never,
+            reasons: vec![Reason::State("makes calls that are not seen")],
+        },
+    );
 }
 
 /// What happened to calls so far.

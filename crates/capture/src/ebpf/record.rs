@@ -491,3 +491,77 @@ impl SocketFacts {
         })
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A record of this kind about process `pid`, which started at this tick and runs its `exec_id`th
+    /// program.
+    pub(in crate::ebpf) fn record(kind: u8, pid: i32, start: u64, exec_id: u64) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_SIZE];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(4, &[kind]);
+        put(16, &(start * TICK_NS).to_ne_bytes());
+        put(24, &exec_id.to_ne_bytes());
+        put(168, &pid.to_ne_bytes());
+        put(172, &pid.to_ne_bytes());
+        put(256, b"name\0rest");
+        bytes
+    }
+
+    fn piece(kind: u16, address: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut piece = Vec::new();
+        piece.extend(kind.to_ne_bytes());
+        piece.extend(u16::try_from(bytes.len()).unwrap().to_ne_bytes());
+        piece.extend(0_u32.to_ne_bytes());
+        piece.extend(address.to_ne_bytes());
+        piece.extend(bytes);
+        piece.resize(piece.len().next_multiple_of(8), 0);
+        piece
+    }
+
+    #[test]
+    fn headers_and_pieces_are_read_where_the_programs_write_them() {
+        let mut bytes = record(2, 77, 5, 3);
+        bytes.extend(piece(4, 0, b"a\0bc\0"));
+        bytes.extend(piece(3, 7, b"/tmp"));
+        let (header, pieces) = Header::parse(&bytes).expect("a record");
+        assert_eq!(header.kind, RecordKind::Exec);
+        assert_eq!(
+            (header.pid, header.start(), header.exec_id),
+            (Pid(77), StartTime(5), 3)
+        );
+        assert_eq!(header.comm.as_bytes(), b"name");
+        let pieces: Vec<_> = pieces
+            .map(|piece| (piece.kind, piece.address, piece.bytes))
+            .collect();
+        assert_eq!(
+            pieces,
+            [
+                (PieceKind::Arguments, 0, &b"a\0bc\0"[..]),
+                (PieceKind::Directory, 7, b"/tmp")
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_cut_or_no_record_is_refused_and_does_not_panic() {
+        let mut bytes = record(2, 77, 5, 3);
+        bytes.extend(piece(4, 0, b"a\0bc\0"));
+        for len in 0..bytes.len() {
+            let parsed = Header::parse(&bytes[..len]);
+            assert_eq!(parsed.is_some(), len >= HEADER_SIZE, "{len}");
+            if let Some((_, pieces)) = parsed {
+                assert!(pieces.count() <= 1);
+            }
+        }
+        assert!(Header::parse(&record(9, 77, 5, 3)).is_none());
+    }
+
+    #[test]
+    fn reversed_components_make_a_path() {
+        assert_eq!(reversed_path(b"c\0b\0a\0"), b"/a/b/c");
+        assert_eq!(reversed_path(b""), b"/");
+    }
+}

@@ -229,7 +229,9 @@ impl Inner {
         if self.nodes.len() >= PROCESS_LIMIT
             && let Some(pid) = self.nodes.keys().next().copied()
         {
-            self.nodes.remove(&pid);
+            if let Some(node) = self.nodes.remove(&pid) {
+                node.process.set_parent(None);
+            }
             self.evicted += 1;
         }
         let process = Arc::new(process);
@@ -246,15 +248,30 @@ impl Inner {
         process
     }
 
+    /// Its children still know it, and it no longer knows its parent: else a chain of processes that
+    /// each make the next one and end would be remembered as a whole.
     fn forget(&mut self, pid: Pid, start: StartTime) {
-        self.reused.remove(&(pid, start));
+        if let Some(process) = self.reused.remove(&(pid, start)) {
+            process.set_parent(None);
+        }
         if self
             .nodes
             .get(&pid)
             .is_some_and(|node| node.process.start == start)
         {
-            self.nodes.remove(&pid);
+            let node = self.nodes.remove(&pid);
+            node.inspect(|node| node.process.set_parent(None));
         }
+    }
+}
+
+impl Drop for Inner {
+    /// One after the other: a long chain of parents would be dropped within itself.
+    fn drop(&mut self) {
+        let nodes = self.nodes.values().map(|node| &node.process);
+        nodes
+            .chain(self.reused.values())
+            .for_each(|process| process.set_parent(None));
     }
 }
 
@@ -265,5 +282,65 @@ impl ProcessIndex for Table {
         node.map_or(Lookup::Missing, |node| {
             Lookup::Found(Arc::clone(&node.process))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ebpf::record::tests::record;
+
+    fn header(kind: u8, pid: i32, start: u64, exec_id: u64) -> Header {
+        let bytes = record(kind, pid, start, exec_id);
+        Header::parse(&bytes).expect("a record").0
+    }
+
+    /// A pid that no process of the machine has.
+    const PID: i32 = 4_194_400;
+
+    #[test]
+    fn a_pid_used_again_is_another_process_and_the_first_is_still_known() {
+        let (table, proc) = (Table::new(Vec::new()), Proc::open().unwrap());
+        let first = table.of(&header(3, PID, 10, 0), &proc);
+        let second = table.of(&header(3, PID, 20, 0), &proc);
+        assert_ne!(first.start, second.start);
+        let late = table.of(&header(1, PID, 10, 0), &proc);
+        assert!(Arc::ptr_eq(&first, &late), "an event that was read late");
+        assert!(Arc::ptr_eq(
+            &second,
+            &table.of(&header(1, PID, 20, 0), &proc)
+        ));
+    }
+
+    #[test]
+    fn events_from_before_an_exec_have_the_program_of_then() {
+        let (table, proc) = (Table::new(Vec::new()), Proc::open().unwrap());
+        let process = table.of(&header(3, PID, 10, 1), &proc);
+        let before = process.image();
+        let after = Arc::new(Image::default());
+        table.executed(&process, &header(2, PID, 10, 2), Arc::clone(&after));
+        assert!(Arc::ptr_eq(
+            &table.image(&process, &header(1, PID, 10, 1)),
+            &before
+        ));
+        assert!(Arc::ptr_eq(
+            &table.image(&process, &header(1, PID, 10, 2)),
+            &after
+        ));
+    }
+
+    #[test]
+    fn a_million_processes_leave_nothing_behind() {
+        let (table, proc) = (Table::new(Vec::new()), Proc::open().unwrap());
+        for number in 0..1_000_000_u64 {
+            let pid = PID + i32::try_from(number % 30_000).unwrap();
+            let header = header(3, pid, number, 0);
+            let process = table.of(&header, &proc);
+            table.ended(&process);
+        }
+        assert!(table.len() <= ENDED_LIMIT, "{}", table.len());
+        let inner = table.inner();
+        assert!(inner.reused.len() <= ENDED_LIMIT, "{}", inner.reused.len());
+        assert_eq!(inner.evicted, 0);
     }
 }
