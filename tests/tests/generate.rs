@@ -549,3 +549,23 @@ fn a_loop_goes_on_until_it_is_stopped() {
     generator.kill().expect("it is ours");
     generator.wait().expect("it is ours");
 }
+
+/// Root plays as somebody else; parts under other names do, too.
+#[test]
+fn actions_are_played_as_another_user() {
+    need_root!();
+    let watched = play(
+        Place::Host,
+        Identity::Root,
+        &[
+            "--all",
+            "--as=daemon",
+            "NonSudoSetuid|PtraceAntiDebug|FilelessExecution|WriteBelowEtc",
+        ],
+    );
+    let (played, skipped) = all_noticed(&watched);
+    assert_eq!(played.len(), 3, "{}", watched.story());
+    assert_eq!(skipped["syscall.WriteBelowEtc"], "needs root");
+    let alert = watched.of("Fileless execution via memfd_create")[0];
+    assert_eq!(alert.field("user.name"), "daemon");
+}

@@ -20,9 +20,9 @@ pub struct PerformArgs {
     /// The folder of the run
     #[arg(long)]
     pub scratch: PathBuf,
-    /// This process is a part that the action has started under another name
-    #[arg(long)]
-    pub spawned: bool,
+    /// This process is a part that the action has started under another name, with a folder in this one
+    #[arg(long, value_name = "FOLDER")]
+    pub spawned: Option<PathBuf>,
     /// Take this for a container, or for none, instead of finding out
     #[arg(long)]
     pub container: Option<bool>,
@@ -79,8 +79,8 @@ fn try_perform(args: &PerformArgs, program: &Path) -> Result<(), Stop> {
 /// Leaves what must not be changed. A part of an action finds all that done.
 fn prepare(action: &Action, args: &PerformArgs, program: &Path) -> Result<Scene, Stop> {
     let scratch = Scratch::of_another(args.scratch.clone());
-    let scene = Scene::new(&scratch, program, args.arguments(), args.spawned)?;
-    if args.spawned {
+    let scene = Scene::new(&scratch, program, args.arguments(), args.spawned.as_deref())?;
+    if args.spawned.is_some() {
         return Ok(scene);
     }
     let user = args.user.as_deref().map(passwd::user).transpose()?;

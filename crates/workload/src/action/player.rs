@@ -63,7 +63,7 @@ impl Player {
         let args = PerformArgs {
             name: action.name.to_owned(),
             scratch: self.scratch.path().into(),
-            spawned: false,
+            spawned: None,
             container: self.options.container,
             touch_system: self.options.touch_system,
             allow_network: self.options.allow_network.clone(),

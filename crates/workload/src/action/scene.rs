@@ -35,14 +35,15 @@ impl Scene {
         scratch: &Scratch,
         program: &Path,
         arguments: Vec<String>,
-        spawned: bool,
+        spawned: Option<&Path>,
     ) -> Result<Self, Error> {
         Ok(Self {
-            folder: scratch.folder()?,
+            // A part may be another user's, who can write only where the action could.
+            folder: Scratch::folder_in(spawned.unwrap_or(scratch.path()))?,
             journal: scratch.journal().ok(),
             program: program.into(),
             arguments,
-            spawned,
+            spawned: spawned.is_some(),
             has_layers: false,
             count: Cell::new(0),
         })
@@ -143,6 +144,7 @@ impl Scene {
         let mut command = quiet(Command::new(self.link(&self.program, name)?));
         command
             .args(["generate", "perform", action, "--spawned"])
+            .arg(&self.folder)
             .args(&self.arguments);
         Ok(command)
     }

@@ -95,15 +95,15 @@ impl Scratch {
         &self.path
     }
 
-    /// A folder for one process.
-    pub(super) fn folder(&self) -> Result<PathBuf, Error> {
+    /// A folder for one process, in that of the run or of the process that started it.
+    pub(super) fn folder_in(parent: &Path) -> Result<PathBuf, Error> {
         let name = format!("play-{}-", std::process::id());
         tempfile::Builder::new()
             .prefix(&name)
             .permissions(fs::Permissions::from_mode(0o755))
-            .tempdir_in(&self.path)
+            .tempdir_in(parent)
             .map(tempfile::TempDir::keep)
-            .map_err(Error::file("make a folder in", &self.path))
+            .map_err(Error::file("make a folder in", parent))
     }
 
     /// Nobody else may write it: what it names is removed.

@@ -117,7 +117,7 @@ fn prepare(args: &WorkArgs, program: &Path) -> Result<Vec<Worker>, Stop> {
     let scratch = Scratch::of_another(perform.scratch.clone());
     let mut scenes = Vec::new();
     for _ in 0..args.threads {
-        let scene = Scene::new(&scratch, program, perform.arguments(), false)?;
+        let scene = Scene::new(&scratch, program, perform.arguments(), None)?;
         scenes.push(scene.with_layers(has_layers));
     }
     if let Some(user) = &perform.user {
