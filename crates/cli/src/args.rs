@@ -46,6 +46,9 @@ pub(crate) enum Verb {
     /// Check, list and explain rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
+    /// Check, list and explain policies, which say what a workload may do
+    #[command(subcommand, arg_required_else_help = true)]
+    Policy(crate::command::policy::args::Policy),
     /// Show what works here, what does not, why, and how to fix it
     Doctor(Doctor),
     /// Show live alerts from real programs, in a minute

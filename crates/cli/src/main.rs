@@ -50,6 +50,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Watch(args) => command::watch::execute(args),
         Verb::Replay(args) => command::replay::execute(&args),
         Verb::Rules(verb) => command::rules::execute(verb),
+        Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),

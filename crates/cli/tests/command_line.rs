@@ -65,6 +65,9 @@ fn help_is_as_it_was() {
         ("help-rules.txt", &["rules", "--help"]),
         ("help-rules-check.txt", &["rules", "check", "--help"]),
         ("help-doctor.txt", &["doctor", "--help"]),
+        ("help-policy.txt", &["policy", "--help"]),
+        ("help-policy-check.txt", &["policy", "check", "--help"]),
+        ("help-policy-explain.txt", &["policy", "explain", "--help"]),
         ("help-generate.txt", &["generate", "--help"]),
         ("help-generate-test.txt", &["generate", "test", "--help"]),
         ("help-generate-bench.txt", &["generate", "bench", "--help"]),
@@ -77,6 +80,33 @@ fn help_is_as_it_was() {
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert_eq!(stderr(&output), "");
         assert_golden(name, &stdout(&output));
+    }
+}
+
+#[test]
+fn what_policies_mean_is_shown_as_it_was() {
+    let directory = tempfile::tempdir().expect("a folder for temporary files");
+    let file = directory.path().join("web.yaml");
+    fs::write(
+        &file,
+        "policy:\n  enforcer: SeccompLandlockAppArmor\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+         privileged: true\n    auditViolations: true\n    hardeningRules: [disallow-create-user-ns]\n    \
+         attackProtectionRules: [{rules: [disable-access-shadow, disable-shell]}]\n",
+    )
+    .expect("it can be written");
+    let file = file.to_str().expect("temporary folders have plain names");
+    for (name, args) in [
+        ("policy-list.txt", &["policy", "list", "disable-tcp"][..]),
+        ("policy-check.txt", &["policy", "check", file]),
+        ("policy-explain.txt", &["policy", "explain", file]),
+        (
+            "policy-explain-seccomp.txt",
+            &["policy", "explain", "--enforcer", "seccomp", file],
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_golden(name, &stdout(&output).replace(file, "web.yaml"));
     }
 }
 

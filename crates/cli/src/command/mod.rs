@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod man;
+pub(crate) mod policy;
 pub(crate) mod replay;
 pub(crate) mod rules;
 pub(crate) mod run;

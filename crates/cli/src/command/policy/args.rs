@@ -1,0 +1,97 @@
+//! The command line of `tollgate policy`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// `tollgate policy`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// List the built-in rules, and how well each enforcer carries them
+    List(List),
+    /// Check policy files
+    Check(Check),
+    /// Show what each rule of a policy compiles to, and how good that is
+    Explain(Explain),
+}
+
+/// `tollgate policy list`.
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Only these rules, in full
+    #[arg(value_name = "RULE")]
+    pub(crate) rules: Vec<String>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print Markdown
+    #[arg(long, conflicts_with = "rules")]
+    pub(crate) markdown: bool,
+}
+
+/// `tollgate policy check`.
+///
+/// The exit status is 2 if a file is wrong, and 3 if it is right but no enforcer that it chooses can
+/// carry one of its rules.
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// Policy files
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) accept: Accept,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate policy explain`.
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// A policy file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Only this enforcer, whether the policy chooses it or not
+    #[arg(long, value_enum)]
+    pub(crate) enforcer: Option<EnforcerName>,
+    #[command(flatten)]
+    pub(crate) accept: Accept,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What the user does without.
+#[derive(Args, Debug)]
+pub(crate) struct Accept {
+    /// Use the policy although no enforcer carries this rule in full
+    #[arg(long = "accept-partial", value_name = "RULE")]
+    pub(crate) rules: Vec<String>,
+}
+
+/// An enforcer.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum EnforcerName {
+    /// A filter on system calls
+    Seccomp,
+    /// Restrictions by path and port that need no privilege
+    Landlock,
+    /// Capabilities that are dropped
+    Caps,
+    /// A profile of AppArmor
+    Apparmor,
+    /// BPF programs at the hooks of the security modules
+    Bpf,
+}
+
+impl EnforcerName {
+    pub(crate) fn enforcer(self) -> policy::Enforcer {
+        match self {
+            Self::Seccomp => policy::Enforcer::Seccomp,
+            Self::Landlock => policy::Enforcer::Landlock,
+            Self::Caps => policy::Enforcer::Caps,
+            Self::Apparmor => policy::Enforcer::AppArmor,
+            Self::Bpf => policy::Enforcer::Bpf,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `tollgate policy list`.
+
+use std::fmt::Write as _;
+
+use policy::Enforcer;
+use policy::builtin::{self, Builtin, Class};
+use policy::compile::{Assessment, Machine, assess_builtin};
+use serde_json::{Map, Value, json};
+
+use super::args::List;
+use super::machine;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::terminal;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &List) -> Outcome {
+    let machine = machine();
+    let rules: Vec<&Builtin> = match args.rules.is_empty() {
+        true => builtin::all().iter().collect(),
+        false => args
+            .rules
+            .iter()
+            .map(|name| find(name))
+            .collect::<Result<_, _>>()?,
+    };
+    let text = if args.json {
+        let rules: Vec<_> = rules
+            .into_iter()
+            .map(|rule| json_rule(rule, &machine))
+            .collect();
+        format!("{}\n", Value::Array(rules))
+    } else if args.markdown {
+        table(&rules, &machine, true)
+    } else if args.rules.is_empty() {
+        table(&rules, &machine, false)
+    } else {
+        let texts: Vec<_> = rules
+            .into_iter()
+            .map(|rule| text_rule(rule, &machine))
+            .collect();
+        texts.join("\n")
+    };
+    terminal::print(&text)
+}
+
+fn find(name: &str) -> Result<&'static Builtin, Failure> {
+    builtin::find(name).ok_or_else(|| {
+        let failure = Failure::new(
+            Exit::BadInput,
+            format!("cannot show rule `{name}`: there is none"),
+        );
+        failure.help(match builtin::suggest(name) {
+            Some(similar) => format!("did you mean `{similar}`?"),
+            None => "`tollgate policy list` shows all".to_owned(),
+        })
+    })
+}
+
+/// The built-in rules live as long as the program.
+fn assess(rule: &'static Builtin, machine: &Machine) -> Vec<(Enforcer, Assessment)> {
+    let each = Enforcer::ALL.into_iter();
+    each.map(|enforcer| (enforcer, assess_builtin(rule, enforcer, machine)))
+        .collect()
+}
+
+fn table(rules: &[&'static Builtin], machine: &Machine, markdown: bool) -> String {
+    let mut out = String::new();
+    for class in [Class::Hardening, Class::Attack, Class::Vulnerability] {
+        let of_class: Vec<_> = rules.iter().filter(|rule| rule.class == class).collect();
+        let names = Enforcer::ALL.map(Enforcer::name);
+        if markdown {
+            let _ = writeln!(out, "\n## {}\n", class.key());
+            let _ = writeln!(out, "| rule | {} | what is denied |", names.join(" | "));
+            let _ = writeln!(out, "|---|{}---|", "---|".repeat(names.len()));
+        } else {
+            let _ = write!(out, "{:<42}", class.key());
+            for name in names {
+                let _ = write!(out, " {name:<9}");
+            }
+            out.push('\n');
+        }
+        for rule in of_class {
+            let grades = assess(rule, machine)
+                .into_iter()
+                .map(|(_, a)| a.grade.name());
+            if markdown {
+                let grades: Vec<_> = grades.collect();
+                let _ = writeln!(
+                    out,
+                    "| `{}` | {} | {} |",
+                    rule.name,
+                    grades.join(" | "),
+                    rule.about
+                );
+                continue;
+            }
+            let _ = write!(out, "  {:<40}", rule.name);
+            for grade in grades {
+                let _ = write!(out, " {grade:<9}");
+            }
+            let _ = writeln!(out, "\n      {}", rule.about);
+        }
+    }
+    out
+}
+
+fn text_rule(rule: &'static Builtin, machine: &Machine) -> String {
+    let mut out = format!("{}\n  {}\n", rule.name, rule.about);
+    if !rule.aliases.is_empty() {
+        let _ = writeln!(out, "  also called: {}", rule.aliases.join(", "));
+    }
+    let _ = writeln!(out, "  list: {}", rule.class.key());
+    for restriction in &rule.restrictions {
+        let _ = writeln!(out, "  denies: {restriction}");
+    }
+    for text in &rule.breaks {
+        let _ = writeln!(out, "  breaks: {text}");
+    }
+    for (enforcer, assessment) in assess(rule, machine) {
+        push_assessment(&mut out, enforcer, &assessment);
+    }
+    out
+}
+
+/// The grade, why it is no better, and what the rule compiles to.
+pub(super) fn push_assessment(out: &mut String, enforcer: Enforcer, assessment: &Assessment) {
+    let _ = writeln!(out, "  {enforcer}: {}", assessment.grade);
+    for note in &assessment.notes {
+        let _ = writeln!(out, "    not covered: {note}");
+    }
+    for text in &assessment.breaks {
+        let _ = writeln!(out, "    also stops: {text}");
+    }
+    for line in assessment.output.iter().flat_map(|text| text.lines()) {
+        let _ = writeln!(out, "    > {line}");
+    }
+}
+
+fn json_rule(rule: &'static Builtin, machine: &Machine) -> Value {
+    let mut enforcers = Map::new();
+    for (enforcer, assessment) in assess(rule, machine) {
+        enforcers.insert(enforcer.id().to_owned(), json_assessment(&assessment));
+    }
+    let restrictions: Vec<_> = rule.restrictions.iter().map(ToString::to_string).collect();
+    json!({
+        "name": rule.name,
+        "aliases": rule.aliases,
+        "list": rule.class.key(),
+        "about": rule.about,
+        "denies": restrictions,
+        "breaks": rule.breaks,
+        "enforcers": enforcers,
+    })
+}
+
+pub(super) fn json_assessment(assessment: &Assessment) -> Value {
+    json!({
+        "grade": assessment.grade.name(),
+        "not_covered": assessment.notes,
+        "also_stops": assessment.breaks,
+        "compiles_to": assessment.output,
+    })
+}

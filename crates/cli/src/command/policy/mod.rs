@@ -1,0 +1,102 @@
+//! `tollgate policy`.
+
+pub(crate) mod args;
+mod check;
+mod explain;
+mod list;
+mod profiles;
+
+use std::fs;
+use std::path::Path;
+
+use ::policy::compile::Machine;
+
+use self::args::Policy;
+use crate::failure::Outcome;
+
+/// Runs the verb.
+pub(crate) fn execute(verb: &Policy) -> Outcome {
+    match verb {
+        Policy::List(args) => list::execute(args),
+        Policy::Check(args) => check::execute(args),
+        Policy::Explain(args) => explain::execute(args),
+    }
+}
+
+/// The disks of this machine. Without `/proc` there is none to be found, and the rules about disks
+/// say so.
+fn machine() -> Machine {
+    let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
+    Machine {
+        disks: partitions(&table),
+    }
+}
+
+/// The last of four columns; the first two lines are a heading.
+fn partitions(table: &str) -> Vec<String> {
+    let lines = table.lines().skip(2);
+    lines
+        .filter_map(|line| line.split_whitespace().nth(3))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A policy file and everything that is wrong with it.
+struct Loaded {
+    name: String,
+    text: String,
+    policies: Vec<::policy::Policy>,
+    diagnostics: Vec<::policy::Diagnostic>,
+}
+
+fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
+    let name = path.display().to_string();
+    let text = fs::read(path)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()));
+    let text = match text {
+        Ok(text) => text,
+        Err(cause) => {
+            return Loaded {
+                diagnostics: vec![::policy::load::unreadable(&name, &cause)],
+                name,
+                text: String::new(),
+                policies: Vec::new(),
+            };
+        }
+    };
+    let (policies, mut diagnostics) = ::policy::load(&name, &text);
+    for policy in &policies {
+        diagnostics.extend(::policy::compile::check(policy, accepted, machine));
+    }
+    diagnostics.sort_by_key(|problem| (problem.location.line, problem.location.column));
+    Loaded {
+        name,
+        text,
+        policies,
+        diagnostics,
+    }
+}
+
+impl Loaded {
+    fn render(&self) -> String {
+        let text = (!self.text.is_empty()).then_some(self.text.as_str());
+        let rendered = self
+            .diagnostics
+            .iter()
+            .map(|problem| problem.render(text) + "\n");
+        rendered.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_read_from_the_kernels_table() {
+        let table = "major minor  #blocks  name\n\n 254  0  10485760 vda\n 254 1 1048576 vda1\n";
+        assert_eq!(partitions(table), ["vda", "vda1"]);
+        assert!(partitions("").is_empty());
+    }
+}

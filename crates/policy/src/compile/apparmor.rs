@@ -1,0 +1,318 @@
+//! Rules as a profile of AppArmor.
+
+use std::fmt::Write as _;
+
+use abi::capability;
+
+use super::{Lowered, Machine, lower_rule};
+use crate::pattern::Pattern;
+use crate::policy::{Enforcer, Mode, Policy, Rule, Verdict};
+use crate::restriction::{
+    FileAccess, MountMatch, Restriction, SocketMatch, socket_domain_name, socket_type_name,
+};
+
+/// Everything is allowed but what rules deny. Signals and traces need the consent of both sides, so
+/// these lines do not reach out of the profile.
+const BASE: [&str; 9] = [
+    "capability,",
+    "file,",
+    "mount,",
+    "network,",
+    "pivot_root,",
+    "ptrace,",
+    "signal,",
+    "umount,",
+    "unix,",
+];
+
+/// The text of a policy's profile, for apparmor_parser.
+#[must_use]
+pub fn profile(policy: &Policy, machine: &Machine) -> String {
+    let mut flags = vec!["attach_disconnected", "mediate_deleted"];
+    if policy.mode == Mode::BehaviorModeling {
+        flags.push("complain");
+    }
+    let mut text = format!(
+        "profile {} flags=({}) {{\n",
+        profile_name(policy),
+        flags.join(",")
+    );
+    push_lines(&mut text, "  ", BASE.iter().map(|line| (*line).to_owned()));
+    let general: Vec<&Rule> = policy
+        .rules
+        .iter()
+        .filter(|rule| rule.targets.is_empty())
+        .collect();
+    push_rules(&mut text, "  ", &general, machine);
+    for (index, target) in targets(policy).into_iter().enumerate() {
+        let _ = writeln!(text, "  {} cx -> target{index},", quote_literal(target));
+        let _ = writeln!(
+            text,
+            "  profile target{index} flags=({}) {{",
+            flags.join(",")
+        );
+        push_lines(
+            &mut text,
+            "    ",
+            BASE.iter().map(|line| (*line).to_owned()),
+        );
+        let own = policy
+            .rules
+            .iter()
+            .filter(|rule| rule.targets.iter().any(|t| t == target));
+        let rules: Vec<&Rule> = general.iter().copied().chain(own).collect();
+        push_rules(&mut text, "    ", &rules, machine);
+        text.push_str("  }\n");
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// The name under which a policy's profile is loaded.
+#[must_use]
+pub fn profile_name(policy: &Policy) -> String {
+    let fit = |c: char| match c {
+        'a'..='z' | '0'..='9' | '-' | '.' => c,
+        'A'..='Z' => c.to_ascii_lowercase(),
+        _ => '_',
+    };
+    format!(
+        "tollgate-{}",
+        policy.name.chars().map(fit).collect::<String>()
+    )
+}
+
+/// Programs with rules of their own, in the order of the policy.
+fn targets(policy: &Policy) -> Vec<&str> {
+    let mut targets: Vec<&str> = Vec::new();
+    for target in policy.rules.iter().flat_map(|rule| &rule.targets) {
+        if !targets.contains(&target.as_str()) {
+            targets.push(target);
+        }
+    }
+    targets
+}
+
+fn push_rules(text: &mut String, indent: &str, rules: &[&Rule], machine: &Machine) {
+    for rule in rules {
+        let lowered = lower(rule, machine);
+        if !lowered.entries.is_empty() {
+            let _ = writeln!(text, "{indent}# {}", rule.id);
+            push_lines(text, indent, lowered.entries);
+        }
+    }
+}
+
+fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = String>) {
+    for line in lines {
+        for line in line.lines() {
+            let _ = writeln!(text, "{indent}{line}");
+        }
+    }
+}
+
+/// What a rule compiles to.
+#[must_use]
+pub fn lower(rule: &Rule, machine: &Machine) -> Lowered<String> {
+    lower_rule(rule, Enforcer::AppArmor, |restriction| {
+        lower_one(rule, restriction, machine)
+    })
+}
+
+/// What stands before a line. `allow` is not written: [`BASE`] allows.
+fn qualifier(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "",
+        Verdict::Audit => "audit",
+        Verdict::Deny => "deny",
+        Verdict::DenyAudit => "audit deny",
+    }
+}
+
+fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lowered<String> {
+    let line = |text: String| format!("{} {text}", qualifier(rule.verdict));
+    match restriction {
+        Restriction::File { path, access } => {
+            Lowered::one(line(format!("{} {},", quote(path), letters(*access))))
+        }
+        Restriction::Exec { path } => {
+            // Mapping is denied too, since `ld.so PROGRAM` runs what it maps.
+            let permissions = if rule.verdict.denies() { "mx" } else { "mix" };
+            Lowered::one(line(format!("{} {permissions},", quote(path))))
+                .gap("a copy of the program under another name runs")
+        }
+        Restriction::Connect { path } => Lowered::one(line(format!("{} rw,", quote(path))))
+            .gap("kernels whose AppArmor does not mediate sockets with a path"),
+        Restriction::Disk { access } => {
+            let each = machine.disks.iter();
+            let lines = each.map(|name| line(format!("\"/dev/{name}\" {},", letters(*access))));
+            disks(Lowered::many(lines))
+        }
+        Restriction::Socket(socket) => lower_socket(socket, &line),
+        Restriction::Egress { .. } => Lowered::missing("AppArmor knows no addresses"),
+        Restriction::Mount(mount) => lower_mount(mount, machine, &line),
+        Restriction::Ptrace { access, .. } => {
+            let line = line(format!("ptrace ({}),", access.names().join(", ")));
+            Lowered::one(line).breaks("tracing and looking into processes inside too")
+        }
+        Restriction::Capabilities(set) => {
+            let numbers = (0..=capability::LAST).filter(|number| set.contains(*number));
+            let names = numbers.filter_map(capability::name);
+            let short = names.map(|name| name.trim_start_matches("CAP_").to_lowercase());
+            Lowered::many(short.map(|name| line(format!("capability {name},"))))
+        }
+        Restriction::Operation(operation) => match operation.none.get(&Enforcer::AppArmor) {
+            Some(reason) => Lowered::missing(reason.clone()),
+            None if operation.apparmor.is_empty() => {
+                Lowered::missing("AppArmor does not mediate it")
+            }
+            None => Lowered {
+                gaps: operation
+                    .weak
+                    .get(&Enforcer::AppArmor)
+                    .cloned()
+                    .unwrap_or_default(),
+                ..Lowered::many(operation.apparmor.iter().map(|text| line(text.clone())))
+            },
+        },
+        Restriction::Mode { .. } => Lowered::missing("AppArmor does not mediate permission bits"),
+        Restriction::Syscall(_) => Lowered::missing("AppArmor knows operations, not system calls"),
+        Restriction::AppArmorText(text) if rule.verdict.denies() => Lowered::one(text.clone()),
+        Restriction::AppArmorText(_) => Lowered::missing(
+            "the text of the rule says what is denied, which allowViolations cannot change",
+        ),
+    }
+}
+
+fn disks(lowered: Lowered<String>) -> Lowered<String> {
+    match lowered.entries.is_empty() {
+        true => Lowered::missing("no disk was found on this machine"),
+        false => lowered
+            .gap("device files of another name; disable-cap-mknod keeps them from being made"),
+    }
+}
+
+fn letters(access: FileAccess) -> &'static str {
+    match (access.read, access.write, access.append) {
+        (true, true, _) => "rwlk",
+        (true, false, true) => "ra",
+        (true, false, false) => "r",
+        (false, true, _) => "wlk",
+        (false, false, _) => "a",
+    }
+}
+
+fn lower_socket(socket: &SocketMatch, line: &dyn Fn(String) -> String) -> Lowered<String> {
+    let by_protocol = socket.protocols.as_ref();
+    if by_protocol.is_some_and(|protocols| !protocols.contains(&0)) {
+        return Lowered::missing("AppArmor does not see the protocol of a socket");
+    }
+    let types = socket.types.as_deref();
+    let text = |domain: &str| match types {
+        None => vec![format!("network{domain},")],
+        Some(types) => {
+            let names = types.iter().map(|number| socket_type_name(*number));
+            names
+                .map(|name| format!("network{domain} {name},"))
+                .collect()
+        }
+    };
+    let lines = match &socket.domains {
+        None => text(""),
+        Some(domains) => domains
+            .iter()
+            .flat_map(|number| text(&format!(" {}", socket_domain_name(*number))))
+            .collect(),
+    };
+    let lowered = Lowered::many(lines.into_iter().map(line));
+    match by_protocol {
+        Some(_) => lowered.breaks("sockets of these types with other protocols"),
+        None => lowered,
+    }
+}
+
+fn lower_mount(
+    mount: &MountMatch,
+    machine: &Machine,
+    line: &dyn Fn(String) -> String,
+) -> Lowered<String> {
+    match mount {
+        MountMatch::FileSystem(name) => Lowered::one(line(format!("mount fstype={name},"))),
+        MountMatch::From(path) => {
+            let from = mount_source(path);
+            Lowered::many([
+                line(format!(
+                    "mount options in (bind, rbind, move) {from} -> /**,"
+                )),
+                line(format!(
+                    "mount options in (remount, bind, rbind) -> {from},"
+                )),
+                line(format!("umount {from},")),
+            ])
+        }
+        MountMatch::Disk => {
+            let each = machine.disks.iter();
+            disks(Lowered::many(
+                each.map(|name| line(format!("mount \"/dev/{name}\","))),
+            ))
+        }
+        MountMatch::Raw {
+            from,
+            fstype,
+            flags,
+        } => {
+            let fstype = fstype
+                .as_ref()
+                .map(|name| format!(" fstype={name}"))
+                .unwrap_or_default();
+            let options: Vec<&str> = flags
+                .iter()
+                .map(String::as_str)
+                .filter(|f| *f != "umount")
+                .collect();
+            let options = match options.is_empty() {
+                true => String::new(),
+                false => format!(" options in ({})", options.join(", ")),
+            };
+            let from = mount_source(from);
+            let mut lines = Vec::new();
+            if flags.iter().any(|flag| flag == "umount") {
+                lines.push(line(format!("umount {from},")));
+            }
+            if flags.is_empty() || !options.is_empty() {
+                lines.push(line(format!("mount{fstype}{options} {from},")));
+            }
+            Lowered::many(lines)
+        }
+    }
+}
+
+/// The folder itself is a source too, and AppArmor writes folders with a slash at their end.
+fn mount_source(path: &Pattern) -> String {
+    match path.subtree() {
+        Some("/") => "\"/**\"".to_owned(),
+        Some(folder) => format!("\"{}{{,/,/**}}\"", escape(folder)),
+        None => quote(path),
+    }
+}
+
+fn quote_literal(path: &str) -> String {
+    format!("\"{}\"", escape(path))
+}
+
+/// A pattern in AppArmor's notation. `/**/` there needs at least one folder.
+fn quote(path: &Pattern) -> String {
+    format!("\"{}\"", escape(path.text()).replace("/**/", "/{,**/}"))
+}
+
+/// Characters that mean something to AppArmor and nothing in our patterns.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '[' | ']' | '{' | '}' | '?' | '^' | '@' | ',') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}

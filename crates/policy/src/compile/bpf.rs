@@ -1,0 +1,353 @@
+//! Rules as entries of the tables that programs at the hooks of BPF LSM look up.
+//!
+//! The tables belong to a policy id that is kept with the task and inherited at fork. They know no
+//! namespace: leaving one leaves no rule behind.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use abi::Capabilities;
+use ipnet::IpNet;
+
+use super::{Lowered, lower_rule};
+use crate::pattern::Pattern;
+use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::restriction::{
+    Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
+    SocketMatch,
+};
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The rule.
+    pub rule: String,
+    /// What becomes of a match. Entries are judged one by one: a denial is not undone by another.
+    pub verdict: Verdict,
+    /// What matches.
+    pub key: Key,
+}
+
+/// What an entry matches.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Key {
+    /// A file, by the path that the kernel resolved.
+    File {
+        /// Which.
+        path: PathKey,
+        /// How.
+        access: FileAccess,
+    },
+    /// A program: by its resolved path, by the name that the caller gave joined to its folder, and by
+    /// the inodes that have the path when the table is made. Interpreters are programs too.
+    Exec {
+        /// Which.
+        path: PathKey,
+    },
+    /// A socket by the path it was bound to, at connecting and at sending.
+    Connect {
+        /// Which.
+        path: PathKey,
+    },
+    /// Block devices that are disks, by device number.
+    Disk {
+        /// How.
+        access: FileAccess,
+    },
+    /// Sockets, by what they are made with.
+    Socket(SocketMatch),
+    /// Addresses, in the form of IPv6: IPv4 has the prefix `::ffff:0:0/96`.
+    Egress {
+        /// The address.
+        address: [u8; 16],
+        /// How many bits of it count.
+        prefix: u8,
+        /// Which ports; none means all.
+        ports: Vec<PortRange>,
+    },
+    /// Mounts.
+    Mount(MountMatch),
+    /// Tracing.
+    Ptrace {
+        /// What.
+        access: PtraceAccess,
+        /// Of whom; outside means of another policy id.
+        scope: PtraceScope,
+    },
+    /// Capabilities, whatever else the task has.
+    Capabilities(Capabilities),
+    /// Permission bits that files cannot be given.
+    Mode(u32),
+    /// A hook that always matches; after `:` the object that is meant.
+    Hook(String),
+}
+
+/// A pattern cut at its wildcards, for tables of prefixes and of reversed suffixes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathKey {
+    /// What was cut, for reports.
+    pub pattern: Pattern,
+    /// The text before the first wildcard.
+    pub prefix: String,
+    /// The text between two.
+    pub middle: Option<String>,
+    /// The text after the last; without a wildcard there is none.
+    pub suffix: Option<String>,
+    /// Whether a wildcard is `*`, which stops at `/`.
+    pub within_folder: bool,
+}
+
+impl PathKey {
+    fn new(pattern: &Pattern) -> Self {
+        let text = pattern.text();
+        let parts: Vec<&str> = text.split('*').filter(|part| !part.is_empty()).collect();
+        let ends_open = text.ends_with('*');
+        let (prefix, rest) = parts
+            .split_first()
+            .map_or(("", &[][..]), |(p, rest)| (*p, rest));
+        let (middle, suffix) = match (rest, ends_open) {
+            ([], false) => (None, None),
+            ([], true) => (None, Some("")),
+            ([one], false) => (None, Some(*one)),
+            ([one, ..], true) => (Some(*one), Some("")),
+            ([one, last, ..], false) => (Some(*one), Some(*last)),
+        };
+        Self {
+            pattern: pattern.clone(),
+            prefix: prefix.to_owned(),
+            middle: middle.map(str::to_owned),
+            suffix: suffix.map(str::to_owned),
+            within_folder: text.replace("**", "").contains('*'),
+        }
+    }
+}
+
+/// The tables of a policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    /// In the order of the policy.
+    pub entries: Vec<Entry>,
+}
+
+impl Profile {
+    /// The tables of a policy.
+    #[must_use]
+    pub fn compile(policy: &Policy) -> Self {
+        let lowered = policy.rules.iter().map(lower);
+        Self {
+            entries: lowered.flat_map(|lowered| lowered.entries).collect(),
+        }
+    }
+
+    /// The hooks that the entries need, each once.
+    #[must_use]
+    pub fn hooks(&self) -> Vec<&str> {
+        let mut hooks: Vec<&str> = self
+            .entries
+            .iter()
+            .flat_map(|entry| entry.key.hooks())
+            .collect();
+        hooks.sort_unstable();
+        hooks.dedup();
+        hooks
+    }
+}
+
+impl Key {
+    /// The hooks that look the entry up.
+    #[must_use]
+    pub fn hooks(&self) -> Vec<&str> {
+        match self {
+            Self::File { access, .. } => {
+                let mut hooks = vec!["file_open"];
+                if access.write {
+                    hooks.extend(CHANGES);
+                }
+                hooks
+            }
+            Self::Exec { .. } => vec!["bprm_check_security", "mmap_file"],
+            Self::Connect { .. } => vec!["unix_stream_connect", "unix_may_send"],
+            Self::Disk { .. } => vec!["file_open", "file_ioctl"],
+            Self::Socket(_) => vec!["socket_create"],
+            Self::Egress { .. } => vec![
+                "cgroup/connect4",
+                "cgroup/connect6",
+                "cgroup/sendmsg4",
+                "cgroup/sendmsg6",
+            ],
+            Self::Mount(mount) => match mount {
+                MountMatch::FileSystem(_) => vec!["sb_mount", "sb_kern_mount"],
+                MountMatch::Disk => vec!["sb_mount", "sb_kern_mount", "move_mount"],
+                MountMatch::From(_) | MountMatch::Raw { .. } => {
+                    vec!["sb_mount", "move_mount", "sb_remount", "sb_umount"]
+                }
+            },
+            Self::Ptrace { .. } => vec!["ptrace_access_check", "ptrace_traceme"],
+            Self::Capabilities(_) => vec!["capable"],
+            Self::Mode(_) => vec!["path_chmod", "file_open", "path_mknod"],
+            Self::Hook(name) => vec![name.split(':').next().unwrap_or(name)],
+        }
+    }
+
+    /// Whether an address and port are meant.
+    #[must_use]
+    pub fn matches_address(&self, address: IpAddr, port: u16) -> bool {
+        let Self::Egress {
+            address: own,
+            prefix,
+            ports,
+        } = self
+        else {
+            return false;
+        };
+        let given = octets(address);
+        let prefix = usize::from(*prefix);
+        let same = (0..prefix).all(|bit| {
+            let mask = 0x80 >> (bit % 8);
+            own[bit / 8] & mask == given[bit / 8] & mask
+        });
+        let in_range = |range: &PortRange| (range.first..=range.last).contains(&port);
+        same && (ports.is_empty() || ports.iter().any(in_range))
+    }
+}
+
+/// Hooks that see a file changed other than by opening it.
+const CHANGES: [&str; 12] = [
+    "path_truncate",
+    "path_unlink",
+    "path_rmdir",
+    "path_mkdir",
+    "path_mknod",
+    "path_symlink",
+    "path_link",
+    "path_rename",
+    "path_chmod",
+    "path_chown",
+    "inode_setxattr",
+    "inode_setattr",
+];
+
+/// An address as the hooks compare it.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// What a rule compiles to.
+#[must_use]
+pub fn lower(rule: &Rule) -> Lowered<Entry> {
+    lower_rule(rule, Enforcer::Bpf, |restriction| {
+        lower_one(rule, restriction)
+    })
+}
+
+fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
+    let entry = |key| Entry {
+        rule: rule.id.clone(),
+        verdict: rule.verdict,
+        key,
+    };
+    let one = |key| Lowered::one(entry(key));
+    match restriction {
+        Restriction::File { path, access } => one(Key::File {
+            path: PathKey::new(path),
+            access: *access,
+        }),
+        Restriction::Exec { path } => one(Key::Exec {
+            path: PathKey::new(path),
+        })
+        .gap("a copy of the program under another name runs"),
+        Restriction::Connect { path } => one(Key::Connect {
+            path: PathKey::new(path),
+        }),
+        Restriction::Disk { access } => one(Key::Disk { access: *access }),
+        Restriction::Socket(socket) => one(Key::Socket(socket.clone())),
+        Restriction::Egress { to, ports } => match to {
+            Destination::Network(network) => one(egress(network, ports)),
+            Destination::OwnPod | Destination::Service { .. } | Destination::Pods { .. } => {
+                Lowered::missing(format!(
+                    "the addresses of {to} are known to Kubernetes alone"
+                ))
+            }
+        },
+        Restriction::Mount(mount) => one(Key::Mount(mount.clone())),
+        Restriction::Ptrace { access, scope } => one(Key::Ptrace {
+            access: *access,
+            scope: *scope,
+        }),
+        Restriction::Capabilities(set) => one(Key::Capabilities(*set)),
+        Restriction::Mode { bits } => one(Key::Mode(*bits)),
+        Restriction::Operation(operation) => match operation.none.get(&Enforcer::Bpf) {
+            Some(reason) => Lowered::missing(reason.clone()),
+            None => Lowered {
+                gaps: operation
+                    .weak
+                    .get(&Enforcer::Bpf)
+                    .cloned()
+                    .unwrap_or_default(),
+                ..Lowered::many(
+                    operation
+                        .hooks
+                        .iter()
+                        .map(|hook| entry(Key::Hook(hook.clone()))),
+                )
+            },
+        },
+        Restriction::Syscall(_) => Lowered::missing("hooks see operations, not system calls"),
+        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+    }
+}
+
+fn egress(network: &IpNet, ports: &[PortRange]) -> Key {
+    let offset = match network {
+        IpNet::V4(_) => 96,
+        IpNet::V6(_) => 0,
+    };
+    Key::Egress {
+        address: octets(network.network()),
+        prefix: network.prefix_len() + offset,
+        ports: ports.to_vec(),
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verdict.name(), self.key)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, access } => write!(f, "file {} {}", access.letters(), path.pattern),
+            Self::Exec { path } => write!(f, "program {}", path.pattern),
+            Self::Connect { path } => write!(f, "socket at {}", path.pattern),
+            Self::Disk { access } => write!(f, "disk {}", access.letters()),
+            Self::Socket(socket) => write!(f, "socket {socket}"),
+            Self::Egress {
+                address,
+                prefix,
+                ports,
+            } => {
+                write!(f, "address {}/{prefix}", std::net::Ipv6Addr::from(*address))?;
+                for port in ports {
+                    write!(f, " port {port}")?;
+                }
+                Ok(())
+            }
+            Self::Mount(mount) => write!(f, "mount {mount}"),
+            Self::Ptrace { access, scope } => {
+                let restriction = Restriction::Ptrace {
+                    access: *access,
+                    scope: *scope,
+                };
+                write!(f, "{restriction}")
+            }
+            Self::Capabilities(set) => write!(f, "{}", Restriction::Capabilities(*set)),
+            Self::Mode(bits) => write!(f, "mode {bits:o}"),
+            Self::Hook(name) => write!(f, "at {name}"),
+        }
+    }
+}

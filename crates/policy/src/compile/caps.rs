@@ -1,0 +1,87 @@
+//! Rules as capabilities that are dropped before the command starts.
+
+use std::fmt;
+
+use abi::{Capabilities, capability};
+
+use super::{Lowered, lower_rule};
+use crate::policy::{Enforcer, Policy, Rule};
+use crate::restriction::{PtraceScope, Restriction};
+
+/// Capabilities that a rule drops, from all five sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drop(pub Capabilities);
+
+/// What the command starts without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// The capabilities.
+    pub dropped: Capabilities,
+    /// Set if no program may get them back from its file: `no_new_privs`.
+    pub no_new_privs: bool,
+}
+
+impl Profile {
+    /// What a policy drops.
+    #[must_use]
+    pub fn compile(policy: &Policy) -> Self {
+        let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
+        let drops = lowered.flat_map(|lowered| lowered.entries);
+        let dropped = drops.fold(0, |sum, Drop(set)| sum | set.0);
+        Self {
+            dropped: Capabilities(dropped),
+            no_new_privs: dropped != 0,
+        }
+    }
+}
+
+/// What a rule compiles to.
+#[must_use]
+pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<Drop> {
+    let mut lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
+        lower_one(policy, restriction)
+    });
+    if !lowered.entries.is_empty() && !rule.verdict.denies() {
+        return Lowered::missing(
+            "a capability is there or not: its use cannot be allowed and reported",
+        );
+    }
+    if !lowered.entries.is_empty() && rule.verdict.audits() {
+        lowered = lowered.gap("a capability that is not there is not reported");
+    }
+    lowered
+}
+
+fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
+    let set = match restriction {
+        Restriction::Capabilities(set) => *set,
+        Restriction::Operation(operation) if operation.capabilities.0 != 0 => {
+            operation.capabilities
+        }
+        // Without them a process is as any other to processes outside.
+        Restriction::Ptrace {
+            scope: PtraceScope::Outside,
+            ..
+        } => {
+            let names = ["sys_ptrace", "perfmon"].into_iter();
+            let bits = names
+                .filter_map(capability::from_name)
+                .fold(0, |sum, n| sum | 1 << n);
+            return Lowered::one(Drop(Capabilities(bits)))
+                .gap("processes of the same user stay within reach");
+        }
+        _ => return Lowered::missing("no capability decides about it"),
+    };
+    let lowered = Lowered::one(Drop(set));
+    let blocks = |enforcer| policy.enforcers.contains(enforcer);
+    match blocks(Enforcer::Seccomp) || blocks(Enforcer::Bpf) {
+        true => lowered,
+        false => lowered.gap("a new user namespace has all capabilities again; add Seccomp or BPF"),
+    }
+}
+
+impl fmt::Display for Drop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "drop {}", self.0)
+    }
+}

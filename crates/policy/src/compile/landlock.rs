@@ -1,0 +1,293 @@
+//! Rules as a Landlock ruleset.
+//!
+//! Landlock allows and never denies: a denial is a hole in what is allowed. [`grants`] finds the
+//! paths that have to be allowed so that all is except the holes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use abi::{Arch, flags};
+
+use super::{Lowered, Machine, lower_rule};
+use crate::pattern::Pattern;
+use crate::policy::{Enforcer, Policy, Rule};
+use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
+
+/// Every right on files that ABI 7 has. All are handled: what is not handled would be allowed in
+/// file systems that were never mounted.
+pub const ALL_RIGHTS: u64 = 0xffff;
+
+const EXECUTE: u64 = 1;
+const READ: u64 = 0b1100;
+/// Writing, removing, making anything, moving between folders, truncating.
+const WRITE: u64 = 0x7ff2;
+const IOCTL: u64 = 0x8000;
+/// Rights that a file can have; the others are of folders.
+const ON_FILES: u64 = 0xc007;
+
+/// What a rule compiles to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Paths that rights are withheld from. A pattern stands for what exists when the ruleset is made.
+    Hole {
+        /// The rule.
+        rule: String,
+        /// Which paths.
+        path: Pattern,
+        /// `LANDLOCK_ACCESS_FS_*`.
+        rights: u64,
+    },
+    /// Nothing but that there is a ruleset on files.
+    AnyRuleset,
+    /// Nothing but that there is a domain: processes outside of it are out of reach.
+    Domain,
+    /// TCP ports that cannot be connected to.
+    ConnectPorts {
+        /// The rule.
+        rule: String,
+        /// The first.
+        first: u16,
+        /// The last.
+        last: u16,
+    },
+}
+
+/// The ruleset of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Rights on files that are handled: all, or none if no rule needs a ruleset on files.
+    pub handled: u64,
+    /// What is withheld.
+    pub entries: Vec<Entry>,
+}
+
+impl Profile {
+    /// The ruleset of a policy.
+    #[must_use]
+    pub fn compile(policy: &Policy, machine: &Machine) -> Self {
+        let lowered = policy.rules.iter().map(|rule| lower(policy, rule, machine));
+        let entries: Vec<_> = lowered.flat_map(|lowered| lowered.entries).collect();
+        let on_files = |entry: &Entry| matches!(entry, Entry::Hole { .. } | Entry::AnyRuleset);
+        Self {
+            handled: if entries.iter().any(on_files) {
+                ALL_RIGHTS
+            } else {
+                0
+            },
+            entries,
+        }
+    }
+}
+
+/// What a rule compiles to.
+#[must_use]
+pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> {
+    let mut lowered = lower_rule(rule, Enforcer::Landlock, |restriction| {
+        lower_one(policy, rule, restriction, machine)
+    });
+    if !lowered.entries.is_empty() && !rule.verdict.denies() {
+        return Lowered::missing("Landlock cannot allow something and report it");
+    }
+    if !lowered.entries.is_empty() && rule.verdict.audits() {
+        lowered = lowered.gap("a denial is reported only where the kernel's audit log can be read");
+    }
+    lowered
+}
+
+fn lower_one(
+    policy: &Policy,
+    rule: &Rule,
+    restriction: &Restriction,
+    machine: &Machine,
+) -> Lowered<Entry> {
+    match restriction {
+        Restriction::File { path, access } => lower_file(rule, path, *access),
+        Restriction::Exec { path } => hole(rule, path, EXECUTE)
+            .gap("a copy of the program, one in memory (memfd), and `ld.so PROGRAM` still run"),
+        Restriction::Disk { access } => lower_disks(rule, *access, machine),
+        Restriction::Operation(operation) => match &operation.landlock {
+            Some(_) => Lowered::one(Entry::AnyRuleset),
+            None => Lowered::missing("Landlock has no right for it"),
+        },
+        Restriction::Ptrace {
+            scope: PtraceScope::Outside,
+            access,
+        } if access.trace || access.read => {
+            let lowered = Lowered::one(Entry::Domain);
+            match policy.enforcers.contains(Enforcer::Caps) {
+                true => lowered,
+                false => lowered
+                    .gap("/proc/PID/environ of others can be read with CAP_PERFMON; Caps drops it"),
+            }
+        }
+        Restriction::Egress {
+            to: Destination::Network(network),
+            ports,
+        } if network.prefix_len() == 0 && !ports.is_empty() => {
+            Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
+                rule: rule.id.clone(),
+                first: range.first,
+                last: range.last,
+            }))
+            .gap("UDP, multipath TCP and TCP fast open are not covered")
+            .breaks("connections to these ports at any address")
+        }
+        Restriction::Egress { .. } => Lowered::missing("Landlock knows ports, not addresses"),
+        Restriction::Connect { .. } => {
+            Lowered::missing("Landlock does not mediate connecting to a socket by path")
+        }
+        Restriction::Mount(_) => {
+            Lowered::missing("Landlock denies all mounts or none; disallow-mount denies all")
+        }
+        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::Socket(_)
+        | Restriction::Ptrace { .. }
+        | Restriction::Capabilities(_)
+        | Restriction::Mode { .. }
+        | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
+    }
+}
+
+fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
+    let lowered = Lowered::one(Entry::Hole {
+        rule: rule.id.clone(),
+        path: path.clone(),
+        rights,
+    })
+    .breaks("mounting anything, and making new files in the folders above what is denied");
+    match path.literal().or_else(|| path.subtree()) {
+        Some(_) => lowered,
+        None => lowered.gap("files of that name that are made later"),
+    }
+}
+
+fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry> {
+    let prefix = path.fixed_prefix();
+    if prefix.starts_with("/proc/") {
+        return Lowered::missing(
+            "a hole in /proc would take away /proc/PID of every process that starts later",
+        );
+    }
+    let mut rights = 0;
+    if access.read {
+        rights |= READ;
+    }
+    if access.write || access.append {
+        rights |= WRITE;
+    }
+    let lowered = hole(rule, path, rights);
+    match access.read {
+        true => lowered,
+        false => lowered.gap("mode, owner, times and extended attributes can still be changed"),
+    }
+}
+
+fn lower_disks(rule: &Rule, access: FileAccess, machine: &Machine) -> Lowered<Entry> {
+    let mut rights = IOCTL;
+    if access.read {
+        rights |= READ;
+    }
+    if access.write {
+        rights |= WRITE;
+    }
+    let paths = machine
+        .disks
+        .iter()
+        .filter_map(|name| Pattern::parse(&format!("/dev/{name}")).ok());
+    let mut lowered = Lowered::default();
+    for path in paths {
+        lowered.add(hole(rule, &path, rights));
+    }
+    match lowered.entries.is_empty() {
+        true => Lowered::missing("no disk was found on this machine"),
+        false => lowered
+            .gap("device files of another name; disable-cap-mknod keeps them from being made"),
+    }
+}
+
+/// What a folder holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a folder. Symbolic links are left out: their targets are what counts.
+    pub is_folder: bool,
+}
+
+/// The file system as the planner sees it.
+pub trait Tree {
+    /// What a folder holds.
+    fn entries(&self, folder: &str) -> Vec<DirectoryEntry>;
+}
+
+/// A path that rights are withheld from, with all that is below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// Without wildcards.
+    pub path: String,
+    /// `LANDLOCK_ACCESS_FS_*`.
+    pub rights: u64,
+}
+
+/// A path that rights are given to, with all that is below it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grant {
+    /// The path.
+    pub path: String,
+    /// `LANDLOCK_ACCESS_FS_*`.
+    pub rights: u64,
+}
+
+/// What to grant so that every path has all rights but the denied ones. Folders above a hole lack
+/// the denied rights too, since a right on them would reach into the hole.
+#[must_use]
+pub fn grants(denied: &[Denied], tree: &dyn Tree) -> Vec<Grant> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![("/".to_owned(), ALL_RIGHTS, true)];
+    while let Some((path, wanted, is_folder)) = open.pop() {
+        let at_or_above = denied.iter().filter(|hole| is_below(&path, &hole.path));
+        let wanted = at_or_above.fold(wanted, |rights, hole| rights & !hole.rights);
+        let wanted = if is_folder { wanted } else { wanted & ON_FILES };
+        let beneath = denied.iter().filter(|hole| is_below(&hole.path, &path));
+        let later = beneath.fold(0, |rights, hole| rights | hole.rights) & wanted;
+        let now = wanted & !later;
+        if now != 0 {
+            found.insert(Grant {
+                path: path.clone(),
+                rights: now,
+            });
+        }
+        if later != 0 && is_folder {
+            let parent = path.trim_end_matches('/');
+            let entries = tree.entries(&path).into_iter();
+            open.extend(entries.map(|e| (format!("{parent}/{}", e.name), later, e.is_folder)));
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// Whether `path` is `folder` or below it.
+fn is_below(path: &str, folder: &str) -> bool {
+    let rest = path.strip_prefix(folder.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hole { path, rights, .. } => {
+                let mut names = String::new();
+                if let Some(set) = flags::FlagSet::from_name("landlock_access_fs") {
+                    set.format(Arch::X86_64, *rights, &mut names);
+                }
+                let names = names.replace("LANDLOCK_ACCESS_FS_", "").to_lowercase();
+                write!(f, "withhold {names} on {path}")
+            }
+            Self::AnyRuleset => f.write_str("a ruleset that handles files, and allows all"),
+            Self::Domain => f.write_str("a domain of its own"),
+            Self::ConnectPorts { first, last, .. } => {
+                write!(f, "withhold connecting to TCP ports {first} to {last}")
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Rules to what enforcers take, and how good that is.
+
+pub mod apparmor;
+pub mod bpf;
+pub mod caps;
+pub mod landlock;
+pub mod seccomp;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use yaml::Location;
+
+use crate::builtin::{self, Builtin};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Rule, Verdict};
+use crate::restriction::Restriction;
+
+/// What the caller has found out about the machine.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Names of disks and their partitions, as `/proc/partitions` has them.
+    pub disks: Vec<String>,
+}
+
+/// How well an enforcer carries a rule; the best is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    /// Not at all.
+    None,
+    /// With a way past it that is known.
+    Partial,
+    /// Without one.
+    Full,
+}
+
+impl Grade {
+    /// In a word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Partial => "partial",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A rule or restriction as an enforcer takes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lowered<T> {
+    /// What it compiles to.
+    pub entries: Vec<T>,
+    /// Ways past it.
+    pub gaps: Vec<String>,
+    /// What the enforcer cannot do at all.
+    pub missing: Vec<String>,
+    /// What it stops besides.
+    pub breaks: Vec<String>,
+}
+
+impl<T> Default for Lowered<T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            gaps: Vec::new(),
+            missing: Vec::new(),
+            breaks: Vec::new(),
+        }
+    }
+}
+
+impl<T> Lowered<T> {
+    fn one(entry: T) -> Self {
+        Self::many([entry])
+    }
+
+    fn many(entries: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            entries: entries.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    fn missing(reason: impl Into<String>) -> Self {
+        Self {
+            missing: vec![reason.into()],
+            ..Self::default()
+        }
+    }
+
+    fn gap(mut self, text: impl Into<String>) -> Self {
+        self.gaps.push(text.into());
+        self
+    }
+
+    fn breaks(mut self, text: impl Into<String>) -> Self {
+        self.breaks.push(text.into());
+        self
+    }
+
+    fn add(&mut self, other: Self) {
+        let extend = |own: &mut Vec<String>, more: Vec<String>| {
+            for text in more {
+                if !own.contains(&text) {
+                    own.push(text);
+                }
+            }
+        };
+        self.entries.extend(other.entries);
+        extend(&mut self.gaps, other.gaps);
+        extend(&mut self.missing, other.missing);
+        extend(&mut self.breaks, other.breaks);
+    }
+
+    fn grade(&self) -> Grade {
+        match (
+            self.entries.is_empty(),
+            self.gaps.len() + self.missing.len(),
+        ) {
+            (_, 0) => Grade::Full,
+            (false, _) => Grade::Partial,
+            (true, _) => Grade::None,
+        }
+    }
+
+    fn assess(self, text: impl Fn(&T) -> String) -> Assessment {
+        Assessment {
+            grade: self.grade(),
+            notes: self.missing.into_iter().chain(self.gaps).collect(),
+            breaks: self.breaks,
+            output: self.entries.iter().map(text).collect(),
+        }
+    }
+}
+
+/// What one enforcer makes of one rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assessment {
+    /// How good it is.
+    pub grade: Grade,
+    /// What is not covered, and ways past it.
+    pub notes: Vec<String>,
+    /// What it stops besides.
+    pub breaks: Vec<String>,
+    /// What it compiles to, line by line.
+    pub output: Vec<String>,
+}
+
+/// What an enforcer makes of a rule of a policy.
+#[must_use]
+pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Assessment {
+    match enforcer {
+        Enforcer::Seccomp => seccomp::lower(policy, rule).assess(ToString::to_string),
+        Enforcer::Landlock => landlock::lower(policy, rule, machine).assess(ToString::to_string),
+        Enforcer::Caps => caps::lower(policy, rule).assess(ToString::to_string),
+        Enforcer::AppArmor => apparmor::lower(rule, machine).assess(|line| line.clone()),
+        Enforcer::Bpf => bpf::lower(rule).assess(ToString::to_string),
+    }
+}
+
+/// What an enforcer makes of a built-in rule, if every enforcer is there and violations are denied.
+#[must_use]
+pub fn assess_builtin(
+    builtin: &'static Builtin,
+    enforcer: Enforcer,
+    machine: &Machine,
+) -> Assessment {
+    let location = Location {
+        file: "built in".into(),
+        line: 0,
+        column: 0,
+    };
+    let rule = Rule {
+        id: builtin.name.clone(),
+        origin: Origin::Builtin(builtin),
+        location: location.clone(),
+        verdict: Verdict::Deny,
+        restrictions: builtin.restrictions.clone(),
+        targets: Vec::new(),
+    };
+    let policy = Policy {
+        name: builtin.name.clone(),
+        location,
+        mode: Mode::EnhanceProtect,
+        enforcers: Enforcers::ALL,
+        privileged: true,
+        rules: Vec::new(),
+        modeling_minutes: None,
+        profiles: Vec::new(),
+    };
+    assess(&policy, &rule, enforcer, machine)
+}
+
+/// Lowers a rule restriction by restriction, and adds what holds for every enforcer.
+fn lower_rule<T>(
+    rule: &Rule,
+    enforcer: Enforcer,
+    each: impl Fn(&Restriction) -> Lowered<T>,
+) -> Lowered<T> {
+    let mut sum = Lowered::default();
+    if rule.verdict == Verdict::Allow {
+        return sum;
+    }
+    if !rule.targets.is_empty() && enforcer != Enforcer::AppArmor {
+        return Lowered::missing("rules for single programs are for AppArmor alone");
+    }
+    for restriction in &rule.restrictions {
+        sum.add(each(restriction));
+    }
+    if let Some(builtin) = rule.builtin().filter(|_| !sum.entries.is_empty()) {
+        let weak = builtin.weak.get(&enforcer).into_iter().flatten().cloned();
+        let notes = Lowered {
+            gaps: weak.collect(),
+            breaks: builtin.breaks.clone(),
+            ..Lowered::default()
+        };
+        sum.add(notes);
+    }
+    sum
+}
+
+/// Finds rules that the chosen enforcers do not carry in full. `accepted` names those for which
+/// less will do.
+#[must_use]
+pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
+    let canonical = |name: &str| {
+        builtin::find(name).map_or_else(|| name.to_owned(), |builtin| builtin.name.clone())
+    };
+    let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
+    for rule in &policy.rules {
+        // What runtimes deny is another thing for each of them; nobody asked for the rest.
+        if matches!(rule.origin, Origin::Base(_)) || rule.verdict == Verdict::Allow {
+            continue;
+        }
+        let is_accepted = accepted.contains(&rule.id);
+        diagnostics.extend(
+            check_rule(policy, rule, machine).map(|problem| match is_accepted {
+                false => problem,
+                true => Diagnostic {
+                    help: None,
+                    ..Diagnostic::new(Code::Accepted, problem.location, problem.message)
+                },
+            }),
+        );
+    }
+    for name in &accepted {
+        if !policy.rules.iter().any(|rule| rule.id == *name) {
+            let message = format!("cannot accept less for `{name}`: the policy has no such rule");
+            let problem = Diagnostic::new(Code::NotAccepted, policy.location.clone(), message);
+            diagnostics.push(problem);
+        }
+    }
+    diagnostics
+}
+
+fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnostic> {
+    let at = || rule.location.clone();
+    if !rule.targets.is_empty() && !policy.enforcers.contains(Enforcer::AppArmor) {
+        let message = format!(
+            "`{}` is for single programs (targets), which {} would ignore",
+            rule.id, policy.enforcers
+        );
+        let problem = Diagnostic::new(Code::TargetsIgnored, at(), message);
+        return Some(problem.with_help("add AppArmor to `enforcer`, or remove the targets"));
+    }
+    let chosen: Vec<_> = policy
+        .enforcers
+        .iter()
+        .map(|enforcer| (enforcer, assess(policy, rule, enforcer, machine)))
+        .collect();
+    let best = chosen
+        .iter()
+        .map(|(_, a)| a.grade)
+        .max()
+        .unwrap_or(Grade::None);
+    if best == Grade::Full {
+        return None;
+    }
+    let notes: Vec<String> = chosen
+        .iter()
+        .filter(|(_, assessment)| assessment.grade == best)
+        .map(|(enforcer, a)| format!("{enforcer}: {}", a.notes.join("; ")))
+        .collect();
+    let (code, what) = match best {
+        Grade::None => (Code::NoEnforcer, "cannot be carried by"),
+        _ => (Code::Partial, "is carried in part by"),
+    };
+    let message = format!("`{}` {what} {}", rule.id, notes.join(". "));
+    Some(Diagnostic::new(code, at(), message).with_help(help(policy, rule, best, machine)))
+}
+
+/// Enforcers that would do better, and how to do without.
+fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &Machine) -> String {
+    let others = Enforcer::ALL
+        .into_iter()
+        .filter(|e| !policy.enforcers.contains(*e));
+    let better: Vec<String> = others
+        .map(|enforcer| {
+            let with = Policy {
+                enforcers: policy.enforcers.with(enforcer),
+                ..policy.clone()
+            };
+            (enforcer, assess(&with, rule, enforcer, machine).grade)
+        })
+        .filter(|(_, grade)| *grade > best)
+        .map(|(enforcer, grade)| format!("{enforcer} ({grade})"))
+        .collect();
+    let accept = format!("accept it: --accept-partial {}", rule.id);
+    match better.is_empty() {
+        true => accept,
+        false => format!("add to `enforcer`: {}; or {accept}", better.join(", ")),
+    }
+}

@@ -1,0 +1,376 @@
+//! Rules as a filter on system calls.
+//!
+//! The output is a list of calls with tests on their registers; [`Profile::decide`] is its meaning. How
+//! that becomes a program for the kernel is for the crate that installs it.
+
+use std::fmt;
+
+use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
+
+use super::{Lowered, lower_rule};
+use crate::operation::Operation;
+use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
+
+/// What becomes of a call; the strictest is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is made, and reported.
+    Report,
+    /// It fails.
+    Refuse(Errno),
+    /// It fails, and is reported.
+    RefuseAndReport(Errno),
+    /// The process gets SIGSYS.
+    Trap,
+    /// The thread ends.
+    KillThread,
+    /// The process ends.
+    KillProcess,
+}
+
+impl Action {
+    fn rank(self) -> u8 {
+        match self {
+            Self::Report => 0,
+            Self::Refuse(_) => 1,
+            Self::RefuseAndReport(_) => 2,
+            Self::Trap => 3,
+            Self::KillThread => 4,
+            Self::KillProcess => 5,
+        }
+    }
+
+    /// How a rule refuses.
+    fn refuse(verdict: Verdict, errno: Errno) -> Option<Self> {
+        match verdict {
+            Verdict::Allow => None,
+            Verdict::Audit => Some(Self::Report),
+            Verdict::Deny => Some(Self::Refuse(errno)),
+            Verdict::DenyAudit => Some(Self::RefuseAndReport(errno)),
+        }
+    }
+}
+
+/// One way in which a rule is violated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallRule {
+    /// The rule; a guard against ways around the filter has the name of a mechanism.
+    pub rule: String,
+    /// The call. Arguments stand as on x86-64.
+    pub call: Syscall,
+    /// All of these hold.
+    pub when: Vec<RegisterTest>,
+    /// Then this happens.
+    pub action: Action,
+}
+
+/// A filter: what no rule names is allowed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    /// In the order of the policy.
+    pub rules: Vec<CallRule>,
+    /// Set if calls of other architectures (32-bit, x32) fail with EPERM: their arguments mean other
+    /// things, and some have no registers to look at.
+    pub refuse_foreign: bool,
+}
+
+/// Calls that a ring of io_uring makes too, unseen by any filter.
+const IN_A_RING: [Syscall; 18] = [
+    Syscall::OPEN,
+    Syscall::OPENAT,
+    Syscall::OPENAT2,
+    Syscall::SOCKET,
+    Syscall::CONNECT,
+    Syscall::BIND,
+    Syscall::LISTEN,
+    Syscall::ACCEPT4,
+    Syscall::SENDTO,
+    Syscall::SENDMSG,
+    Syscall::RECVMSG,
+    Syscall::SPLICE,
+    Syscall::TEE,
+    Syscall::UNLINKAT,
+    Syscall::RENAMEAT2,
+    Syscall::LINKAT,
+    Syscall::SETXATTR,
+    Syscall::SETSOCKOPT,
+];
+
+impl Profile {
+    /// The filter of a policy.
+    #[must_use]
+    pub fn compile(policy: &Policy) -> Self {
+        let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
+        let rules: Vec<CallRule> = lowered.flat_map(|lowered| lowered.entries).collect();
+        let denies = |rule: &CallRule| rule.action != Action::Report;
+        let mut profile = Self {
+            refuse_foreign: rules.iter().any(denies),
+            rules,
+        };
+        let by_ring = |rule: &&CallRule| denies(rule) && IN_A_RING.contains(&rule.call);
+        if let Some(rule) = profile.rules.iter().find(by_ring) {
+            let guard = CallRule {
+                rule: rule.rule.clone(),
+                call: Syscall::IO_URING_SETUP,
+                when: Vec::new(),
+                action: Action::Refuse(Errno::EPERM),
+            };
+            profile.rules.push(guard);
+        }
+        profile
+    }
+
+    /// What becomes of a native call: the strictest rule that it violates, the first of equals.
+    #[must_use]
+    pub fn decide(&self, call: Syscall, args: &[u64; 6]) -> Option<&CallRule> {
+        let mut best: Option<&CallRule> = None;
+        for rule in self.rules.iter().filter(|rule| rule.call == call) {
+            let holds = rule.when.iter().all(|test| test.holds(args));
+            if holds && best.is_none_or(|best| rule.action.rank() > best.action.rank()) {
+                best = Some(rule);
+            }
+        }
+        best
+    }
+}
+
+/// What a rule compiles to.
+#[must_use]
+pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
+    lower_rule(rule, Enforcer::Seccomp, |restriction| {
+        lower_one(policy, rule, restriction)
+    })
+}
+
+const IN_MEMORY: &str = "is in memory, where a filter cannot look";
+
+fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Lowered<CallRule> {
+    match restriction {
+        Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. } => {
+            Lowered::missing(format!("the path of a file {IN_MEMORY}"))
+        }
+        Restriction::Connect { .. } => {
+            Lowered::missing(format!("the path of a socket {IN_MEMORY}"))
+        }
+        Restriction::Egress { .. } => Lowered::missing(format!("an address {IN_MEMORY}")),
+        Restriction::Mount(_) => Lowered::missing(format!(
+            "what is mounted {IN_MEMORY}; disallow-mount denies all mounts"
+        )),
+        Restriction::Ptrace { access, scope } => match scope {
+            PtraceScope::Any if access.trace || access.read => Lowered::many(trace_calls(rule))
+                .gap("the files of /proc/PID are opened by path, which a filter cannot see"),
+            PtraceScope::Any => Lowered::missing("a filter on the tracer's side would be needed"),
+            PtraceScope::Outside => Lowered::missing("a filter cannot tell whose process a pid is"),
+        },
+        Restriction::Capabilities(_) => lower_capabilities(policy, rule),
+        Restriction::Socket(socket) => Lowered::many(sockets(rule, socket)),
+        Restriction::Mode { bits } => Lowered::many(modes(rule, *bits)),
+        Restriction::Operation(operation) => lower_operation(rule, operation),
+        Restriction::Syscall(syscall) => Lowered::many(syscalls(rule, syscall)),
+        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+    }
+}
+
+fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) -> Option<CallRule> {
+    Some(CallRule {
+        rule: rule.id.clone(),
+        call,
+        when,
+        action: Action::refuse(rule.verdict, errno)?,
+    })
+}
+
+/// A filter knows no capabilities, but it keeps processes from getting them back.
+fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
+    let reason = "a filter knows no capabilities";
+    if !policy.enforcers.contains(Enforcer::Caps) || !rule.verdict.denies() {
+        return Lowered::missing(reason);
+    }
+    let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
+    let mut lowered = lower_operation(rule, namespaces);
+    lowered.add(Lowered::missing(format!(
+        "{reason}; what Caps drops a new user namespace would give back, so it is refused"
+    )));
+    lowered
+}
+
+fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
+    let enforcer = Enforcer::Seccomp;
+    if let Some(reason) = operation.none.get(&enforcer) {
+        return Lowered::missing(reason.clone());
+    }
+    let calls = operation
+        .calls
+        .iter()
+        .filter_map(|entry| match entry.diverted {
+            // A caller that takes another way has violated nothing, and is not told about.
+            Some(errno) => rule.verdict.denies().then(|| CallRule {
+                rule: rule.id.clone(),
+                call: entry.call,
+                when: entry.tests.clone(),
+                action: Action::Refuse(errno),
+            }),
+            None => refused(rule, entry.call, entry.tests.clone(), Errno::EPERM),
+        });
+    Lowered {
+        gaps: operation.weak.get(&enforcer).cloned().unwrap_or_default(),
+        ..Lowered::many(calls)
+    }
+}
+
+fn trace_calls(rule: &Rule) -> Vec<CallRule> {
+    let calls = [
+        Syscall::PTRACE,
+        Syscall::PROCESS_VM_READV,
+        Syscall::PROCESS_VM_WRITEV,
+        Syscall::PIDFD_GETFD,
+        Syscall::KCMP,
+    ];
+    let each = calls.into_iter();
+    each.filter_map(|call| refused(rule, call, Vec::new(), Errno::EPERM))
+        .collect()
+}
+
+/// The type shares its register with flags (`SOCK_TYPE_MASK`, include/linux/net.h).
+const TYPE_MASK: u64 = 0xf;
+
+fn sockets(rule: &Rule, socket: &SocketMatch) -> Vec<CallRule> {
+    let options = |list: &Option<Vec<u16>>, test: &dyn Fn(u64) -> RegisterTest| match list {
+        None => vec![None],
+        Some(list) => list.iter().map(|n| Some(test(u64::from(*n)))).collect(),
+    };
+    let domains = options(&socket.domains, &|n| RegisterTest::low(0, TestOp::Eq, n));
+    let types = options(&socket.types, &|n| {
+        RegisterTest::low(1, TestOp::MaskedEq { mask: TYPE_MASK }, n)
+    });
+    let protocols = options(&socket.protocols, &|n| RegisterTest::low(2, TestOp::Eq, n));
+    let mut rules = Vec::new();
+    for call in [Syscall::SOCKET, Syscall::SOCKETPAIR] {
+        for domain in &domains {
+            for kind in &types {
+                for protocol in &protocols {
+                    let when = [domain, kind, protocol]
+                        .into_iter()
+                        .copied()
+                        .flatten()
+                        .collect();
+                    rules.extend(refused(rule, call, when, Errno::EPERM));
+                }
+            }
+        }
+    }
+    rules
+}
+
+/// `O_CREAT`, and the bit that makes `O_TMPFILE` (include/uapi/asm-generic/fcntl.h).
+const CREATES: u64 = 0o100 | 0o20_000_000;
+
+/// Calls that give a file its permissions: where they stand, and which flags make them count.
+const MODE_CALLS: [(Syscall, u8, Option<u8>); 9] = [
+    (Syscall::CHMOD, 1, None),
+    (Syscall::FCHMOD, 1, None),
+    (Syscall::FCHMODAT, 2, None),
+    (Syscall::FCHMODAT2, 2, None),
+    (Syscall::CREAT, 1, None),
+    (Syscall::OPEN, 2, Some(1)),
+    (Syscall::OPENAT, 3, Some(2)),
+    (Syscall::MKNOD, 1, None),
+    (Syscall::MKNODAT, 2, None),
+];
+
+fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {
+    let mut rules: Vec<CallRule> = MODE_CALLS
+        .into_iter()
+        .filter_map(|(call, mode, flags)| {
+            let creates = flags.map(|flags| RegisterTest::low(flags, TestOp::AnyBit, CREATES));
+            let mode = RegisterTest::low(mode, TestOp::AnyBit, u64::from(bits));
+            let when = creates.into_iter().chain([mode]).collect();
+            refused(rule, call, when, Errno::EPERM)
+        })
+        .collect();
+    if rule.verdict.denies() {
+        // Its flags and mode are in memory; callers fall back to openat.
+        rules.push(CallRule {
+            rule: rule.id.clone(),
+            call: Syscall::OPENAT2,
+            when: Vec::new(),
+            action: Action::Refuse(Errno::ENOSYS),
+        });
+    }
+    rules
+}
+
+fn syscalls(rule: &Rule, syscall: &SyscallMatch) -> Vec<CallRule> {
+    let denied = |action: Action| match rule.verdict {
+        Verdict::Allow => None,
+        Verdict::Audit => Some(Action::Report),
+        Verdict::Deny | Verdict::DenyAudit => Some(action),
+    };
+    let action = match syscall.action {
+        SyscallAction::Errno(errno) => Action::refuse(rule.verdict, errno),
+        SyscallAction::Trap => denied(Action::Trap),
+        SyscallAction::KillThread => denied(Action::KillThread),
+        SyscallAction::KillProcess => denied(Action::KillProcess),
+        SyscallAction::Log => Some(Action::Report),
+    };
+    let Some(action) = action else {
+        return Vec::new();
+    };
+    let groups = syscall.any_of.iter().cloned();
+    groups
+        .map(|when| CallRule {
+            rule: rule.id.clone(),
+            call: syscall.call,
+            when,
+            action,
+        })
+        .collect()
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |errno: Errno| {
+            errno
+                .name()
+                .map_or_else(|| errno.0.to_string(), str::to_owned)
+        };
+        match self {
+            Self::Report => f.write_str("report"),
+            Self::Refuse(errno) => f.write_str(&name(*errno)),
+            Self::RefuseAndReport(errno) => write!(f, "{} and report", name(*errno)),
+            Self::Trap => f.write_str("SIGSYS"),
+            Self::KillThread => f.write_str("kill the thread"),
+            Self::KillProcess => f.write_str("kill the process"),
+        }
+    }
+}
+
+/// `call(argument test, ...) -> action`
+impl fmt::Display for CallRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(", self.call)?;
+        for (at, test) in self.when.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            let spec = self.call.args().get(usize::from(test.arg));
+            let name = spec.map_or_else(|| format!("arg{}", test.arg), |arg| arg.name.to_owned());
+            let value = test.value;
+            let wide = match test.width {
+                TestWidth::Full64 => ":64",
+                TestWidth::Low32 => "",
+            };
+            let text = match test.op {
+                TestOp::AllBits => format!("{name}{wide} & {value:#x} == {value:#x}"),
+                TestOp::AnyBit => format!("{name}{wide} & {value:#x}"),
+                TestOp::Eq => format!("{name}{wide} == {value}"),
+                TestOp::Ge => format!("{name}{wide} >= {value}"),
+                TestOp::Le => format!("{name}{wide} <= {value}"),
+                TestOp::MaskedEq { mask } => format!("{name}{wide} & {mask:#x} == {value:#x}"),
+                TestOp::Ne => format!("{name}{wide} != {value}"),
+                TestOp::NoBit => format!("{name}{wide} & {value:#x} == 0"),
+            };
+            write!(f, "{separator}{text}")?;
+        }
+        write!(f, ") -> {}", self.action)
+    }
+}

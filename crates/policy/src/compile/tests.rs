@@ -1,0 +1,769 @@
+//! The defects that `D1` to `D11` stand for were found in another enforcer of the same language.
+
+use std::net::IpAddr;
+
+use abi::{Capabilities, Errno, Syscall};
+use proptest::prelude::*;
+use yaml::Code as _;
+
+use super::bpf::Key;
+use super::landlock::{Denied, DirectoryEntry, Tree, grants};
+use super::seccomp::{Action, Profile};
+use super::*;
+use crate::restriction::{MountMatch, SocketMatch};
+
+fn policy(enforcer: &str, rules: &str) -> Policy {
+    let text = format!(
+        "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+         privileged: true\n{rules}"
+    );
+    let (mut policies, problems) = crate::load("p.yaml", &text);
+    assert_eq!(problems, [], "{text}");
+    policies.remove(0)
+}
+
+/// A policy of built-in rules, each in the list that it belongs to.
+fn of_builtins(enforcer: &str, names: &[&str]) -> Policy {
+    let mut text = String::new();
+    for class in [builtin::Class::Hardening, builtin::Class::Vulnerability] {
+        let own = names
+            .iter()
+            .filter(|name| builtin::find(name).unwrap().class == class);
+        let own: Vec<_> = own.copied().collect();
+        text.push_str(&format!("    {}: [{}]\n", class.key(), own.join(", ")));
+    }
+    let attack = names
+        .iter()
+        .filter(|name| builtin::find(name).unwrap().class == builtin::Class::Attack);
+    let attack: Vec<_> = attack.copied().collect();
+    if !attack.is_empty() {
+        text.push_str(&format!(
+            "    attackProtectionRules: [{{rules: [{}]}}]\n",
+            attack.join(", ")
+        ));
+    }
+    policy(enforcer, &text)
+}
+
+fn disks() -> Machine {
+    Machine {
+        disks: vec!["sda".to_owned(), "sda1".to_owned()],
+    }
+}
+
+fn keys(name: &str) -> Vec<(Verdict, Key)> {
+    let profile = bpf::Profile::compile(&of_builtins("BPF", &[name]));
+    let entries = profile.entries.into_iter();
+    entries.map(|entry| (entry.verdict, entry.key)).collect()
+}
+
+#[test]
+fn d1_rules_about_disks_deny() {
+    for name in ["disallow-debug-disk-device", "disallow-mount-disk-device"] {
+        let keys = keys(name);
+        assert!(!keys.is_empty());
+        assert!(
+            keys.iter().all(|(verdict, _)| *verdict == Verdict::Deny),
+            "{name}"
+        );
+        let policy = of_builtins("AppArmor", &[name]);
+        let text = apparmor::profile(&policy, &disks());
+        for disk in ["\"/dev/sda\"", "\"/dev/sda1\""] {
+            let denied = text
+                .lines()
+                .any(|l| l.trim().starts_with("deny ") && l.contains(disk));
+            assert!(denied, "{text}");
+        }
+        let without = check(&policy, &[], &Machine::default());
+        assert_eq!(without[0].code, Code::NoEnforcer, "no disk is no silence");
+    }
+}
+
+#[test]
+fn d2_no_key_is_a_namespace_and_new_user_namespaces_are_refused_with_capabilities() {
+    let profile = Profile::compile(&of_builtins("SeccompCaps", &["disable-cap-net-raw"]));
+    let new_user = [0x1000_0000, 0, 0, 0, 0, 0];
+    for call in [Syscall::UNSHARE, Syscall::CLONE] {
+        assert_eq!(
+            profile.decide(call, &new_user).unwrap().action,
+            Action::Refuse(Errno::EPERM)
+        );
+        assert_eq!(profile.decide(call, &[0; 6]), None);
+    }
+    let clone3 = profile.decide(Syscall::CLONE3, &[0; 6]).unwrap();
+    assert_eq!(
+        clone3.action,
+        Action::Refuse(Errno::ENOSYS),
+        "threads fall back to clone"
+    );
+    let alone = of_builtins("Caps", &["disable-cap-net-raw"]);
+    let problem = &check(&alone, &[], &Machine::default())[0];
+    assert_eq!(problem.code, Code::Partial);
+    assert!(
+        problem.message.contains("user namespace"),
+        "{}",
+        problem.message
+    );
+}
+
+#[test]
+fn d3_the_sockets_of_runtimes_are_denied_where_programs_connect() {
+    let keys = keys("block-access-to-container-runtime");
+    assert_eq!(keys.len(), 3);
+    for (_, key) in keys {
+        assert!(matches!(key, Key::Connect { .. }));
+        assert!(key.hooks().contains(&"unix_stream_connect"));
+        assert!(key.hooks().contains(&"unix_may_send"));
+    }
+}
+
+#[test]
+fn d4_tcp_and_udp_are_denied_whatever_protocol_the_caller_gives() {
+    let tcp = Profile::compile(&of_builtins("Seccomp", &["disable-tcp"]));
+    let udp = Profile::compile(&of_builtins("Seccomp", &["disable-udp"]));
+    let refuses = |profile: &Profile, domain, kind, protocol| {
+        profile
+            .decide(Syscall::SOCKET, &[domain, kind, protocol, 0, 0, 0])
+            .is_some()
+    };
+    for domain in [2, 10] {
+        for protocol in [0, 6, 262] {
+            assert!(refuses(&tcp, domain, 1 | 0x80000, protocol));
+            assert!(!refuses(&udp, domain, 1, protocol));
+        }
+        for protocol in [0, 17, 136] {
+            assert!(refuses(&udp, domain, 2 | 0x800, protocol));
+            assert!(!refuses(&tcp, domain, 2, protocol));
+        }
+    }
+    assert!(!refuses(&tcp, 1, 1, 0), "local sockets are another matter");
+    let Key::Socket(socket) = &keys("disable-tcp")[0].1 else {
+        panic!("it is about sockets");
+    };
+    assert!(socket.matches(2, 1, 0));
+}
+
+#[test]
+fn d5_a_path_is_that_path_and_not_all_that_begin_with_it() {
+    let Key::File { path, .. } = &keys("disable-access-passwd")[0].1 else {
+        panic!("it is about files");
+    };
+    assert_eq!((path.prefix.as_str(), &path.suffix), ("/etc/passwd", &None));
+    assert!(!path.pattern.matches("/etc/passwd-"));
+}
+
+#[test]
+fn d6_programs_are_judged_by_what_is_executed_not_by_what_the_caller_says() {
+    for (_, key) in keys("disable-shell") {
+        assert!(matches!(key, Key::Exec { .. }));
+        assert!(
+            key.hooks().contains(&"mmap_file"),
+            "ld.so maps what it runs"
+        );
+    }
+    let text = apparmor::profile(&of_builtins("AppArmor", &["disable-shell"]), &disks());
+    assert!(text.contains("deny \"/{,**/}sh\" mx,"), "{text}");
+}
+
+#[test]
+fn d7_addresses_match_in_every_form_and_at_every_way_to_send() {
+    let keys = keys("block-access-to-metadata-service");
+    let hits = |address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        keys.iter().any(|(_, key)| key.matches_address(address, 80))
+    };
+    for address in [
+        "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "fd00:ec2::254",
+        "100.96.0.96",
+    ] {
+        assert!(hits(address), "{address}");
+    }
+    for address in [
+        "169.254.169.253",
+        "::169.254.169.254",
+        "fd00:ec2::255",
+        "127.0.0.1",
+    ] {
+        assert!(!hits(address), "{address}");
+    }
+    let hooks = keys[0].1.hooks();
+    for hook in [
+        "cgroup/connect4",
+        "cgroup/connect6",
+        "cgroup/sendmsg4",
+        "cgroup/sendmsg6",
+    ] {
+        assert!(hooks.contains(&hook), "{hook}");
+    }
+}
+
+#[test]
+fn d8_capabilities_are_denied_whatever_else_the_task_has() {
+    let [(Verdict::Deny, Key::Capabilities(set))] = keys("disallow-abuse-user-ns")[..] else {
+        panic!("one entry");
+    };
+    assert_eq!(set, Capabilities(1 << 21));
+    let dropped = caps::Profile::compile(&of_builtins("Auto", &["disable-cap-privileged"]));
+    assert_eq!(dropped.dropped.0.count_ones(), 27);
+    assert!(dropped.no_new_privs);
+}
+
+#[test]
+fn d9_writing_is_also_removing_and_changing_mode_owner_and_attributes() {
+    let keys = keys("disable-write-etc");
+    let hooks = keys[0].1.hooks();
+    for hook in [
+        "path_unlink",
+        "path_truncate",
+        "path_chmod",
+        "path_chown",
+        "inode_setxattr",
+    ] {
+        assert!(hooks.contains(&hook), "{hook}");
+    }
+    let policy = of_builtins("Landlock", &["disable-write-etc"]);
+    let assessment = assess(&policy, &policy.rules[0], Enforcer::Landlock, &disks());
+    assert_eq!(assessment.grade, Grade::Partial);
+    assert!(
+        assessment.notes[0].contains("owner"),
+        "{:?}",
+        assessment.notes
+    );
+}
+
+#[test]
+fn d10_mounts_are_judged_by_what_is_mounted_and_however_it_is_made() {
+    let keys = keys("disallow-mount-cgroupfs");
+    for fstype in ["cgroup", "cgroup2"] {
+        let (_, key) = keys
+            .iter()
+            .find(|(_, key)| *key == Key::Mount(MountMatch::FileSystem(fstype.to_owned())))
+            .unwrap();
+        assert!(
+            key.hooks().contains(&"sb_kern_mount"),
+            "fsopen has no call of mount(2)"
+        );
+    }
+    let all = Profile::compile(&of_builtins("Seccomp", &["disallow-mount"]));
+    for name in [
+        "mount",
+        "fsopen",
+        "fsmount",
+        "move_mount",
+        "open_tree",
+        "mount_setattr",
+        "pivot_root",
+    ] {
+        let call = Syscall::from_name(name).unwrap();
+        let args = [0, 0, 1, 0, 0, 0];
+        assert!(all.decide(call, &args).is_some(), "{name}");
+    }
+    assert_eq!(
+        all.decide(Syscall::OPEN_TREE, &[0; 6]),
+        None,
+        "without a clone nothing is mounted"
+    );
+}
+
+#[test]
+fn d11_a_rule_that_reports_does_not_undo_one_that_denies() {
+    let policy = policy(
+        "BPF",
+        "    hardeningRules: [disallow-access-procfs-root]\n    bpfRawRules:\n      \
+         ptrace: {qualifiers: [audit], permissions: [all]}\n",
+    );
+    let entries = bpf::Profile::compile(&policy).entries;
+    let verdicts: Vec<_> = entries.iter().map(|entry| entry.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Deny, Verdict::Audit]);
+}
+
+#[test]
+fn every_rule_has_an_enforcer_and_those_without_kubernetes_say_so() {
+    for rule in builtin::all() {
+        let best = Enforcer::ALL
+            .into_iter()
+            .map(|e| assess_builtin(rule, e, &disks()).grade)
+            .max();
+        let asks_kubernetes = rule
+            .restrictions
+            .iter()
+            .any(|r| r.to_string().contains("egress service"));
+        assert_eq!(best == Some(Grade::None), asks_kubernetes, "{}", rule.name);
+    }
+}
+
+/// What `docs` say can be had without privilege.
+#[test]
+fn rules_that_need_no_privilege_are_full_without_it() {
+    for name in [
+        "disallow-abuse-user-ns",
+        "disallow-load-all-bpf-prog",
+        "disallow-userfaultfd-creation",
+        "disallow-mount",
+        "disallow-umount",
+        "mitigate-sa-leak",
+        "disallow-access-procfs-root",
+        "disable-chmod-s-bit",
+        "disable-network",
+        "disable-inet6",
+        "disable-unix-domain-socket",
+        "disable-icmp",
+        "disable-tcp",
+        "disable-udp",
+        "copy-fail-mitigation",
+        "disable-cap-all",
+        "dirty-pipe-mitigation",
+    ] {
+        let policy = of_builtins("SeccompLandlockCaps", &[name]);
+        assert_eq!(check(&policy, &[], &disks()), [], "{name}");
+    }
+}
+
+#[test]
+fn what_nobody_carries_is_an_error_until_it_is_accepted_by_name() {
+    let policy = of_builtins("Seccomp", &["disallow-access-kallsyms"]);
+    let codes = |accepted: &[&str]| -> Vec<&'static str> {
+        let accepted: Vec<String> = accepted.iter().map(|name| (*name).to_owned()).collect();
+        let problems = check(&policy, &accepted, &disks());
+        problems.iter().map(|problem| problem.code.name()).collect()
+    };
+    assert_eq!(codes(&[]), ["POLICY_NO_ENFORCER"]);
+    assert_eq!(codes(&["disallow_access_kallsyms"]), ["POLICY_ACCEPTED"]);
+    assert_eq!(
+        codes(&["disable-shell"]),
+        ["POLICY_NO_ENFORCER", "POLICY_NOT_ACCEPTED"]
+    );
+    let help = check(&policy, &[], &disks())[0].help.clone().unwrap();
+    assert!(
+        help.contains("AppArmor (full)") && help.contains("BPF (full)"),
+        "{help}"
+    );
+}
+
+#[test]
+fn targets_need_an_enforcer_that_tells_programs_apart() {
+    let rules = "    attackProtectionRules: [{rules: [disable-curl], targets: [/bin/sh]}]\n";
+    let problems = check(&policy("SeccompBPF", rules), &[], &disks());
+    assert_eq!(problems[0].code, Code::TargetsIgnored);
+    let with = policy("AppArmorBPF", rules);
+    assert!(
+        check(&with, &[], &disks())
+            .iter()
+            .all(|p| p.code == Code::Partial)
+    );
+    let text = apparmor::profile(&with, &disks());
+    let (general, own) = text.split_once("profile target0").unwrap();
+    assert!(!general.contains("curl") && own.contains("curl"), "{text}");
+}
+
+/// Rows: enforcer, verdict, grade, and a part of what it compiles to.
+#[test]
+fn the_four_meanings_hold_on_every_enforcer() {
+    let rule = |enforcer: &str, name: &str, allow: bool, audit: bool| {
+        let mut policy = of_builtins(enforcer, &[name]);
+        policy.rules[0].verdict = Verdict::from_switches(allow, audit);
+        let enforcer = policy.enforcers.iter().next().unwrap();
+        assess(&policy, &policy.rules[0], enforcer, &disks())
+    };
+    for (enforcer, name, allow, audit, grade, output) in [
+        (
+            "Seccomp",
+            "copy-fail-mitigation",
+            false,
+            false,
+            Grade::Full,
+            "-> EPERM",
+        ),
+        (
+            "Seccomp",
+            "copy-fail-mitigation",
+            false,
+            true,
+            Grade::Full,
+            "-> EPERM and report",
+        ),
+        (
+            "Seccomp",
+            "copy-fail-mitigation",
+            true,
+            true,
+            Grade::Full,
+            "-> report",
+        ),
+        (
+            "Seccomp",
+            "copy-fail-mitigation",
+            true,
+            false,
+            Grade::Full,
+            "",
+        ),
+        (
+            "AppArmor",
+            "disable-access-shadow",
+            false,
+            false,
+            Grade::Full,
+            "deny \"/etc/shadow",
+        ),
+        (
+            "AppArmor",
+            "disable-access-shadow",
+            false,
+            true,
+            Grade::Full,
+            "audit deny \"/etc/shadow",
+        ),
+        (
+            "AppArmor",
+            "disable-access-shadow",
+            true,
+            true,
+            Grade::Full,
+            "audit \"/etc/shadow",
+        ),
+        (
+            "AppArmor",
+            "disable-access-shadow",
+            true,
+            false,
+            Grade::Full,
+            "",
+        ),
+        (
+            "BPF",
+            "disable-access-shadow",
+            false,
+            false,
+            Grade::Full,
+            "deny file",
+        ),
+        (
+            "BPF",
+            "disable-access-shadow",
+            false,
+            true,
+            Grade::Full,
+            "deny and audit file",
+        ),
+        (
+            "BPF",
+            "disable-access-shadow",
+            true,
+            true,
+            Grade::Full,
+            "audit file",
+        ),
+        ("BPF", "disable-access-shadow", true, false, Grade::Full, ""),
+        (
+            "Landlock",
+            "disable-access-shadow",
+            false,
+            false,
+            Grade::Full,
+            "withhold",
+        ),
+        (
+            "Landlock",
+            "disable-access-shadow",
+            false,
+            true,
+            Grade::Partial,
+            "withhold",
+        ),
+        (
+            "Landlock",
+            "disable-access-shadow",
+            true,
+            true,
+            Grade::None,
+            "",
+        ),
+        (
+            "Landlock",
+            "disable-access-shadow",
+            true,
+            false,
+            Grade::Full,
+            "",
+        ),
+        ("Caps", "disable-cap-all", true, true, Grade::None, ""),
+        ("Caps", "disable-cap-all", true, false, Grade::Full, ""),
+    ] {
+        let found = rule(enforcer, name, allow, audit);
+        assert_eq!(found.grade, grade, "{enforcer} {allow} {audit}");
+        match output {
+            "" => assert_eq!(found.output, [""; 0], "{enforcer} {allow} {audit}"),
+            part => assert!(found.output[0].contains(part), "{:?}", found.output),
+        }
+        if let ("Seccomp", "-> EPERM") = (enforcer, output) {
+            assert!(found.output[0].ends_with("EPERM"));
+        }
+    }
+}
+
+#[test]
+fn a_ring_cannot_make_what_the_filter_refuses() {
+    let profile = Profile::compile(&of_builtins("Seccomp", &["disable-network"]));
+    let ring = profile.decide(Syscall::IO_URING_SETUP, &[0; 6]).unwrap();
+    assert_eq!(ring.action, Action::Refuse(Errno::EPERM));
+    assert!(profile.refuse_foreign);
+    let other = Profile::compile(&of_builtins("Seccomp", &["disallow-insmod"]));
+    assert_eq!(other.decide(Syscall::IO_URING_SETUP, &[0; 6]), None);
+}
+
+#[test]
+fn patterns_cannot_leave_their_place_in_a_profile() {
+    let policy = policy(
+        "AppArmor",
+        "    bpfRawRules:\n      files:\n      - {qualifiers: [deny], permissions: [r], \
+         pattern: '/a} capability, {b#c'}\n",
+    );
+    let text = apparmor::profile(&policy, &disks());
+    assert!(
+        text.contains(r#"deny "/a\} capability\, \{b#c" r,"#),
+        "{text}"
+    );
+}
+
+/// What a call does, found without the compiler: by hand, from what the calls mean.
+fn violates(name: &str, call: Syscall, args: &[u64; 6]) -> bool {
+    let low = |index: usize| args[index] & 0xffff_ffff;
+    let makes_socket = matches!(call.name(), "socket" | "socketpair");
+    let socket = |domains: &[u64], kinds: &[u64], protocols: &[u64]| {
+        let has = |list: &[u64], value| list.is_empty() || list.contains(&value);
+        makes_socket && has(domains, low(0)) && has(kinds, low(1) % 16) && has(protocols, low(2))
+    };
+    let mode = |bits: u64| match call.name() {
+        "chmod" | "fchmod" | "creat" | "mknod" => low(1) & bits != 0,
+        "fchmodat" | "fchmodat2" | "mknodat" => low(2) & bits != 0,
+        "open" => low(1) & 0o20_000_100 != 0 && low(2) & bits != 0,
+        "openat" => low(2) & 0o20_000_100 != 0 && low(3) & bits != 0,
+        "openat2" => true,
+        _ => false,
+    };
+    match name {
+        "disable-network" => makes_socket,
+        "disable-inet6" => socket(&[10], &[], &[]),
+        "disable-tcp" => socket(&[2, 10], &[1], &[0, 6, 262]),
+        "disable-udp" => socket(&[2, 10], &[2], &[0, 17, 136]),
+        "disable-icmp" => socket(&[2, 10], &[3], &[]) || socket(&[2, 10], &[2], &[1, 58]),
+        "disable-chmod-x-bit" => mode(0o111),
+        "disable-chmod-s-bit" => mode(0o6000),
+        "disallow-create-user-ns" => match call.name() {
+            "unshare" | "clone" => low(0) & 0x1000_0000 != 0,
+            "setns" => low(1) & 0x1000_0000 != 0,
+            "clone3" => true,
+            _ => false,
+        },
+        "disallow-load-bpf-via-setsockopt" => {
+            call.name() == "setsockopt"
+                && (low(1) == 1 && matches!(low(2), 26 | 50 | 51 | 52)
+                    || low(1) == 263 && low(2) == 22)
+        }
+        other => panic!("{other} has no meaning here"),
+    }
+}
+
+const RULES: [&str; 9] = [
+    "disable-network",
+    "disable-inet6",
+    "disable-tcp",
+    "disable-udp",
+    "disable-icmp",
+    "disable-chmod-x-bit",
+    "disable-chmod-s-bit",
+    "disallow-create-user-ns",
+    "disallow-load-bpf-via-setsockopt",
+];
+
+const CALLS: [&str; 17] = [
+    "socket",
+    "socketpair",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchmodat2",
+    "creat",
+    "mknod",
+    "mknodat",
+    "open",
+    "openat",
+    "openat2",
+    "unshare",
+    "clone",
+    "clone3",
+    "setns",
+    "setsockopt",
+];
+
+/// Values next to those that rules ask for, with rubbish in the upper half at times.
+fn register() -> impl Strategy<Value = u64> {
+    let low = prop_oneof![
+        Just(0_u64),
+        Just(1),
+        Just(2),
+        Just(10),
+        Just(0x801),
+        Just(0x80002),
+        Just(3),
+        Just(6),
+        Just(17),
+        Just(26),
+        Just(50),
+        Just(58),
+        Just(262),
+        Just(263),
+        Just(22),
+        Just(0o100),
+        Just(0o755),
+        Just(0o644),
+        Just(0o4644),
+        Just(0o20_200_000),
+        Just(0x1000_0000),
+        any::<u32>().prop_map(u64::from),
+    ];
+    (
+        low,
+        prop_oneof![3 => Just(0_u64), 1 => any::<u32>().prop_map(u64::from)],
+    )
+        .prop_map(|(low, high)| low | high << 32)
+}
+
+proptest! {
+    /// The filter refuses a call exactly if the call is what some rule is about.
+    #[test]
+    fn a_filter_means_what_its_rules_mean(
+        chosen in prop::sample::subsequence(RULES.to_vec(), 1..4),
+        name in prop::sample::select(CALLS.to_vec()),
+        args in prop::array::uniform6(register()),
+    ) {
+        let profile = Profile::compile(&of_builtins("Seccomp", &chosen));
+        let call = Syscall::from_name(name).unwrap();
+        let expected = chosen.iter().any(|rule| violates(rule, call, &args));
+        prop_assert_eq!(profile.decide(call, &args).is_some(), expected);
+    }
+
+    /// OCI: comparisons of different arguments must all hold; if any argument comes twice, each
+    /// comparison stands alone.
+    #[test]
+    fn raw_rules_mean_what_the_oci_specification_says(
+        tests in prop::collection::vec((0_usize..3, 0_usize..7, 0_u64..5, 0_u64..5), 1..4),
+        args in prop::array::uniform6(0_u64..6),
+    ) {
+        let operators = ["NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ"];
+        let texts: Vec<_> = tests.iter().map(|(index, op, value, second)| format!(
+            "{{index: {index}, op: SCMP_CMP_{}, value: {value}, valueTwo: {second}}}", operators[*op]
+        )).collect();
+        let text = format!(
+            "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+             privileged: true\n    syscallRawRules:\n    - {{names: [kcmp], action: SCMP_ACT_ERRNO, \
+             args: [{}]}}\n", texts.join(", ")
+        );
+        let holds = |(index, op, value, second): &(usize, usize, u64, u64)| {
+            let register = args[*index];
+            match operators[*op] {
+                "NE" => register != *value,
+                "LT" => register < *value,
+                "LE" => register <= *value,
+                "EQ" => register == *value,
+                "GE" => register >= *value,
+                "GT" => register > *value,
+                _ => register & value == second & value,
+            }
+        };
+        let twice = (0..3).any(|i| tests.iter().filter(|(index, ..)| *index == i).count() > 1);
+        let expected = if twice { tests.iter().any(holds) } else { tests.iter().all(holds) };
+        let (policies, problems) = crate::load("p.yaml", &text);
+        if problems.is_empty() {
+            let profile = Profile::compile(&policies[0]);
+            prop_assert_eq!(profile.decide(Syscall::KCMP, &args).is_some(), expected);
+        } else {
+            // Only what can never hold is refused.
+            prop_assert!(!expected, "{:?}", problems);
+        }
+    }
+
+    /// Every path has the rights that no hole takes, and no path in a hole has one that it takes.
+    #[test]
+    fn grants_leave_out_the_holes_and_nothing_beside_them(
+        holes in prop::collection::vec((0_usize..FILES.len(), 1_u64..=0xffff), 0..4),
+    ) {
+        let denied: Vec<Denied> = holes
+            .iter()
+            .map(|(at, rights)| Denied { path: FILES[*at].to_owned(), rights: *rights })
+            .collect();
+        let given = grants(&denied, &Files);
+        for path in FILES.iter().filter(|path| Files.is_file(path)) {
+            let rights = given
+                .iter()
+                .filter(|grant| below(path, &grant.path))
+                .fold(0, |sum, grant| sum | grant.rights);
+            let taken = denied
+                .iter()
+                .filter(|hole| below(path, &hole.path))
+                .fold(0, |sum, hole| sum | hole.rights);
+            prop_assert_eq!(rights & taken, 0, "{} reaches into a hole", path);
+            // Execute, write, read, truncate, ioctl: what a file can have.
+            prop_assert_eq!(rights & 0xc007, 0xc007 & !taken, "{} lost a right", path);
+        }
+    }
+}
+
+/// A small file system: files, and the folders above them.
+const FILES: [&str; 9] = [
+    "/",
+    "/etc",
+    "/etc/passwd",
+    "/etc/shadow",
+    "/etc/ssh/key",
+    "/etc/ssh",
+    "/bin/sh",
+    "/run/x",
+    "/run/y/z",
+];
+
+struct Files;
+
+impl Files {
+    fn is_file(&self, path: &str) -> bool {
+        let folder = format!("{}/", path.trim_end_matches('/'));
+        !FILES
+            .iter()
+            .any(|other| other.starts_with(&folder) && *other != path)
+    }
+}
+
+impl Tree for Files {
+    fn entries(&self, folder: &str) -> Vec<DirectoryEntry> {
+        let folder = format!("{}/", folder.trim_end_matches('/'));
+        let below = FILES.iter().filter_map(|path| path.strip_prefix(&folder));
+        let mut names: Vec<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
+        names.retain(|name| !name.is_empty());
+        names.sort_unstable();
+        names.dedup();
+        let entry = |name: &str| DirectoryEntry {
+            name: name.to_owned(),
+            is_folder: !self.is_file(&format!("{folder}{name}")),
+        };
+        names.into_iter().map(entry).collect()
+    }
+}
+
+fn below(path: &str, folder: &str) -> bool {
+    path == folder || folder == "/" || path.starts_with(&format!("{folder}/"))
+}
+
+#[test]
+fn a_socket_matches_by_each_of_its_lists() {
+    let socket = SocketMatch {
+        domains: Some(vec![2]),
+        types: None,
+        protocols: Some(vec![0]),
+    };
+    assert!(socket.matches(2, 3, 0));
+    assert!(!socket.matches(10, 3, 0));
+    assert!(!socket.matches(2, 3, 1));
+}

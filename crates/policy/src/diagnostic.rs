@@ -1,0 +1,51 @@
+//! What can be wrong with a policy.
+
+use yaml::Severity;
+
+/// One problem of one policy file.
+pub type Diagnostic = yaml::Diagnostic<Code>;
+
+/// Declares the codes: name, severity, title.
+macro_rules! codes {
+    ($($variant:ident $severity:ident $name:literal $title:literal)*) => {
+        /// Kind of problem.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Code { $(#[doc = $title] $variant,)* }
+
+        impl Code {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The kind in one line.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)* }
+            }
+        }
+
+        impl yaml::Code for Code {
+            fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            fn severity(self) -> Severity {
+                match self { $(Self::$variant => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    FileRead Error "POLICY_FILE_READ" "The file cannot be read"
+    YamlParse Error "POLICY_YAML_PARSE" "The file is not YAML"
+    Shape Error "POLICY_SHAPE" "A value has the wrong type, or a key is missing or twice"
+    UnknownField Error "POLICY_UNKNOWN_FIELD" "A key that means nothing here"
+    UnknownRule Error "POLICY_UNKNOWN_RULE" "A built-in rule of this name does not exist"
+    UnknownValue Error "POLICY_UNKNOWN_VALUE" "A word or number that means nothing here"
+    Contradiction Error "POLICY_CONTRADICTION" "Two settings exclude each other, or one does nothing"
+    TargetsIgnored Error "POLICY_TARGETS_IGNORED" "Rules for single programs, which no chosen enforcer can tell apart"
+    NoEnforcer Error "POLICY_NO_ENFORCER" "No chosen enforcer can carry the rule"
+    NotAccepted Error "POLICY_NOT_ACCEPTED" "A rule that is to be accepted is not in the policy"
+    Partial Warning "POLICY_PARTIAL" "A way past the rule is known for each chosen enforcer"
+    Accepted Warning "POLICY_ACCEPTED" "The rule is not enforced in full, which was accepted by name"
+}

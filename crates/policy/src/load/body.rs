@@ -1,0 +1,437 @@
+//! The `policy:` part.
+
+use yaml::{Location, Node};
+
+use super::reader::{Fields, Reader};
+use super::{raw, syscalls};
+use crate::builtin::{self, Builtin, Class};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::restriction::Restriction;
+
+const FIELDS: [&str; 6] = [
+    "enforcer",
+    "mode",
+    "enhanceProtect",
+    "modelingOptions",
+    "defenseInDepth",
+    "networkProxyConfig",
+];
+
+const ENHANCE_FIELDS: [&str; 10] = [
+    "hardeningRules",
+    "attackProtectionRules",
+    "vulMitigationRules",
+    "appArmorRawRules",
+    "bpfRawRules",
+    "syscallRawRules",
+    "networkProxyRawRules",
+    "privileged",
+    "auditViolations",
+    "allowViolations",
+];
+
+/// The switches of a policy.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Switches {
+    pub(super) allow: bool,
+    pub(super) audit: bool,
+}
+
+impl Switches {
+    pub(super) fn verdict(self) -> Verdict {
+        Verdict::from_switches(self.allow, self.audit)
+    }
+}
+
+pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Policy> {
+    let fields = reader.fields(node, "policy", &FIELDS);
+    let enforcers = read_enforcers(reader, &fields);
+    let mode = read_mode(reader, &fields)?;
+    let mut policy = Policy {
+        name: name.to_owned(),
+        location: fields.location.clone(),
+        mode,
+        enforcers: enforcers?,
+        privileged: false,
+        rules: Vec::new(),
+        modeling_minutes: None,
+        profiles: Vec::new(),
+    };
+    check_mode_parts(reader, &fields, mode);
+    if let Some(config) = fields.find("networkProxyConfig") {
+        refuse_proxy(reader, config, "networkProxyConfig");
+    }
+    match mode {
+        Mode::AlwaysAllow => {}
+        Mode::RuntimeDefault => policy.rules = base_rules(&fields.location, Switches::default()),
+        Mode::EnhanceProtect => {
+            let part = reader.required(&fields, "policy", "enhanceProtect")?;
+            read_enhance(reader, part, &mut policy);
+        }
+        Mode::BehaviorModeling => policy.modeling_minutes = read_modeling(reader, &fields),
+        Mode::DefenseInDepth => {
+            let part = reader.required(&fields, "policy", "defenseInDepth")?;
+            read_defense(reader, part, &mut policy);
+        }
+    }
+    Some(policy)
+}
+
+/// A part that belongs to another mode would be ignored.
+fn check_mode_parts(reader: &mut Reader, fields: &Fields<'_>, mode: Mode) {
+    for (key, its_mode) in [
+        ("enhanceProtect", Mode::EnhanceProtect),
+        ("modelingOptions", Mode::BehaviorModeling),
+        ("defenseInDepth", Mode::DefenseInDepth),
+    ] {
+        if let Some(node) = fields.find(key).filter(|_| mode != its_mode) {
+            let message = format!("`{key}` does nothing in the mode {mode}");
+            let problem = Diagnostic::new(Code::Contradiction, node.location.clone(), message);
+            let help = format!("remove it, or choose `mode: {its_mode}`");
+            reader.report(problem.with_help(help));
+        }
+    }
+}
+
+fn refuse_proxy(reader: &mut Reader, node: &Node, key: &str) {
+    let message =
+        format!("`{key}` is for a proxy beside the workload, which is not part of this program");
+    let problem = Diagnostic::new(Code::NoEnforcer, node.location.clone(), message);
+    reader.report(
+        problem.with_help("write it as bpfRawRules.network.egress, or run a proxy of your own"),
+    );
+}
+
+/// Names of enforcers one after another, as vArmor has them: `AppArmorBPFSeccomp`.
+fn read_enforcers(reader: &mut Reader, fields: &Fields<'_>) -> Option<Enforcers> {
+    let node = reader.required(fields, "policy", "enforcer")?;
+    let text = reader.text(node, "enforcer")?;
+    let mut rest = text.to_lowercase();
+    let mut enforcers = Enforcers::default();
+    while !rest.is_empty() {
+        let separators = |c: char| matches!(c, ',' | '|' | '+' | ' ');
+        let word = rest.trim_start_matches(separators).to_owned();
+        let known = Enforcer::ALL.into_iter().find(|e| word.starts_with(e.id()));
+        if let Some(enforcer) = known {
+            enforcers = enforcers.with(enforcer);
+            rest = word[enforcer.id().len()..].to_owned();
+        } else if let Some(after) = word.strip_prefix("auto") {
+            enforcers = Enforcers::ALL;
+            rest = after.to_owned();
+        } else if let Some(after) = word.strip_prefix("networkproxy") {
+            refuse_proxy(reader, node, "NetworkProxy");
+            rest = after.to_owned();
+        } else if word.is_empty() {
+            break;
+        } else {
+            let names: Vec<_> = Enforcer::ALL
+                .iter()
+                .map(|e| e.name())
+                .chain(["Auto"])
+                .collect();
+            reader.unknown_value(&node.location, "enforcer", text, &names);
+            return None;
+        }
+    }
+    if enforcers == Enforcers::default() {
+        return None;
+    }
+    Some(enforcers)
+}
+
+fn read_mode(reader: &mut Reader, fields: &Fields<'_>) -> Option<Mode> {
+    let node = reader.required(fields, "policy", "mode")?;
+    let text = reader.text(node, "mode")?;
+    let mode = Mode::ALL.into_iter().find(|mode| mode.name() == text);
+    if mode.is_none() {
+        let names = Mode::ALL.map(Mode::name);
+        reader.unknown_value(&node.location, "mode", text, &names);
+    }
+    mode
+}
+
+/// What a runtime denies by default. It stays denied whatever `allowViolations` says of the rules.
+fn base_rules(location: &Location, switches: Switches) -> Vec<Rule> {
+    let verdict = Verdict::from_switches(false, switches.audit);
+    let rule = |builtin: &'static Builtin| Rule {
+        id: builtin.name.clone(),
+        origin: Origin::Base(builtin),
+        location: location.clone(),
+        verdict,
+        restrictions: builtin.restrictions.clone(),
+        targets: Vec::new(),
+    };
+    builtin::base().iter().map(rule).collect()
+}
+
+fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
+    let fields = reader.fields(node, "enhanceProtect", &ENHANCE_FIELDS);
+    let switches = Switches {
+        allow: reader.switch(&fields, "allowViolations"),
+        audit: reader.switch(&fields, "auditViolations"),
+    };
+    policy.privileged = reader.switch(&fields, "privileged");
+    if !policy.privileged {
+        policy.rules = base_rules(&fields.location, switches);
+    }
+    let rules = &mut policy.rules;
+    for class in [Class::Hardening, Class::Vulnerability] {
+        for (node, name) in reader.words_of(&fields, class.key()) {
+            rules.extend(read_builtin(reader, node, name, class, switches));
+        }
+    }
+    for item in reader.items_of(&fields, Class::Attack.key()) {
+        rules.extend(read_attack(reader, item, switches));
+    }
+    read_apparmor(reader, &fields, switches, rules);
+    if let Some(node) = fields.find("bpfRawRules") {
+        raw::read(reader, node, switches, rules);
+    }
+    rules.extend(syscalls::read(reader, &fields, switches));
+    if let Some(node) = fields.find("networkProxyRawRules") {
+        refuse_proxy(reader, node, "networkProxyRawRules");
+    }
+    refuse_twice(reader, rules);
+}
+
+/// The same rule twice is a slip, and violations of it could not be told apart.
+fn refuse_twice(reader: &mut Reader, rules: &mut Vec<Rule>) {
+    let mut kept: Vec<Rule> = Vec::with_capacity(rules.len());
+    for rule in rules.drain(..) {
+        match kept
+            .iter()
+            .find(|other| other.id == rule.id && other.targets == rule.targets)
+        {
+            Some(first) => {
+                let message = format!(
+                    "the rule `{}` is named twice, first in line {}",
+                    rule.id, first.location.line
+                );
+                reader.problem(Code::Contradiction, &rule.location, message);
+            }
+            None => kept.push(rule),
+        }
+    }
+    *rules = kept;
+}
+
+fn read_builtin(
+    reader: &mut Reader,
+    node: &Node,
+    name: &str,
+    class: Class,
+    switches: Switches,
+) -> Option<Rule> {
+    let Some(builtin) = builtin::find(name) else {
+        let message = format!("there is no rule `{name}`");
+        let help = match builtin::suggest(name) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`tollgate policy list` shows all rules".to_owned(),
+        };
+        let problem = Diagnostic::new(Code::UnknownRule, node.location.clone(), message);
+        reader.report(problem.with_help(help));
+        return None;
+    };
+    if builtin.class != class {
+        let message = format!("`{name}` is not one of `{}`", class.key());
+        let problem = Diagnostic::new(Code::Contradiction, node.location.clone(), message);
+        reader.report(problem.with_help(format!("move it to `{}`", builtin.class.key())));
+    }
+    Some(Rule {
+        id: builtin.name.clone(),
+        origin: Origin::Builtin(builtin),
+        location: node.location.clone(),
+        verdict: switches.verdict(),
+        restrictions: builtin.restrictions.clone(),
+        targets: Vec::new(),
+    })
+}
+
+/// Rules with the programs that they are for.
+fn read_attack(reader: &mut Reader, node: &Node, switches: Switches) -> Vec<Rule> {
+    let fields = reader.fields(node, Class::Attack.key(), &["rules", "targets"]);
+    let targets = read_targets(reader, &fields);
+    let named = reader.words_of(&fields, "rules");
+    if named.is_empty() {
+        let message = "an entry of `attackProtectionRules` without rules does nothing";
+        reader.problem(Code::Contradiction, &fields.location, message);
+    }
+    let rules = named
+        .into_iter()
+        .filter_map(|(node, name)| read_builtin(reader, node, name, Class::Attack, switches));
+    rules
+        .map(|rule| Rule {
+            targets: targets.clone(),
+            ..rule
+        })
+        .collect()
+}
+
+fn read_targets(reader: &mut Reader, fields: &Fields<'_>) -> Vec<String> {
+    let mut targets = Vec::new();
+    for (node, path) in reader.words_of(fields, "targets") {
+        let literal = crate::pattern::Pattern::parse(path)
+            .is_ok_and(|pattern| pattern.literal() == Some(path));
+        if literal {
+            targets.push(path.to_owned());
+        } else {
+            let message = format!("a target has to be the full path of a program, found `{path}`");
+            reader.problem(Code::UnknownValue, &node.location, message);
+        }
+    }
+    targets
+}
+
+fn read_apparmor(
+    reader: &mut Reader,
+    fields: &Fields<'_>,
+    switches: Switches,
+    rules: &mut Vec<Rule>,
+) {
+    for (index, item) in reader
+        .items_of(fields, "appArmorRawRules")
+        .iter()
+        .enumerate()
+    {
+        // Early releases of the same version had a list of texts here.
+        let (text, targets) = match item.scalar() {
+            Some(text) => (Some((item, text.text())), Vec::new()),
+            None => {
+                let fields = reader.fields(item, "appArmorRawRules", &["rules", "targets"]);
+                let node = reader.required(&fields, "appArmorRawRules", "rules");
+                let text = node.and_then(|node| Some((node, reader.text(node, "rules")?)));
+                (text, read_targets(reader, &fields))
+            }
+        };
+        let Some((node, text)) = text else { continue };
+        if let Err(problem) = check_apparmor(text) {
+            reader.problem(Code::UnknownValue, &node.location, problem);
+            continue;
+        }
+        rules.push(Rule {
+            id: format!("appArmorRawRules[{index}]"),
+            origin: Origin::Raw,
+            location: node.location.clone(),
+            verdict: switches.verdict(),
+            restrictions: vec![Restriction::AppArmorText(text.to_owned())],
+            targets,
+        });
+    }
+}
+
+/// Whether a text can stand inside a profile without ending it.
+fn check_apparmor(text: &str) -> Result<(), &'static str> {
+    let mut depth = 0_usize;
+    let mut last = None;
+    for line in text.lines() {
+        let mut quoted = false;
+        for c in line.chars() {
+            match c {
+                '"' => quoted = !quoted,
+                '#' if !quoted => break,
+                '{' if !quoted => depth += 1,
+                '}' if !quoted => {
+                    depth = depth
+                        .checked_sub(1)
+                        .ok_or("`}` would end the profile that the rules are put in")?;
+                }
+                _ => {}
+            }
+            if !c.is_whitespace() {
+                last = Some(c);
+            }
+        }
+        if quoted {
+            return Err("a quote is not closed");
+        }
+    }
+    match last {
+        None => Err("there is no rule"),
+        Some(_) if depth > 0 => Err("a `{` is not closed"),
+        Some(',') => Ok(()),
+        Some(_) => Err("each rule has to end with a comma"),
+    }
+}
+
+fn read_modeling(reader: &mut Reader, fields: &Fields<'_>) -> Option<u64> {
+    let node = reader.required(fields, "policy", "modelingOptions")?;
+    let options = reader.fields(node, "modelingOptions", &["duration"]);
+    let node = reader.required(&options, "modelingOptions", "duration")?;
+    // A year.
+    let minutes = reader.number(node, "duration", 525_600)?;
+    if minutes == 0 {
+        let message = "`duration` has to be at least one minute";
+        reader.problem(Code::UnknownValue, &node.location, message);
+    }
+    (minutes > 0).then_some(minutes)
+}
+
+fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
+    let known = ["appArmor", "seccomp", "networkProxy", "allowViolations"];
+    let fields = reader.fields(node, "defenseInDepth", &known);
+    let switches = Switches {
+        allow: reader.switch(&fields, "allowViolations"),
+        audit: true,
+    };
+    if let Some(node) = fields.find("networkProxy") {
+        refuse_proxy(reader, node, "networkProxy");
+    }
+    for (key, enforcer, raw_key) in [
+        ("appArmor", Enforcer::AppArmor, "appArmorRawRules"),
+        ("seccomp", Enforcer::Seccomp, "syscallRawRules"),
+    ] {
+        let part = fields.find(key);
+        if part.is_some() != policy.enforcers.contains(enforcer) {
+            let message = format!("`{key}` and `enforcer: {enforcer}` have to come together");
+            reader.problem(Code::Contradiction, &fields.location, message);
+        }
+        let Some(part) = part else { continue };
+        let part = reader.fields(part, key, &["profileType", "customProfile", raw_key]);
+        policy
+            .profiles
+            .extend(read_profile(reader, &part, key, enforcer));
+        match enforcer {
+            Enforcer::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
+            _ => policy.rules.extend(syscalls::read(reader, &part, switches)),
+        }
+    }
+    for enforcer in [Enforcer::Bpf, Enforcer::Landlock, Enforcer::Caps] {
+        if policy.enforcers.contains(enforcer) {
+            let message =
+                format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
+            reader.problem(Code::Contradiction, &fields.location, message);
+        }
+    }
+}
+
+fn read_profile(
+    reader: &mut Reader,
+    part: &Fields<'_>,
+    key: &str,
+    enforcer: Enforcer,
+) -> Option<Profile> {
+    let node = reader.required(part, key, "profileType")?;
+    let kind = reader.text(node, "profileType")?;
+    let custom = match kind {
+        "BehaviorModel" => None,
+        "Custom" => {
+            let custom = reader.required(part, key, "customProfile")?;
+            Some(reader.text(custom, "customProfile")?.to_owned())
+        }
+        other => {
+            reader.unknown_value(
+                &node.location,
+                "profileType",
+                other,
+                &["BehaviorModel", "Custom"],
+            );
+            return None;
+        }
+    };
+    Some(Profile {
+        enforcer,
+        custom,
+        location: node.location.clone(),
+    })
+}

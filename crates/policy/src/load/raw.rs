@@ -1,0 +1,255 @@
+//! `bpfRawRules`.
+
+use yaml::{Location, Node};
+
+use super::body::Switches;
+use super::network;
+use super::reader::{Fields, Reader};
+use crate::diagnostic::Code;
+use crate::pattern::Pattern;
+use crate::policy::{Origin, Rule, Verdict};
+use crate::restriction::{FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction};
+
+pub(super) fn read(reader: &mut Reader, node: &Node, switches: Switches, rules: &mut Vec<Rule>) {
+    let known = ["files", "processes", "network", "ptrace", "mounts"];
+    let fields = reader.fields(node, "bpfRawRules", &known);
+    for list in ["files", "processes"] {
+        for (index, item) in reader.items_of(&fields, list).iter().enumerate() {
+            let id = format!("bpfRawRules.{list}[{index}]");
+            rules.extend(read_file(reader, item, id, switches));
+        }
+    }
+    if let Some(node) = fields.find("network") {
+        network::read(reader, node, switches, rules);
+    }
+    if let Some(node) = fields.find("ptrace") {
+        rules.extend(read_ptrace(reader, node, switches));
+    }
+    for (index, item) in reader.items_of(&fields, "mounts").iter().enumerate() {
+        let id = format!("bpfRawRules.mounts[{index}]");
+        rules.extend(read_mount(reader, item, id, switches));
+    }
+}
+
+pub(super) fn raw_rule(
+    id: String,
+    location: &Location,
+    verdict: Verdict,
+    restrictions: Vec<Restriction>,
+) -> Rule {
+    Rule {
+        id,
+        origin: Origin::Raw,
+        location: location.clone(),
+        verdict,
+        restrictions,
+        targets: Vec::new(),
+    }
+}
+
+/// `qualifiers: [deny, audit]`. The switches of the policy can take away the denial and add a report.
+pub(super) fn read_verdict(
+    reader: &mut Reader,
+    fields: &Fields<'_>,
+    what: &str,
+    switches: Switches,
+) -> Option<Verdict> {
+    reader.required(fields, what, "qualifiers")?;
+    let (mut deny, mut audit) = (false, false);
+    for (node, word) in reader.words_of(fields, "qualifiers") {
+        match word {
+            "deny" => deny = true,
+            "audit" => audit = true,
+            other => {
+                reader.unknown_value(&node.location, "qualifiers", other, &["deny", "audit"]);
+                return None;
+            }
+        }
+    }
+    if !deny && !audit {
+        let message = format!("`{what}` has no qualifier and does nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
+    Some(Verdict::from_switches(
+        switches.allow || !deny,
+        switches.audit || audit,
+    ))
+}
+
+pub(super) fn read_pattern(reader: &mut Reader, node: &Node, what: &str) -> Option<Pattern> {
+    let text = reader.text(node, what)?;
+    match Pattern::parse(text) {
+        Ok(pattern) => Some(pattern),
+        Err(error) => {
+            reader.problem(Code::UnknownValue, &node.location, error.to_string());
+            None
+        }
+    }
+}
+
+const PERMISSIONS: [&str; 10] = [
+    "all", "*", "read", "r", "write", "w", "exec", "x", "append", "a",
+];
+
+fn read_file(reader: &mut Reader, node: &Node, id: String, switches: Switches) -> Option<Rule> {
+    let fields = reader.fields(node, &id, &["qualifiers", "pattern", "permissions"]);
+    let verdict = read_verdict(reader, &fields, &id, switches);
+    let pattern = reader.required(&fields, &id, "pattern")?;
+    let path = read_pattern(reader, pattern, "pattern");
+    reader.required(&fields, &id, "permissions")?;
+    let mut access = FileAccess::default();
+    let mut exec = false;
+    for (node, word) in reader.words_of(&fields, "permissions") {
+        let all = matches!(word, "all" | "*");
+        if !PERMISSIONS.contains(&word) {
+            reader.unknown_value(&node.location, "permissions", word, &PERMISSIONS);
+            return None;
+        }
+        access.read |= all || matches!(word, "read" | "r");
+        access.write |= all || matches!(word, "write" | "w");
+        access.append |= all || matches!(word, "write" | "w" | "append" | "a");
+        exec |= all || matches!(word, "exec" | "x");
+    }
+    let path = path?;
+    let mut restrictions = Vec::new();
+    if !access.is_empty() {
+        restrictions.push(Restriction::File {
+            path: path.clone(),
+            access,
+        });
+    }
+    if exec {
+        restrictions.push(Restriction::Exec { path });
+    }
+    if restrictions.is_empty() {
+        let message = format!("`{id}` has no permission and does nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
+    Some(raw_rule(id, &fields.location, verdict?, restrictions))
+}
+
+const PTRACE: [&str; 6] = ["all", "*", "trace", "traceby", "read", "readby"];
+
+fn read_ptrace(reader: &mut Reader, node: &Node, switches: Switches) -> Option<Rule> {
+    let what = "bpfRawRules.ptrace";
+    let fields = reader.fields(node, what, &["qualifiers", "strictMode", "permissions"]);
+    let verdict = read_verdict(reader, &fields, what, switches)?;
+    let strict = reader.switch(&fields, "strictMode");
+    reader.required(&fields, what, "permissions")?;
+    let mut access = PtraceAccess::default();
+    for (node, word) in reader.words_of(&fields, "permissions") {
+        let more = match word {
+            "all" | "*" => PTRACE[2..]
+                .iter()
+                .try_fold(access, |sum, name| sum.with(name)),
+            name => access.with(name),
+        };
+        let Some(more) = more else {
+            reader.unknown_value(&node.location, "permissions", word, &PTRACE);
+            return None;
+        };
+        access = more;
+    }
+    let scope = match strict {
+        true => PtraceScope::Any,
+        false => PtraceScope::Outside,
+    };
+    let restriction = Restriction::Ptrace { access, scope };
+    Some(raw_rule(
+        what.to_owned(),
+        &fields.location,
+        verdict,
+        vec![restriction],
+    ))
+}
+
+/// The kernel's limit on the name of a file system, with the final zero.
+const MAX_FSTYPE: usize = 16;
+
+fn read_mount(reader: &mut Reader, node: &Node, id: String, switches: Switches) -> Option<Rule> {
+    let known = ["qualifiers", "sourcePattern", "fstype", "flags"];
+    let fields = reader.fields(node, &id, &known);
+    let verdict = read_verdict(reader, &fields, &id, switches);
+    let source = reader.required(&fields, &id, "sourcePattern")?;
+    let from = match reader.text(source, "sourcePattern")? {
+        "*" | "**" => Pattern::parse("/**").ok(),
+        _ => read_pattern(reader, source, "sourcePattern"),
+    };
+    let fstype = match reader.text_of(&fields, "fstype") {
+        None | Some("*") => None,
+        Some(name) if name.len() < MAX_FSTYPE => Some(name.to_owned()),
+        Some(name) => {
+            let message = format!("`{name}` is longer than the name of any file system");
+            reader.problem(Code::UnknownValue, &fields.location, message);
+            None
+        }
+    };
+    let mut names = Vec::new();
+    for (node, word) in reader.words_of(&fields, "flags") {
+        match word {
+            "all" | "*" => {}
+            word if MOUNT_FLAGS.contains(&word) => names.push(word.to_owned()),
+            word => reader.unknown_value(&node.location, "flags", word, &MOUNT_FLAGS),
+        }
+    }
+    let mount = MountMatch::Raw {
+        from: from?,
+        fstype,
+        flags: names,
+    };
+    Some(raw_rule(
+        id,
+        &fields.location,
+        verdict?,
+        vec![Restriction::Mount(mount)],
+    ))
+}
+
+/// Names of flags as mount(8) and AppArmor have them, and `umount`.
+const MOUNT_FLAGS: [&str; 43] = [
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "sync",
+    "async",
+    "remount",
+    "mand",
+    "nomand",
+    "dirsync",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "bind",
+    "rbind",
+    "move",
+    "verbose",
+    "silent",
+    "loud",
+    "acl",
+    "noacl",
+    "unbindable",
+    "private",
+    "slave",
+    "shared",
+    "runbindable",
+    "rprivate",
+    "rslave",
+    "rshared",
+    "relatime",
+    "norelatime",
+    "iversion",
+    "noiversion",
+    "strictatime",
+    "user",
+    "nouser",
+    "read-only",
+    "umount",
+];

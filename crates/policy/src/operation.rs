@@ -1,0 +1,177 @@
+//! What a policy can deny besides files, sockets and capabilities: `data/operations.txt`.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
+
+use crate::policy::Enforcer;
+use crate::restriction::read_capabilities;
+
+/// One operation and how each enforcer denies it.
+#[derive(Debug, Default, PartialEq)]
+pub struct Operation {
+    /// Its name.
+    pub name: String,
+    /// Calls that do it.
+    pub calls: Vec<OperationCall>,
+    /// Rules of AppArmor, without qualifiers.
+    pub apparmor: Vec<String>,
+    /// What it needs.
+    pub capabilities: Capabilities,
+    /// Hooks of BPF LSM; after `:` the object that is meant.
+    pub hooks: Vec<String>,
+    /// Why Landlock denies it, if it does.
+    pub landlock: Option<String>,
+    /// Ways past an enforcer.
+    pub weak: BTreeMap<Enforcer, Vec<String>>,
+    /// Why an enforcer cannot.
+    pub none: BTreeMap<Enforcer, String>,
+}
+
+/// A call that does an operation.
+#[derive(Debug, PartialEq)]
+pub struct OperationCall {
+    /// Which.
+    pub call: Syscall,
+    /// It does if all of these hold.
+    pub tests: Vec<RegisterTest>,
+    /// Set if the call is refused with this error only to make callers use another one.
+    pub diverted: Option<Errno>,
+}
+
+static TABLE: LazyLock<BTreeMap<String, Operation>> = LazyLock::new(|| {
+    read(include_str!("../data/operations.txt")).expect("a unit test reads the same file")
+});
+
+impl Operation {
+    /// The operation of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        TABLE.get(name)
+    }
+
+    /// All, by name.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        TABLE.values()
+    }
+}
+
+fn read(text: &str) -> Result<BTreeMap<String, Operation>, String> {
+    let mut table: BTreeMap<String, Operation> = BTreeMap::new();
+    let mut open: Option<Operation> = None;
+    for (number, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        if key == "operation" {
+            table.extend(open.take().map(|done| (done.name.clone(), done)));
+            open = Some(Operation {
+                name: value.to_owned(),
+                ..Operation::default()
+            });
+            continue;
+        }
+        let operation = open.as_mut().ok_or("a line before the first operation")?;
+        add(operation, key, value).map_err(|problem| format!("line {}: {problem}", number + 1))?;
+    }
+    table.extend(open.map(|done| (done.name.clone(), done)));
+    Ok(table)
+}
+
+fn add(operation: &mut Operation, key: &str, value: &str) -> Result<(), String> {
+    match key {
+        "call" => operation.calls.push(read_call(value)?),
+        "apparmor" => operation.apparmor.push(value.to_owned()),
+        "capability" => {
+            let words: Vec<&str> = value.split(' ').collect();
+            operation.capabilities = read_capabilities(&words)?;
+        }
+        "hook" => operation.hooks.extend(value.split(' ').map(str::to_owned)),
+        "landlock" => operation.landlock = Some(value.to_owned()),
+        "weak" => {
+            let (enforcer, text) = read_note(value)?;
+            operation.weak.entry(enforcer).or_default().push(text);
+        }
+        "none" => operation.none.extend([read_note(value)?]),
+        _ => return Err(format!("`{key}` is unknown")),
+    }
+    Ok(())
+}
+
+/// `ENFORCER TEXT`
+pub(crate) fn read_note(value: &str) -> Result<(Enforcer, String), String> {
+    let (id, text) = value
+        .split_once(' ')
+        .ok_or("expected an enforcer and a text")?;
+    let enforcer = Enforcer::from_id(id).ok_or_else(|| format!("`{id}` is no enforcer"))?;
+    Ok((enforcer, text.to_owned()))
+}
+
+fn read_call(value: &str) -> Result<OperationCall, String> {
+    let mut words = value.split(' ');
+    let name = words.next().unwrap_or_default();
+    let (name, errno) = match name.split_once(':') {
+        Some((name, errno)) => {
+            let errno = Errno::from_name(errno).ok_or_else(|| format!("`{errno}` is unknown"))?;
+            (name, Some(errno))
+        }
+        None => (name, None),
+    };
+    let call = Syscall::from_name(name).ok_or_else(|| format!("`{name}` is no call"))?;
+    Ok(OperationCall {
+        call,
+        tests: words.map(read_test).collect::<Result<_, _>>()?,
+        diverted: errno,
+    })
+}
+
+/// `ARGUMENT=NUMBER` or `ARGUMENT&BITS`. The flags and numbers of these calls are 32 bits wide.
+fn read_test(word: &str) -> Result<RegisterTest, String> {
+    let bad = || format!("`{word}` is no test");
+    let no_number = |error: std::num::ParseIntError| format!("`{word}` is no test: {error}");
+    let at = word.find(['=', '&']).ok_or_else(bad)?;
+    let argument = word[..at].parse().map_err(no_number)?;
+    let digits = &word[at + 1..];
+    let number = match digits.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => digits.parse(),
+    };
+    let number = number.map_err(no_number)?;
+    let op = match word.as_bytes()[at] {
+        b'=' => TestOp::Eq,
+        _ => TestOp::AnyBit,
+    };
+    Ok(RegisterTest::low(argument, op, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_reads_and_every_enforcer_is_spoken_for() {
+        let table = read(include_str!("../data/operations.txt")).unwrap();
+        assert_eq!(table.len(), 9);
+        for operation in table.values() {
+            assert!(!operation.calls.is_empty(), "{}", operation.name);
+            let bpf = operation.none.contains_key(&Enforcer::Bpf);
+            assert_eq!(operation.hooks.is_empty(), bpf, "{}", operation.name);
+        }
+    }
+
+    #[test]
+    fn mistakes_in_the_table_are_named_with_their_line() {
+        for (text, part) in [
+            ("call mount", "before"),
+            ("operation a\ncall muont", "line 2: `muont` is no call"),
+            ("operation a\ncall mount 0?1", "no test"),
+            ("operation a\nweak nobody x", "no enforcer"),
+            ("operation a\nsmell x", "`smell` is unknown"),
+        ] {
+            let problem = read(text).unwrap_err();
+            assert!(problem.contains(part), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Patterns of paths.
+
+use std::fmt;
+
+/// A path with wildcards: `*` is any text without `/`, `**` any text. `/**/x` is `/x` too.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern {
+    text: String,
+}
+
+/// Why a text is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// There is nothing.
+    #[error("the pattern is empty")]
+    Empty,
+    /// It has a slash but does not begin with one.
+    #[error("the pattern has to begin with `/`, or to be the name of a file without `/`")]
+    Relative,
+    /// It has a character that no path of a policy needs.
+    #[error("the pattern has the character {character:?}, which no pattern can have")]
+    Character {
+        /// The character.
+        character: char,
+    },
+    /// The kernel would never see such a path.
+    #[error("the pattern has a part `{part}`, which no path that the kernel sees has")]
+    Unreachable {
+        /// `.`, `..` or nothing.
+        part: String,
+    },
+    /// There are more wildcards than can be matched.
+    #[error("the pattern has {count} wildcards, {MAX_WILDCARDS} are possible")]
+    Wildcards {
+        /// How many.
+        count: usize,
+    },
+    /// It is longer than a path can be.
+    #[error("the pattern has {length} bytes, {MAX_LENGTH} are possible")]
+    Length {
+        /// In bytes.
+        length: usize,
+    },
+}
+
+/// Most wildcards of a pattern: the tables of BPF LSM hold a beginning, a middle and an end.
+pub const MAX_WILDCARDS: usize = 2;
+
+/// `PATH_MAX` without the final zero.
+pub const MAX_LENGTH: usize = 4095;
+
+impl Pattern {
+    /// Reads a pattern. A name without `/` stands for files of that name in any folder.
+    ///
+    /// # Errors
+    /// If the text can be no pattern.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        if text.is_empty() {
+            return Err(PatternError::Empty);
+        }
+        if text.len() > MAX_LENGTH {
+            return Err(PatternError::Length { length: text.len() });
+        }
+        let unfit = |c: &char| c.is_control() || matches!(c, '"' | '\\');
+        if let Some(character) = text.chars().find(unfit) {
+            return Err(PatternError::Character { character });
+        }
+        let text = match (text.starts_with('/'), text.contains('/')) {
+            (true, _) => text.to_owned(),
+            (false, true) => return Err(PatternError::Relative),
+            (false, false) => format!("/**/{text}"),
+        };
+        let mut parts = text[1..].split('/').peekable();
+        while let Some(part) = parts.next() {
+            let is_last = parts.peek().is_none();
+            if matches!(part, "." | "..") || part.is_empty() && !(is_last && text == "/") {
+                return Err(PatternError::Unreachable {
+                    part: part.to_owned(),
+                });
+            }
+        }
+        let count = wildcards(&text);
+        if count > MAX_WILDCARDS {
+            return Err(PatternError::Wildcards { count });
+        }
+        Ok(Self { text })
+    }
+
+    /// The pattern as text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The path, if there is no wildcard.
+    #[must_use]
+    pub fn literal(&self) -> Option<&str> {
+        (wildcards(&self.text) == 0).then_some(&self.text)
+    }
+
+    /// The folder, if the pattern is everything below one.
+    #[must_use]
+    pub fn subtree(&self) -> Option<&str> {
+        let folder = self.text.strip_suffix("/**")?;
+        (wildcards(folder) == 0).then_some(if folder.is_empty() { "/" } else { folder })
+    }
+
+    /// The folders below which every match lies, without wildcards: `/proc/` of `/proc/**/mem`.
+    #[must_use]
+    pub fn fixed_prefix(&self) -> &str {
+        let end = self.text.find('*').unwrap_or(self.text.len());
+        &self.text[..end]
+    }
+
+    /// Whether a path, as the kernel resolved it, is meant.
+    #[must_use]
+    pub fn matches(&self, path: &str) -> bool {
+        matches(self.text.as_bytes(), path.as_bytes())
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// How many `*` and `**` there are.
+fn wildcards(text: &str) -> usize {
+    let stars = text.split('*').count() - 1;
+    stars - text.matches("**").count()
+}
+
+/// Backtracking is bounded by [`MAX_WILDCARDS`].
+fn matches(pattern: &[u8], path: &[u8]) -> bool {
+    match pattern {
+        [] => path.is_empty(),
+        // Any number of folders, also none.
+        [b'/', b'*', b'*', b'/', rest @ ..] => {
+            let folder = |at: &usize| path.get(*at) == Some(&b'/');
+            (0..path.len())
+                .filter(folder)
+                .any(|at| matches(rest, &path[at + 1..]))
+                && path.first() == Some(&b'/')
+        }
+        [b'*', b'*', rest @ ..] => (0..=path.len()).any(|at| matches(rest, &path[at..])),
+        [b'*', rest @ ..] => {
+            let end = path.iter().position(|c| *c == b'/').unwrap_or(path.len());
+            (0..=end).any(|at| matches(rest, &path[at..]))
+        }
+        [first, rest @ ..] => path.first() == Some(first) && matches(rest, &path[1..]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(pattern: &str, path: &str) -> bool {
+        Pattern::parse(pattern).unwrap().matches(path)
+    }
+
+    #[test]
+    fn a_path_without_wildcards_is_that_path_and_no_prefix_of_it() {
+        assert!(hits("/etc/passwd", "/etc/passwd"));
+        assert!(!hits("/etc/passwd", "/etc/passwd-"));
+        assert!(!hits("/dev/sda", "/dev/sda1"));
+        assert!(!hits("/etc/passwd", "/etc/passw"));
+    }
+
+    #[test]
+    fn wildcards_stop_at_folders_or_do_not() {
+        assert!(hits("/etc/**", "/etc/a/b"));
+        assert!(!hits("/etc/**", "/etc"));
+        assert!(hits("/proc/**/mem", "/proc/1/mem"));
+        assert!(hits("/proc/**/mem", "/proc/mem"));
+        assert!(hits("/proc/**/mem", "/proc/1/task/2/mem"));
+        assert!(!hits("/proc/**/mem", "/proc/1/kmem"));
+        assert!(hits("/tmp/*.sock", "/tmp/a.sock"));
+        assert!(!hits("/tmp/*.sock", "/tmp/a/b.sock"));
+        assert!(hits("/**/.ssh/**", "/root/.ssh/id"));
+        assert!(hits("/**/.ssh/**", "/.ssh/id"));
+        assert!(!hits("/**/.ssh/**", "/root/a.ssh/id"));
+    }
+
+    #[test]
+    fn a_bare_name_is_a_file_of_that_name_anywhere() {
+        assert!(hits("sh", "/bin/sh"));
+        assert!(hits("sh", "/sh"));
+        assert!(!hits("sh", "/bin/bash"));
+        assert!(hits("*.key", "/a/b/my.key"));
+    }
+
+    #[test]
+    fn what_can_be_no_path_is_refused() {
+        for bad in [
+            "",
+            "a/b",
+            "/a\nb",
+            "/a\"b",
+            "/a/../b",
+            "/a//b",
+            "/**/a/**/b/**",
+            "/a/",
+        ] {
+            assert!(Pattern::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(Pattern::parse("/").is_ok());
+    }
+}

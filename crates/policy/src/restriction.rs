@@ -1,0 +1,557 @@
+//! What a rule denies, in terms that no enforcer owns.
+
+use abi::{Arch, Capabilities, Errno, RegisterTest, Syscall, capability, flags};
+use ipnet::IpNet;
+use std::fmt;
+
+use crate::operation::Operation;
+use crate::pattern::Pattern;
+
+/// One thing that is denied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Restriction {
+    /// Access to files. Writing is whatever changes a file, its name or what is said of it.
+    File {
+        /// Which.
+        path: Pattern,
+        /// How.
+        access: FileAccess,
+    },
+    /// Executing a file.
+    Exec {
+        /// Which.
+        path: Pattern,
+    },
+    /// Connecting or sending to a socket that has a path.
+    Connect {
+        /// Which.
+        path: Pattern,
+    },
+    /// Access to the files of disks and partitions, by whatever name.
+    Disk {
+        /// How.
+        access: FileAccess,
+    },
+    /// Creating sockets.
+    Socket(SocketMatch),
+    /// Connecting or sending to an address.
+    Egress {
+        /// Whose.
+        to: Destination,
+        /// Which ports; none means all.
+        ports: Vec<PortRange>,
+    },
+    /// Some mounts; all of them are the operation `mount`.
+    Mount(MountMatch),
+    /// Tracing and looking into processes.
+    Ptrace {
+        /// What.
+        access: PtraceAccess,
+        /// Of whom.
+        scope: PtraceScope,
+    },
+    /// Having capabilities.
+    Capabilities(Capabilities),
+    /// Giving a file permissions with one of these bits.
+    Mode {
+        /// The bits.
+        bits: u32,
+    },
+    /// An operation of `data/operations.txt`.
+    Operation(&'static Operation),
+    /// A system call, by number and register arguments.
+    Syscall(SyscallMatch),
+    /// Rules in the language of AppArmor.
+    AppArmorText(String),
+}
+
+/// Kinds of access to a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileAccess {
+    /// Opening for reading.
+    pub read: bool,
+    /// Opening for writing, truncating, creating, removing, renaming, linking, and changing mode,
+    /// owner, times and attributes.
+    pub write: bool,
+    /// Opening for appending.
+    pub append: bool,
+}
+
+impl FileAccess {
+    /// Of letters `r`, `w` and `a`.
+    #[must_use]
+    pub fn from_letters(letters: &str) -> Option<Self> {
+        let known = letters.chars().all(|c| "rwa".contains(c));
+        (known && !letters.is_empty()).then(|| Self {
+            read: letters.contains('r'),
+            write: letters.contains('w'),
+            append: letters.contains('a'),
+        })
+    }
+
+    /// As letters.
+    #[must_use]
+    pub fn letters(self) -> String {
+        [(self.read, 'r'), (self.write, 'w'), (self.append, 'a')]
+            .into_iter()
+            .filter_map(|(set, letter)| set.then_some(letter))
+            .collect()
+    }
+
+    /// Whether nothing is meant.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// Sockets by what `socket(2)` is given. An absent list means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketMatch {
+    /// Address families.
+    pub domains: Option<Vec<u16>>,
+    /// Types, without the flags that come with them.
+    pub types: Option<Vec<u16>>,
+    /// Protocol numbers, as the caller gives them: TCP is 6 and also 0, with type stream.
+    pub protocols: Option<Vec<u16>>,
+}
+
+impl SocketMatch {
+    /// Whether this call makes such a socket.
+    #[must_use]
+    pub fn matches(&self, domain: u32, kind: u32, protocol: u32) -> bool {
+        let has = |list: &Option<Vec<u16>>, value: u32| {
+            list.as_ref()
+                .is_none_or(|list| list.iter().any(|item| u32::from(*item) == value))
+        };
+        has(&self.domains, domain) && has(&self.types, kind & 0xf) && has(&self.protocols, protocol)
+    }
+}
+
+/// Who is contacted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Addresses.
+    Network(IpNet),
+    /// The workload's own address.
+    OwnPod,
+    /// A Kubernetes service, by its name or labels.
+    Service {
+        /// Where it is.
+        namespace: String,
+        /// Its name, or labels as `key=value,...`.
+        name: String,
+    },
+    /// Kubernetes pods by labels.
+    Pods {
+        /// Where they are.
+        namespace: String,
+        /// Labels as `key=value,...`.
+        selector: String,
+    },
+}
+
+/// Ports from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+/// Mounts by what is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountMatch {
+    /// A new instance of a file system of this type, however it is made.
+    FileSystem(String),
+    /// A bind, move, remount or unmount of something below a path, after it was resolved.
+    From(Pattern),
+    /// A file system on a disk.
+    Disk,
+    /// What a raw rule says.
+    Raw {
+        /// The source.
+        from: Pattern,
+        /// The type; absent means any.
+        fstype: Option<String>,
+        /// Names of flags, such as `bind`, without the `MS_`; empty means any.
+        flags: Vec<String>,
+    },
+}
+
+/// Ways to look at other processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PtraceAccess {
+    /// Tracing another.
+    pub trace: bool,
+    /// Being traced.
+    pub traceby: bool,
+    /// Reading of another.
+    pub read: bool,
+    /// Being read.
+    pub readby: bool,
+}
+
+impl PtraceAccess {
+    /// The names of its parts.
+    #[must_use]
+    pub fn names(self) -> Vec<&'static str> {
+        [
+            (self.trace, "trace"),
+            (self.traceby, "traceby"),
+            (self.read, "read"),
+            (self.readby, "readby"),
+        ]
+        .into_iter()
+        .filter_map(|(set, name)| set.then_some(name))
+        .collect()
+    }
+
+    /// Adds a part by name.
+    #[must_use]
+    pub fn with(mut self, name: &str) -> Option<Self> {
+        match name {
+            "trace" => self.trace = true,
+            "traceby" => self.traceby = true,
+            "read" => self.read = true,
+            "readby" => self.readby = true,
+            _ => return None,
+        }
+        Some(self)
+    }
+}
+
+/// Which other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PtraceScope {
+    /// Those that are not confined by the same policy instance.
+    Outside,
+    /// All.
+    Any,
+}
+
+/// A raw rule on a system call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyscallMatch {
+    /// Which.
+    pub call: Syscall,
+    /// It is meant if all tests of one of these groups hold.
+    pub any_of: Vec<Vec<RegisterTest>>,
+    /// What becomes of it.
+    pub action: SyscallAction,
+}
+
+/// What a raw rule wants of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyscallAction {
+    /// It fails.
+    Errno(Errno),
+    /// The thread ends.
+    KillThread,
+    /// The process ends.
+    KillProcess,
+    /// The process gets SIGSYS.
+    Trap,
+    /// It is reported.
+    Log,
+}
+
+/// Reads one line of a data file.
+pub(crate) fn read_restriction(line: &str) -> Result<Vec<Restriction>, String> {
+    let (kind, rest) = line.split_once(' ').ok_or("nothing follows the kind")?;
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let unknown = |word: &str| format!("`{word}` is unknown");
+    let pattern = |word: &&str| Pattern::parse(word).map_err(|error| error.to_string());
+    match kind {
+        "file" => {
+            let access = FileAccess::from_letters(words[0]).ok_or_else(|| unknown(words[0]))?;
+            let each = |word| {
+                Ok(Restriction::File {
+                    path: pattern(word)?,
+                    access,
+                })
+            };
+            words[1..].iter().map(each).collect()
+        }
+        "exec" => words
+            .iter()
+            .map(|w| Ok(Restriction::Exec { path: pattern(w)? }))
+            .collect(),
+        "connect" => words
+            .iter()
+            .map(|w| Ok(Restriction::Connect { path: pattern(w)? }))
+            .collect(),
+        "disk" => {
+            let access = FileAccess::from_letters(rest).ok_or_else(|| unknown(rest))?;
+            Ok(vec![Restriction::Disk { access }])
+        }
+        "socket" => read_socket(&words).map(|socket| vec![Restriction::Socket(socket)]),
+        "egress" => words.iter().map(|word| read_egress(word)).collect(),
+        "service" => {
+            let (namespace, name) = rest.split_once('/').ok_or_else(|| unknown(rest))?;
+            let to = Destination::Service {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            };
+            Ok(vec![Restriction::Egress {
+                to,
+                ports: Vec::new(),
+            }])
+        }
+        "mount" => read_mount(rest).map(|mount| vec![Restriction::Mount(mount)]),
+        "ptrace" => read_ptrace(&words),
+        "capability" => read_capabilities(&words).map(|set| vec![Restriction::Capabilities(set)]),
+        "mode" => {
+            let bits = u32::from_str_radix(rest, 8).map_err(|error| error.to_string())?;
+            Ok(vec![Restriction::Mode { bits }])
+        }
+        "call" => words.iter().map(|word| read_call(word)).collect(),
+        "operation" => {
+            let operation = Operation::find(rest).ok_or_else(|| unknown(rest))?;
+            Ok(vec![Restriction::Operation(operation)])
+        }
+        _ => Err(unknown(kind)),
+    }
+}
+
+fn read_call(word: &str) -> Result<Restriction, String> {
+    let call = Syscall::from_name(word).ok_or_else(|| format!("`{word}` is no call"))?;
+    Ok(Restriction::Syscall(SyscallMatch {
+        call,
+        any_of: vec![Vec::new()],
+        action: SyscallAction::Errno(Errno::EPERM),
+    }))
+}
+
+fn read_socket(words: &[&str]) -> Result<SocketMatch, String> {
+    let [domains, types, protocols] = words else {
+        return Err("expected domains, types and protocols".to_owned());
+    };
+    let list = |text: &str, number: &dyn Fn(&str) -> Option<u16>| match text {
+        "any" => Ok(None),
+        text => text
+            .split(',')
+            .map(|word| number(word).ok_or_else(|| format!("`{word}` is unknown")))
+            .collect::<Result<Vec<_>, _>>()
+            .map(Some),
+    };
+    Ok(SocketMatch {
+        domains: list(domains, &socket_domain)?,
+        types: list(types, &socket_type)?,
+        protocols: list(protocols, &|word| word.parse().ok())?,
+    })
+}
+
+/// The number of an address family: `inet` for `AF_INET`.
+pub(crate) fn socket_domain(word: &str) -> Option<u16> {
+    flag("socket_domain", "AF_", word)
+}
+
+/// The number of a type of socket: `stream` for `SOCK_STREAM`.
+pub(crate) fn socket_type(word: &str) -> Option<u16> {
+    flag("socket_type", "SOCK_", word).filter(|number| *number <= 0xf)
+}
+
+/// The name of an address family, as [`socket_domain`] reads it.
+pub(crate) fn socket_domain_name(number: u16) -> String {
+    flag_name("socket_domain", "AF_", number)
+}
+
+/// The name of a type of socket, as [`socket_type`] reads it.
+pub(crate) fn socket_type_name(number: u16) -> String {
+    flag_name("socket_type", "SOCK_", number)
+}
+
+fn flag(set: &str, prefix: &str, word: &str) -> Option<u16> {
+    let set = flags::FlagSet::from_name(set)?;
+    let name = format!("{prefix}{}", word.to_uppercase());
+    u16::try_from(set.value_of(Arch::X86_64, &name)?).ok()
+}
+
+fn flag_name(set: &str, prefix: &str, number: u16) -> String {
+    flags::FlagSet::from_name(set)
+        .and_then(|set| set.name_of(Arch::X86_64, u64::from(number)))
+        .map_or_else(
+            || number.to_string(),
+            |name| name.trim_start_matches(prefix).to_lowercase(),
+        )
+}
+
+fn read_egress(word: &str) -> Result<Restriction, String> {
+    let network = read_network(word).ok_or_else(|| format!("`{word}` is no address"))?;
+    Ok(Restriction::Egress {
+        to: Destination::Network(network),
+        ports: Vec::new(),
+    })
+}
+
+/// An address or a network.
+pub(crate) fn read_network(word: &str) -> Option<IpNet> {
+    word.parse()
+        .or_else(|_: ipnet::AddrParseError| {
+            word.parse().map(|address: std::net::IpAddr| address.into())
+        })
+        .ok()
+}
+
+fn read_mount(text: &str) -> Result<MountMatch, String> {
+    match text.split_once('=') {
+        Some(("fstype", name)) => Ok(MountMatch::FileSystem(name.to_owned())),
+        Some(("from", path)) => Pattern::parse(path)
+            .map(MountMatch::From)
+            .map_err(|error| error.to_string()),
+        None if text == "disk" => Ok(MountMatch::Disk),
+        _ => Err(format!("`{text}` is unknown")),
+    }
+}
+
+fn read_ptrace(words: &[&str]) -> Result<Vec<Restriction>, String> {
+    let [permissions, scope] = words else {
+        return Err("expected permissions and a scope".to_owned());
+    };
+    let mut access = PtraceAccess::default();
+    for name in permissions.split(',') {
+        access = access
+            .with(name)
+            .ok_or_else(|| format!("`{name}` is unknown"))?;
+    }
+    let scope = match *scope {
+        "outside" => PtraceScope::Outside,
+        "any" => PtraceScope::Any,
+        other => return Err(format!("`{other}` is unknown")),
+    };
+    Ok(vec![Restriction::Ptrace { access, scope }])
+}
+
+pub(crate) fn read_capabilities(words: &[&str]) -> Result<Capabilities, String> {
+    let set = |names: &[&str]| {
+        names.iter().try_fold(0_u64, |set, name| {
+            let number =
+                capability::from_name(name).ok_or_else(|| format!("`{name}` is unknown"))?;
+            Ok::<u64, String>(set | 1 << number)
+        })
+    };
+    match words {
+        ["all"] => Ok(Capabilities::ALL),
+        ["all-except", kept @ ..] => Ok(Capabilities(Capabilities::ALL.0 & !set(kept)?)),
+        names => set(names).map(Capabilities),
+    }
+}
+
+/// One line, for `policy list` and `policy explain`.
+impl fmt::Display for Restriction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, access } => write!(f, "file {} {path}", access.letters()),
+            Self::Exec { path } => write!(f, "exec {path}"),
+            Self::Connect { path } => write!(f, "connect {path}"),
+            Self::Disk { access } => write!(f, "disk {}", access.letters()),
+            Self::Socket(socket) => write!(f, "socket {socket}"),
+            Self::Egress { to, ports } => {
+                write!(f, "egress {to}")?;
+                let mut separator = " ports ";
+                for port in ports {
+                    write!(f, "{separator}{port}")?;
+                    separator = ",";
+                }
+                Ok(())
+            }
+            Self::Mount(mount) => write!(f, "mount {mount}"),
+            Self::Ptrace { access, scope } => {
+                let scope = match scope {
+                    PtraceScope::Outside => "outside",
+                    PtraceScope::Any => "any",
+                };
+                write!(f, "ptrace {} {scope}", access.names().join(","))
+            }
+            Self::Capabilities(set) => write!(f, "capability {}", capability_words(*set)),
+            Self::Mode { bits } => write!(f, "mode {bits:o}"),
+            Self::Operation(operation) => write!(f, "operation {}", operation.name),
+            Self::Syscall(syscall) => write!(f, "call {}", syscall.call),
+            Self::AppArmorText(text) => write!(f, "apparmor {}", text.trim()),
+        }
+    }
+}
+
+/// Short names, or what is missing from all.
+fn capability_words(set: Capabilities) -> String {
+    let names = |bits: u64| {
+        Capabilities(bits)
+            .to_string()
+            .to_lowercase()
+            .replace("cap_", "")
+    };
+    let rest = Capabilities::ALL.0 & !set.0;
+    match rest.count_ones() {
+        0 => "all".to_owned(),
+        1..=15 => format!("all-except {}", names(rest)),
+        _ => names(set.0),
+    }
+}
+
+impl fmt::Display for SocketMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |list: &Option<Vec<u16>>, name: &dyn Fn(u16) -> String| match list {
+            None => "any".to_owned(),
+            Some(list) => list.iter().map(|n| name(*n)).collect::<Vec<_>>().join(","),
+        };
+        write!(
+            f,
+            "{} {} {}",
+            list(&self.domains, &socket_domain_name),
+            list(&self.types, &socket_type_name),
+            list(&self.protocols, &|number| number.to_string())
+        )
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(network) if network.prefix_len() == network.max_prefix_len() => {
+                write!(f, "{}", network.addr())
+            }
+            Self::Network(network) => write!(f, "{network}"),
+            Self::OwnPod => f.write_str("pod-self"),
+            Self::Service { namespace, name } => write!(f, "service {namespace}/{name}"),
+            Self::Pods {
+                namespace,
+                selector,
+            } => write!(f, "pods {namespace}/{selector}"),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+impl fmt::Display for MountMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FileSystem(name) => write!(f, "fstype={name}"),
+            Self::From(path) => write!(f, "from={path}"),
+            Self::Disk => f.write_str("disk"),
+            Self::Raw {
+                from,
+                fstype,
+                flags,
+            } => {
+                write!(f, "from={from}")?;
+                if let Some(fstype) = fstype {
+                    write!(f, " fstype={fstype}")?;
+                }
+                match flags.is_empty() {
+                    true => Ok(()),
+                    false => write!(f, " flags={}", flags.join(",")),
+                }
+            }
+        }
+    }
+}
