@@ -255,6 +255,8 @@ pub enum SyscallAction {
     Trap,
     /// It is reported.
     Log,
+    /// It is made; for profiles that deny all else.
+    Allow,
 }
 
 /// Reads one line of a data file.

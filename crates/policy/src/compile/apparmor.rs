@@ -28,6 +28,13 @@ const BASE: [&str; 9] = [
 /// The text of a policy's profile, for apparmor_parser.
 #[must_use]
 pub fn profile(policy: &Policy, machine: &Machine) -> String {
+    let custom = policy
+        .profiles
+        .iter()
+        .find(|profile| profile.enforcer == Enforcer::AppArmor);
+    if let Some(text) = custom.and_then(|profile| profile.custom.as_ref()) {
+        return extend_custom(text, policy, machine);
+    }
     let mut flags = vec!["attach_disconnected", "mediate_deleted"];
     if policy.mode == Mode::BehaviorModeling {
         flags.push("complain");
@@ -37,7 +44,11 @@ pub fn profile(policy: &Policy, machine: &Machine) -> String {
         profile_name(policy),
         flags.join(",")
     );
-    push_lines(&mut text, "  ", BASE.iter().map(|line| (*line).to_owned()));
+    // What is to be recorded is what the profile does not allow; without a model that is everything.
+    let is_empty = matches!(policy.mode, Mode::BehaviorModeling | Mode::DefenseInDepth);
+    if !is_empty {
+        push_lines(&mut text, "  ", BASE.iter().map(|line| (*line).to_owned()));
+    }
     let general: Vec<&Rule> = policy
         .rules
         .iter()
@@ -66,6 +77,15 @@ pub fn profile(policy: &Policy, machine: &Machine) -> String {
     }
     text.push_str("}\n");
     text
+}
+
+/// A profile of the user's with the rules of the policy before its last bracket.
+fn extend_custom(text: &str, policy: &Policy, machine: &Machine) -> String {
+    let (start, end) = text.rsplit_once('}').unwrap_or((text, ""));
+    let mut extended = start.to_owned();
+    let rules: Vec<&Rule> = policy.rules.iter().collect();
+    push_rules(&mut extended, "  ", &rules, machine);
+    format!("{extended}}}{end}")
 }
 
 /// The name under which a policy's profile is loaded.

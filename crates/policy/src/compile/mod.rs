@@ -14,7 +14,7 @@ use yaml::Location;
 
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Rule, Verdict};
+use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 /// What the caller has found out about the machine.
@@ -236,9 +236,12 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Dia
         builtin::find(name).map_or_else(|| name.to_owned(), |builtin| builtin.name.clone())
     };
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
+    diagnostics.extend(policy.profiles.iter().filter_map(check_profile));
     for rule in &policy.rules {
         // What runtimes deny is another thing for each of them; nobody asked for the rest.
-        if matches!(rule.origin, Origin::Base(_)) || rule.verdict == Verdict::Allow {
+        let is_base = matches!(rule.origin, Origin::Base(_));
+        // Raw rules of an allowing profile stand and fall with it.
+        if is_base || rule.verdict == Verdict::Allow || policy.mode == Mode::DefenseInDepth {
             continue;
         }
         let is_accepted = accepted.contains(&rule.id);
@@ -260,6 +263,23 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Dia
         }
     }
     diagnostics
+}
+
+/// Profiles that allow are taken as they are written, or come from behaviour modelling.
+fn check_profile(profile: &Profile) -> Option<Diagnostic> {
+    let reason = match (&profile.custom, profile.enforcer) {
+        (Some(_), Enforcer::AppArmor) => return None,
+        (Some(_), _) => "a profile of the OCI runtime specification is not compiled yet",
+        (None, _) => "there is no behaviour model: nothing records one yet",
+    };
+    let message = format!(
+        "the profile for {} cannot be made: {reason}",
+        profile.enforcer
+    );
+    Some(
+        Diagnostic::new(Code::NoEnforcer, profile.location.clone(), message)
+            .with_help("use `mode: EnhanceProtect` with rules"),
+    )
 }
 
 fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnostic> {

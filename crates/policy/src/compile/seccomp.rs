@@ -98,7 +98,8 @@ const IN_A_RING: [Syscall; 18] = [
 ];
 
 impl Profile {
-    /// The filter of a policy.
+    /// The filter of a policy's rules. A profile of the mode `DefenseInDepth` is not made of rules:
+    /// [`super::check`] says so.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
@@ -313,6 +314,8 @@ fn syscalls(rule: &Rule, syscall: &SyscallMatch) -> Vec<CallRule> {
         SyscallAction::KillThread => denied(Action::KillThread),
         SyscallAction::KillProcess => denied(Action::KillProcess),
         SyscallAction::Log => Some(Action::Report),
+        // It widens a profile of its own, which is not made of rules.
+        SyscallAction::Allow => None,
     };
     let Some(action) = action else {
         return Vec::new();

@@ -515,6 +515,29 @@ fn a_ring_cannot_make_what_the_filter_refuses() {
 }
 
 #[test]
+fn profiles_that_allow_are_taken_as_written_or_said_to_be_missing() {
+    let load = |part: &str, enforcer: &str| {
+        let text = format!(
+            "policy:\n  enforcer: {enforcer}\n  mode: DefenseInDepth\n  defenseInDepth:\n    {part}\n"
+        );
+        let (mut policies, problems) = crate::load("p.yaml", &text);
+        assert_eq!(problems, []);
+        policies.remove(0)
+    };
+    let custom = load(
+        "appArmor: {profileType: Custom, customProfile: 'profile x { file, }', \
+         appArmorRawRules: [{rules: 'deny /a r,'}]}",
+        "AppArmor",
+    );
+    assert_eq!(check(&custom, &[], &disks()), []);
+    let text = apparmor::profile(&custom, &disks());
+    assert!(text.starts_with("profile x { file, "), "{text}");
+    assert!(text.contains("deny /a r,\n}"), "{text}");
+    let model = load("seccomp: {profileType: BehaviorModel}", "Seccomp");
+    assert_eq!(check(&model, &[], &disks())[0].code, Code::NoEnforcer);
+}
+
+#[test]
 fn patterns_cannot_leave_their_place_in_a_profile() {
     let policy = policy(
         "AppArmor",

@@ -188,7 +188,12 @@ fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     if let Some(node) = fields.find("bpfRawRules") {
         raw::read(reader, node, switches, rules);
     }
-    rules.extend(syscalls::read(reader, &fields, switches));
+    rules.extend(syscalls::read(
+        reader,
+        &fields,
+        switches,
+        syscalls::Default::Allowed,
+    ));
     if let Some(node) = fields.find("networkProxyRawRules") {
         refuse_proxy(reader, node, "networkProxyRawRules");
     }
@@ -393,7 +398,12 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
             .extend(read_profile(reader, &part, key, enforcer));
         match enforcer {
             Enforcer::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
-            _ => policy.rules.extend(syscalls::read(reader, &part, switches)),
+            _ => policy.rules.extend(syscalls::read(
+                reader,
+                &part,
+                switches,
+                syscalls::Default::Denied,
+            )),
         }
     }
     for enforcer in [Enforcer::Bpf, Enforcer::Landlock, Enforcer::Caps] {

@@ -94,6 +94,9 @@ fn read_document(reader: &mut Reader, node: &Node, file_name: &str) -> Option<Po
         let spec = reader.fields(node, "the file", &SPEC_FIELDS);
         return read_spec(reader, &spec, file_name);
     }
+    if is_of_others(node) {
+        return None;
+    }
     let known = ["apiVersion", "kind", "metadata", "spec", "status"];
     let root = reader.fields(node, "the file", &known);
     if let Some(found) = root.find("apiVersion") {
@@ -112,6 +115,23 @@ fn read_document(reader: &mut Reader, node: &Node, file_name: &str) -> Option<Po
     let spec = reader.required(&root, "the file", "spec")?;
     let spec = reader.fields(spec, "spec", &SPEC_FIELDS);
     read_spec(reader, &spec, name)
+}
+
+/// Whether a document is a resource of Kubernetes that has nothing to do with policies, such as the
+/// workload that comes in the same file.
+fn is_of_others(node: &Node) -> bool {
+    let Kind::Mapping(pairs) = &node.kind else {
+        return false;
+    };
+    let value = |wanted: &str| {
+        let is_wanted = |key: &Node| key.scalar().is_some_and(|key| key.text() == wanted);
+        let (_, value) = pairs.iter().find(|(key, _)| is_wanted(key))?;
+        Some(value.scalar()?.text().to_lowercase())
+    };
+    match (value("apiVersion"), value("kind")) {
+        (Some(version), Some(kind)) => !version.contains("varmor") && !kind.contains("policy"),
+        _ => false,
+    }
 }
 
 const SPEC_FIELDS: [&str; 3] = ["target", "policy", "updateExistingWorkloads"];

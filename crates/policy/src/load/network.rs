@@ -165,8 +165,9 @@ fn read_destinations(
     let (key, node) = match (fields.find("ip"), fields.find("cidr")) {
         (Some(node), None) => ("ip", node),
         (None, Some(node)) => ("cidr", node),
+        (None, None) if fields.find("ports").is_some() => return Some(anywhere()),
         _ => {
-            let message = format!("`{id}` needs one of `ip` and `cidr`, and not both");
+            let message = format!("`{id}` needs one of `ip` and `cidr`, or ports alone");
             reader.problem(Code::Contradiction, &fields.location, message);
             return None;
         }
@@ -187,6 +188,12 @@ fn read_destinations(
         reader.problem(Code::UnknownValue, &node.location, message);
     }
     networks
+}
+
+/// Ports alone are meant at every address.
+fn anywhere() -> Vec<Destination> {
+    let networks = ["0.0.0.0/0", "::/0"].into_iter().filter_map(read_network);
+    networks.map(Destination::Network).collect()
 }
 
 fn read_service(reader: &mut Reader, fields: &Fields<'_>, id: &str) -> Option<Vec<Destination>> {

@@ -54,8 +54,9 @@ pub(super) fn read_verdict(
     what: &str,
     switches: Switches,
 ) -> Option<Verdict> {
-    reader.required(fields, what, "qualifiers")?;
-    let (mut deny, mut audit) = (false, false);
+    // Releases before there were qualifiers denied.
+    let mut deny = fields.find("qualifiers").is_none();
+    let mut audit = false;
     for (node, word) in reader.words_of(fields, "qualifiers") {
         match word {
             "deny" => deny = true,

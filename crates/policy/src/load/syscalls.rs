@@ -29,7 +29,19 @@ const OPERATORS: [&str; 7] = [
     "SCMP_CMP_MASKED_EQ",
 ];
 
-pub(super) fn read(reader: &mut Reader, fields: &Fields<'_>, switches: Switches) -> Vec<Rule> {
+/// What a system call is that no rule names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Default {
+    Allowed,
+    Denied,
+}
+
+pub(super) fn read(
+    reader: &mut Reader,
+    fields: &Fields<'_>,
+    switches: Switches,
+    default: Default,
+) -> Vec<Rule> {
     let items = reader
         .items_of(fields, "syscallRawRules")
         .iter()
@@ -37,14 +49,20 @@ pub(super) fn read(reader: &mut Reader, fields: &Fields<'_>, switches: Switches)
     items
         .filter_map(|(index, item)| {
             let id = format!("syscallRawRules[{index}]");
-            read_rule(reader, item, id, switches)
+            read_rule(reader, item, id, switches, default)
         })
         .collect()
 }
 
-fn read_rule(reader: &mut Reader, node: &Node, id: String, switches: Switches) -> Option<Rule> {
+fn read_rule(
+    reader: &mut Reader,
+    node: &Node,
+    id: String,
+    switches: Switches,
+    default: Default,
+) -> Option<Rule> {
     let fields = reader.fields(node, &id, &["names", "action", "errnoRet", "args"]);
-    let action = read_action(reader, &fields, &id);
+    let action = read_action(reader, &fields, &id, default);
     reader.required(&fields, &id, "names")?;
     let mut calls = Vec::new();
     for (node, name) in reader.words_of(&fields, "names") {
@@ -88,7 +106,12 @@ fn unknown_call(reader: &mut Reader, node: &Node, name: &str) {
     });
 }
 
-fn read_action(reader: &mut Reader, fields: &Fields<'_>, id: &str) -> Option<SyscallAction> {
+fn read_action(
+    reader: &mut Reader,
+    fields: &Fields<'_>,
+    id: &str,
+    default: Default,
+) -> Option<SyscallAction> {
     let node = reader.required(fields, id, "action")?;
     let errno = match fields.find("errnoRet") {
         Some(node) => {
@@ -109,6 +132,7 @@ fn read_action(reader: &mut Reader, fields: &Fields<'_>, id: &str) -> Option<Sys
         "SCMP_ACT_KILL_PROCESS" => SyscallAction::KillProcess,
         "SCMP_ACT_TRAP" => SyscallAction::Trap,
         "SCMP_ACT_LOG" => SyscallAction::Log,
+        "SCMP_ACT_ALLOW" if default == Default::Denied => SyscallAction::Allow,
         "SCMP_ACT_ALLOW" => {
             let message =
                 "SCMP_ACT_ALLOW does nothing: what no rule denies is allowed, and a denial wins";

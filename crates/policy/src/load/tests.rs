@@ -127,6 +127,32 @@ fn a_cluster_policy_and_several_documents_load() {
 }
 
 #[test]
+fn other_resources_in_the_file_are_left_alone_and_misspelt_policies_are_not() {
+    let workload = "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 1}\n";
+    let (policies, found) = load("p.yaml", &format!("{workload}---\n{FULL}"));
+    assert_eq!((policies.len(), found), (1, Vec::new()));
+    assert_ne!(problems(workload), [], "a file without a policy");
+    let misspelt = FULL.replace("apiVersion: crd.varmor.org", "apiVersion: crd.vamor.org");
+    assert_ne!(problems(&misspelt), []);
+}
+
+#[test]
+fn rules_without_qualifiers_deny_as_they_always_did() {
+    let (policies, found) = load("p.yaml", &FULL.replace("qualifiers: [deny, audit], ", ""));
+    assert_eq!(found, []);
+    assert_eq!(
+        policies[0].rules[6].verdict,
+        Verdict::DenyAudit,
+        "auditViolations is set"
+    );
+    let (policies, _) = load(
+        "p.yaml",
+        &FULL.replace("qualifiers: [audit]", "qualifiers: []"),
+    );
+    assert_eq!(policies[0].rules.len(), 14, "an empty list says nothing");
+}
+
+#[test]
 fn a_policy_that_is_not_privileged_stands_on_what_runtimes_deny() {
     let (policies, _) = load(
         "dir/web.yaml",

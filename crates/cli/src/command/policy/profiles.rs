@@ -3,7 +3,7 @@
 use abi::{RegisterTest, TestOp, TestWidth};
 use policy::compile::seccomp::{Action, CallRule};
 use policy::compile::{Machine, apparmor, bpf, caps, landlock, seccomp};
-use policy::{Enforcer, Policy};
+use policy::{Enforcer, Mode, Policy};
 use serde_json::{Value, json};
 
 /// For people.
@@ -12,6 +12,7 @@ pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> St
         items.iter().map(|item| item.to_string() + "\n").collect()
     }
     match enforcer {
+        Enforcer::Seccomp if policy.mode == Mode::DefenseInDepth => "not made\n".to_owned(),
         Enforcer::Seccomp => {
             let profile = seccomp::Profile::compile(policy);
             let foreign = match profile.refuse_foreign {
@@ -49,6 +50,7 @@ pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> St
 pub(super) fn json(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> Value {
     let strings = |entries: Vec<String>| json!(entries);
     match enforcer {
+        Enforcer::Seccomp if policy.mode == Mode::DefenseInDepth => Value::Null,
         Enforcer::Seccomp => {
             let profile = seccomp::Profile::compile(policy);
             let rules: Vec<_> = profile.rules.iter().map(json_call).collect();
