@@ -236,6 +236,10 @@ def work():
         os.close(os.open(name, os.O_RDONLY))
     with tempfile.TemporaryFile(dir='/tmp') as file: file.write(b'x')
     with tempfile.NamedTemporaryFile(dir='/var/tmp') as file: file.write(b'x')
+    end, other = os.pipe()
+    for name in ['/proc/self/maps', f'/proc/self/fd/{other}', f'/dev/fd/{end}']:
+        os.close(os.open(name, os.O_RDWR if str(other) in name else os.O_RDONLY))
+    os.close(end); os.close(other)
     fd = os.open('/etc', os.O_RDONLY)
     os.close(os.open('hostname', os.O_RDONLY, dir_fd=fd))
     os.close(fd)
@@ -248,22 +252,27 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 print('done')
 ";
-    let python = "python3".to_owned();
-    let watch = Watch::new([python.as_str(), "-c", script])
-        .rules(SHADOW)
-        .rules("- rule: Connects\n  desc: d\n  condition: evt.type = connect\n  output: c\n  priority: DEBUG\n")
-        .option("--verify")
-        .option("always");
-    let watched = watch.run();
-    assert_eq!(watched.code(), 0, "{}", watched.story());
-    assert!(count(&watched, "verified") > 50, "{}", watched.story());
-    assert_eq!(
-        count(&watched, "arguments_changed"),
-        0,
-        "{}",
-        watched.story()
-    );
-    assert_eq!(count(&watched, "verify_failed"), 0, "{}", watched.story());
+    let connects = "- rule: Connects\n  desc: d\n  condition: evt.type = connect\n  output: c\n  priority: DEBUG\n";
+    // `/proc/self` of another pid namespace is a folder that the agent does not have.
+    let elsewhere = ["unshare", "--pid", "--fork", "--mount-proc"];
+    for wrapper in [&[][..], &elsewhere] {
+        let watch = Watch::new(wrapper.iter().chain(&["python3", "-c", script]))
+            .rules(SHADOW)
+            .rules(connects)
+            .option("--verify")
+            .option("always");
+        let watched = watch.run();
+        assert_eq!(watched.code(), 0, "{}", watched.story());
+        assert!(count(&watched, "verified") > 50, "{}", watched.story());
+        for counter in ["arguments_changed", "verify_failed"] {
+            assert_eq!(
+                count(&watched, counter),
+                0,
+                "{counter}: {}",
+                watched.story()
+            );
+        }
+    }
 }
 
 #[test]

@@ -143,10 +143,13 @@ fn opened(call: &Call, decoded: &Decoded<'_>, number: i32, census: &Census) -> T
             match resolve(call.tid, raw, base, census) {
                 Ok(path) if path == file || leads_to_self(&path, file) => Truth::Same,
                 Ok(_) => changed(),
-                Err(Errno::NOENT) if is_plain(raw) => changed(),
+                // A pipe or the like behind a descriptor: no path leads there but such a one.
+                Err(_) if may_mean_self(raw) && !file.starts_with(b"/") => Truth::Same,
+                // In another pid namespace the agent has no folder of that name.
                 Err(Errno::NOENT) if may_mean_self(raw) => {
                     Truth::Unclear(What::Path(file.to_vec()))
                 }
+                Err(Errno::NOENT) if is_plain(raw) => changed(),
                 Err(Errno::NOENT) if link.len() != file.len() => Truth::Same,
                 Err(Errno::NOENT | Errno::NOTDIR) => changed(),
                 Err(_) => Truth::Unclear(What::Path(file.to_vec())),
