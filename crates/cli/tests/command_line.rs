@@ -111,6 +111,13 @@ fn what_policies_mean_is_shown_as_it_was() {
 }
 
 #[test]
+fn the_page_of_built_in_rules_is_what_the_program_prints() {
+    let output = run(&["policy", "list", "--markdown"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_golden("../../../../docs/policy-rules.md", &stdout(&output));
+}
+
+#[test]
 fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
     for (args, message) in [
         (

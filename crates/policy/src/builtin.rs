@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_base_reads() {
         let base = read(include_str!("../data/runtime-default.txt")).unwrap();
-        assert_eq!(base.len(), 5);
+        assert_eq!(base.len(), 6);
     }
 
     #[test]

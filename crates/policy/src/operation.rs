@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn the_table_reads_and_every_enforcer_is_spoken_for() {
         let table = read(include_str!("../data/operations.txt")).unwrap();
-        assert_eq!(table.len(), 9);
+        assert_eq!(table.len(), 10);
         for operation in table.values() {
             assert!(!operation.calls.is_empty(), "{}", operation.name);
             let bpf = operation.none.contains_key(&Enforcer::Bpf);

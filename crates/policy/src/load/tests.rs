@@ -163,7 +163,7 @@ fn a_policy_that_is_not_privileged_stands_on_what_runtimes_deny() {
         .rules
         .iter()
         .partition(|rule| matches!(rule.origin, Origin::Base(_)));
-    assert_eq!((base.len(), own.len()), (5, 1));
+    assert_eq!((base.len(), own.len()), (6, 1));
 }
 
 #[test]

@@ -15,7 +15,11 @@ use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {
-    let machine = machine();
+    let mut machine = machine();
+    if machine.disks.is_empty() {
+        // What a rule is worth does not hang on whether this machine has a disk.
+        machine.disks.push("sda".to_owned());
+    }
     let rules: Vec<&Builtin> = match args.rules.is_empty() {
         true => builtin::all().iter().collect(),
         false => args
@@ -31,9 +35,9 @@ pub(crate) fn execute(args: &List) -> Outcome {
             .collect();
         format!("{}\n", Value::Array(rules))
     } else if args.markdown {
-        table(&rules, &machine, true)
+        markdown(&rules, &machine)
     } else if args.rules.is_empty() {
-        table(&rules, &machine, false)
+        table(&rules, &machine)
     } else {
         let texts: Vec<_> = rules
             .into_iter()
@@ -64,42 +68,52 @@ fn assess(rule: &'static Builtin, machine: &Machine) -> Vec<(Enforcer, Assessmen
         .collect()
 }
 
-fn table(rules: &[&'static Builtin], machine: &Machine, markdown: bool) -> String {
+const CLASSES: [Class; 3] = [Class::Hardening, Class::Attack, Class::Vulnerability];
+
+fn table(rules: &[&'static Builtin], machine: &Machine) -> String {
     let mut out = String::new();
-    for class in [Class::Hardening, Class::Attack, Class::Vulnerability] {
-        let of_class: Vec<_> = rules.iter().filter(|rule| rule.class == class).collect();
-        let names = Enforcer::ALL.map(Enforcer::name);
-        if markdown {
-            let _ = writeln!(out, "\n## {}\n", class.key());
-            let _ = writeln!(out, "| rule | {} | what is denied |", names.join(" | "));
-            let _ = writeln!(out, "|---|{}---|", "---|".repeat(names.len()));
-        } else {
-            let _ = write!(out, "{:<42}", class.key());
-            for name in names {
-                let _ = write!(out, " {name:<9}");
-            }
-            out.push('\n');
+    for class in CLASSES {
+        let _ = write!(out, "{:<42}", class.key());
+        for name in Enforcer::ALL.map(Enforcer::name) {
+            let _ = write!(out, " {name:<9}");
         }
-        for rule in of_class {
-            let grades = assess(rule, machine)
-                .into_iter()
-                .map(|(_, a)| a.grade.name());
-            if markdown {
-                let grades: Vec<_> = grades.collect();
-                let _ = writeln!(
-                    out,
-                    "| `{}` | {} | {} |",
-                    rule.name,
-                    grades.join(" | "),
-                    rule.about
-                );
-                continue;
-            }
+        out.push('\n');
+        for rule in rules.iter().filter(|rule| rule.class == class) {
             let _ = write!(out, "  {:<40}", rule.name);
-            for grade in grades {
-                let _ = write!(out, " {grade:<9}");
+            for (_, assessment) in assess(rule, machine) {
+                let _ = write!(out, " {:<9}", assessment.grade.name());
             }
             let _ = writeln!(out, "\n      {}", rule.about);
+        }
+    }
+    out
+}
+
+/// The page of the documentation that lists the rules.
+fn markdown(rules: &[&'static Builtin], machine: &Machine) -> String {
+    let mut out = String::from(
+        "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer carries each \
+         rule, if all are there.\n`tollgate policy list RULE` says what gets past it, and what it compiles to.\n",
+    );
+    let names = Enforcer::ALL.map(Enforcer::name);
+    for class in CLASSES {
+        let _ = writeln!(out, "\n## {}\n", class.key());
+        let _ = writeln!(out, "| rule | {} | what is denied |", names.join(" | "));
+        let _ = writeln!(out, "|---|{}---|", "---|".repeat(names.len()));
+        for rule in rules.iter().filter(|rule| rule.class == class) {
+            let assessed = assess(rule, machine);
+            let grades: Vec<_> = assessed.iter().map(|(_, a)| a.grade.name()).collect();
+            let grades = grades.join(" | ");
+            let aliases: String = rule
+                .aliases
+                .iter()
+                .map(|name| format!(", `{name}`"))
+                .collect();
+            let _ = writeln!(
+                out,
+                "| `{}`{aliases} | {grades} | {} |",
+                rule.name, rule.about
+            );
         }
     }
     out
