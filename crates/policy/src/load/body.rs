@@ -415,6 +415,11 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     }
 }
 
+/// Whether raw rules can be put before the last bracket.
+fn is_profile(text: &str) -> bool {
+    text.trim_end().ends_with('}') && text.contains('{')
+}
+
 fn read_profile(
     reader: &mut Reader,
     part: &Fields<'_>,
@@ -426,8 +431,13 @@ fn read_profile(
     let custom = match kind {
         "BehaviorModel" => None,
         "Custom" => {
-            let custom = reader.required(part, key, "customProfile")?;
-            Some(reader.text(custom, "customProfile")?.to_owned())
+            let node = reader.required(part, key, "customProfile")?;
+            let text = reader.text(node, "customProfile")?;
+            if enforcer == Enforcer::AppArmor && !is_profile(text) {
+                let message = "a profile has to begin with a name and `{`, and to end with `}`";
+                reader.problem(Code::UnknownValue, &node.location, message);
+            }
+            Some(text.to_owned())
         }
         other => {
             reader.unknown_value(

@@ -62,6 +62,11 @@ fn read_socket(reader: &mut Reader, node: &Node, id: String, switches: Switches)
             protocols: None,
         }));
     }
+    if restrictions.is_empty() {
+        let message = format!("`{id}` names no protocol and does nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
     Some(raw_rule(id, &fields.location, verdict?, restrictions))
 }
 

@@ -153,6 +153,11 @@ fn read_ptrace(reader: &mut Reader, node: &Node, switches: Switches) -> Option<R
         };
         access = more;
     }
+    if access == PtraceAccess::default() {
+        let message = format!("`{what}` has no permission and does nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
     let scope = match strict {
         true => PtraceScope::Any,
         false => PtraceScope::Outside,

@@ -71,6 +71,11 @@ fn read_rule(
             None => unknown_call(reader, node, name),
         }
     }
+    if calls.is_empty() && reader.items_of(&fields, "names").is_empty() {
+        let message = format!("`{id}` names no system call and does nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
     let tests = read_args(reader, &fields)?;
     let any_of = groups(tests);
     if any_of.is_empty() {

@@ -303,6 +303,26 @@ fn whatever_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn raw_rules_that_do_nothing_are_errors() {
+    for body in [
+        "    syscallRawRules: [{names: [], action: SCMP_ACT_KILL}]\n",
+        "    syscallRawRules: [{names: [open], action: SCMP_ACT_KILL, args: [{index: 0, value: 0, op: SCMP_CMP_LT}]}]\n",
+        "    bpfRawRules: {network: {sockets: [{qualifiers: [deny], protocols: []}]}}\n",
+        "    bpfRawRules: {network: {egress: {toDestinations: [{qualifiers: [deny]}]}}}\n",
+        "    bpfRawRules: {ptrace: {qualifiers: [deny], permissions: []}}\n",
+        "    bpfRawRules: {files: [{qualifiers: [deny], pattern: /a, permissions: []}]}\n",
+        "    bpfRawRules: {files: [{qualifiers: [], pattern: /a, permissions: [r]}]}\n",
+    ] {
+        let found = problems(&bare(body));
+        assert_eq!(found.len(), 1, "{body} {found:?}");
+        assert_eq!(found[0].0, "POLICY_CONTRADICTION", "{body}");
+    }
+    let broken = "policy:\n  enforcer: AppArmor\n  mode: DefenseInDepth\n  defenseInDepth:\n    \
+        appArmor: {profileType: Custom, customProfile: 'deny /a r,'}\n";
+    assert_eq!(problems(broken), [("POLICY_UNKNOWN_VALUE", 5, 52)]);
+}
+
+#[test]
 fn suggestions_name_what_was_meant() {
     let help = |text: &str| load("p.yaml", text).1[0].help.clone().unwrap();
     assert_eq!(

@@ -1,11 +1,18 @@
 //! What a rule denies, in terms that no enforcer owns.
 
-use abi::{Arch, Capabilities, Errno, RegisterTest, Syscall, capability, flags};
-use ipnet::IpNet;
+mod read;
+
 use std::fmt;
+
+use abi::{Arch, Capabilities, Errno, RegisterTest, Syscall, flags};
+use ipnet::IpNet;
 
 use crate::operation::Operation;
 use crate::pattern::Pattern;
+
+pub(crate) use read::{
+    read_capabilities, read_network, read_restriction, socket_domain, socket_type,
+};
 
 /// One thing that is denied.
 #[derive(Clone, Debug, PartialEq)]
@@ -259,188 +266,6 @@ pub enum SyscallAction {
     Allow,
 }
 
-/// Reads one line of a data file.
-pub(crate) fn read_restriction(line: &str) -> Result<Vec<Restriction>, String> {
-    let (kind, rest) = line.split_once(' ').ok_or("nothing follows the kind")?;
-    let words: Vec<&str> = rest.split_whitespace().collect();
-    let unknown = |word: &str| format!("`{word}` is unknown");
-    let pattern = |word: &&str| Pattern::parse(word).map_err(|error| error.to_string());
-    match kind {
-        "file" => {
-            let access = FileAccess::from_letters(words[0]).ok_or_else(|| unknown(words[0]))?;
-            let each = |word| {
-                Ok(Restriction::File {
-                    path: pattern(word)?,
-                    access,
-                })
-            };
-            words[1..].iter().map(each).collect()
-        }
-        "exec" => words
-            .iter()
-            .map(|w| Ok(Restriction::Exec { path: pattern(w)? }))
-            .collect(),
-        "connect" => words
-            .iter()
-            .map(|w| Ok(Restriction::Connect { path: pattern(w)? }))
-            .collect(),
-        "disk" => {
-            let access = FileAccess::from_letters(rest).ok_or_else(|| unknown(rest))?;
-            Ok(vec![Restriction::Disk { access }])
-        }
-        "socket" => read_socket(&words).map(|socket| vec![Restriction::Socket(socket)]),
-        "egress" => words.iter().map(|word| read_egress(word)).collect(),
-        "service" => {
-            let (namespace, name) = rest.split_once('/').ok_or_else(|| unknown(rest))?;
-            let to = Destination::Service {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            };
-            Ok(vec![Restriction::Egress {
-                to,
-                ports: Vec::new(),
-            }])
-        }
-        "mount" => read_mount(rest).map(|mount| vec![Restriction::Mount(mount)]),
-        "ptrace" => read_ptrace(&words),
-        "capability" => read_capabilities(&words).map(|set| vec![Restriction::Capabilities(set)]),
-        "mode" => {
-            let bits = u32::from_str_radix(rest, 8).map_err(|error| error.to_string())?;
-            Ok(vec![Restriction::Mode { bits }])
-        }
-        "call" => words.iter().map(|word| read_call(word)).collect(),
-        "operation" => {
-            let operation = Operation::find(rest).ok_or_else(|| unknown(rest))?;
-            Ok(vec![Restriction::Operation(operation)])
-        }
-        _ => Err(unknown(kind)),
-    }
-}
-
-fn read_call(word: &str) -> Result<Restriction, String> {
-    let call = Syscall::from_name(word).ok_or_else(|| format!("`{word}` is no call"))?;
-    Ok(Restriction::Syscall(SyscallMatch {
-        call,
-        any_of: vec![Vec::new()],
-        action: SyscallAction::Errno(Errno::EPERM),
-    }))
-}
-
-fn read_socket(words: &[&str]) -> Result<SocketMatch, String> {
-    let [domains, types, protocols] = words else {
-        return Err("expected domains, types and protocols".to_owned());
-    };
-    let list = |text: &str, number: &dyn Fn(&str) -> Option<u16>| match text {
-        "any" => Ok(None),
-        text => text
-            .split(',')
-            .map(|word| number(word).ok_or_else(|| format!("`{word}` is unknown")))
-            .collect::<Result<Vec<_>, _>>()
-            .map(Some),
-    };
-    Ok(SocketMatch {
-        domains: list(domains, &socket_domain)?,
-        types: list(types, &socket_type)?,
-        protocols: list(protocols, &|word| word.parse().ok())?,
-    })
-}
-
-/// The number of an address family: `inet` for `AF_INET`.
-pub(crate) fn socket_domain(word: &str) -> Option<u16> {
-    flag("socket_domain", "AF_", word)
-}
-
-/// The number of a type of socket: `stream` for `SOCK_STREAM`.
-pub(crate) fn socket_type(word: &str) -> Option<u16> {
-    flag("socket_type", "SOCK_", word).filter(|number| *number <= 0xf)
-}
-
-/// The name of an address family, as [`socket_domain`] reads it.
-pub(crate) fn socket_domain_name(number: u16) -> String {
-    flag_name("socket_domain", "AF_", number)
-}
-
-/// The name of a type of socket, as [`socket_type`] reads it.
-pub(crate) fn socket_type_name(number: u16) -> String {
-    flag_name("socket_type", "SOCK_", number)
-}
-
-fn flag(set: &str, prefix: &str, word: &str) -> Option<u16> {
-    let set = flags::FlagSet::from_name(set)?;
-    let name = format!("{prefix}{}", word.to_uppercase());
-    u16::try_from(set.value_of(Arch::X86_64, &name)?).ok()
-}
-
-fn flag_name(set: &str, prefix: &str, number: u16) -> String {
-    flags::FlagSet::from_name(set)
-        .and_then(|set| set.name_of(Arch::X86_64, u64::from(number)))
-        .map_or_else(
-            || number.to_string(),
-            |name| name.trim_start_matches(prefix).to_lowercase(),
-        )
-}
-
-fn read_egress(word: &str) -> Result<Restriction, String> {
-    let network = read_network(word).ok_or_else(|| format!("`{word}` is no address"))?;
-    Ok(Restriction::Egress {
-        to: Destination::Network(network),
-        ports: Vec::new(),
-    })
-}
-
-/// An address or a network.
-pub(crate) fn read_network(word: &str) -> Option<IpNet> {
-    word.parse()
-        .or_else(|_: ipnet::AddrParseError| {
-            word.parse().map(|address: std::net::IpAddr| address.into())
-        })
-        .ok()
-}
-
-fn read_mount(text: &str) -> Result<MountMatch, String> {
-    match text.split_once('=') {
-        Some(("fstype", name)) => Ok(MountMatch::FileSystem(name.to_owned())),
-        Some(("from", path)) => Pattern::parse(path)
-            .map(MountMatch::From)
-            .map_err(|error| error.to_string()),
-        None if text == "disk" => Ok(MountMatch::Disk),
-        _ => Err(format!("`{text}` is unknown")),
-    }
-}
-
-fn read_ptrace(words: &[&str]) -> Result<Vec<Restriction>, String> {
-    let [permissions, scope] = words else {
-        return Err("expected permissions and a scope".to_owned());
-    };
-    let mut access = PtraceAccess::default();
-    for name in permissions.split(',') {
-        access = access
-            .with(name)
-            .ok_or_else(|| format!("`{name}` is unknown"))?;
-    }
-    let scope = match *scope {
-        "outside" => PtraceScope::Outside,
-        "any" => PtraceScope::Any,
-        other => return Err(format!("`{other}` is unknown")),
-    };
-    Ok(vec![Restriction::Ptrace { access, scope }])
-}
-
-pub(crate) fn read_capabilities(words: &[&str]) -> Result<Capabilities, String> {
-    let set = |names: &[&str]| {
-        names.iter().try_fold(0_u64, |set, name| {
-            let number =
-                capability::from_name(name).ok_or_else(|| format!("`{name}` is unknown"))?;
-            Ok::<u64, String>(set | 1 << number)
-        })
-    };
-    match words {
-        ["all"] => Ok(Capabilities::ALL),
-        ["all-except", kept @ ..] => Ok(Capabilities(Capabilities::ALL.0 & !set(kept)?)),
-        names => set(names).map(Capabilities),
-    }
-}
-
 /// One line, for `policy list` and `policy explain`.
 impl fmt::Display for Restriction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -556,4 +381,23 @@ impl fmt::Display for MountMatch {
             }
         }
     }
+}
+
+/// The name of an address family, as [`socket_domain`] reads it.
+pub(crate) fn socket_domain_name(number: u16) -> String {
+    flag_name("socket_domain", "AF_", number)
+}
+
+/// The name of a type of socket, as [`socket_type`] reads it.
+pub(crate) fn socket_type_name(number: u16) -> String {
+    flag_name("socket_type", "SOCK_", number)
+}
+
+fn flag_name(set: &str, prefix: &str, number: u16) -> String {
+    flags::FlagSet::from_name(set)
+        .and_then(|set| set.name_of(Arch::X86_64, u64::from(number)))
+        .map_or_else(
+            || number.to_string(),
+            |name| name.trim_start_matches(prefix).to_lowercase(),
+        )
 }
