@@ -20,7 +20,7 @@ _Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
 _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
 _Static_assert(sizeof(struct row) == 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
-_Static_assert(sizeof(struct control) == 64, "see tables.rs");
+_Static_assert(sizeof(struct control) == 80, "see tables.rs");
 
 /* A value of a per-processor map may have 32 KiB. */
 #define SCRATCH 32000
@@ -44,6 +44,7 @@ struct scratch {
 	volatile u32 path_flags;
 	volatile u32 state;
 	volatile u32 odd;
+	volatile u32 dotted;
 	volatile u64 found;
 	/* Names on the way up to the root. */
 	const u8 *name[COMPONENTS];
@@ -743,7 +744,7 @@ __noinline int describe(u64 task_address, u32 kind)
 /* Whether the process is one to be watched. */
 static __always_inline bool in_scope(struct control *c, s32 pid)
 {
-	if (pid == c->agent)
+	if (pid == c->agent || c->off)
 		return false;
 	return !c->scoped || bpf_map_lookup_elem(&scope, &pid) != NULL;
 }
@@ -982,6 +983,7 @@ __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 	s->state = 0;
 	s->found = 0;
 	s->odd = 0;
+	s->dotted = 0;
 	step(s, automaton, 0);
 	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
 		u8 byte;
@@ -992,6 +994,8 @@ __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 		/* `//`, `/.` and `/..`: the agent makes another path of it. */
 		if (last == '/' && (byte == '/' || byte == '.'))
 			s->odd = 1;
+		if (last == '.' && byte == '.')
+			s->dotted = 1;
 		last = byte;
 		step(s, automaton, byte);
 	}
@@ -1029,12 +1033,14 @@ __noinline int is_same_text(u32 len)
 __noinline u64 by_path(u32 bank, s64 result, u64 passed)
 {
 	struct scratch *s = working_memory();
-	u64 slots = 0;
+	struct control *c = controls();
+	u64 slots = 0, dotted;
 	u32 true_len = 0;
 	long len;
 
-	if (!s)
+	if (!s || !c)
 		return ALL_SLOTS;
+	dotted = bank ? c->dotted[1] : c->dotted[0];
 	s->header.size = sizeof(struct header);
 	if (result >= 0) {
 		struct file *file = file_of(result);
@@ -1054,13 +1060,20 @@ __noinline u64 by_path(u32 bank, s64 result, u64 passed)
 	if (len <= 1 || len >= FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
 	len -= 1;
-	if (*(u8 *)at_offset(s, PASSED_PATH) != '/')
-		/* What was opened says it all; a failure says nothing. */
-		return result >= 0 ? slots : ALL_SLOTS;
 	if (result >= 0 && (u32)len == true_len && is_same_text(true_len))
-		return slots;
-	slots |= slots_of_text(bank, 1, len);
-	return s->odd ? ALL_SLOTS : slots;
+		/* The kernel's own paths have neither `.` nor `..` in them. */
+		return slots & ~dotted;
+	if (*(u8 *)at_offset(s, PASSED_PATH) == '/') {
+		slots |= slots_of_text(bank, 1, len);
+		if (s->odd || s->dotted)
+			return ALL_SLOTS;
+		return slots & ~dotted;
+	}
+	/* What was opened says it all; a failure says nothing. */
+	if (result < 0)
+		slots = ALL_SLOTS;
+	slots_of_text(bank, 1, len);
+	return s->dotted ? slots : slots & ~dotted;
 }
 
 /* Slots that take the name of the process. */

@@ -207,9 +207,10 @@ struct control {
 	u32 environment; /* bytes of it that go along with an exec */
 	u32 wake_bytes; /* wake the agent when so much waits */
 	u32 filters; /* 0: only numbers and scope are looked at */
-	u32 _pad;
+	u32 off; /* nobody is watched any more */
 	u64 any_path[BANKS]; /* slots that ask for no path */
 	u64 any_name[BANKS]; /* slots that ask for no name of a process */
+	u64 dotted[BANKS]; /* slots that ask for `..` in the path that was passed */
 };
 
 /* All patterns on paths as one automaton (Aho-Corasick). It reads a NUL, the path, and another NUL,

@@ -32,6 +32,16 @@ const RULES: &str = "\
   condition: evt.type in (open, openat) and fd.filename in (needle, target) and fd.name contains work
   output: named %fd.name
   priority: DEBUG
+- rule: Traversal
+  desc: a way up in what was passed
+  condition: evt.type in (open, openat) and fd.name startswith /etc and fd.nameraw contains \"../\"
+  output: traversal %fd.name
+  priority: DEBUG
+- rule: Up
+  desc: a way up, wherever it leads, also where it leads nowhere
+  condition: evt.type in (open, openat) and fd.nameraw glob '*../*' and proc.name = cat
+  output: up %fd.name
+  priority: DEBUG
 - rule: Who
   desc: by a process of this name
   condition: evt.type in (open, openat) and proc.name = head and fd.name startswith /etc
@@ -41,11 +51,12 @@ const RULES: &str = "\
 
 /// Relative and absolute, plain and not, by links, in folders that move.
 const PATHS: &str = "\
+exec > /dev/null
 cd %W && mkdir -p a/b && echo > a/b/target && echo > needle && ln -s a/b/target link
 ln -s a/b folder && ln -s /etc/pam.d there && ln -s /usr/bin/env env
 cat a/b/target link folder/target ./a/../a/b//target $PWD/link $PWD/folder/../b/target
 cat needle $PWD/./needle there/su /etc/pam.d/su /etc/../etc/pam.d/su env /usr/bin/../bin/env /bin/env
-head -n1 /etc/hosts /etc/passwd; tail -n1 /etc/hosts; cat missing/target a/b/missing
+head -n1 /etc/hosts /etc/passwd; tail -n1 /etc/hosts; cat missing/target a/b/missing ../nothing/./here /no/../such/../file
 mv a moved && cat moved/b/target; cd moved/b && cat target ../b/target
 exit 0
 ";
@@ -81,7 +92,15 @@ fn the_filter_in_the_kernel_takes_no_alert_away() {
     };
     let (with, without) = (run(&[]), run(&["--unfiltered"]));
     assert_eq!(accounts(&with), accounts(&without), "{}", with.story());
-    for rule in ["Exact", "Below", "Ending", "Named", "Who"] {
+    for rule in [
+        "Exact",
+        "Below",
+        "Ending",
+        "Named",
+        "Traversal",
+        "Up",
+        "Who",
+    ] {
         assert!(!with.of(rule).is_empty(), "{rule}: {}", with.story());
     }
     assert!(counter(&with, "rejected_path") > 20, "{}", with.story());

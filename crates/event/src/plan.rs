@@ -67,6 +67,8 @@ pub struct Interest {
     pub succeeded: bool,
     /// Of calls that open a file: one of these has to hold for its path; `None`: any path.
     pub paths: Option<BTreeSet<PathPattern>>,
+    /// The path as it was passed has to have `..` in it.
+    pub dotted: bool,
     /// The name of the process has to be one of these; `None`: any name.
     pub names: Option<BTreeSet<Vec<u8>>>,
 }

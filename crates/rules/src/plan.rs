@@ -197,6 +197,7 @@ impl<'a> Planner<'a> {
                 failed: true,
                 succeeded: true,
                 paths: None,
+                dotted: false,
                 names: None,
             };
             planned.reasons.push(reason(trap.reason));

@@ -172,6 +172,7 @@ pub fn plan(mut plan: Plan) -> Plan {
                 failed: false,
                 succeeded: true,
                 paths: None,
+                dotted: false,
                 names: None,
             });
         }
@@ -424,6 +425,10 @@ impl<J: Judge + 'static> Engine<J> {
 
     /// Judges what has been sent so far, and ends. [`Engine::join`] waits for that.
     pub fn stop(&self) {
+        // A machine that is busy enough would fill the rings as fast as they are read.
+        if let Err(error) = self.shared.maps.switch_off() {
+            self.shared.notices.engine_trouble(&error);
+        }
         self.shared.stopping.store(true, Ordering::Release);
     }
 

@@ -51,8 +51,11 @@ pub(super) struct Control {
     pub(super) wake_bytes: u32,
     /// Whether paths and names are looked at in the kernel.
     pub(super) filters: bool,
+    /// Nobody is watched any more.
+    pub(super) off: bool,
     pub(super) any_path: [u64; BANKS],
     pub(super) any_name: [u64; BANKS],
+    pub(super) dotted: [u64; BANKS],
 }
 
 impl Control {
@@ -66,9 +69,10 @@ impl Control {
             self.environment,
             self.wake_bytes,
             u32::from(self.filters),
-            0,
+            u32::from(self.off),
         ];
         let slots = self.any_path.into_iter().chain(self.any_name);
+        let slots = slots.chain(self.dotted);
         let mut encoded: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
         encoded.extend(slots.flat_map(u64::to_ne_bytes));
         encoded
@@ -267,6 +271,7 @@ impl Maps {
         }
         state.any_path[index] = tables.any_path();
         state.any_name[index] = tables.any_name();
+        state.dotted[index] = tables.dotted();
         if self.write_names(bank, tables).is_err() {
             // More than there is room for: then none is looked at.
             state.any_name[index] = u64::MAX;
@@ -295,6 +300,13 @@ impl Maps {
     /// The row of the plan that a record's number means, whatever the bank.
     pub(super) fn row_index(row: u32) -> usize {
         usize::try_from(row).unwrap_or(0) % ROWS
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn switch_off(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.off = true;
+        self.write_control(*state)
     }
 
     /// Adds a process to the watched ones.

@@ -120,7 +120,11 @@ impl Row {
 }
 
 /// What some rules ask of paths and of names of processes.
-type Asked = (Option<BTreeSet<PathPattern>>, Option<BTreeSet<Vec<u8>>>);
+type Asked = (
+    Option<BTreeSet<PathPattern>>,
+    Option<BTreeSet<Vec<u8>>>,
+    bool,
+);
 
 /// What rules ask, by slot.
 #[derive(Debug)]
@@ -131,13 +135,17 @@ struct Slots {
 impl Slots {
     fn new() -> Self {
         Self {
-            asked: vec![(None, None)],
+            asked: vec![(None, None, false)],
         }
     }
 
     /// The slot of an interest, as a bit.
     fn of(&mut self, interest: &Interest) -> u64 {
-        let asked = (interest.paths.clone(), interest.names.clone());
+        let asked = (
+            interest.paths.clone(),
+            interest.names.clone(),
+            interest.dotted,
+        );
         let known = self.asked.iter().position(|other| *other == asked);
         let index = known.unwrap_or_else(|| {
             if self.asked.len() == SLOTS {
@@ -226,9 +234,13 @@ impl Tables {
             });
         }
         let mut patterns: BTreeMap<PathPattern, u64> = BTreeMap::new();
-        for (slot, (paths, _)) in builder.slots.asked.iter().enumerate() {
+        for (slot, (paths, _, dotted)) in builder.slots.asked.iter().enumerate() {
             for pattern in paths.iter().flatten() {
                 *patterns.entry(pattern.clone()).or_default() |= 1 << slot;
+            }
+            if paths.is_none() && *dotted {
+                // Every path, so that what was passed decides.
+                *patterns.entry(PathPattern::Prefix(Vec::new())).or_default() |= 1 << slot;
             }
         }
         Ok(Self {
@@ -266,9 +278,17 @@ impl Tables {
     /// Slots that ask for no path.
     pub(super) fn any_path(&self) -> u64 {
         match self.automaton {
-            Some(_) => self.slots.bits(|slot| self.slots.asked[slot].0.is_none()),
+            Some(_) => self.slots.bits(|slot| {
+                let (paths, _, dotted) = &self.slots.asked[slot];
+                paths.is_none() && !dotted
+            }),
             None => u64::MAX,
         }
+    }
+
+    /// Slots that ask for `..` in the path that was passed.
+    pub(super) fn dotted(&self) -> u64 {
+        self.slots.bits(|slot| self.slots.asked[slot].2)
     }
 
     /// Slots that ask for no name of a process.
@@ -279,7 +299,7 @@ impl Tables {
     /// Names of processes, with the slots that ask for each.
     pub(super) fn process_names(&self) -> BTreeMap<&[u8], u64> {
         let mut names: BTreeMap<&[u8], u64> = BTreeMap::new();
-        for (slot, (_, asked)) in self.slots.asked.iter().enumerate() {
+        for (slot, (_, asked, _)) in self.slots.asked.iter().enumerate() {
             for name in asked.iter().flatten() {
                 *names.entry(name).or_default() |= 1 << slot;
             }
@@ -333,6 +353,7 @@ impl Builder<'_> {
             failed: true,
             succeeded: true,
             paths: None,
+            dotted: false,
             names: None,
         }];
         let interests = self.plan.interests.get(&call);
@@ -344,6 +365,7 @@ impl Builder<'_> {
             } else {
                 self.slots.of(&Interest {
                     paths: None,
+                    dotted: false,
                     ..interest.clone()
                 })
             };

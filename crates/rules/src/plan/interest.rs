@@ -38,6 +38,7 @@ pub(super) fn interest(
         failed: !asked.succeeds,
         succeeded: !asked.fails,
         paths: asked.paths.filter(|paths| opens && is_few(paths)),
+        dotted: opens && asked.dotted,
         names: asked.names,
     }
 }
@@ -47,6 +48,7 @@ pub(super) fn interest(
 struct Facts {
     paths: Asked<PathPattern>,
     names: Asked<Vec<u8>>,
+    dotted: bool,
     succeeds: bool,
     fails: bool,
 }
@@ -57,6 +59,7 @@ impl Facts {
         Self {
             paths: narrower(self.paths, other.paths),
             names: narrower(self.names, other.names),
+            dotted: self.dotted || other.dotted,
             succeeds: self.succeeds || other.succeeds,
             fails: self.fails || other.fails,
         }
@@ -67,6 +70,7 @@ impl Facts {
         Self {
             paths: union(self.paths, other.paths),
             names: union(self.names, other.names),
+            dotted: self.dotted && other.dotted,
             succeeds: self.succeeds && other.succeeds,
             fails: self.fails && other.fails,
         }
@@ -122,6 +126,7 @@ impl Walk<'_> {
             "fd.directory" if wanted => facts.paths = patterns(atom, directory_patterns),
             "fd.filename" if wanted => facts.paths = patterns(atom, file_name_patterns),
             "proc.name" if wanted => facts.names = names(atom),
+            "fd.nameraw" if wanted => facts.dotted = is_dotted(atom),
             _ => {}
         }
         if !negated && !atom.inverted {
@@ -234,6 +239,22 @@ fn glob_head(text: &[u8]) -> Option<Vec<u8>> {
     let special = |byte: &u8| b"*?[]\\{}".contains(byte);
     let head = text.iter().position(special).map_or(text, |at| &text[..at]);
     (!head.is_empty()).then(|| head.to_vec())
+}
+
+/// Whether each text that an atom asks for has `..` in it.
+fn is_dotted(atom: &Atom) -> bool {
+    let Right::Constants(constants) = &atom.key.right else {
+        return false;
+    };
+    let asks = matches!(
+        atom.key.op,
+        Some(Op::Contains | Op::Glob | Op::StartsWith | Op::EndsWith | Op::In)
+    );
+    let has_dots = |text: &[u8]| {
+        text.windows(2).any(|pair| pair == b"..")
+            && !text.iter().any(|byte| b"[]\\{}".contains(byte))
+    };
+    asks && atom.key.is_union() && constants.iter().all(|text| has_dots(text.as_bytes()))
 }
 
 /// The names of processes that an atom asks for.
