@@ -8,7 +8,7 @@ mod file;
 mod header;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -124,12 +124,13 @@ impl Recordings {
             waiting: AtomicUsize::new(0),
             recorded: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            may_capture: AtomicBool::new(false),
             state: Mutex::new(State {
                 writer: Writer::new(header::header()),
                 buffer: Vec::new(),
                 file: None,
                 is_behind: false,
-                is_over: false,
             }),
         });
         self.0.push(Arc::clone(&recording));
@@ -182,6 +183,10 @@ pub(crate) struct Recording {
     waiting: AtomicUsize,
     recorded: AtomicU64,
     lost: AtomicU64,
+    /// Writing has failed for good, or has ended.
+    is_over: AtomicBool,
+    /// A capture that a match started may last still. Asked for at every event.
+    may_capture: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -191,8 +196,6 @@ struct State {
     file: Option<Current>,
     /// The last event was lost.
     is_behind: bool,
-    /// Writing has failed for good, or has ended.
-    is_over: bool,
 }
 
 /// The file that is being written.
@@ -209,15 +212,15 @@ impl Recording {
     }
 
     fn is_recording(&self) -> bool {
-        let state = self.state();
-        !state.is_over
-            && match self.trigger {
-                Trigger::Always(_) => true,
-                Trigger::Match { .. } => state
-                    .file
-                    .as_ref()
-                    .is_some_and(|file| file.ends.is_some_and(|ends| Instant::now() < ends)),
+        if self.is_over() {
+            return false;
+        }
+        match self.trigger {
+            Trigger::Always(_) => true,
+            Trigger::Match { .. } => {
+                self.may_capture.load(Ordering::Relaxed) && self.state().is_capturing()
             }
+        }
     }
 
     /// Begins the first file, so that a run without events leaves a capture without events.
@@ -235,15 +238,21 @@ impl Recording {
     }
 
     fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]) {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        if state.is_over {
+        if self.is_over() {
             self.lost.fetch_add(
                 u64::from(matches!(self.trigger, Trigger::Always(_))),
                 Ordering::Relaxed,
             );
             return;
         }
+        let may_concern = matches!(self.trigger, Trigger::Always(_))
+            || !matched.is_empty()
+            || self.may_capture.load(Ordering::Relaxed);
+        if !may_concern {
+            return;
+        }
+        let mut guard = self.state();
+        let state = &mut *guard;
         let now = Instant::now();
         let begins = match &self.trigger {
             Trigger::Always(rotation) => match &state.file {
@@ -252,9 +261,13 @@ impl Recording {
             },
             Trigger::Match { mode, duration } => {
                 match extend(state, matched, *mode, *duration, now) {
-                    Extension::Outside => return,
+                    Extension::Outside => {
+                        self.may_capture.store(false, Ordering::Relaxed);
+                        return;
+                    }
                     Extension::Begins(ends) => {
                         state.file = Some(Current::new(now, Some(ends)));
+                        self.may_capture.store(true, Ordering::Relaxed);
                         true
                     }
                     Extension::Within => false,
@@ -316,9 +329,7 @@ impl Recording {
 
     /// Takes no further events. The writing thread sees the end of the chunks.
     fn end(&self) {
-        let mut state = self.state();
-        state.is_over = true;
-        drop(state);
+        self.is_over.store(true, Ordering::Relaxed);
         // Wakes the thread; if there is no room it is awake.
         let _ = self.sender.try_send(Chunk {
             begins: None,
@@ -327,12 +338,19 @@ impl Recording {
     }
 
     fn is_over(&self) -> bool {
-        self.state().is_over
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// Writing has failed.
     fn fail(&self) {
-        self.state().is_over = true;
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn is_capturing(&self) -> bool {
+        let ends = self.file.as_ref().and_then(|file| file.ends);
+        ends.is_some_and(|ends| Instant::now() < ends)
     }
 }
 

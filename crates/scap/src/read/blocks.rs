@@ -49,6 +49,8 @@ pub(crate) struct Blocks<R> {
     end: usize,
     /// Position of `buffer[start]`, uncompressed.
     offset: u64,
+    /// The compressed stream has no end.
+    is_cut: bool,
 }
 
 impl<R: Read> Blocks<R> {
@@ -59,6 +61,7 @@ impl<R: Read> Blocks<R> {
             start: 0,
             end: 0,
             offset: 0,
+            is_cut: false,
         }
     }
 
@@ -80,7 +83,7 @@ impl<R: Read> Blocks<R> {
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<Option<Frame>, Error> {
         if self.end - self.start < HEADER && !self.fill(HEADER)? {
-            if self.start == self.end {
+            if self.start == self.end && !self.is_cut {
                 return Ok(None);
             }
             return Err(Error::Truncated {
@@ -111,11 +114,11 @@ impl<R: Read> Blocks<R> {
 
     /// What is in the block that was gone to last.
     #[inline]
-    pub(crate) fn block(&self, frame: Frame) -> Block<'_> {
+    pub(crate) fn block(&self, frame: &Frame) -> Block<'_> {
         Block {
             ty: frame.ty,
             offset: frame.offset,
-            body: &self.buffer[frame.body],
+            body: &self.buffer[frame.body.clone()],
         }
     }
 
@@ -135,7 +138,10 @@ impl<R: Read> Blocks<R> {
                 Ok(read) => self.end += read,
                 Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
                 // A compressed stream without its end.
-                Err(cause) if cause.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                Err(cause) if cause.kind() == ErrorKind::UnexpectedEof => {
+                    self.is_cut = true;
+                    return Ok(false);
+                }
                 Err(cause) => {
                     let read = u64::try_from(self.end).unwrap_or(u64::MAX);
                     let offset = self.offset.saturating_add(read);

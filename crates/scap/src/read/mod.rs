@@ -66,7 +66,7 @@ impl<R: Read> Reader<R> {
 
     fn first(&mut self) -> Result<(), Error> {
         match self.blocks.advance() {
-            Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(frame)),
+            Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(&frame)),
             Ok(Some(frame)) => Err(Error::Foreign { found: frame.ty }),
             Ok(None) => Err(Error::Truncated { offset: 0 }),
             // What is no capture has no lengths either.
@@ -85,18 +85,40 @@ impl<R: Read> Reader<R> {
     /// # Errors
     ///
     /// If the capture cannot be read further. What came before stands.
-    #[inline]
     pub fn next<L: Lists>(&mut self, lists: &mut L) -> Result<Option<Record<'_>>, Error> {
+        let found = self.next_where(lists, |_| true)?;
+        Ok(found.map(|(record, _)| record))
+    }
+
+    /// The next event whose type is wanted, with its number in the capture. Of others only the frame is
+    /// looked at.
+    ///
+    /// # Errors
+    ///
+    /// If the capture cannot be read further. What came before stands.
+    #[inline]
+    pub fn next_where<L: Lists>(
+        &mut self,
+        lists: &mut L,
+        mut is_wanted: impl FnMut(u16) -> bool,
+    ) -> Result<Option<(Record<'_>, u64)>, Error> {
         loop {
             let Some(frame) = self.blocks.advance()? else {
                 return Ok(None);
             };
             if let Content::Event { has_flags, is_old } = Content::of(frame.ty) {
                 self.events += 1;
+                let block = self.blocks.block(&frame);
+                match record::code(block.body, has_flags) {
+                    Some(code) if !is_wanted(code) => continue,
+                    _ => {}
+                }
                 let shape = record::Shape { has_flags, is_old };
-                return Record::parse(&self.blocks.block(frame), shape).map(Some);
+                let number = self.events;
+                let record = Record::parse(&self.blocks.block(&frame), shape)?;
+                return Ok(Some((record, number)));
             }
-            list(&self.blocks.block(frame), lists)?;
+            list(&self.blocks.block(&frame), lists)?;
         }
     }
 }

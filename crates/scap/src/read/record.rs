@@ -48,6 +48,16 @@ pub(crate) struct Shape {
     pub(crate) is_old: bool,
 }
 
+/// The number of an event's type, without a look at the rest.
+#[inline]
+pub(crate) fn code(body: &[u8], has_flags: bool) -> Option<u16> {
+    /// Processor, time, thread and length come before it, and the flags.
+    const BEFORE: usize = 2 + 8 + 8 + 4;
+    let at = if has_flags { BEFORE + 4 } else { BEFORE };
+    let bytes = body.get(at..at + 2)?;
+    Some(u16::from_le_bytes([bytes[0], bytes[1]]))
+}
+
 impl<'b> Record<'b> {
     #[inline]
     pub(crate) fn parse(block: &Block<'b>, shape: Shape) -> Result<Self, Error> {

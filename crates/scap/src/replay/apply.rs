@@ -21,6 +21,8 @@ pub(crate) struct Happening<'e, 'b> {
     pub(crate) exit: &'e Exit,
     pub(crate) time_ns: u64,
     pub(crate) tid: i64,
+    /// It tells of what is, not of what happens.
+    pub(crate) is_description: bool,
     /// As the capture has them.
     pub(crate) raw: &'e Params<'b>,
     pub(crate) raw_enter: &'e Params<'b>,
@@ -499,6 +501,10 @@ impl Happening<'_, '_> {
                 state.process_mut(process).status = Some(status);
             }
             return;
+        }
+        if self.is_description {
+            // Another process with the id of one that is gone.
+            state.remove(own);
         }
         let known = state.peek(own).map(|thread| thread.process);
         let is_known = known.is_some_and(|process| !state.process(process).is_stranger);

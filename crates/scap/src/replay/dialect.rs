@@ -21,6 +21,19 @@ pub(crate) enum Row {
     Meta(Meta),
     /// Nothing.
     Skip,
+    /// A type that is newer than this program.
+    Unknown,
+}
+
+impl Row {
+    #[inline]
+    pub(crate) fn is_skipped(&self) -> bool {
+        match self {
+            Self::Skip => true,
+            Self::Exit(exit) => !exit.is_wanted && exit.action == Action::None,
+            Self::Enter | Self::Generic | Self::Meta(_) | Self::Unknown => false,
+        }
+    }
 }
 
 /// The end of a call.
@@ -145,7 +158,7 @@ impl Dialect {
         let kinds: Kinds = EventKind::all().map(|kind| (kind.name(), kind)).collect();
         let codes = EventType::all().map(|ty| usize::from(ty.code)).max();
         let mut rows: Vec<Row> = Vec::new();
-        rows.resize_with(codes.map_or(0, |last| last + 1), || Row::Skip);
+        rows.resize_with(codes.map_or(0, |last| last + 1), || Row::Unknown);
         for ty in EventType::all() {
             rows[usize::from(ty.code)] = row(ty, &kinds, &concerns);
         }
@@ -159,7 +172,7 @@ impl Dialect {
 
     #[inline]
     pub(crate) fn row(&self, code: u16) -> &Row {
-        self.rows.get(usize::from(code)).unwrap_or(&Row::Skip)
+        self.rows.get(usize::from(code)).unwrap_or(&Row::Unknown)
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<&Exit> {

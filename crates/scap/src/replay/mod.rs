@@ -6,6 +6,7 @@ mod dialect;
 mod meta;
 mod world;
 
+use std::collections::VecDeque;
 use std::io::Read;
 
 use bumpalo::Bump;
@@ -40,6 +41,9 @@ pub struct Counts {
     pub unknown_types: u64,
 }
 
+/// Threads that are kept past their end.
+const MAX_LEAVING: usize = 1024;
+
 /// Replays captures, one after the other.
 pub struct Replay<'j, J: Judge> {
     judge: &'j J,
@@ -51,6 +55,8 @@ pub struct Replay<'j, J: Judge> {
     utc_offset: i32,
     /// What the last event removes.
     afterwards: Afterwards,
+    /// Threads whose end was recorded by this program, and of which more may come.
+    leaving: VecDeque<i64>,
     /// What was noted of a thread's next event.
     call: Option<(i64, note::Call)>,
 }
@@ -68,6 +74,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             utc_offset,
             afterwards: Afterwards::Nothing,
             call: None,
+            leaving: VecDeque::new(),
         }
     }
 
@@ -92,22 +99,36 @@ impl<'j, J: Judge> Replay<'j, J> {
     ///
     /// If the capture cannot be read further. What came before stands.
     pub fn step<R: Read>(&mut self, reader: &mut Reader<R>, limit: u64) -> Result<bool, Error> {
-        for _ in 0..limit {
-            let Some(record) = reader.next(&mut self.state)? else {
+        let first = reader.events();
+        loop {
+            let before = reader.events();
+            if before - first >= limit {
+                return Ok(true);
+            }
+            let Self { dialect, state, .. } = self;
+            let mut left = limit - (before - first);
+            // The last one is looked at whatever it is, so that the loop ends.
+            let is_wanted = |code| {
+                left -= 1;
+                left == 0 || !dialect.row(code).is_skipped()
+            };
+            let record = reader.next_where(state, is_wanted)?;
+            let Some((record, events)) = record else {
+                self.counts.events += reader.events() - before;
                 return Ok(false);
             };
+            self.counts.events += events - before;
             self.state.finish_lists();
-            self.counts.events += 1;
             self.event(&record)?;
         }
-        Ok(true)
     }
 
     #[inline]
     fn event(&mut self, record: &Record<'_>) -> Result<(), Error> {
         match self.dialect.row(record.code) {
-            Row::Skip => {
-                self.counts.unknown_types += u64::from(record.ty().is_none());
+            Row::Skip => Ok(()),
+            Row::Unknown => {
+                self.counts.unknown_types += 1;
                 Ok(())
             }
             Row::Enter => self.enter(record),
@@ -191,6 +212,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             exit,
             time_ns: record.time_ns,
             tid: record.tid,
+            is_description: record.is_state_only(),
             raw: &raw,
             raw_enter: &enter,
             params,
@@ -201,6 +223,16 @@ impl<'j, J: Judge> Replay<'j, J> {
         // A recording of ours has described the process as it is after the call.
         if !(is_described && exit.action.is_about_process()) {
             self.afterwards = happening.apply(state, slot);
+        }
+        if let (true, Afterwards::Forget { tid }) = (is_described, self.afterwards) {
+            // Engines with several lanes may show an event of a process behind that of its end.
+            self.afterwards = Afterwards::Nothing;
+            self.leaving.push_back(tid);
+            if self.leaving.len() > MAX_LEAVING
+                && let Some(tid) = self.leaving.pop_front()
+            {
+                self.afterwards = Afterwards::Forget { tid };
+            }
         }
         if is_shown {
             if exit.action == Action::Clone {

@@ -67,6 +67,7 @@ pub(crate) fn world() -> FakeWorld {
         privileged: Some(true),
         start_ns: Some(5),
         pod: Some(("pod".to_owned(), "space".to_owned(), "uid".to_owned())),
+        ..Container::unknown()
     };
     FakeWorld {
         facts: [42, 7].map(|pid| (Pid(pid), facts(pid))).into(),
