@@ -111,7 +111,7 @@ fn filled(kind: EventKind, result: i64) -> EventBuilder {
         .process(&process)
         .world(world);
     for (at, param) in kind.spec().params.iter().enumerate() {
-        let number = i64::try_from(at).unwrap() + 3;
+        let number = i64::try_from(at).expect("few parameters") + 3;
         let value = match (param.source, param.ty) {
             (
                 ParamSource::Result
@@ -157,9 +157,12 @@ fn written(events: &[EventBuilder]) -> (Vec<u8>, Vec<Seen>) {
 fn replayed(file: &[u8]) -> Vec<Seen> {
     let witness = Witness::default();
     let mut replay = Replay::new(&witness, 0);
-    let mut reader = Reader::new(file).unwrap();
-    while replay.step(&mut reader, 100).unwrap() {}
-    witness.seen.into_inner().unwrap()
+    let mut reader = Reader::new(file).expect("a capture");
+    while replay.step(&mut reader, 100).expect("a whole capture") {}
+    witness
+        .seen
+        .into_inner()
+        .expect("no test panics while it looks")
 }
 
 fn assert_same(events: &[EventBuilder]) {
