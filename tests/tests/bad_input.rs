@@ -309,6 +309,9 @@ fn a_command_that_cannot_be_executed_is_126() {
         &["cannot run", "/no/such/interpreter", "help: "],
     );
     refused(&["run", "--", name(&broken)], 126, &["cannot ", "broken"]);
+    let script = scratch.file("script", 0o755, "echo hello\n");
+    let advice = format!("help: it has no #! line: run it as `sh {}`", name(&script));
+    refused(&["run", "--", name(&script)], 126, &["script", &advice]);
     let closed = scratch.file("closed/program", 0o755, "#!/bin/sh\n");
     let folder = closed.parent().expect("it has one");
     std::fs::set_permissions(folder, Permissions::from_mode(0o000)).expect("it is ours");
@@ -320,6 +323,49 @@ fn a_command_that_cannot_be_executed_is_126() {
         );
     }
     std::fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+#[test]
+fn a_stats_file_that_is_none_is_refused_or_told_of() {
+    refused(
+        &["run", "-s", "-", "--", "true"],
+        2,
+        &["cannot write stats to `-`", "help: ", "/dev/stdout"],
+    );
+    let finished = tollgate(&["run", "-q", "-s", "/dev/full", "--", "true"]);
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    let expected = "tollgate: cannot write stats file /dev/full: ";
+    assert!(finished.stderr.starts_with(expected), "{}", finished.stderr);
+}
+
+#[test]
+fn no_rules_at_all_are_warned_of() {
+    let finished = tollgate(&["run", "-r", "/dev/null", "--", "true"]);
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("no rule is in force"),
+        "{}",
+        finished.stderr
+    );
+    let quiet = tollgate(&["run", "-q", "-r", "/dev/null", "--", "true"]);
+    assert_eq!((quiet.code(), quiet.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn events_that_no_engine_tells_of_are_warned_of() {
+    let scratch = Scratch::new();
+    for (event, warning) in [
+        ("signaldeliver", "no engine tells of `signaldeliver`"),
+        ("container", "no engine tells of `container`"),
+        ("procexit", "only the engine ebpf tells of `procexit`"),
+    ] {
+        let text = rule(&format!("evt.type in (open, {event})"));
+        let file = scratch.file("my.yaml", 0o644, text);
+        let finished = tollgate(&["rules", "check", name(&file)]);
+        let text = format!("{}{}", finished.stdout, finished.stderr);
+        assert_eq!(finished.code(), 0, "{text}");
+        assert!(text.contains(warning), "{text}");
+    }
 }
 
 #[test]

@@ -270,3 +270,49 @@ fn the_whole_machine_is_watched_and_the_watcher_is_not() {
     assert!(printed.contains("\"container.id\":\"host\""), "{printed}");
     assert_eq!(stats["pieces"]["malformed"], 0, "{stats}");
 }
+
+#[test]
+fn a_process_that_is_not_there_is_refused_and_one_that_ends_ends_the_watch() {
+    need_root!();
+    let watch = |pid: u32| {
+        let mut command = Command::new(program());
+        command.args(["watch", "--engine", "ebpf", "-p", &pid.to_string()]);
+        Limited::start(&mut command, LIMIT)
+    };
+    let mut child = Command::new("sleep")
+        .arg("100")
+        .spawn()
+        .expect("it is installed");
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let mut command = Command::new(program());
+    command.args([
+        "watch",
+        "--engine",
+        "ebpf",
+        "-p",
+        &child.id().to_string(),
+        "-P",
+    ]);
+    let watching = Limited::start(command.arg(&pid_file), LIMIT);
+    let deadline = std::time::Instant::now() + LIMIT;
+    while fs::read_to_string(&pid_file).unwrap_or_default().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "it does not watch");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("it is ours");
+    // What is left of it for its parent is no process any more.
+    let left = watch(child.id()).finish(b"");
+    assert_eq!(left.code(), 2, "{}", left.stderr);
+    child.wait().expect("it is ours");
+    let gone = watch(child.id()).finish(b"");
+    assert_eq!(gone.code(), 2, "{}", gone.stderr);
+    assert!(
+        gone.stderr.contains("there is none\nhelp: "),
+        "{}",
+        gone.stderr
+    );
+    let finished = watching.finish(b"");
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert!(finished.stderr.contains("has ended"), "{}", finished.stderr);
+}

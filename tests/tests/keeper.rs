@@ -52,9 +52,15 @@ struct Sums {
 
 impl Run {
     fn start(options: &[&str]) -> Self {
-        let scratch = Scratch::new();
         let fixture = Fixture::compile("orders");
-        let rules = scratch.file("rules.yaml", 0o644, RULES);
+        let program = fixture.program().to_owned();
+        Self::start_as(options, RULES, fixture, Command::new(program))
+    }
+
+    /// A command that says that it is ready.
+    fn start_as(options: &[&str], rules: &str, fixture: Fixture, command: Command) -> Self {
+        let scratch = Scratch::new();
+        let rules = scratch.file("rules.yaml", 0o644, rules);
         for name in ["counted", "secret"] {
             scratch.file(name, 0o644, "x");
         }
@@ -68,7 +74,8 @@ impl Run {
             .args(["-o", &alerts, "-o", "stdout_output.enabled=false"])
             .args(options)
             .arg("--")
-            .arg(fixture.program())
+            .arg(command.get_program())
+            .args(command.get_args())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(fs::File::create(scratch.path().join("stderr")).expect("writable"))
@@ -462,6 +469,92 @@ fn alerts_that_a_killed_agent_had_queued_are_counted_as_lost() {
     assert!((30..=31).contains(&lost), "{}", gaps[0]);
     let stats = run.ends_well();
     assert_eq!(*pieces(&stats, "alerts_lost_with_agent"), lost);
+}
+
+/// A shell moves its output away and back by `fcntl`, `dup2` and `close`.
+#[test]
+fn what_gives_back_or_rearranges_goes_on_while_calls_are_refused() {
+    let rules = format!(
+        "{RULES}- rule: Moved\n  desc: d\n  condition: evt.type in (close, dup2, dup3, fcntl)\n  \
+         output: o\n  priority: DEBUG\n"
+    );
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "echo ready; read go; echo away 1>&2; echo kept; cat $go",
+    ]);
+    let fixture = Fixture::compile("orders");
+    let mut run = Run::start_as(&["--on-agent-death", "deny"], &rules, fixture, shell);
+    let release = hold_rules(&run);
+    let agent = run.idle_agent();
+    signal(agent, Signal::KILL);
+    let process = format!("/proc/{agent}");
+    until("its end", || !Path::new(&process).exists());
+    let orders = run.orders.as_mut().expect("it runs");
+    orders.write_all(b"/dev/null\n").expect("it reads");
+    assert_eq!(run.line(), "kept\n", "{}", run.stderr());
+    release();
+    let (status, stats) = run.end();
+    assert_eq!(status, Some(126), "cat was executed: {}", run.stderr());
+    assert!(
+        pieces(&stats, "passed_unwatched").as_u64() > Some(3),
+        "{stats}"
+    );
+    assert!(
+        pieces(&stats, "denied_unwatched").as_u64() > Some(0),
+        "{stats}"
+    );
+}
+
+#[test]
+fn a_gap_is_told_even_if_the_command_ends_before_there_is_another_agent() {
+    for (sent, cause) in [
+        (Signal::KILL, "killed by signal 9"),
+        (Signal::STOP, "stopped"),
+    ] {
+        for (mode, counted) in [
+            ("continue", "passed_unwatched"),
+            ("deny", "denied_unwatched"),
+        ] {
+            let mut run = Run::start(&["--on-agent-death", mode, "--agent-timeout", "300"]);
+            let agent = run.idle_agent();
+            signal(agent, sent);
+            if sent == Signal::KILL {
+                let process = format!("/proc/{agent}");
+                until("its end", || !Path::new(&process).exists());
+            }
+            run.order(1, 1, "secret");
+            let (status, stats) = run.end();
+            let story = format!("{sent:?} {mode}: {} {stats}", run.stderr());
+            assert_eq!(status, Some(0), "{story}");
+            let gaps = run.of(GAP);
+            assert_eq!(gaps.len(), 1, "{story}");
+            assert_eq!(gaps[0].field("tollgate.gap.cause"), cause, "{story}");
+            assert_eq!(*pieces(&stats, counted), 1, "{story}");
+            assert_eq!(*pieces(&stats, "gaps"), 1, "{story}");
+        }
+    }
+}
+
+/// The rules are broken, so that no other agent starts.
+#[test]
+fn a_gap_that_no_agent_can_tell_of_is_told_by_the_keeper() {
+    let mut run = Run::start(&[]);
+    let agent = run.idle_agent();
+    let release = hold_rules(&run);
+    signal(agent, Signal::KILL);
+    let process = format!("/proc/{agent}");
+    until("its end", || !Path::new(&process).exists());
+    run.order(5, 1, "secret");
+    assert_eq!(run.answer(), all(5));
+    drop(run.orders.take());
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(run.path("rules.yaml"), "- rule: broken\n").expect("the agent reads");
+    drop(release);
+    let (status, _) = run.end();
+    assert_eq!(status, Some(0), "{}", run.stderr());
+    let stderr = run.stderr();
+    assert!(stderr.contains("5 calls passed unwatched"), "{stderr}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Trap {
 }
 
 impl Trap {
-    const fn always(call: Syscall, reason: &'static str) -> Self {
+    pub(crate) const fn always(call: Syscall, reason: &'static str) -> Self {
         Self {
             call,
             any_of: &[],
@@ -31,7 +31,7 @@ impl Trap {
         }
     }
 
-    const fn when(
+    pub(crate) const fn when(
         call: Syscall,
         any_of: &'static [&'static [RegisterTest]],
         reason: &'static str,

@@ -13,6 +13,7 @@ pub mod capability;
 pub mod errno;
 pub mod flags;
 pub mod floor;
+pub mod harmless;
 pub mod register;
 pub mod signal;
 pub mod syscall;

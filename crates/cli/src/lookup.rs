@@ -33,6 +33,18 @@ pub(crate) fn resolve(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, 
     search(command, path.unwrap_or(OsStr::new(DEFAULT_PATH)))
 }
 
+/// Whether a command is a text file that does not say what it is to be run with. A shell would try
+/// it itself.
+pub(crate) fn lacks_interpreter(command: &str) -> bool {
+    let path = std::env::var_os("PATH");
+    let Ok(file) = resolve(OsStr::new(command), path.as_deref()) else {
+        return false;
+    };
+    let mut start = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(512).read_to_end(&mut start));
+    read.is_ok() && !start.starts_with(b"#!") && !start.contains(&0)
+}
+
 /// Why a file cannot be executed.
 #[derive(Debug)]
 enum Obstacle {

@@ -56,6 +56,17 @@ pub enum Category {
     Other,
 }
 
+/// Which engines tell of events of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// All.
+    Every,
+    /// Only those that are told by the kernel itself.
+    Kernel,
+    /// None.
+    Nobody,
+}
+
 /// How a parameter is printed and compared.
 #[derive(Clone, Copy, Debug)]
 pub enum ParamType {
@@ -249,6 +260,16 @@ impl EventKind {
     /// `evt.type`.
     pub fn name(self) -> &'static str {
         self.spec().name
+    }
+
+    /// Who tells of it while programs run.
+    pub fn teller(self) -> Teller {
+        match (self.name(), self.spec().category) {
+            ("procexit", _) => Teller::Kernel,
+            ("drop", _) => Teller::Every,
+            (_, Category::Internal) => Teller::Nobody,
+            _ => Teller::Every,
+        }
     }
 
     /// Everything the table says of this kind.

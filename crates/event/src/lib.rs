@@ -31,7 +31,7 @@ pub use event::{Event, Live, Outcome, Param, Stage};
 pub use judge::{Judge, Weight};
 pub use kind::{
     Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
-    UnknownEvent,
+    Teller, UnknownEvent,
 };
 pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, StdioWatch};
 pub use process::{

@@ -371,6 +371,11 @@ impl<J: Judge + 'static> Engine<J> {
         // at `/proc`.
         programs.attach_processes()?;
         if let Target::Processes(pids) = &parts.target {
+            // Nobody will tell of the end of one that has ended already.
+            let is_gone = |pid: &&Pid| has_ended(world.proc(), **pid);
+            if let Some(gone) = pids.iter().find(is_gone) {
+                return Err(Error::Gone { pid: gone.0 });
+            }
             descendants(pids)
                 .iter()
                 .try_for_each(|pid| programs.maps().watch(*pid))?;
@@ -439,6 +444,12 @@ impl<J: Judge + 'static> Engine<J> {
         drop(self.attached);
         self.shared.snapshot()
     }
+}
+
+/// Whether there is no such process, or only what is left of it for its parent.
+fn has_ended(proc: &crate::procfs::Proc, pid: Pid) -> bool {
+    proc.stat(pid.0)
+        .map_or(true, |stat| matches!(stat.state, b'Z' | b'X'))
 }
 
 /// All descendants of some processes, as `/proc` shows them now.

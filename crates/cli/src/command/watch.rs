@@ -10,11 +10,14 @@ use super::run;
 use crate::args::{Watch, WatchEngine};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::supervise::{Mechanism, Source, attached};
+use crate::supervise::attached::{self, End};
+use crate::supervise::{Mechanism, Source};
+use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Watch) -> Outcome {
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
+    let quiet = args.detection.quiet;
     let limit = args.seconds.map(Duration::from_secs);
     let mechanism = mechanism(args.engine, &pids)?;
     let source = if pids.is_empty() {
@@ -24,7 +27,12 @@ pub(crate) fn execute(args: Watch) -> Outcome {
     };
     let start = run::services(args.detection, mechanism)?;
     match attached::watch(source, limit, start) {
-        Ok(()) => Ok(Exit::Ok),
+        Ok(end) => {
+            if end == End::NoneLeft && !quiet {
+                terminal::complain("tollgate: every process that was to be watched has ended\n");
+            }
+            Ok(Exit::Ok)
+        }
         Err(error) => Err(failure(&error)),
     }
 }

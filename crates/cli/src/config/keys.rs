@@ -329,6 +329,15 @@ fn append_output(config: &mut Config, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Where a list of `append_output` asks for what only plugins have: outputs that they suggest.
+pub(super) fn suggested_outputs(list: &Node) -> Vec<&Entry> {
+    let entries = list.list().unwrap_or_default().iter();
+    let settings = entries.flat_map(|entry| group(entry).unwrap_or_default());
+    let asks = |entry: &&Entry| entry.node.boolean() == Ok(true);
+    let suggested = settings.filter(|entry| entry.key == "suggested_output");
+    suggested.filter(asks).collect()
+}
+
 fn append_entry(node: &Node) -> Result<AppendOutput, Problem> {
     let mut append = AppendOutput::default();
     for entry in group(node)? {
@@ -339,7 +348,7 @@ fn append_entry(node: &Node) -> Result<AppendOutput, Problem> {
             }
             "extra_output" => append.extra_output = Some(entry.node.text()?.to_owned()),
             "match" => append_match(&mut append, &entry.node)?,
-            // Plugins suggest outputs, and there are none.
+            // See `suggested_outputs`.
             "suggested_output" => {
                 entry.node.boolean()?;
             }

@@ -11,7 +11,7 @@ use outputs::{JsonParts, ThrottleRate};
 use rules::diagnostic::closest;
 use rules::{AppendOutput, Priority, RuleMatching};
 
-use self::keys::{KEYS, WITHOUT_EFFECT};
+use self::keys::{KEYS, WITHOUT_EFFECT, suggested_outputs};
 use self::tree::{Node, Origin, Problem, Value};
 use crate::args::{IoUring, Verify};
 use crate::exit::Exit;
@@ -227,6 +227,14 @@ fn apply(
         };
         if let Some(key) = KEYS.iter().find(|key| key.path == path) {
             problems.extend(key.set(config, &entry.node).err());
+            if path == "append_output" {
+                let suggested = suggested_outputs(&entry.node).into_iter();
+                ineffective.extend(suggested.map(|setting| Ineffective {
+                    path: format!("{path}[].{}", setting.key),
+                    origin: setting.origin.clone(),
+                    why: "plugins suggest outputs, and there are none",
+                }));
+            }
         } else if KEYS
             .iter()
             .any(|key| key.path.starts_with(&format!("{path}.")))
@@ -377,6 +385,12 @@ capture:
     #[test]
     fn every_key_is_taken() {
         let (config, warnings) = parse("f.yaml", ALL, &[]).unwrap();
+        assert_eq!(
+            warnings,
+            [
+                "f.yaml:39: `append_output[].suggested_output` has no effect: plugins suggest outputs, and there are none"
+            ]
+        );
         let expected = Config {
             rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
             json_output: true,
@@ -447,7 +461,6 @@ capture:
             },
         };
         assert_eq!(config, expected);
-        assert_eq!(warnings, Vec::<String>::new());
         for key in KEYS {
             let leaf = key.path.rsplit('.').next().unwrap();
             assert!(ALL.contains(leaf), "{} is not in the test", key.path);

@@ -11,12 +11,14 @@ use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
 use sys::shared::SharedPage;
 use sys::signal::SignalSet;
+use sys::wait::{self, Target};
 
 use super::board::{Board, Order, State, word};
 use super::command::slot;
 use super::inherited::{Ends, Inherited, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
+use super::signals::SIGKILL;
 use super::{
     Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, signals, waiter,
 };
@@ -33,6 +35,8 @@ const END_GRACE: Duration = Duration::from_millis(50);
 const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
 /// Time between two looks for the end of the workload before an agent's turn has come.
 const TURN_POLL: Duration = Duration::from_millis(250);
+/// How long the waiter may take to end when the workload has ended.
+const WAITER_GRACE: Duration = Duration::from_secs(1);
 /// Number of the first agent.
 pub(super) const FIRST: u64 = 0;
 
@@ -52,6 +56,7 @@ pub(super) struct First<'a> {
 pub(super) fn first(first: First<'_>) -> i32 {
     let inherited = first.inherited;
     let outcome = supervise(first);
+    reap_waiter(&inherited.board);
     if let Err(message) = outcome {
         tell(inherited, message);
     }
@@ -68,6 +73,19 @@ pub(super) fn alone(first: First<'_>) -> i32 {
     board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
     board.set(word::KEEPER_DONE, 1);
     self::first(first)
+}
+
+/// The waiter's parent is this process: nobody else would, where the first process of a container does
+/// not reap.
+fn reap_waiter(board: &Board) {
+    let waiter = board.pid(word::WAITER_PID);
+    if waiter > 0
+        && let Ok(process) = sys::pidfd::open(waiter)
+    {
+        is_readable(process.as_fd(), WAITER_GRACE);
+    }
+    // Stops of what was traced are nobody's concern any more, either.
+    while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
 }
 
 fn supervise(first: First<'_>) -> Result<Served, Message> {
@@ -95,17 +113,44 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
         waiter::run(launch, &page, board, ends)
     })
     .map_err(not_ready)?;
-    signals::outlive_command().map_err(not_ready)?;
     board.set_pid(word::WAITER_PID, waiter);
+    let served = attend(
+        first.mechanism,
+        first.listener_to,
+        inherited,
+        prepared,
+        &page,
+    );
+    if served.is_err() {
+        // It waits for this process, or would run unwatched. There is none if the pid is 0.
+        let command = page.int(slot::PID).load(Ordering::Acquire);
+        let _ = sys::pidfd::open(command)
+            .and_then(|command| sys::pidfd::send_signal(command.as_fd(), SIGKILL));
+    }
+    served
+}
+
+/// Watches the command, whose parent has been made, to its end.
+fn attend(
+    mechanism: Mechanism,
+    listener_to: [&OwnedFd; 2],
+    inherited: &Inherited,
+    prepared: Prepared,
+    page: &SharedPage,
+) -> Result<Served, Message> {
+    let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
+    let board = &inherited.board;
+    let waiter = board.pid(word::WAITER_PID);
+    signals::outlive_command().map_err(not_ready)?;
     let waiter_process = sys::pidfd::open(waiter).map_err(not_ready)?;
     raise_descriptor_limit().map_err(not_ready)?;
-    let begun = |slot| begun(&page, slot, &waiter_process, &inherited.from_waiter);
-    let source = match first.mechanism {
+    let begun = |slot| begun(page, slot, &waiter_process, &inherited.from_waiter);
+    let source = match mechanism {
         Mechanism::Listener => {
             let number = begun(slot::LISTENER)? - 1;
             // The command may have ended since: its table is this one until exec.
             let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
-            for socket in first.listener_to {
+            for socket in listener_to {
                 let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
                 sent.map_err(not_ready)?;
             }
@@ -150,8 +195,14 @@ pub(super) fn resumed(
     };
     board.set_state(generation, State::Prepared);
     inherited.keeper_bell.ring();
+    let keeper = sys::pidfd::open(board.pid(word::KEEPER_PID));
+    let is_forgotten = || {
+        let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
+        keeper.as_ref().map_or(true, has_ended)
+    };
     while board.order(generation) != Order::Start {
-        if has_hung_up(&listener) {
+        // While there is a keeper it says whether this one is needed, be it to tell of a gap.
+        if has_hung_up(&listener) && is_forgotten() {
             return 0;
         }
         is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
@@ -278,6 +329,7 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
             if let Some(news) = listening.next() {
                 if let Some(end) = listening.pass_on(news) {
                     deliver(services.as_ref());
+                    board.set(word::OUTLIVED, u64::from(!services.has_ended()));
                     listening.tell_end(end);
                     relay = None;
                 }

@@ -14,6 +14,15 @@ const POLL: Duration = Duration::from_millis(20);
 /// Number of the only agent.
 const GENERATION: u64 = 0;
 
+/// Why a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The time was over, or a signal asked for it.
+    Asked,
+    /// No watched process is left.
+    NoneLeft,
+}
+
 /// Watches until the processes have ended, or the time is over, or a signal asks for the end.
 ///
 /// Preconditions: the process has one thread.
@@ -21,7 +30,7 @@ const GENERATION: u64 = 0;
 /// # Errors
 ///
 /// If the services do not start, for example because a process may not be traced.
-pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<()> {
+pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
     super::hide()?;
     let (board, _file) = Board::create()?;
     // Before the services block all signals, and before there is a thread.
@@ -33,8 +42,13 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
         generation: GENERATION,
         is_resumed: false,
     })?;
+    let mut end = End::Asked;
     let deadline = limit.map(|limit| Instant::now() + limit);
-    while !services.has_ended() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+    while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        if services.has_ended() {
+            end = End::NoneLeft;
+            break;
+        }
         let mut polled = [PollFd::new(ends.as_fd(), poll::IN)];
         // An interruption is a reason to look again, too.
         let _ = poll::poll(&mut polled, Some(POLL));
@@ -44,5 +58,5 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
     }
     services.let_go();
     services.finish();
-    Ok(())
+    Ok(end)
 }

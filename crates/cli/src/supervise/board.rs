@@ -50,6 +50,8 @@ pub(super) mod word {
     pub(in crate::supervise) const GAP_LASTED: usize = 26;
     /// Alerts that agents took with them, not reported yet.
     pub(super) const GAP_ALERTS: usize = 27;
+    /// Processes of the workload outlived the command, and are watched on.
+    pub(in crate::supervise) const OUTLIVED: usize = 28;
     /// Calls that passed unwatched, by cause.
     pub(in crate::supervise) const PASSED: usize = 30;
     /// Calls that were refused because nobody watched.

@@ -18,6 +18,8 @@ use super::{Failure, Mechanism, Prepare, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
+/// How long the others may take to end after the command, beyond what outputs may take.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Makes the keeper, which makes the agent, then stands for the command until it has ended.
 pub(super) fn run(
@@ -190,11 +192,29 @@ impl Front<'_> {
                     let pid = self.inherited.board.pid(word::KEEPER_PID);
                     self.keeper = sys::pidfd::open(pid).ok();
                 }
-                Some(Message::Ended(status)) => return Ok(status),
-                Some(end) => return Err(self.failure(end)),
+                Some(Message::Ended(status)) => {
+                    self.see_off();
+                    return Ok(status);
+                }
+                Some(end) => {
+                    self.see_off();
+                    return Err(self.failure(end));
+                }
                 None => return Err(self.agent_gone()),
             }
         }
+    }
+
+    /// Waits for the keeper, which waits for the agent, so that nothing is left for the first process
+    /// of a container, which may not reap. While processes of the workload are watched on, they stay.
+    fn see_off(&self) {
+        if self.inherited.board.load(word::OUTLIVED) != 0 {
+            return;
+        }
+        if let Some(keeper) = &self.keeper {
+            is_readable(keeper.as_fd(), FAREWELL);
+        }
+        while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
     }
 
     /// Where there is no keeper, this process says what the agent took with it.

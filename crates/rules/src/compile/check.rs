@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use event::field::{self, Field, FieldError, Supplied};
-use event::{EventKind, ValueType};
+use event::{EventKind, Teller, ValueType};
 
 use super::atom::{AtomKey, Atoms, Right};
 use super::operand::{OperandId, Operands, Spread};
@@ -151,10 +151,13 @@ impl Checker {
             return Tree::Const(false);
         }
         self.doubts(compare);
-        if let Some(names) = self.event_names(operand, compare)
-            && !self.check_event_names(&names)
-        {
-            return Tree::Const(false);
+        if let Some(names) = self.event_names(operand, compare) {
+            if !self.check_event_names(&names) {
+                return Tree::Const(false);
+            }
+            if compare.op != Op::Ne {
+                self.doubt_events(&names);
+            }
         }
         let empty = matches!(&key.right, Right::Constants(constants) if constants.is_empty());
         if empty && self.operands.get(operand).spread != Spread::List {
@@ -288,6 +291,29 @@ impl Checker {
             self.report(problem);
         }
         all_known
+    }
+
+    /// Events that do not come while programs are watched.
+    fn doubt_events(&mut self, names: &[&Literal]) {
+        for literal in names {
+            let name = literal.text.to_lossy();
+            let Ok(kind) = EventKind::from_name(&name) else {
+                continue;
+            };
+            let (message, help) = match kind.teller() {
+                Teller::Every => continue,
+                Teller::Kernel => (
+                    format!("only the engine ebpf tells of `{name}`"),
+                    "watch with --engine ebpf",
+                ),
+                Teller::Nobody => (
+                    format!("no engine tells of `{name}`"),
+                    "name system calls; `tollgate rules events` lists them",
+                ),
+            };
+            let problem = Problem::new(Code::ConditionWarning, literal.span, message);
+            self.report(problem.help(help));
+        }
     }
 
     fn operand(&mut self, operand: &Operand) -> Option<OperandId> {

@@ -38,6 +38,7 @@ use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
 use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::lookup;
 use crate::recording::{self, RecordOptions, Recordings};
 use crate::rule_files::{self, Loaded};
 use crate::supervise::{self, Mechanism, OnAgentDeath, Policy};
@@ -125,6 +126,12 @@ fn blueprint(
     };
     if !detection.quiet {
         warn(&loaded);
+        if memo.is_none() && recorder.is_none() && rules.judge.matches().next().is_none() {
+            terminal::complain(
+                "tollgate: warning: no rule is in force, so there will be no alert; look at -r and at \
+                 the configuration's priority\n",
+            );
+        }
     }
     let program = compile(&rules.installed, mechanism, &config)?;
     let open = if memo.is_some() {
@@ -132,6 +139,12 @@ fn blueprint(
     } else {
         StatsFile::create
     };
+    if detection.stats.as_deref() == Some(Path::new("-")) {
+        let message = "cannot write stats to `-`: it stands for no file here";
+        return Err(Failure::new(Exit::BadInput, message).help(
+            "use -s /dev/stdout for the standard output, or -s ./- for a file of that name",
+        ));
+    }
     let stats = detection.stats.as_deref().map(open).transpose();
     let stats = stats.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
@@ -368,6 +381,10 @@ fn failure(failure: supervise::Failure) -> Failure {
         Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
             Failure::from_error(Exit::NotFound, &failure)
                 .help("the file, its interpreter or its loader does not exist")
+        }
+        Cause::Exec { path, .. } if lookup::lacks_interpreter(path) => {
+            Failure::from_error(Exit::NotExecutable, &failure)
+                .help(format!("it has no #! line: run it as `sh {path}`"))
         }
         Cause::Exec { .. } => Failure::from_error(Exit::NotExecutable, &failure)
             .help("check that it is a program for this machine, or a script with a first line like #!/bin/sh"),

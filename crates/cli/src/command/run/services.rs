@@ -171,8 +171,8 @@ impl Blueprint {
         if let Some(pidfile) = &mut self.pidfile {
             pidfile.write().context("cannot write the pid file")?;
         }
-        let quiet = self.quiet;
-        let on_problem: OnProblem = Arc::new(move |problem: &str| complain(quiet, problem));
+        // Also where warnings are not wanted: what was asked for is not there.
+        let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
         let stats = self.stats.map(|file| {
             let source = move || counters(&matched, &board);
             file.start(
@@ -191,7 +191,7 @@ impl Blueprint {
             output_timeout: self.output_timeout,
             flush_deadline: OnceCell::new(),
             gave_up_at: Cell::new(None),
-            quiet,
+            quiet: self.quiet,
         })
     }
 }

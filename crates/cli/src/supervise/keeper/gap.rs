@@ -100,7 +100,7 @@ impl<'a> Gap<'a> {
     /// [`Gap::sweep`], which need not end before the gap does: the next agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) -> Option<Unswept> {
         for held in self.board.pulse(generation).held() {
-            if !self.answer(held.id, held.audit, held.nr) {
+            if !self.answer(held.id, held.audit, held.nr, None) {
                 // It had let the call go, and perhaps not learnt the result nor told the rules.
                 self.board.add(word::PASSED + self.cause as usize, 1);
             }
@@ -115,7 +115,7 @@ impl<'a> Gap<'a> {
     /// Answers the calls that receivers of a living agent are at work on.
     pub(super) fn answer_held(&self, generation: u64) {
         for held in self.board.pulse(generation).held() {
-            if self.answer(held.id, held.audit, held.nr) {
+            if self.answer(held.id, held.audit, held.nr, None) {
                 self.count(self.index(held.audit, held.nr));
             }
         }
@@ -170,7 +170,7 @@ impl<'a> Gap<'a> {
         if !matches!(self.listener.receive(&mut call), Ok(Received::Notification)) {
             return;
         }
-        if self.answer(call.id, call.arch, call.nr) {
+        if self.answer(call.id, call.arch, call.nr, Some(&call.args)) {
             self.count(self.index(call.arch, call.nr));
         }
     }
@@ -179,10 +179,15 @@ impl<'a> Gap<'a> {
         (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(EPERM)
     }
 
-    /// Answers a call; false if nobody waits for it any more.
-    fn answer(&self, id: u64, audit: u32, nr: u32) -> bool {
+    /// Answers a call; false if nobody waits for it any more. `args`: its registers, if they are known.
+    fn answer(&self, id: u64, audit: u32, nr: u32, args: Option<&[u64; 6]>) -> bool {
+        let is_harmless = || {
+            let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
+            known.is_some_and(|call| abi::harmless::is_harmless(call, args))
+        };
         let refusal = self.board.deny_table().refusal(audit, nr);
-        self.respond(id, refusal.or(self.refusal()))
+        let by_policy = || self.refusal().filter(|_| !is_harmless());
+        self.respond(id, refusal.or_else(by_policy))
     }
 
     fn respond(&self, id: u64, refusal: Option<i32>) -> bool {
@@ -212,6 +217,11 @@ impl<'a> Gap<'a> {
         self.board.add(word::CALLS + call, 1);
     }
 
+    /// Whether no watched process is left.
+    pub(super) fn is_over(&self) -> bool {
+        has_hung_up(self.listener)
+    }
+
     /// Says how many calls nobody watched, where no agent will.
     pub(super) fn say_totals(&self) {
         let passed: u64 = Cause::ALL
@@ -221,6 +231,16 @@ impl<'a> Gap<'a> {
         let denied = self.board.denied();
         eprintln!("tollgate: {passed} calls passed unwatched, {denied} were refused unwatched");
     }
+}
+
+/// Waits a while for something to happen, when the listener has nothing more to tell.
+pub(super) fn rest(signals: &SignalStream, bell: &Bell) {
+    let mut polled = [
+        PollFd::new(signals.as_fd(), poll::IN),
+        PollFd::new(bell.as_fd(), poll::IN),
+    ];
+    // Whatever woke it, everything is looked at.
+    let _ = poll::poll(&mut polled, Some(TURN));
 }
 
 /// Whether no watched process is left.

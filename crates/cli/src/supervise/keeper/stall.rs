@@ -10,7 +10,7 @@ use sys::time::{Clock, now_ns};
 pub(super) enum Verdict {
     /// It works, or there is nothing to do.
     Works,
-    /// A signal or a tracer has stopped it, and calls wait.
+    /// A signal or a tracer has stopped it, and calls may wait.
     Stopped,
     /// Calls wait, and it makes no progress.
     Starved,
@@ -38,10 +38,14 @@ impl Stall {
         agent: i32,
     ) -> Verdict {
         let now = now_ns(Clock::Monotonic);
-        if self.since(vitals, is_waited_for, now, nanos(interval)) < nanos(limit) {
+        // One that is stopped just when the kernel has handed it a call holds that call, and nothing
+        // shows it: whether calls wait cannot be told.
+        let is_stopped = vitals.progress == self.last.progress && is_stopped(agent);
+        let is_needed = is_waited_for || is_stopped;
+        if self.since(vitals, is_needed, now, nanos(interval)) < nanos(limit) {
             return Verdict::Works;
         }
-        if is_stopped(agent) {
+        if is_stopped {
             return Verdict::Stopped;
         }
         Verdict::Starved

@@ -36,18 +36,15 @@ impl Keeper<'_> {
         let board = &self.inherited.board;
         let (cause, detail) = self.agent.cause();
         board.count_lost_alerts(generation);
-        if gap::has_hung_up(listener) {
-            self.say_lost_alerts();
-            self.say_the_end();
-            return Next::Done;
-        }
+        // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
+        let is_over = gap::has_hung_up(listener);
         let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
         self.unswept = gap.take_over_held(generation);
         board.bury(generation);
-        if self.policy.on_agent_death == OnAgentDeath::Kill {
+        if self.policy.on_agent_death == OnAgentDeath::Kill && !is_over {
             return self.kill_workload(listener);
         }
-        if std::mem::take(&mut self.may_lead) {
+        if !is_over && std::mem::take(&mut self.may_lead) {
             self.lead(listener, &gap);
         }
         self.find_successor(listener, &gap, None)
@@ -104,7 +101,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// Answers calls until the agent is ready; `None` if it has ended instead.
+    /// Answers calls until the agent is ready; `None` if it has ended instead, and another one is
+    /// needed. When the workload has ended this one still is waited for: it tells of the gap.
     fn await_successor(
         &mut self,
         gap: &Gap<'_>,
@@ -112,21 +110,24 @@ impl Keeper<'_> {
         mut successor: Successor,
     ) -> Option<Next> {
         let limit = now_ns(Clock::Monotonic) + PREPARATION_NS;
+        let mut is_over = false;
         while !successor.has_ended() {
-            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+            if is_over {
+                gap::rest(&self.signals, &self.inherited.keeper_bell);
+            } else if gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::HungUp {
+                gap.end();
+                self.unswept = None;
+                is_over = true;
+            }
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
                 successor.ended(pid, status);
             }
-            if turn == Turn::HungUp {
-                successor.kill();
-                gap.end();
-                self.say_the_end();
-                return Some(Next::Done);
-            }
             if self.inherited.board.state(generation) == State::Prepared {
-                gap.end();
+                if !is_over {
+                    gap.end();
+                }
                 self.hand_to(generation, successor);
                 return Some(Next::GoOn);
             }
@@ -134,7 +135,14 @@ impl Keeper<'_> {
                 successor.kill();
             }
         }
-        None
+        if !is_over {
+            return None;
+        }
+        // One was tried, and there is nothing left to watch.
+        gap.say_totals();
+        self.say_lost_alerts();
+        self.say_the_end();
+        Some(Next::Done)
     }
 
     /// Records a death; whether there were too many.
@@ -164,6 +172,10 @@ impl Keeper<'_> {
                 if let Some(end) = listening.pass_on(news) {
                     gap.say_totals();
                     self.say_lost_alerts();
+                    let is_over = gap.is_over();
+                    self.inherited
+                        .board
+                        .set(word::OUTLIVED, u64::from(!is_over));
                     listening.tell_end(end);
                     relay = None;
                 }
@@ -227,7 +239,7 @@ impl Keeper<'_> {
         let generation = board.generation();
         let cause = (Cause::Starved, 0);
         let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
-        if self.policy.on_agent_death == OnAgentDeath::Kill {
+        if self.policy.on_agent_death == OnAgentDeath::Kill && !gap::has_hung_up(&listener) {
             self.agent.kill(Cause::Starved);
             return self.kill_workload(&listener);
         }
@@ -235,7 +247,14 @@ impl Keeper<'_> {
         let before = board.pulse(generation).vitals();
         let limit = self.policy.limit * STARVED_LIMITS;
         let limit = now_ns(Clock::Monotonic) + u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        while gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::GoOn {
+        let mut is_over = false;
+        loop {
+            if is_over {
+                gap::rest(&self.signals, &self.inherited.keeper_bell);
+            } else {
+                let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+                is_over = turn == Turn::HungUp;
+            }
             self.inherited.keeper_bell.hush();
             self.read_signals();
             self.reap();
