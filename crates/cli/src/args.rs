@@ -100,7 +100,7 @@ pub(crate) enum WatchEngine {
 pub(crate) enum OnAgentDeath {
     /// Its calls pass, and are counted
     Continue,
-    /// Its calls fail with EPERM
+    /// Its calls fail with EPERM, but for those that can do no harm
     Deny,
     /// It is killed
     Kill,

@@ -388,7 +388,7 @@ capture:
         assert_eq!(
             warnings,
             [
-                "f.yaml:39: `append_output[].suggested_output` has no effect: plugins suggest outputs, and there are none"
+                "f.yaml:38:5: `append_output[].suggested_output` has no effect: plugins suggest outputs, and there are none"
             ]
         );
         let expected = Config {
