@@ -571,6 +571,7 @@ fn the_workload_is_killed_with_the_agent_if_that_was_asked_for() {
         stderr.contains("the agent process is gone\nhelp: CMD was killed"),
         "{stderr}"
     );
+    assert!(stderr.contains(" calls passed unwatched"), "{stderr}");
     let lives = || {
         let entries = fs::read_dir("/proc").expect("procfs").flatten();
         let mut programs = entries.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());

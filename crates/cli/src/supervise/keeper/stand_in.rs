@@ -42,7 +42,7 @@ impl Keeper<'_> {
         self.unswept = gap.take_over_held(generation);
         board.bury(generation);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !is_over {
-            return self.kill_workload(listener);
+            return self.kill_workload(listener, &gap);
         }
         if !is_over && std::mem::take(&mut self.may_lead) {
             self.lead(listener, &gap);
@@ -223,8 +223,9 @@ impl Keeper<'_> {
         tell(self.inherited, Message::AgentGone);
     }
 
-    fn kill_workload(&self, listener: &Listener) -> Next {
+    fn kill_workload(&self, listener: &Listener, gap: &Gap<'_>) -> Next {
         workload::kill_all(self.inherited, &self.agent, Some(listener));
+        gap.say_totals();
         self.say_lost_alerts();
         tell(self.inherited, Message::AgentGone);
         Next::Done
@@ -241,7 +242,7 @@ impl Keeper<'_> {
         let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !gap::has_hung_up(&listener) {
             self.agent.kill(Cause::Starved);
-            return self.kill_workload(&listener);
+            return self.kill_workload(&listener, &gap);
         }
         gap.answer_held(generation);
         let before = board.pulse(generation).vitals();
