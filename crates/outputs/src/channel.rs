@@ -8,6 +8,7 @@ use rules::{Alert, AlertValue};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::format::Formatter;
+use crate::internal;
 
 /// One alert on its way to one or more channels.
 #[derive(Debug)]
@@ -29,6 +30,11 @@ impl Delivery {
     /// The alert.
     pub fn alert(&self) -> &Alert {
         &self.alert
+    }
+
+    /// Whether it is one of the program's own.
+    pub(crate) fn is_internal(&self) -> bool {
+        &*self.alert.source == internal::SOURCE
     }
 
     /// The alert as one line, line feed included. Made by the first channel thread that asks, so

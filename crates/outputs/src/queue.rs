@@ -22,6 +22,10 @@ pub const QUEUE_CAPACITY: QueueCapacity = QueueCapacity {
     bytes: 8 << 20,
 };
 
+/// How many of the program's own alerts find room in a queue that is full of others: what tells of
+/// losses must not be lost with the rest.
+const RESERVE: usize = 64;
+
 /// Keeps account of what waits, where somebody finds it who comes when this process is dead.
 pub trait Account: std::fmt::Debug + Send + Sync {
     /// An alert was queued for one channel.
@@ -115,7 +119,9 @@ impl Queue {
         let alerts = state.waiting.len() + state.in_flight.0;
         // One alert that alone is larger than the limit still passes through an empty queue.
         let fits = alerts == 0 || state.bytes.saturating_add(size) <= self.capacity.bytes;
-        if alerts >= self.capacity.alerts || !fits {
+        let has_room = alerts < self.capacity.alerts && fits;
+        let has_reserve = delivery.is_internal() && alerts < self.capacity.alerts + RESERVE;
+        if !has_room && !has_reserve {
             state.counters.lost_queue_full += 1;
             return Err(Refusal::Full);
         }
