@@ -150,7 +150,8 @@ impl Drop for Running {
 fn watch(scratch: &Scratch, pid: u32, options: &[&str]) -> Limited {
     let rules = scratch.file("rules.yaml", 0o644, MARK);
     let mut command = Command::new(e2e::program());
-    command.args(["watch", "--json", "-o", "rule_matching=all", "-r"]);
+    command.args(["watch", "--engine", "ptrace", "--json"]);
+    command.args(["-o", "rule_matching=all", "-r"]);
     command
         .arg(rules)
         .args(["-p", &pid.to_string()])
@@ -322,7 +323,11 @@ fn a_process_of_another_user_is_refused() {
         "--inh-caps=-all",
         "--bounding-set=-all",
     ]);
-    let finished = Limited::start(command.args([&program, "watch", "-p", &pid]), LIMIT).finish(b"");
+    let finished = Limited::start(
+        command.args([&program, "watch", "--engine", "ptrace", "-p", &pid]),
+        LIMIT,
+    )
+    .finish(b"");
     assert_eq!(finished.code(), 3, "{}", finished.stderr);
     assert!(
         finished.stderr.contains("another user"),
