@@ -65,7 +65,10 @@ fn run_leaves_no_process_behind() {
                 "{story}"
             ),
         }
-        assert_eq!(children(), Vec::<String>::new(), "{story}");
+        let mut left = children();
+        // Where a tracer ends another one, dead ones may be left for pid 1 to reap; none that live.
+        left.retain(|stat| expected.is_some() || !stat.contains(") Z "));
+        assert_eq!(left, Vec::<String>::new(), "{story}");
         assert!(began.elapsed() < Duration::from_secs(20), "{story}");
     }
 }
