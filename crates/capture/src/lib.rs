@@ -15,3 +15,4 @@ mod live;
 mod memory;
 pub mod notify;
 pub mod ptrace;
+mod regular;

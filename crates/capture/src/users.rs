@@ -4,8 +4,6 @@
 //! the agent's root, and a static binary has no NSS.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,9 +12,8 @@ use std::time::{Duration, Instant};
 use event::{Group, Lookup, User};
 
 use crate::deadline::Deadline;
+use crate::regular;
 
-/// How much of a file is read; a line is about 60 bytes.
-const FILE_LIMIT: u64 = 4 * 1024 * 1024;
 /// How many users or groups one root may have.
 const ENTRY_LIMIT: usize = 65_536;
 /// How many roots are remembered.
@@ -191,6 +188,9 @@ fn refresh(files: &[PathBuf; 2], before: Option<Remembered>) -> Option<Remembere
     {
         return Some(Remembered { checked, ..before });
     }
+    // An image without these files has no names, which is an answer; a file that cannot be read is
+    // none.
+    let contents = |file| Some(regular::contents(file).ok()?.unwrap_or_default());
     let database = UserDatabase::parse(&contents(&files[0])?, &contents(&files[1])?);
     Some(Remembered {
         checked,
@@ -208,34 +208,9 @@ fn version(file: &Path) -> Option<Version> {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }),
-        Err(error) if is_absent(&error) => Some(Version::default()),
+        Err(error) if regular::is_absent(&error) => Some(Version::default()),
         Err(_) => None,
     }
-}
-
-fn contents(file: &Path) -> Option<Vec<u8>> {
-    // A FIFO or device in its place would never end: regular files only. Opening a FIFO for reading
-    // without a writer would already wait, hence the check comes first; the race is the deadline's.
-    match std::fs::metadata(file) {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Some(Vec::new()),
-        Err(error) if is_absent(&error) => return Some(Vec::new()),
-        Err(_) => return None,
-    }
-    let mut bytes = Vec::new();
-    File::open(file)
-        .ok()?
-        .take(FILE_LIMIT)
-        .read_to_end(&mut bytes)
-        .ok()?;
-    Some(bytes)
-}
-
-fn is_absent(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-    )
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::regular;
+
 const MAGIC: u32 = 0xed0c_daed;
 const VERSION: u32 = 2;
 const BRANCH: u16 = 1;
@@ -68,7 +70,7 @@ enum Found {
 impl Database {
     /// `None` if there is no such file or it may not be read.
     pub(super) fn open(path: &Path) -> Option<Self> {
-        let file = File::open(path).ok()?;
+        let file = regular::open(path).ok()??;
         Some(Self { file })
     }
 

@@ -118,6 +118,7 @@ fn mounts(mounts: &Value) -> Vec<Mount> {
             matches!(kind, "private" | "shared" | "slave" | "unbindable")
         };
         let propagation = options.iter().find(is_propagation);
+        // What the specification leaves open is empty in container.mount.*, as in Falco.
         Mount {
             source: text(&mount["source"]).unwrap_or_default(),
             destination: text(&mount["destination"]).unwrap_or_default(),

@@ -74,6 +74,7 @@ impl Record {
             manifest.and_then(|labels| labels.text(b"containerd.io/gc.ref.content.config"));
         // A pod's labels are those of its sandbox.
         let pod = sandbox.and_then(|id| namespace.bucket(&[b"containers", id.as_bytes()]));
+        // A container that nobody labelled has no bucket of labels.
         Self {
             image,
             digest,

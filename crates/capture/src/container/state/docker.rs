@@ -41,6 +41,7 @@ pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool
 
 fn mounts(points: &Value) -> Vec<Mount> {
     let points = points.as_object().into_iter().flatten();
+    // Volumes have no source and most mounts no mode: docker leaves the key out or the text empty.
     let mounts = points.map(|(destination, point)| Mount {
         source: text(&point["Source"]).unwrap_or_default(),
         destination: text(&point["Destination"]).unwrap_or_else(|| destination.clone()),

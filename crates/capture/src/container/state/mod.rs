@@ -13,17 +13,13 @@ mod storage;
 pub(in crate::container) use bolt::tests as database;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use event::Container;
 use serde_json::Value;
 
+use crate::regular;
 use bundle::{Bundle, Maker};
-
-/// How much of one file is read.
-const FILE_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Adds name, image, pod, labels and the like where a runtime's files tell. Missing files are
 /// ordinary: most machines have one runtime, and its state may belong to another user. If none
@@ -103,11 +99,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 fn read(file: &Path) -> Option<Value> {
-    let mut bytes = Vec::new();
-    File::open(file)
-        .ok()?
-        .take(FILE_LIMIT)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    // What is not there, not readable or not JSON is no state of this runtime; others are asked.
+    let bytes = regular::contents(file).ok()??;
     serde_json::from_slice(&bytes).ok()
 }
