@@ -56,7 +56,13 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("regular-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let fifo = folder.join("fifo");
-        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert!(
+            Command::new("mkfifo")
+                .arg(&fifo)
+                .status()
+                .unwrap()
+                .success()
+        );
         assert_eq!(contents(&fifo).unwrap(), None);
         assert_eq!(contents(Path::new("/dev/zero")).unwrap(), None);
         assert_eq!(contents(&folder).unwrap(), None);
