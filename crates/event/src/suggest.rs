@@ -9,15 +9,14 @@ pub(crate) fn nearest<'a>(
     let limit = (name.chars().count() / 3).max(1);
     candidates
         .map(|candidate| {
-            (
-                distance(name, candidate),
-                name.len().abs_diff(candidate.len()),
-                candidate,
-            )
+            // Of two that are equally near, a letter left out at the end is likelier than a wrong one.
+            let is_longer = candidate.starts_with(name);
+            let unlike = name.len().abs_diff(candidate.len());
+            (distance(name, candidate), !is_longer, unlike, candidate)
         })
         .min()
-        .filter(|(distance, _, _)| *distance <= limit)
-        .map(|(_, _, candidate)| candidate)
+        .filter(|(distance, ..)| *distance <= limit)
+        .map(|(.., candidate)| candidate)
 }
 
 /// The end of an error message that offers the suggestion.
@@ -58,6 +57,8 @@ mod tests {
         let names = ["proc.name", "proc.pname", "fd.name"];
         assert_eq!(nearest("proc.nmae", names.into_iter()), Some("proc.name"));
         assert_eq!(nearest("proc.pnam", names.into_iter()), Some("proc.pname"));
+        let near = ["fd.num", "fd.name"].into_iter();
+        assert_eq!(nearest("fd.nam", near), Some("fd.name"));
         assert_eq!(nearest("container.id", names.into_iter()), None);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("kitten", "sitting"), 3);

@@ -17,7 +17,7 @@ pub enum Severity {
 pub struct Location {
     /// Name of the file, as the user gave it.
     pub file: Arc<str>,
-    /// Line, from 1.
+    /// Line, from 1; 0 for the file as a whole.
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
@@ -25,6 +25,9 @@ pub struct Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line == 0 {
+            return write!(f, "{}", self.file);
+        }
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
 }
