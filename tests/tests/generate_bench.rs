@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Limited, need_root, skip};
+use e2e::{Guest, Identity, Limited, need_root, need_slow, skip};
 use serde_json::Value;
 
 fn bench(options: &[&str]) -> (i32, String) {
@@ -196,4 +196,33 @@ fn a_benchmark_that_makes_no_sense_is_refused() {
         assert_eq!(finished.code(), 2, "{}", finished.stderr);
         assert!(finished.stderr.contains(message), "{}", finished.stderr);
     }
+}
+
+/// The machine of these tests may have control groups of the first version only; the guest's kernel
+/// gets the second.
+#[test]
+fn groups_of_the_second_version_limit_and_are_gone_afterwards() {
+    need_slow!();
+    let script = "busybox mount -t cgroup2 none /sys/fs/cgroup
+        tollgate generate bench ReadSensitiveFileUntrusted --watched --engine notify --rounds 2 \
+            --sleep 50ms --round-duration 3s --cpus 0.5 --memory 256M > /tmp/rounds 2>&1 &
+        while kill -0 $! 2> /dev/null; do
+            cat /sys/fs/cgroup/tollgate-bench-*/cpu.max /sys/fs/cgroup/tollgate-bench-*/memory.max \
+                /sys/fs/cgroup/tollgate-bench-*/cgroup.procs > /tmp/now 2> /dev/null
+            test $(wc -l < /tmp/now) -ge 3 && cp /tmp/now /tmp/seen
+            sleep 0.2
+        done
+        wait $!; echo status $?
+        cat /tmp/seen /tmp/rounds
+        ls /sys/fs/cgroup | grep tollgate";
+    let run = Guest::new().run(0, Identity::Root, script);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(
+        &lines[..3],
+        ["status 0", "50000 100000", "268435456"],
+        "{run:?}"
+    );
+    assert!(lines[3].parse::<u32>().is_ok(), "{run:?}");
+    assert_eq!(run.stdout.matches("ratio=1.0").count(), 2, "{run:?}");
+    assert!(!run.stdout.contains("tollgate-bench-"), "{run:?}");
 }
