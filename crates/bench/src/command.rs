@@ -3,16 +3,18 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use regex::Regex;
 
 use crate::execute::Processes;
 use crate::host::Host;
+use crate::limit::{Broken, Limit};
 use crate::plan::Plan;
-use crate::record::Recorder;
+use crate::record::{Recorder, Recording};
 use crate::run::{Ended, Progress};
+use crate::suite::{self, Choice, Os, Syscalls, Unix};
 use crate::summary::{self, Summary};
-use crate::{Error, Stop, compare, quick, run};
+use crate::{Error, Stop, beside, compare, original, pages, quick, run};
 
 /// Measure what a subject costs a workload.
 #[derive(Args, Clone, Debug)]
@@ -27,10 +29,74 @@ pub struct Bench {
 pub enum Verb {
     /// Run hot calls, opens, processes and a shell tree natively and under each subject
     Quick(Quick),
+    /// Run UnixBench's twelve tests: its units, its index
+    Unix(Unix),
+    /// Run OSBench's five operations
+    Os(Os),
+    /// Repeat single calls untraced, traced and with further probes; latency, neighbours, delay
+    Syscalls(Syscalls),
     /// Run a plan, or compare two folders of results
     Compare(Compare),
-    /// Summarise a folder of results again
+    /// Summarise a folder of results again, as a page and in forms that programs read
     Report(Report),
+    /// Run a command while a watcher runs; for plans
+    #[command(hide = true)]
+    Beside(Words),
+    /// Measure a load while a command runs; for plans
+    #[command(hide = true)]
+    Neighbour(Neighbour),
+    /// Run a command in other surroundings; for plans
+    #[command(hide = true)]
+    Inside(Inside),
+    /// Run a program of UnixBench itself; for plans
+    #[command(hide = true)]
+    Original(Original),
+}
+
+/// A watcher and a command.
+#[derive(Args, Clone, Debug)]
+pub struct Words {
+    /// WATCHER -- COMMAND
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// A load, and what runs meanwhile.
+#[derive(Args, Clone, Debug)]
+pub struct Neighbour {
+    #[arg(long)]
+    load: String,
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// Surroundings and a command.
+#[derive(Args, Clone, Debug)]
+pub struct Inside {
+    #[arg(value_enum)]
+    place: Surroundings,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// Surroundings that a command line alone cannot make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Surroundings {
+    QuarterCpu,
+    Session,
+}
+
+/// A test of UnixBench, and where UnixBench is.
+#[derive(Args, Clone, Debug)]
+pub struct Original {
+    test: String,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long, default_value_t = 1)]
+    copies: u16,
+    folder: PathBuf,
 }
 
 /// `tollgate bench quick`.
@@ -76,7 +142,7 @@ pub struct Compare {
 }
 
 /// Where results go and how they are printed.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Out {
     /// Folder for samples and summary [default: results/DATE-NAME]
     #[arg(long, value_name = "DIR")]
@@ -84,6 +150,10 @@ pub struct Out {
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
+    /// Exit with 1 if FIGURE[:SUBJECT[:WORKLOAD]]<NUMBER or >NUMBER holds; FIGURE is index (speed over
+    /// native's), ratio (time over native's), drops or invalid; repeatable
+    #[arg(long, value_name = "LIMIT")]
+    pub fail_if: Vec<String>,
 }
 
 /// `tollgate bench report`.
@@ -97,6 +167,12 @@ pub struct Report {
     /// Print Markdown
     #[arg(long)]
     pub markdown: bool,
+    /// Folder of an earlier run, oldest first, for the trend; repeatable
+    #[arg(long, value_name = "DIR")]
+    pub history: Vec<PathBuf>,
+    /// Exit with 1 if FIGURE[:SUBJECT[:WORKLOAD]]<NUMBER or >NUMBER holds, as for a run; repeatable
+    #[arg(long, value_name = "LIMIT")]
+    pub fail_if: Vec<String>,
 }
 
 /// The exit code after Ctrl-C, as a shell would have it: 128 + SIGINT.
@@ -142,15 +218,85 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
                 },
             )
         }
-        Verb::Report(report) => {
-            let summary = summary::write(&report.folder)?;
-            print(out, &form(&summary, report.json, report.markdown))
-        }
+        Verb::Report(report) => report_again(report, out),
+        Verb::Unix(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Os(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Syscalls(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Beside(beside) => beside::beside(&beside.words),
+        Verb::Neighbour(Neighbour {
+            load,
+            seconds,
+            words,
+        }) => beside::neighbour(program, load, *seconds, words),
+        Verb::Inside(Inside { place, words }) => match place {
+            Surroundings::QuarterCpu => beside::quarter_cpu(words),
+            Surroundings::Session => beside::session(words),
+        },
+        Verb::Original(Original {
+            test,
+            seconds,
+            copies,
+            folder,
+        }) => print(out, &original::run(folder, test, *seconds, *copies)?),
     }
+}
+
+fn run_suite(
+    choice: &Choice,
+    place: &Out,
+    plan: Plan,
+    program: &Path,
+    out: &mut dyn Write,
+) -> Result<u8, Error> {
+    if choice.list {
+        return print(out, &suite::list(&plan));
+    }
+    measure(plan, program, place, out)
+}
+
+fn report_again(report: &Report, out: &mut dyn Write) -> Result<u8, Error> {
+    let limits = limits(&report.fail_if)?;
+    let recording = Recording::load(&report.folder)?;
+    let history = report.history.iter().map(|folder| Recording::load(folder));
+    let history = history.collect::<Result<Vec<_>, _>>()?;
+    let (summary, broken) = write_forms(&report.folder, &recording, &limits, &history)?;
+    print(out, &form(&summary, report.json, report.markdown))?;
+    Ok(verdict(&broken))
+}
+
+fn limits(texts: &[String]) -> Result<Vec<Limit>, Error> {
+    texts.iter().map(|text| text.parse()).collect()
+}
+
+/// Every file of a results folder that follows from its samples.
+fn write_forms(
+    folder: &Path,
+    recording: &Recording,
+    limits: &[Limit],
+    history: &[Recording],
+) -> Result<(Summary, Vec<Broken>), Error> {
+    let summary = summary::write(folder, recording)?;
+    let broken: Vec<Vec<Broken>> = limits
+        .iter()
+        .map(|limit| limit.broken(&summary))
+        .collect::<Result<_, _>>()?;
+    let broken = broken.concat();
+    pages::write(folder, recording, &summary, &broken, history)?;
+    Ok((summary, broken))
+}
+
+/// Says which limits are broken; 1 if there are any.
+fn verdict(broken: &[Broken]) -> u8 {
+    for limit in broken {
+        // Nobody reads it when standard error is closed; the exit status says it, too.
+        let _ = writeln!(std::io::stderr(), "tollgate: limit broken: {}", limit.said);
+    }
+    u8::from(!broken.is_empty())
 }
 
 /// Runs `plan` and reports, also when the run ends early.
 fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Result<u8, Error> {
+    let limits = limits(&place.fail_if)?;
     let plan = plan.with_program(program);
     let folder = place.out.clone().unwrap_or_else(|| free_folder(&plan.name));
     let mut host = Host::observe(&plan);
@@ -169,19 +315,23 @@ fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Resu
     meter.clear();
     host.finish();
     recorder.write_host(&host)?;
-    let summary = summary::write(&folder)?;
     let ended = ended?;
+    let (summary, broken) = write_forms(&folder, &Recording::load(&folder)?, &limits, &[])?;
     print(out, &form(&summary, place.json, false))?;
     let note = match ended {
         Ended::Complete => "",
         Ended::BudgetUsed => " (ended early: the time budget is used up)",
         Ended::Interrupted => " (ended early: interrupted)",
     };
-    meter.say(&format!("samples and summary: {}{note}", folder.display()));
+    meter.say(&format!(
+        "samples, summary and report.html: {}{note}",
+        folder.display()
+    ));
+    let broken = verdict(&broken);
     Ok(if ended == Ended::Interrupted {
         INTERRUPTED
     } else {
-        0
+        broken
     })
 }
 
@@ -325,6 +475,7 @@ mod tests {
         let place = Out {
             out: Some(results.clone()),
             json: false,
+            fail_if: vec!["invalid:shell>0".to_owned()],
         };
         let compare = Compare {
             plan: Some(plan),
@@ -347,6 +498,8 @@ mod tests {
             "summary.txt",
             "summary.md",
             "summary.json",
+            "report.html",
+            "junit.xml",
         ] {
             assert!(results.join(file).exists(), "{file}");
         }
@@ -354,12 +507,15 @@ mod tests {
             folder: results,
             json: false,
             markdown: false,
+            history: Vec::new(),
+            fail_if: vec!["invalid:broken>5".to_owned()],
         };
         let mut again = Vec::new();
         let bench = Bench {
             verb: Verb::Report(report),
         };
-        execute(&bench, Path::new("/nowhere"), &mut again).unwrap();
+        let code = execute(&bench, Path::new("/nowhere"), &mut again).unwrap();
+        assert_eq!(code, 1, "six samples of `broken` failed");
         assert_eq!(String::from_utf8(again).unwrap(), printed);
     }
 }

@@ -57,6 +57,12 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// What a command was to run in or beside could not be set up.
+    #[error("cannot set the stage: {reason}")]
+    Stage {
+        /// What went wrong.
+        reason: String,
+    },
     /// A results folder already holds samples.
     #[error("cannot write results to {}: it already holds samples; choose another --out", path.display())]
     FolderTaken {
@@ -98,9 +104,30 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err` on a file.
+    pub(crate) fn file(action: &'static str, path: &std::path::Path) -> impl Fn(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Error::File {
+            action,
+            path: path.clone(),
+            source,
+        }
+    }
+
+    /// For `map_err` on a call about a started program.
+    pub(crate) fn supervise(action: &'static str, program: &str) -> impl Fn(io::Error) -> Self {
+        let program = program.to_owned();
+        move |source| Error::Supervise {
+            action,
+            program: program.clone(),
+            source,
+        }
+    }
+
     /// The exit code of the program for this failure: 2 for input that the user can mend, 4 else.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Error::Stage { .. } => 70,
             Error::Supervise { .. } | Error::Signals { .. } | Error::Print { .. } => 4,
             _ => 2,
         }

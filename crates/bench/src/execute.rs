@@ -156,7 +156,7 @@ impl Processes<'_> {
 }
 
 /// Whether something happened within `limit`.
-fn poll(watched: &mut [PollFd<'_>], limit: Duration) -> io::Result<bool> {
+pub(crate) fn poll(watched: &mut [PollFd<'_>], limit: Duration) -> io::Result<bool> {
     let limit = Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: limit.subsec_nanos().into(),
@@ -169,14 +169,14 @@ fn poll(watched: &mut [PollFd<'_>], limit: Duration) -> io::Result<bool> {
     }
 }
 
-fn signal_group(child: &Child, signal: Signal) -> io::Result<()> {
+pub(crate) fn signal_group(child: &Child, signal: Signal) -> io::Result<()> {
     match rustix::process::kill_process_group(pid_of(child)?, signal) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-fn pid_of(child: &Child) -> io::Result<Pid> {
+pub(crate) fn pid_of(child: &Child) -> io::Result<Pid> {
     i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)

@@ -12,7 +12,8 @@ use crate::command_line;
 use crate::plan::Plan;
 
 /// What is written to `host.json`. What the machine does not tell is absent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Host {
     /// The command line of this program.
     pub command: String,

@@ -23,20 +23,26 @@
 //! Every subject is a command line, the project's own engines included; this crate links none of
 //! them.
 
+mod beside;
 pub mod command;
 mod command_line;
 mod compare;
 mod error;
 pub mod execute;
 pub mod host;
+mod limit;
 mod order;
+mod original;
+mod pages;
 pub mod plan;
 mod quick;
 pub mod record;
 pub mod run;
 mod stop;
+mod suite;
 pub mod summary;
 mod table;
+mod tables;
 
 pub use compare::{Change, Comparison, compare};
 pub use error::Error;

@@ -32,6 +32,16 @@ pub struct Plan {
     /// Decides the order, and the size of the environment of each command.
     #[serde(default = "default_seed")]
     pub seed: u64,
+    /// Once `rounds` are done, go on with the workloads of which a ratio is not known this well: half
+    /// the width of its interval over its estimate. Needs `budget_seconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<f64>,
+    /// The suite that the plan belongs to, which decides what its report shows besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<Suite>,
+    /// What every command line, native ones included, is put into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<Setup>,
     /// No round is begun that would probably end after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_seconds: Option<u64>,
@@ -44,6 +54,34 @@ pub struct Plan {
     /// What it is run under. `native` and `native-again` are always added.
     #[serde(default, rename = "subject")]
     pub subjects: Vec<Subject>,
+}
+
+/// The suites of `tollgate bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Suite {
+    /// Programs as users run them.
+    Apps,
+    /// Our own engine by itself.
+    Engine,
+    /// The life of containers.
+    Lifecycle,
+    /// The five operations of OSBench.
+    Os,
+    /// The study of single calls.
+    Syscalls,
+    /// The twelve tests of UnixBench.
+    Unix,
+}
+
+/// The surroundings of all commands of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// Its name in the report.
+    pub name: String,
+    /// The command line with `{}` where subject and workload go.
+    pub wrapper: String,
 }
 
 /// A command that does something countable.
@@ -62,12 +100,26 @@ pub struct Workload {
     /// How many operations it must report (or, for the wall time, consists of).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations: Option<u64>,
+    /// Takes part in so many rounds only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<u32>,
+    /// Workloads of one group have an index of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Runs natively only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_bare: bool,
+    /// A command line around the subject, which it does not touch; `{}` stands for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub around: Option<String>,
 }
 
 /// Where a workload's time is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
+    /// From the same line, the fastest of its `windows`.
+    Fastest,
     /// From a line `{"operations":N,"elapsed_ns":N}` that the command prints: the start of the
     /// process, and of the subject around it, is not counted.
     Json,
@@ -147,9 +199,30 @@ impl Plan {
         if self.rounds == 0 {
             return refuse("rounds is 0; at least 6 are needed for a verdict".to_owned());
         }
+        if self
+            .precision
+            .is_some_and(|share| !(share > 0.0 && share < 10.0))
+        {
+            return refuse("precision must lie above 0 and below 10; 0.05 is 5 %".to_owned());
+        }
+        if self.precision.is_some() && self.budget_seconds.is_none() {
+            return refuse("precision needs budget_seconds, or the run might not end".to_owned());
+        }
+        if let Some(setup) = &self.setup {
+            has_hole("set-up", &setup.name, &setup.wrapper)?;
+        }
         let mut names = BTreeSet::new();
         for workload in &self.workloads {
             command_line::split(&workload.command)?;
+            if let Some(around) = &workload.around {
+                has_hole("workload", &workload.name, around)?;
+            }
+            if workload.rounds == Some(0) {
+                return refuse(format!(
+                    "workload `{}` takes part in 0 rounds",
+                    workload.name
+                ));
+            }
             if !names.insert(&workload.name) {
                 return refuse(format!("two workloads are called `{}`", workload.name));
             }
@@ -167,14 +240,7 @@ impl Plan {
             if !names.insert(name) {
                 return refuse(format!("two subjects are called `{name}`"));
             }
-            if !command_line::split(wrapper)?
-                .iter()
-                .any(|word| word.contains(HOLE))
-            {
-                return refuse(format!(
-                    "the wrapper of subject `{name}` has no {{}} where the workload goes"
-                ));
-            }
+            has_hole("subject", name, wrapper)?;
         }
         Ok(self)
     }
@@ -197,13 +263,30 @@ impl Plan {
         let fill = |line: &mut String| *line = line.replace(OWN_PROGRAM, &program);
         for workload in &mut self.workloads {
             fill(&mut workload.command);
+            workload.around.iter_mut().for_each(fill);
         }
+        self.setup
+            .iter_mut()
+            .for_each(|setup| fill(&mut setup.wrapper));
         for subject in &mut self.subjects {
             fill(&mut subject.wrapper);
             subject.version.iter_mut().for_each(fill);
         }
         self
     }
+}
+
+/// Refuses a wrapper that would swallow what it is put around.
+fn has_hole(what: &str, name: &str, wrapper: &str) -> Result<(), Error> {
+    if command_line::split(wrapper)?
+        .iter()
+        .any(|word| word.contains(HOLE))
+    {
+        return Ok(());
+    }
+    Err(Error::PlanContent {
+        reason: format!("the wrapper of {what} `{name}` has no {{}} where the workload goes"),
+    })
 }
 
 #[cfg(test)]
@@ -293,6 +376,27 @@ mod tests {
                 "`native` is reserved",
             ),
             ("/dev/null {}", "/dev/null", "has no {}"),
+            (
+                "rounds = 8",
+                "precision = 0.05",
+                "precision needs budget_seconds",
+            ),
+            (
+                "rounds = 8",
+                "precision = 0\nbudget_seconds = 1",
+                "precision must lie above 0",
+            ),
+            (
+                "rounds = 8",
+                "setup = { name = \"box\", wrapper = \"unshare\" }",
+                "set-up `box` has no {}",
+            ),
+            (
+                "unit = \"call\"",
+                "around = \"nice\"",
+                "workload `getppid` has no {}",
+            ),
+            ("unit = \"call\"", "rounds = 0", "takes part in 0 rounds"),
             (
                 "command = \"true\"",
                 "command = \"'true\"",

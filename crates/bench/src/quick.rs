@@ -54,6 +54,10 @@ pub(crate) fn plan(choice: Choice) -> Result<Plan, Error> {
             figure: Figure::Json,
             unit: (*unit).to_owned(),
             operations: None,
+            rounds: None,
+            around: None,
+            group: None,
+            is_bare: false,
         })
         .collect();
     if workloads.is_empty() {
@@ -76,6 +80,9 @@ pub(crate) fn plan(choice: Choice) -> Result<Plan, Error> {
         name: "quick".to_owned(),
         rounds: choice.rounds,
         seed: choice.seed,
+        precision: None,
+        suite: None,
+        setup: None,
         budget_seconds: Some(choice.budget_seconds),
         timeout_seconds: 60,
         workloads,

@@ -1,5 +1,6 @@
 //! Raw samples and the folder that holds them.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,9 @@ pub struct Sample {
     /// The fastest batch in each slice of the workload's time, if it reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows_ns_per_op: Vec<f64>,
+    /// Other numbers that the workload reports about itself, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, f64>,
     /// From start to end of the whole command.
     pub wall_ns: u64,
     /// Time in user mode of the command and all descendants it waited for.
@@ -169,6 +173,8 @@ impl Recorder {
 pub struct Recording {
     /// What was to be run.
     pub plan: Plan,
+    /// On which machine.
+    pub host: Host,
     /// What was run, in order.
     pub samples: Vec<Sample>,
 }
@@ -187,6 +193,12 @@ impl Recording {
                 path: folder.join(PLAN),
                 source,
             })?;
+        let host =
+            serde_json::from_str(&read(&folder.join(HOST))?).map_err(|source| Error::Record {
+                line: source.line(),
+                path: folder.join(HOST),
+                source,
+            })?;
         let path = folder.join(SAMPLES);
         let text = read(&path)?;
         let complete = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
@@ -201,7 +213,11 @@ impl Recording {
                 })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { plan, samples })
+        Ok(Self {
+            plan,
+            host,
+            samples,
+        })
     }
 }
 

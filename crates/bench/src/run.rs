@@ -1,7 +1,8 @@
 //! The loop over rounds.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -18,7 +19,7 @@ use crate::{Error, Stop, command_line};
 pub enum Ended {
     /// One more round would not have fitted into the budget.
     BudgetUsed,
-    /// All rounds were run.
+    /// All rounds were run, and with a wanted precision it was reached.
     Complete,
     /// A stop was requested.
     Interrupted,
@@ -41,6 +42,9 @@ pub struct Progress<'a> {
 /// alignment that matters to a cache.
 const MAX_PADDING: u64 = 4096;
 
+/// The subjects that a bare workload has: native and its control.
+const BARE: usize = 2;
+
 /// How much of an invalid sample's error output is kept.
 const STDERR_KEPT: usize = 500;
 
@@ -59,17 +63,38 @@ pub fn run(
 ) -> Result<Ended, Error> {
     let subjects = plan.all_subjects();
     let mut schedule = Schedule::new(plan.workloads.len(), subjects.len(), plan.seed);
-    let samples_in_all = plan.rounds * count(plan.workloads.len() * subjects.len());
+    let mut precision = Precision::new(plan);
+    let samples_in_all: u32 = (plan.workloads.iter())
+        .map(|workload| {
+            let rounds = workload.rounds.unwrap_or(plan.rounds).min(plan.rounds);
+            rounds
+                * count(if workload.is_bare {
+                    BARE
+                } else {
+                    subjects.len()
+                })
+        })
+        .sum();
     let budget = plan
         .budget_seconds
         .map_or(Duration::MAX, Duration::from_secs);
-    let (start, mut done) = (Instant::now(), 0);
-    for round in 0..plan.rounds {
-        // The mean of the rounds so far is the guess for the next.
-        if round > 0 && start.elapsed() / round * (round + 1) > budget {
+    let (start, mut done) = (Instant::now(), 0_u32);
+    for round in 0.. {
+        let open = precision.open(round);
+        if !open.contains(&true) {
+            break;
+        }
+        let slots: Vec<Slot> = schedule
+            .next_round()
+            .into_iter()
+            .filter(|slot| open[slot.workload])
+            .filter(|slot| slot.subject < BARE || !plan.workloads[slot.workload].is_bare)
+            .collect();
+        // The mean of the samples so far is the guess for the next.
+        if done > 0 && start.elapsed() / done * (done + count(slots.len())) > budget {
             return Ok(Ended::BudgetUsed);
         }
-        for (order, slot) in schedule.next_round().into_iter().enumerate() {
+        for (order, slot) in slots.into_iter().enumerate() {
             let Slot { workload, subject } = slot;
             let mut taken = Taken {
                 plan,
@@ -80,13 +105,14 @@ pub fn run(
             .run(executor)?;
             (taken.round, taken.order) = (round, count(order));
             recorder.append(&taken)?;
+            precision.note(workload, subject, &taken);
             done += 1;
-            let all = start.elapsed() / done * samples_in_all;
+            let all = start.elapsed() / done * samples_in_all.max(done);
             let left = all.min(budget).saturating_sub(start.elapsed());
             progress(Progress {
                 sample: &taken,
                 round: round + 1,
-                rounds: plan.rounds,
+                rounds: plan.rounds.max(round + 1),
                 left,
             });
             if stop.is_requested() {
@@ -95,6 +121,61 @@ pub fn run(
         }
     }
     Ok(Ended::Complete)
+}
+
+/// Which workloads need more rounds.
+struct Precision<'a> {
+    plan: &'a Plan,
+    /// Valid figures by round, for each workload and subject.
+    figures: Vec<Vec<BTreeMap<u32, f64>>>,
+}
+
+impl<'a> Precision<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let subjects = plan.all_subjects().len();
+        Self {
+            plan,
+            figures: vec![vec![BTreeMap::new(); subjects]; plan.workloads.len()],
+        }
+    }
+
+    fn note(&mut self, workload: usize, subject: usize, sample: &Sample) {
+        if let Some(figure) = sample.ns_per_operation() {
+            self.figures[workload][subject].insert(sample.round, figure);
+        }
+    }
+
+    /// Whether each workload takes part in this round.
+    fn open(&self, round: u32) -> Vec<bool> {
+        (self.plan.workloads.iter().zip(&self.figures))
+            .map(|(workload, figures)| match workload.rounds {
+                Some(rounds) => round < rounds.min(self.plan.rounds),
+                None if round < self.plan.rounds => true,
+                None => self
+                    .plan
+                    .precision
+                    .is_some_and(|wanted| !known(figures, wanted, self.plan.seed)),
+            })
+            .collect()
+    }
+}
+
+/// Whether all ratios to the first subject are known that well. A subject whose samples all failed
+/// will not be known better by more of them.
+fn known(figures: &[BTreeMap<u32, f64>], wanted: f64, seed: u64) -> bool {
+    let (native, others) = figures.split_first().expect("native is always there");
+    others
+        .iter()
+        .filter(|other| !other.is_empty())
+        .all(|other| {
+            let both =
+                (native.iter()).filter_map(|(round, base)| Some((*base, *other.get(round)?)));
+            let Ok(pairs) = stats::Pairs::new(both.collect::<Vec<_>>()) else {
+                return native.is_empty();
+            };
+            let ratio = stats::ratio_of_medians(&pairs, 0.95, seed);
+            (ratio.high - ratio.low) / 2.0 <= wanted * ratio.estimate
+        })
 }
 
 fn count(length: usize) -> u32 {
@@ -119,8 +200,7 @@ impl Taken<'_> {
         let asked = stats_file.is_some();
         let counters = stats_file.and_then(|path| {
             let text = fs::read_to_string(&path).ok();
-            // A subject that failed before it wrote has left nothing to remove.
-            let _ = fs::remove_file(&path);
+            remove_all(&path);
             last_counters(&text?)
         });
         let is_silent = asked && counters.is_none();
@@ -146,9 +226,13 @@ impl Taken<'_> {
                 .iter_mut()
                 .for_each(|word| *word = word.replace(STATS_FILE, &path));
         }
-        let inner = command_line::split(&self.workload.command)?;
+        let mut argv = command_line::wrap(&wrapper, &command_line::split(&self.workload.command)?);
+        let setup = self.plan.setup.as_ref().map(|setup| &setup.wrapper);
+        for around in self.workload.around.iter().chain(setup) {
+            argv = command_line::wrap(&command_line::split(around)?, &argv);
+        }
         Ok(Invocation {
-            argv: command_line::wrap(&wrapper, &inner),
+            argv,
             padding: usize::try_from(self.seed % MAX_PADDING).expect("a page fits into usize"),
             timeout: Duration::from_secs(self.plan.timeout_seconds),
         })
@@ -158,10 +242,12 @@ impl Taken<'_> {
         let wall_ns = nanoseconds(execution.wall);
         let report = match self.workload.figure {
             Figure::Json => report_in(&execution.stdout),
+            Figure::Fastest => report_in(&execution.stdout).and_then(Report::fastest),
             Figure::Wall => Some(Report {
                 operations: self.workload.operations.unwrap_or(1),
                 elapsed_ns: wall_ns,
                 windows: Vec::new(),
+                extra: BTreeMap::new(),
             }),
         };
         let seen = report.as_ref().map(|report| report.operations);
@@ -170,6 +256,11 @@ impl Taken<'_> {
             seen,
         };
         let invalid = reason_to_reject(execution.exit, witness);
+        let elapsed_ns = report.as_ref().map(|report| report.elapsed_ns);
+        // A command that printed no report has neither.
+        let (windows_ns_per_op, extra) = report
+            .map(|report| (report.windows, report.extra))
+            .unwrap_or_default();
         let stderr = invalid.as_ref().map(|_| tail(&execution.stderr).to_owned());
         Sample {
             round: 0,
@@ -178,8 +269,9 @@ impl Taken<'_> {
             subject: self.subject.name.clone(),
             seed: self.seed,
             operations: seen,
-            elapsed_ns: report.as_ref().map(|report| report.elapsed_ns),
-            windows_ns_per_op: report.map(|report| report.windows).unwrap_or_default(),
+            elapsed_ns,
+            windows_ns_per_op,
+            extra,
             wall_ns,
             user_us: nanoseconds(execution.user) / 1000,
             sys_us: nanoseconds(execution.sys) / 1000,
@@ -227,6 +319,20 @@ struct Report {
     elapsed_ns: u64,
     #[serde(default)]
     windows: Vec<f64>,
+    #[serde(default)]
+    extra: BTreeMap<String, f64>,
+}
+
+impl Report {
+    /// As if every operation had been as fast as those of the fastest window.
+    fn fastest(self) -> Option<Self> {
+        let best = self.windows.iter().copied().reduce(f64::min)?;
+        let elapsed = Duration::try_from_secs_f64(best * self.operations as f64 / 1e9).ok()?;
+        Some(Self {
+            elapsed_ns: nanoseconds(elapsed),
+            ..self
+        })
+    }
 }
 
 /// The last line that is a report: a subject may print its own lines around the workload's.
@@ -261,6 +367,19 @@ fn last_counters(text: &str) -> Option<Counters> {
 
 fn stats_path() -> PathBuf {
     std::env::temp_dir().join(format!("tollgate-bench-{}.stats", std::process::id()))
+}
+
+/// Removes the file, and what a subject has recorded beside it.
+fn remove_all(stats: &Path) {
+    let (Some(folder), Some(name)) = (stats.parent(), stats.file_name()) else {
+        return;
+    };
+    let name = name.to_string_lossy();
+    let beside = fs::read_dir(folder).into_iter().flatten().flatten();
+    for file in beside.filter(|file| file.file_name().to_string_lossy().starts_with(&*name)) {
+        // A subject that failed before it wrote has left nothing to remove.
+        let _ = fs::remove_file(file.path());
+    }
 }
 
 fn tail(text: &str) -> &str {
@@ -542,6 +661,95 @@ mod tests {
         };
         let (ended, recording, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
         assert_eq!((ended, recording.samples.len()), (Ended::BudgetUsed, 6));
+    }
+
+    /// Six rounds are not enough while the figures of `slow` differ by half; when they settle, they are.
+    #[test]
+    fn a_wanted_precision_takes_more_rounds_until_it_is_reached() {
+        let stop = Stop::new().unwrap();
+        let mut plan = plan(6);
+        plan.workloads.remove(1);
+        (plan.precision, plan.budget_seconds) = (Some(0.02), Some(60));
+        let noisy = |argv: &[String], nth: usize| {
+            let is_noisy = argv[0] == "slow" && nth < 30 && nth.is_multiple_of(2);
+            done(if is_noisy {
+                r#"{"operations":100,"elapsed_ns":9000}"#
+            } else {
+                REPORT
+            })
+        };
+        let (ended, recording, _) = run_mock(&plan, &stop, noisy);
+        let rounds = recording
+            .samples
+            .iter()
+            .map(|sample| sample.round)
+            .max()
+            .unwrap()
+            + 1;
+        assert_eq!(ended, Ended::Complete);
+        assert!((7..60).contains(&rounds), "{rounds}");
+
+        let (_, quiet, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        assert_eq!(quiet.samples.len(), 18, "six rounds were enough");
+        let (_, failing, _) = run_mock(&plan, &stop, |_, _| done(""));
+        assert_eq!(
+            failing.samples.len(),
+            18,
+            "what always fails is not tried for ever"
+        );
+    }
+
+    #[test]
+    fn workloads_can_have_fewer_rounds_and_no_subjects() {
+        let stop = Stop::new().unwrap();
+        let mut plan = plan(5);
+        plan.workloads[0].rounds = Some(2);
+        plan.workloads[1].is_bare = true;
+        let (_, recording, ran) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        let count = |name: &str| {
+            recording
+                .samples
+                .iter()
+                .filter(|s| s.workload == name)
+                .count()
+        };
+        assert_eq!((count("a"), count("b")), (2 * 3, 5 * 2));
+        assert!(!ran.iter().any(|argv| argv[0] == "slow" && argv[3] == "b"));
+    }
+
+    #[test]
+    fn set_up_and_what_is_around_a_workload_wrap_native_too() {
+        let stop = Stop::new().unwrap();
+        let mut plan = plan(1);
+        plan.workloads[0].around = Some("beside {}".to_owned());
+        plan.setup = Some(crate::plan::Setup {
+            name: "box".to_owned(),
+            wrapper: "unshare -- {}".to_owned(),
+        });
+        let (_, _, ran) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        let lines: std::collections::BTreeSet<String> =
+            ran.iter().map(|argv| argv.join(" ")).collect();
+        let expected = [
+            "unshare -- beside slow -- work a",
+            "unshare -- beside work a",
+            "unshare -- slow -- work b",
+            "unshare -- work b",
+        ];
+        assert_eq!(lines.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_fastest_window_counts_where_it_is_asked_for() {
+        let stop = Stop::new().unwrap();
+        let mut plan = plan(1);
+        plan.workloads[0].figure = Figure::Fastest;
+        let (_, recording, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        let fastest = recording
+            .samples
+            .iter()
+            .find(|sample| sample.workload == "a")
+            .unwrap();
+        assert_eq!(fastest.ns_per_operation(), Some(49.5));
     }
 
     #[test]

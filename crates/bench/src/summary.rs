@@ -6,10 +6,11 @@ use std::path::Path;
 use serde::Serialize;
 use stats::{Interval, Pairs, Sample as Numbers, Thresholds, Verdict};
 
-use crate::Error;
-use crate::plan::{NATIVE, NATIVE_AGAIN};
+use crate::plan::{NATIVE, NATIVE_AGAIN, Suite, Workload};
 use crate::record::{self, Recording, Sample};
+use crate::suite::unix;
 use crate::table::{self, Table, time};
+use crate::{Error, tables};
 
 /// How sure every interval is.
 const CONFIDENCE: f64 = 0.95;
@@ -21,8 +22,31 @@ pub struct Summary {
     pub plan: String,
     /// Confidence of the intervals.
     pub confidence: f64,
+    /// The suite, if the plan belongs to one.
+    pub suite: Option<Suite>,
+    /// Where native and subjects ran, if not as they are.
+    pub setup: Option<String>,
+    /// One for each group of workloads and subject.
+    pub indices: Vec<Index>,
     /// One row for each workload and subject, in the order of the plan.
     pub rows: Vec<Row>,
+}
+
+/// All workloads of a group under one subject in one figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Index {
+    /// The group's name; empty if the plan has none.
+    pub group: String,
+    /// The subject's name.
+    pub subject: String,
+    /// Workloads in it.
+    pub workloads: usize,
+    /// Speed over native's: the geometric mean of all workloads. Below 1 is slower.
+    pub ratio: Option<Ratio>,
+    /// UnixBench's system index, when all its twelve tests are there.
+    pub system: Option<f64>,
+    /// What may be said.
+    pub verdict: Option<String>,
 }
 
 /// The figures of one workload under one subject.
@@ -54,6 +78,15 @@ pub struct Row {
     pub shift_ns: Option<f64>,
     /// Two-sided Mann-Whitney probability that chance alone separates the two this far.
     pub p: Option<f64>,
+    /// That probability after Holm's adjustment for all comparisons of this summary.
+    pub p_adjusted: Option<f64>,
+    /// The score in UnixBench's unit, where the workload is one of its tests.
+    pub score: Option<f64>,
+    /// UnixBench's index of that score.
+    pub index: Option<f64>,
+    /// Medians of the other numbers that the workload reports.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, f64>,
     /// What may be said.
     pub verdict: Option<String>,
     /// Median CPU time in user mode of one sample.
@@ -106,26 +139,143 @@ pub fn summarise(recording: &Recording) -> Summary {
     let mut rows = Vec::new();
     for workload in &recording.plan.workloads {
         let control = ratio(recording, &workload.name, NATIVE_AGAIN);
-        for subject in &subjects {
+        let bare = |name: &str| [NATIVE, NATIVE_AGAIN].contains(&name);
+        for subject in subjects
+            .iter()
+            .filter(|s| !workload.is_bare || bare(&s.name))
+        {
             let mut row = row(recording, &workload.name, &subject.name, control);
             row.unit.clone_from(&workload.unit);
             rows.push(row);
         }
     }
+    adjust(&mut rows);
     Summary {
         plan: recording.plan.name.clone(),
         confidence: CONFIDENCE,
+        suite: recording.plan.suite,
+        setup: recording
+            .plan
+            .setup
+            .as_ref()
+            .map(|setup| setup.name.clone()),
+        indices: indices(recording, &rows),
         rows,
     }
+}
+
+/// Holm's adjustment over all comparisons with native, the control's aside; a verdict that does not
+/// survive it says so.
+fn adjust(rows: &mut [Row]) {
+    let compared = |row: &&mut Row| row.subject != NATIVE_AGAIN && row.p.is_some();
+    let all: Vec<f64> = rows
+        .iter_mut()
+        .filter(compared)
+        .filter_map(|row| row.p)
+        .collect();
+    let count = all.len();
+    let adjusted = stats::holm(&all);
+    for (row, p) in rows.iter_mut().filter(compared).zip(adjusted) {
+        row.p_adjusted = Some(p);
+        let Some(verdict) = &mut row.verdict else {
+            continue;
+        };
+        let is_difference = verdict.starts_with("slower") || verdict.starts_with("faster");
+        if is_difference && p > 1.0 - CONFIDENCE {
+            *verdict += &format!(" by itself (not among {count} comparisons)");
+        }
+    }
+}
+
+/// The groups of the plan in order; bare workloads belong to none.
+fn groups(workloads: &[Workload]) -> Vec<(String, Vec<&Workload>)> {
+    let mut groups: Vec<(String, Vec<&Workload>)> = Vec::new();
+    for workload in workloads.iter().filter(|workload| !workload.is_bare) {
+        // Without a name there is one group of all.
+        let name = workload.group.clone().unwrap_or_default();
+        match groups.iter_mut().find(|(group, _)| *group == name) {
+            Some((_, members)) => members.push(workload),
+            None => groups.push((name, vec![workload])),
+        }
+    }
+    groups
+}
+
+fn indices(recording: &Recording, rows: &[Row]) -> Vec<Index> {
+    let mut indices = Vec::new();
+    for (group, members) in groups(&recording.plan.workloads) {
+        let mut control = None;
+        for subject in recording.plan.all_subjects() {
+            let is_native = subject.name == NATIVE;
+            // Speed is the inverse of time.
+            let tests: Vec<Pairs> = members
+                .iter()
+                .filter_map(|workload| pairs(recording, &workload.name, &subject.name))
+                .filter_map(|pairs| inverse(&pairs))
+                .collect();
+            let ratio = (!is_native && !tests.is_empty())
+                .then(|| stats::mean_of_ratios(&tests, CONFIDENCE, recording.plan.seed));
+            let rounds = tests.iter().map(Pairs::len).min().unwrap_or(0);
+            let verdict = ratio.map(|ratio| {
+                // The verdict's words are about time.
+                let [time, control] = [Some(ratio), control].map(|interval| interval.map(turned));
+                let time = time.expect("it is there");
+                verdict_words(stats::verdict(time, control, rounds, Thresholds::default()))
+            });
+            if subject.name == NATIVE_AGAIN {
+                control = ratio;
+            }
+            indices.push(Index {
+                workloads: tests.len(),
+                ratio: ratio.map(Ratio::from),
+                system: system_index(rows, &members, &subject.name),
+                verdict,
+                group: group.clone(),
+                subject: subject.name,
+            });
+        }
+    }
+    indices
+}
+
+fn inverse(pairs: &Pairs) -> Option<Pairs> {
+    let inverse: Vec<_> = pairs
+        .as_slice()
+        .iter()
+        .map(|(a, b)| (1.0 / a, 1.0 / b))
+        .collect();
+    Pairs::new(inverse).ok()
+}
+
+fn turned(interval: Interval) -> Interval {
+    Interval {
+        estimate: 1.0 / interval.estimate,
+        low: 1.0 / interval.high,
+        high: 1.0 / interval.low,
+    }
+}
+
+/// Ten times the geometric mean of score over baseline, of a whole set of twelve.
+fn system_index(rows: &[Row], members: &[&Workload], subject: &str) -> Option<f64> {
+    let of = |workload: &&Workload| {
+        let wanted = |row: &&Row| row.workload == workload.name && row.subject == subject;
+        rows.iter().find(wanted)?.index
+    };
+    let indices: Vec<f64> = members.iter().map(of).collect::<Option<_>>()?;
+    if indices.len() != workload::unixbench::TESTS.len() {
+        return None;
+    }
+    let sum: f64 = indices.iter().map(|index| index.ln()).sum();
+    Some((sum / indices.len() as f64).exp())
 }
 
 /// Summarises a results folder and writes `summary.txt`, `summary.md` and `summary.json` there.
 ///
 /// # Errors
 ///
-/// When the folder cannot be read or written.
-pub fn write(folder: &Path) -> Result<Summary, Error> {
-    let summary = summarise(&Recording::load(folder)?);
+/// When the folder cannot be written.
+pub fn write(folder: &Path, recording: &Recording) -> Result<Summary, Error> {
+    let summary = summarise(recording);
     record::write(&folder.join("summary.txt"), &summary.text())?;
     record::write(&folder.join("summary.md"), &summary.markdown())?;
     record::write(&folder.join("summary.json"), &summary.json())?;
@@ -191,6 +341,8 @@ fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Int
         .as_ref()
         .map(|pairs| stats::ratio_of_medians(pairs, CONFIDENCE, recording.plan.seed));
     let rounds = pairs.as_ref().map_or(0, Pairs::len);
+    let score = unixbench_score(recording, workload, times.as_ref());
+    let index = score.and_then(|score| Some(unix::test_of(workload)?.0.index(score)));
     let drops = all
         .iter()
         .filter_map(|sample| sample.drops)
@@ -219,12 +371,48 @@ fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Int
         p: pairs
             .as_ref()
             .map(|p| stats::mann_whitney(&p.baseline(), &p.candidate()).p),
+        p_adjusted: None,
+        score,
+        index,
+        extra: extras(&valid),
         verdict: verdict.map(|verdict| words(verdict, subject, drops)),
         user_us: numbers(&|sample| Some(sample.user_us as f64)).map(|n| n.median()),
         sys_us: numbers(&|sample| Some(sample.sys_us as f64)).map(|n| n.median()),
         max_rss_kib: valid.iter().map(|sample| sample.max_rss_kib).max(),
         drops,
     }
+}
+
+/// The score that UnixBench would give: of the median, or in a classic run the geometric mean of the
+/// passes without the worst third.
+fn unixbench_score(recording: &Recording, workload: &str, times: Option<&Numbers>) -> Option<f64> {
+    if recording.plan.suite != Some(Suite::Unix) {
+        return None;
+    }
+    let (test, _) = unix::test_of(workload)?;
+    let times = times?;
+    let is_classic = recording
+        .plan
+        .workloads
+        .iter()
+        .any(|workload| workload.rounds.is_some());
+    if !is_classic {
+        return Some(test.score(times.median()));
+    }
+    // Ascending times: the worst are at the end.
+    let kept = &times.values()[..times.len() - times.len() / 3];
+    let sum: f64 = kept.iter().map(|time| test.score(*time).ln()).sum();
+    Some((sum / kept.len() as f64).exp())
+}
+
+fn extras(valid: &[&Sample]) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, value) in valid.iter().flat_map(|sample| &sample.extra) {
+        all.entry(name.clone()).or_default().push(*value);
+    }
+    all.into_iter()
+        .filter_map(|(name, values)| Some((name, Numbers::new(values).ok()?.median())))
+        .collect()
 }
 
 /// A verdict in words. A time that was bought with lost events is never given plainly.
@@ -267,12 +455,20 @@ pub(crate) fn verdict_words(verdict: Verdict) -> String {
 impl Summary {
     /// For a terminal.
     pub fn text(&self) -> String {
-        self.table().text() + &self.failures("")
+        self.forms(Table::text, "")
     }
 
     /// For a document.
     pub fn markdown(&self) -> String {
-        self.table().markdown() + &self.failures("\n")
+        self.forms(Table::markdown, "\n")
+    }
+
+    fn forms(&self, form: fn(&Table) -> String, before: &str) -> String {
+        let mut out = form(&self.table());
+        for table in tables::besides(self) {
+            out += &format!("\n{}\n\n{}", table.title, form(&table.table));
+        }
+        out + &self.failures(before)
     }
 
     /// For a program.
@@ -346,6 +542,7 @@ pub(crate) mod tests {
             operations: Some(1),
             elapsed_ns: Some(ns),
             windows_ns_per_op: Vec::new(),
+            extra: BTreeMap::new(),
             wall_ns: ns,
             user_us: 1,
             sys_us: 2,
@@ -379,6 +576,7 @@ pub(crate) mod tests {
         });
         Recording {
             plan,
+            host: crate::host::Host::default(),
             samples: samples.collect(),
         }
     }
@@ -434,6 +632,95 @@ pub(crate) mod tests {
                 .unwrap()
                 .ends_with("with 7 events lost"),
             "{row:?}"
+        );
+    }
+
+    #[test]
+    fn all_workloads_make_one_index() {
+        let summary = summarise(&recording(2));
+        let [native, again, slow] = &summary.indices[..] else {
+            panic!("three subjects")
+        };
+        assert_eq!((native.ratio, slow.system), (None, None));
+        assert!((again.ratio.unwrap().estimate - 1.0).abs() < 0.01);
+        assert!((slow.ratio.unwrap().estimate - 0.5).abs() < 0.005);
+        assert_eq!(slow.verdict.as_deref(), Some("slower"));
+    }
+
+    #[test]
+    fn a_difference_that_holds_only_by_itself_says_so() {
+        let mut recording = recording(1);
+        // Thirty more subjects that are like native, and one that is a little slower.
+        for number in 0..30 {
+            let mut subject = recording.plan.subjects[0].clone();
+            subject.name = format!("like-{number}");
+            recording.plan.subjects.push(subject);
+        }
+        let samples: Vec<Sample> = recording.samples.clone();
+        for one in samples.iter().filter(|one| one.subject == NATIVE) {
+            for number in 0..30 {
+                recording.samples.push(Sample {
+                    subject: format!("like-{number}"),
+                    ..one.clone()
+                });
+            }
+        }
+        for one in recording
+            .samples
+            .iter_mut()
+            .filter(|one| one.subject == "slow")
+        {
+            one.elapsed_ns = one.elapsed_ns.map(|ns| ns + 3);
+        }
+        let summary = summarise(&recording);
+        let slow = &summary.rows[2];
+        assert!(slow.p_adjusted.unwrap() > slow.p.unwrap());
+        if slow.verdict.as_deref().unwrap().starts_with("slower") {
+            let words = slow.verdict.as_deref().unwrap();
+            assert!(
+                words.ends_with("by itself (not among 31 comparisons)"),
+                "{words}"
+            );
+        }
+    }
+
+    /// Twelve tests whose scores equal the baselines have the index 10, and the worst third of the passes
+    /// of a classic run counts nowhere.
+    #[test]
+    fn unixbenchs_index_is_computed_as_its_script_does() {
+        let mut recording = recording(1);
+        let pattern = recording.plan.workloads[0].clone();
+        recording.plan.suite = Some(Suite::Unix);
+        recording.plan.workloads.clear();
+        recording.samples.clear();
+        for test in workload::unixbench::TESTS {
+            recording.plan.workloads.push(Workload {
+                name: test.name.to_owned(),
+                rounds: Some(3),
+                group: Some("1 copy".to_owned()),
+                ..pattern.clone()
+            });
+            for round in 0..3 {
+                // A score of the baseline, and a pass that was disturbed.
+                let worse = if round == 1 { 5.0 } else { 1.0 };
+                let ns = test.weight * 1e9 / test.baseline * worse;
+                let mut one = sample(round, NATIVE, 0);
+                one.workload = test.name.to_owned();
+                one.operations = Some(1_000_000);
+                let elapsed = std::time::Duration::from_secs_f64(ns * 1e6 / 1e9);
+                one.elapsed_ns = u64::try_from(elapsed.as_nanos()).ok();
+                recording.samples.push(one);
+            }
+        }
+        let summary = summarise(&recording);
+        let system = summary.indices[0].system.unwrap();
+        assert!((system - 10.0).abs() < 0.001, "{system}");
+        assert!(summary.text().contains("Dhrystone") || summary.text().contains("dhry2reg"));
+        recording.plan.workloads.pop();
+        assert_eq!(
+            summarise(&recording).indices[0].system,
+            None,
+            "eleven tests have no system index"
         );
     }
 

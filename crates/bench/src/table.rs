@@ -18,6 +18,16 @@ impl Table {
         self.rows.push(cells.to_vec());
     }
 
+    /// Whether there is nothing below the header.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() < 2
+    }
+
+    /// How many columns are text, and all rows with the header first.
+    pub(crate) fn into_cells(self) -> (usize, Vec<Vec<String>>) {
+        (self.left, self.rows)
+    }
+
     /// Columns aligned with blanks.
     pub(crate) fn text(&self) -> String {
         self.render(

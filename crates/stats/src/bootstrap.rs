@@ -50,6 +50,35 @@ pub fn ratio_of_medians(pairs: &Pairs, confidence: f64, seed: u64) -> Interval {
     })
 }
 
+/// The geometric mean of the ratios of medians of several tests, with its interval.
+///
+/// Every test has rounds of its own; in each resample each test draws from its rounds.
+///
+/// # Panics
+///
+/// When there is no test.
+pub fn mean_of_ratios(tests: &[Pairs], confidence: f64, seed: u64) -> Interval {
+    assert!(!tests.is_empty(), "a mean needs a test");
+    let most = tests.iter().map(Pairs::len).max().unwrap_or(0);
+    let mut drawn = Resample::with_capacity(most);
+    let mean = |logarithms: f64| (logarithms / tests.len() as f64).exp();
+    let estimate = mean(
+        tests
+            .iter()
+            .map(|test| drawn.ratio(test.as_slice().iter().copied()).ln())
+            .sum(),
+    );
+    bootstrap(estimate, confidence, seed, |rng| {
+        let mut sum = 0.0;
+        for test in tests {
+            let rounds = test.as_slice();
+            let resample = (0..rounds.len()).map(|_| rounds[rng.below(rounds.len())]);
+            sum += drawn.ratio(resample).ln();
+        }
+        mean(sum)
+    })
+}
+
 /// Two buffers that are reused for every resample.
 struct Resample {
     baseline: Vec<f64>,
@@ -130,6 +159,40 @@ mod tests {
             ratio_of_medians(&pairs, 0.95, 7),
             ratio_of_medians(&pairs, 0.95, 8)
         );
+    }
+
+    #[test]
+    fn the_mean_of_ratios_is_geometric_and_turns_with_the_sides() {
+        let twice = Pairs::new([(1.0, 2.0), (2.0, 4.0)]).unwrap();
+        let eightfold = Pairs::new([(1.0, 8.0)]).unwrap();
+        let tests = [twice, eightfold];
+        let mean = mean_of_ratios(&tests, 0.95, 1);
+        assert!((mean.estimate - 4.0).abs() < 1e-12);
+        assert!(mean.low <= 4.0 && mean.high >= 4.0);
+        let turned: Vec<Pairs> = tests
+            .iter()
+            .map(|test| {
+                let turned: Vec<_> = test.as_slice().iter().map(|(a, b)| (*b, *a)).collect();
+                Pairs::new(turned).unwrap()
+            })
+            .collect();
+        let turned = mean_of_ratios(&turned, 0.95, 1);
+        assert!((turned.estimate * mean.estimate - 1.0).abs() < 1e-12);
+    }
+
+    /// The mean of many tests is known better than each of them, and covers the truth.
+    #[test]
+    fn the_interval_of_a_mean_covers_the_true_mean() {
+        let mut rng = Rng::new(21);
+        let trials = 60;
+        let covered = (0..trials)
+            .filter(|trial| {
+                let tests: Vec<Pairs> = (0..3).map(|_| rounds(&mut rng, 10, 1.3)).collect();
+                let interval = mean_of_ratios(&tests, 0.95, *trial);
+                interval.low <= 1.3 && 1.3 <= interval.high
+            })
+            .count();
+        assert!((54..=60).contains(&covered), "{covered} of {trials}");
     }
 
     #[test]

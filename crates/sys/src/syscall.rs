@@ -17,7 +17,7 @@ pub unsafe fn raw(nr: i64, args: [u64; 6]) -> i64 {
     }
 }
 
-/// Calls without addresses and without an effect on anything this program relies on.
+/// Calls without an effect on anything this program relies on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Harmless {
     /// Closes descriptor -1, which fails with EBADF after a full trip into the kernel.
@@ -30,10 +30,14 @@ pub enum Harmless {
     Getppid,
     /// `gettid`.
     Gettid,
+    /// `gettimeofday`, by the kernel: the C library's needs no call.
+    Gettimeofday,
     /// `getuid`.
     Getuid,
     /// `sched_yield`.
     SchedYield,
+    /// `times`.
+    Times,
     /// `umask` with this mask (the low 9 bits); changes the mode of files that are made later.
     Umask(u16),
 }
@@ -41,17 +45,22 @@ pub enum Harmless {
 /// Makes a harmless call and returns the kernel's raw result.
 #[inline]
 pub fn harmless(call: Harmless) -> i64 {
+    // `struct timeval` has two words, `struct tms` four.
+    let mut room = [0_i64; 4];
     let (nr, arg) = match call {
         Harmless::CloseInvalid => (libc::SYS_close, u64::MAX),
         Harmless::Getgid => (libc::SYS_getgid, 0),
         Harmless::Getpid => (libc::SYS_getpid, 0),
         Harmless::Getppid => (libc::SYS_getppid, 0),
         Harmless::Gettid => (libc::SYS_gettid, 0),
+        Harmless::Gettimeofday => (libc::SYS_gettimeofday, room.as_mut_ptr() as u64),
         Harmless::Getuid => (libc::SYS_getuid, 0),
         Harmless::SchedYield => (libc::SYS_sched_yield, 0),
+        Harmless::Times => (libc::SYS_times, room.as_mut_ptr() as u64),
         Harmless::Umask(mask) => (libc::SYS_umask, u64::from(mask & 0o777)),
     };
-    // SAFETY: none of these takes an address, and -1 is nobody's descriptor.
+    // SAFETY: the one address that two of them take is that of room enough, and -1 is nobody's
+    // descriptor.
     unsafe { raw(nr, [arg, 0, 0, 0, 0, 0]) }
 }
 
@@ -88,6 +97,8 @@ mod tests {
         assert_eq!(getppid(), std::os::unix::process::parent_id().cast_signed());
         assert_eq!(harmless(Harmless::CloseInvalid), -i64::from(libc::EBADF));
         assert_eq!(harmless(Harmless::SchedYield), 0);
+        assert_eq!(harmless(Harmless::Gettimeofday), 0);
+        assert!(harmless(Harmless::Times) > 0);
         let done = crate::testing::in_child(|| {
             harmless(Harmless::Umask(0o77));
             if harmless(Harmless::Umask(0o22)) == 0o77 {

@@ -15,11 +15,15 @@
 //! with an error, so that nothing is fast because it failed.
 
 pub mod action;
+mod copies;
 mod error;
+mod latency;
 mod load;
 mod measure;
+mod osbench;
 mod registry;
 pub mod suite;
+pub mod unixbench;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,7 +32,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 pub use error::Error;
 pub use measure::Measured;
-pub use registry::{WORKLOADS, Workload, find};
+pub use registry::{WORKLOADS, Workload, find, nearest};
 
 use measure::Setup;
 
@@ -46,6 +50,28 @@ pub struct Args {
     /// Threads that do the same at the same time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
+    /// Copies of the load, each a process of its own, whose operations are added up and whose times
+    /// are averaged
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub copies: u16,
+    /// Settle and warm up before the clock runs for as long as UnixBench does
+    #[arg(long)]
+    pub classic: bool,
+    /// Time every operation and report percentiles
+    #[arg(long)]
+    pub latency: bool,
+    /// Processes that repeat the same meanwhile, to delay this one
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub attackers: u16,
+    /// The call that the load `study` makes
+    #[arg(long, default_value = "getpid")]
+    pub call: String,
+    /// What the containers of the load `container` run: hello, pause or yes
+    #[arg(long, default_value = "hello")]
+    pub program: String,
+    /// The command line of the OCI runtime that it uses
+    #[arg(long, default_value = "runc")]
+    pub runtime: String,
     /// Processes, for loads that start some
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub processes: u16,
@@ -64,6 +90,21 @@ pub struct Args {
     /// For the processes that a load starts: what they are
     #[arg(long, hide = true)]
     pub role: Option<String>,
+}
+
+#[cfg(test)]
+impl Args {
+    /// So many operations of a load, all else as it is by default.
+    pub(crate) fn for_tests(name: &str, operations: u64) -> Self {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            args: Args,
+        }
+        let operations = operations.to_string();
+        let line = ["workload", name, "--operations", &operations];
+        <Program as clap::Parser>::parse_from(line).args
+    }
 }
 
 /// How a process handles a signal that arrives during a call.
@@ -107,8 +148,16 @@ fn try_run(args: &Args, program: &Path, out: &mut dyn Write) -> Result<(), Error
     if let Some(role) = &args.role {
         return load::play(role, args, out);
     }
-    let setup = Setup::new(args, program)?;
-    let measured = workload.measure(&setup)?;
+    let measured = if args.copies > 1 {
+        copies::run(args, program)?
+    } else {
+        let setup = Setup::new(args, program)?;
+        if args.classic {
+            measure::settle(1, 2);
+        }
+        let _attackers = copies::Attackers::start(args, program)?;
+        workload.measure(&setup)?
+    };
     writeln!(out, "{}", measured.json(workload.name))
         .and_then(|()| out.flush())
         .map_err(|source| Error::Print { source })

@@ -1,12 +1,14 @@
 //! The loop around an operation, and its clock.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
+use crate::latency::Latencies;
 use crate::{Args, Error};
 
 /// Does the operation so many times.
@@ -74,9 +76,33 @@ pub struct Measured {
     pub elapsed: Duration,
     /// Fastest batch of each slice of the run, in nanoseconds per operation of one thread.
     pub windows: Vec<f64>,
+    /// Other figures by name, which ends with their unit.
+    pub extra: BTreeMap<String, f64>,
 }
 
 impl Measured {
+    /// The last line of `text` that [`Measured::json`] has written.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Line {
+            operations: u64,
+            elapsed_ns: u64,
+            windows: Vec<f64>,
+            #[serde(default)]
+            extra: BTreeMap<String, f64>,
+        }
+        let line: Line = text
+            .lines()
+            .rev()
+            .find_map(|line| serde_json::from_str(line).ok())?;
+        Some(Self {
+            operations: line.operations,
+            elapsed: Duration::from_nanos(line.elapsed_ns),
+            windows: line.windows,
+            extra: line.extra,
+        })
+    }
+
     /// The line that the runner reads.
     pub(crate) fn json(&self, workload: &str) -> String {
         #[derive(Serialize)]
@@ -85,6 +111,8 @@ impl Measured {
             operations: u64,
             elapsed_ns: u64,
             windows: Vec<f64>,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            extra: &'a BTreeMap<String, f64>,
         }
         let line = Line {
             workload,
@@ -95,8 +123,17 @@ impl Measured {
                 .iter()
                 .map(|ns| (ns * 10.0).round() / 10.0)
                 .collect(),
+            extra: &self.extra,
         };
         serde_json::to_string(&line).expect("numbers and a name serialise")
+    }
+}
+
+/// What UnixBench does before it measures: writes back, waits, and again.
+pub(crate) fn settle(first_seconds: u64, second_seconds: u64) {
+    for seconds in [first_seconds, second_seconds] {
+        rustix::fs::sync();
+        std::thread::sleep(Duration::from_secs(seconds));
     }
 }
 
@@ -112,6 +149,7 @@ struct Lap {
     operations: u64,
     elapsed: Duration,
     windows: Vec<Option<f64>>,
+    latencies: Latencies,
 }
 
 /// Repeats the operation in as many threads as asked, all of which begin together.
@@ -126,8 +164,10 @@ pub(crate) fn repeat(
         // A thread that fails to prepare must not leave the others waiting.
         let prepared = prepare(setup);
         barrier.wait();
-        lap(setup.limit(), batch, &mut *prepared?)
+        let batch = if setup.args.latency { 1 } else { batch };
+        lap(setup.limit(), batch, setup.args.latency, &mut *prepared?)
     };
+    let clock = cpu_time()?;
     let laps = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(lap)).collect();
         let mut laps = vec![lap()];
@@ -138,6 +178,11 @@ pub(crate) fn repeat(
         }));
         laps.into_iter().collect::<Result<Vec<_>, _>>()
     })?;
+    let clock = cpu_time()?.saturating_sub(clock);
+    let mut latencies = Latencies::default();
+    laps.iter().for_each(|lap| latencies.merge(&lap.latencies));
+    let mut extra: BTreeMap<String, f64> = latencies.figures().into_iter().collect();
+    extra.insert("clock_ms".to_owned(), clock.as_secs_f64() * 1e3);
     let fastest = |window: usize| {
         laps.iter()
             .filter_map(|lap| lap.windows[window])
@@ -147,16 +192,26 @@ pub(crate) fn repeat(
         operations: laps.iter().map(|lap| lap.operations).sum(),
         elapsed: laps.iter().map(|lap| lap.elapsed).max().unwrap_or_default(),
         windows: (0..WINDOWS).filter_map(fastest).collect(),
+        extra,
     })
+}
+
+/// What clock(3) counts: the processor time of all threads of this process.
+fn cpu_time() -> Result<Duration, Error> {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .map(Duration::from)
+        .map_err(Error::call("read the clock of this process"))
 }
 
 fn lap(
     limit: Limit,
     batch: u64,
+    is_timed: bool,
     operation: &mut dyn FnMut(u64) -> Result<(), Error>,
 ) -> Result<Lap, Error> {
     let mut windows = vec![None; WINDOWS];
     let start = Instant::now();
+    let mut latencies = Latencies::default();
     let (mut operations, mut elapsed) = (0, Duration::ZERO);
     loop {
         let (window, size) = match limit {
@@ -171,6 +226,9 @@ fn lap(
         operation(size)?;
         let now = start.elapsed();
         operations += size;
+        if is_timed {
+            latencies.note(now - elapsed);
+        }
         let per_operation = (now - elapsed).as_nanos() as f64 / size as f64;
         elapsed = now;
         let slot: &mut Option<f64> = &mut windows[window];
@@ -180,6 +238,7 @@ fn lap(
         operations,
         elapsed,
         windows,
+        latencies,
     })
 }
 
@@ -199,7 +258,7 @@ mod tests {
             std::thread::sleep(Duration::from_micros(200));
             Ok(())
         };
-        let lap = lap(limit, batch, &mut operation).unwrap();
+        let lap = lap(limit, batch, true, &mut operation).unwrap();
         (lap, sizes)
     }
 
@@ -207,6 +266,10 @@ mod tests {
     fn the_last_batch_is_cut_to_the_number_asked() {
         let (lap, sizes) = count(Limit::Operations(25), 10);
         assert_eq!((lap.operations, sizes), (25, vec![10, 10, 5]));
+        assert!(
+            lap.latencies.figures()[0].1 >= 190_000.0,
+            "a batch sleeps for 200 us"
+        );
         assert_eq!(lap.windows.iter().flatten().count(), 3);
     }
 
@@ -226,10 +289,14 @@ mod tests {
             operations: 2,
             elapsed: Duration::from_nanos(186),
             windows: vec![92.96, 93.0],
+            extra: BTreeMap::new(),
         };
         let line = measured.json("getppid");
         let expected =
             r#"{"workload":"getppid","operations":2,"elapsed_ns":186,"windows":[93.0,93.0]}"#;
         assert_eq!(line, expected);
+        let back = Measured::parse(&format!("noise\n{line}\n{{}}\n")).unwrap();
+        assert_eq!((back.operations, back.elapsed), (2, measured.elapsed));
+        assert_eq!(Measured::parse("noise"), None);
     }
 }

@@ -4,10 +4,13 @@ use std::io::Write;
 
 use crate::Error;
 use crate::load::{
-    close_dup, connect_refused, fork_exec, fork_exit_wait, getppid, open_close, opens_storm, pipe,
-    read, shell_tree, stat, syscall_overhead, umask, write,
+    close_dup, connect_refused, container, fork_exec, fork_exit_wait, getppid, open_close,
+    opens_storm, pipe, pread, raw_call, read, shell_tree, stat, study, syscall_overhead, umask,
+    write,
 };
 use crate::measure::{self, Batch, Measured, Setup};
+use crate::osbench;
+use crate::unixbench::{copy, dhrystone, execl, shell, spawn, whetstone};
 
 /// One load generator.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +78,31 @@ pub const WORKLOADS: &[Workload] = &[
     repeat("fork_exec_static", "run", 1, fork_exec::prepare_static, "start a program without dynamic loader (busybox, or --path) and wait for it"),
     repeat("shell_tree", "tree", 1, shell_tree::prepare, "eight shell scripts at once: sort, od, grep, tee, wc (like UnixBench `shell8`), in the C locale"),
     repeat("shell_tree_utf8", "tree", 1, shell_tree::prepare_utf8, "the same in the locale C.UTF-8: every program opens 26 files more"),
+    repeat("ub_dhry2reg", "loop", 1000, dhrystone::prepare, "Dhrystone 2.1 (UnixBench `dhry2reg`)"),
+    repeat("ub_whetstone", "pass", 1, whetstone::prepare, "ten million Whetstone instructions in double precision (UnixBench `whetstone-double`)"),
+    repeat("ub_execl", "exec", 200, execl::prepare, "a small program replaces itself by itself (UnixBench `execl`)"),
+    repeat("ub_fstime", "block", FILES, copy::prepare_time, "copy a file in blocks of 1024 bytes (UnixBench `fstime`)"),
+    repeat("ub_fsbuffer", "block", FILES, copy::prepare_buffer, "copy a file in blocks of 256 bytes (UnixBench `fsbuffer`)"),
+    repeat("ub_fsdisk", "block", FILES, copy::prepare_disk, "copy a file in blocks of 4096 bytes (UnixBench `fsdisk`)"),
+    repeat("ub_pipe", "loop", CALLS, crate::unixbench::pipe::prepare, "512 bytes into a pipe and out of it (UnixBench `pipe`)"),
+    repeat("ub_context1", "round trip", FILES, pipe::prepare, "send a number to another process and get it back (UnixBench `context1`)"),
+    repeat("ub_spawn", "process", 500, spawn::prepare, "a small program forks a child that ends at once (UnixBench `spawn`)"),
+    repeat("ub_shell1", "run", 1, shell::prepare_one, "a shell script of small tools (UnixBench `shell1`)"),
+    repeat("ub_shell8", "run", 1, shell::prepare_eight, "eight of them at once (UnixBench `shell8`)"),
+    repeat("ub_syscall", "loop", CALLS, syscall_overhead::prepare, "five calls: dup, close, getpid, getuid, umask (UnixBench `syscall`)"),
+    repeat("os_create_files", "file", osbench::FILES, osbench::create_files, "files of 32 bytes, made and removed (OSBench)"),
+    repeat("os_create_threads", "thread", osbench::CROWD, osbench::create_threads, "a hundred threads, started and joined (OSBench)"),
+    repeat("os_create_processes", "process", osbench::CROWD, osbench::create_processes, "a hundred forks, then waits (OSBench)"),
+    repeat("os_launch_programs", "program", osbench::CROWD, osbench::launch_programs, "a hundred programs that end at once (OSBench)"),
+    repeat("os_mem_alloc", "chunk", osbench::CHUNKS, osbench::mem_alloc, "a million small chunks of memory, taken and freed (OSBench)"),
+    repeat("raw_gettimeofday", "call", CALLS, raw_call::gettimeofday, "gettimeofday by the kernel"),
+    repeat("raw_getuid", "call", CALLS, raw_call::getuid, "getuid"),
+    repeat("raw_getpid", "call", CALLS, raw_call::getpid, "getpid by the kernel"),
+    repeat("raw_getppid", "call", CALLS, raw_call::getppid, "getppid"),
+    repeat("raw_times", "call", CALLS, raw_call::times, "times"),
+    repeat("pread_4k", "read", CALLS, pread::prepare, "read 4 KiB at changing places of a file in memory"),
+    Workload { name: "container", summary: "create, start, ask, kill and delete containers (--runtime, --program)", unit: "life", kind: Kind::Once { run: container::run } },
+    Workload { name: "study", summary: "one of the raw calls (--call), in a process timed from outside and inside", unit: "call", kind: Kind::Once { run: study::run } },
     Workload { name: "opens_storm", summary: "opens of every kind from many processes and threads under signals; writes --oracle", unit: "open", kind: Kind::Once { run: opens_storm::run } },
 ];
 
@@ -88,14 +116,10 @@ pub fn find(name: &str) -> Result<&'static Workload, Error> {
         .iter()
         .find(|workload| workload.name == name)
         .ok_or_else(|| {
-            let near = WORKLOADS
-                .iter()
-                .map(|workload| (edit_distance(name, workload.name), workload.name))
-                .min()
-                .filter(|(distance, near)| *distance <= near.len() / 3);
+            let near = nearest(name, WORKLOADS.iter().map(|workload| workload.name));
             let hint = near.map_or_else(
                 || "`list` shows all".to_owned(),
-                |(_, near)| format!("did you mean `{near}`?"),
+                |near| format!("did you mean `{near}`?"),
             );
             Error::UnknownName { hint }
         })
@@ -123,19 +147,34 @@ impl Workload {
     }
 }
 
-/// How many letters to insert, remove or change (Levenshtein).
+/// The name that looks most like what was typed, if one does.
+pub fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .map(|name| (edit_distance(typed, name), name))
+        .min()
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
+        .map(|(_, name)| name)
+}
+
+/// How many letters to insert, remove, change or exchange with their neighbour (optimal string
+/// alignment).
 fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.chars().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before_last = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let change = last[j] + usize::from(x != y);
+            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && (x, &a[i - 1]) == (&b[j - 1], y) {
+                best = best.min(before_last[j - 1] + 1);
+            }
+            row.push(best);
         }
+        before_last = std::mem::replace(&mut last, row);
     }
-    row.last().copied().unwrap_or(0)
+    last.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -158,7 +197,13 @@ mod tests {
 
     #[test]
     fn edit_distances() {
-        for (a, b, distance) in [("kitten", "sitting", 3), ("", "abc", 3), ("a", "a", 0)] {
+        for (a, b, distance) in [
+            ("kitten", "sitting", 3),
+            ("", "abc", 3),
+            ("a", "a", 0),
+            ("idnex", "index", 1),
+            ("ratoi", "ratio", 1),
+        ] {
             assert_eq!(edit_distance(a, b), distance);
         }
     }

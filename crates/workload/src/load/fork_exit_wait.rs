@@ -5,16 +5,20 @@ use fork::Fork;
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
-    if setup.args.threads != 1 {
-        // The child may take locks while it ends, which only a process without other threads is
-        // sure to find free (fork(2)).
-        let expected = "--threads 1, because a forked copy has one thread".to_owned();
-        return Err(Error::Unexpected {
-            expected,
-            got: setup.args.threads.to_string(),
-        });
+/// The child may take locks while it ends, which only a process without other threads is sure to find
+/// free (fork(2)).
+pub(crate) fn one_thread(setup: &Setup) -> Result<(), Error> {
+    if setup.args.threads == 1 {
+        return Ok(());
     }
+    Err(Error::Unexpected {
+        expected: "--threads 1, because a forked copy has one thread".to_owned(),
+        got: setup.args.threads.to_string(),
+    })
+}
+
+pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
+    one_thread(setup)?;
     Ok(Box::new(|times| {
         for _ in 0..times {
             match fork::fork().map_err(Error::call("fork"))? {

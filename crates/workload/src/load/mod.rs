@@ -2,15 +2,19 @@
 
 pub(crate) mod close_dup;
 pub(crate) mod connect_refused;
+pub(crate) mod container;
 pub(crate) mod fork_exec;
 pub(crate) mod fork_exit_wait;
 pub(crate) mod getppid;
 pub(crate) mod open_close;
 pub(crate) mod opens_storm;
 pub(crate) mod pipe;
+pub(crate) mod pread;
+pub(crate) mod raw_call;
 pub(crate) mod read;
 pub(crate) mod shell_tree;
 pub(crate) mod stat;
+pub(crate) mod study;
 pub(crate) mod syscall_overhead;
 pub(crate) mod umask;
 pub(crate) mod write;

@@ -172,6 +172,7 @@ pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
         operations: done,
         elapsed,
         windows: Vec::new(),
+        extra: std::collections::BTreeMap::new(),
     })
 }
 

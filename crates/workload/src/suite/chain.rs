@@ -283,7 +283,7 @@ fn unused(folder: &Path) -> PathBuf {
 }
 
 /// Splits at blanks; what is in quotes stays together.
-fn words(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let (mut word, mut quote) = (None::<String>, None);
     for c in text.chars() {

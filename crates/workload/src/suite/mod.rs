@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(crate) use chain::words;
 pub use chain::{LINK, follow_order};
 pub use stage::{SceneArgs, command, scene};
 

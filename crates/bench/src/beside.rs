@@ -1,0 +1,410 @@
+//! Commands with something else beside them.
+//!
+//! Three hidden verbs that plans put around command lines: a watcher of the whole machine that runs
+//! while a command does (`beside`), a load that is measured while a command runs (`neighbour`), and
+//! surroundings that a command is put into (`inside`).
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{PidfdFlags, Signal};
+
+use crate::execute::{pid_of, poll, signal_group};
+use crate::{Error, Stop};
+
+/// In a watcher's arguments: a file that it writes when it is ready.
+const READY: &str = "%READY";
+
+/// How long a watcher may take until it is ready; a debug build that loads many rules is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a watcher may take to write its counters and end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// The exit status when the stage could not be set, so that no sample of it counts.
+const NOT_SET: u8 = 70;
+
+/// Runs the words behind the first `--` while those before it run; gives their exit status.
+///
+/// # Errors
+///
+/// When one of them does not start, or the watcher ends before the command does.
+pub(crate) fn beside(words: &[String]) -> Result<u8, Error> {
+    let (watcher, command) = apart(words, "bench beside")?;
+    let stop = signals()?;
+    let folder = scratch("beside")?;
+    let outcome = watched(&stop, &folder, watcher, command);
+    // Whatever is left there is of no use to anyone.
+    let _ = fs::remove_dir_all(&folder);
+    outcome
+}
+
+fn watched(
+    stop: &Stop,
+    folder: &Path,
+    watcher: &[String],
+    command: &[String],
+) -> Result<u8, Error> {
+    let said = folder.join("output");
+    let ready = folder.join("ready");
+    let has_file = watcher.iter().any(|word| word.contains(READY));
+    let words: Vec<String> = watcher
+        .iter()
+        .map(|word| word.replace(READY, &ready.to_string_lossy()))
+        .collect();
+    let output = File::create(&said).map_err(Error::file("create", &said))?;
+    let again = output.try_clone().map_err(Error::file("create", &said))?;
+    // setpriv(1) ends the watcher with this process, however that ends.
+    let mut watcher = start(
+        Command::new("setpriv")
+            .args(["--pdeathsig", "INT", "--"])
+            .args(&words)
+            .stdout(output)
+            .stderr(again),
+        "setpriv",
+    )?;
+    let outcome = wait_until_ready(&mut watcher, if has_file { &ready } else { &said }, &said)
+        .and_then(|()| {
+            let mut child = start(Command::new(&command[0]).args(&command[1..]), &command[0])?;
+            let status = wait(stop, &mut child, Duration::MAX)?;
+            if watcher
+                .try_wait()
+                .map_err(Error::supervise("wait for", &words[0]))?
+                .is_some()
+            {
+                return Err(ended_early(&said));
+            }
+            Ok(status)
+        });
+    signal(&watcher, Signal::INT);
+    wait(&Stop::new()?, &mut watcher, FAREWELL)?;
+    outcome.map(code)
+}
+
+fn wait_until_ready(watcher: &mut Child, sign: &Path, said: &Path) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    while fs::metadata(sign).map_or(0, |file| file.len()) == 0 {
+        let ended = watcher
+            .try_wait()
+            .map_err(Error::supervise("wait for", "the watcher"))?;
+        if ended.is_some() || Instant::now() > deadline {
+            return Err(ended_early(said));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Programs are attached one after the other; the last may follow the sign.
+    std::thread::sleep(Duration::from_millis(200));
+    Ok(())
+}
+
+fn ended_early(said: &Path) -> Error {
+    // Without the file there is just no complaint to pass on.
+    let said = fs::read_to_string(said).unwrap_or_default();
+    Error::Stage {
+        reason: format!("the watcher was not there all the time: {}", said.trim()),
+    }
+}
+
+/// Runs `load` for `seconds` while the command runs, which is ended afterwards; prints the load's line.
+///
+/// # Errors
+///
+/// When one of them does not start, or the command ends before the load does.
+pub(crate) fn neighbour(
+    program: &Path,
+    load: &str,
+    seconds: f64,
+    command: &[String],
+) -> Result<u8, Error> {
+    let stop = signals()?;
+    let mut busy = start(
+        Command::new(&command[0])
+            .args(&command[1..])
+            .stdout(Stdio::null())
+            .process_group(0),
+        &command[0],
+    )?;
+    // Until it is under way.
+    std::thread::sleep(Duration::from_millis(500));
+    let seconds = seconds.to_string();
+    let own = program.to_string_lossy();
+    let measured = start(
+        Command::new(program).args(["workload", load, "--seconds", &seconds]),
+        &own,
+    )
+    .and_then(|mut child| wait(&stop, &mut child, Duration::MAX));
+    let ended = busy
+        .try_wait()
+        .map_err(Error::supervise("wait for", &command[0]))?;
+    // It ends now if it has not, which is checked above.
+    let _ = signal_group(&busy, Signal::TERM);
+    wait(&Stop::new()?, &mut busy, FAREWELL)?;
+    match ended {
+        Some(status) => Err(Error::Stage {
+            reason: format!("the neighbour ended too early, with {status}"),
+        }),
+        None => measured.map(code),
+    }
+}
+
+/// Runs the command in a control group that has a quarter of a processor.
+///
+/// # Errors
+///
+/// When the group cannot be made (it needs root and the cpu controller), or the command does not start.
+pub(crate) fn quarter_cpu(command: &[String]) -> Result<u8, Error> {
+    let stop = signals()?;
+    let group = Quarter::make()?;
+    // The shell moves itself before it becomes the command, so that nothing runs outside.
+    let script = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
+    let mut child = start(
+        Command::new("/bin/sh")
+            .args(["-c", script])
+            .arg(&group.folder)
+            .args(command),
+        "/bin/sh",
+    )?;
+    wait(&stop, &mut child, Duration::MAX).map(code)
+}
+
+struct Quarter {
+    folder: PathBuf,
+}
+
+impl Quarter {
+    fn make() -> Result<Self, Error> {
+        let name = format!("tollgate-bench-{}", std::process::id());
+        let unified = Path::new("/sys/fs/cgroup");
+        let controllers = fs::read_to_string(unified.join("cgroup.controllers"));
+        let (folder, limits): (PathBuf, &[(&str, &str)]) = match controllers {
+            Ok(names) if names.split_whitespace().any(|name| name == "cpu") => {
+                (unified.join(name), &[("cpu.max", "25000 100000")])
+            }
+            _ => (
+                unified.join("cpu").join(name),
+                &[
+                    ("cpu.cfs_period_us", "100000"),
+                    ("cpu.cfs_quota_us", "25000"),
+                ],
+            ),
+        };
+        fs::create_dir(&folder).map_err(Error::file("make the control group", &folder))?;
+        let group = Self { folder };
+        for (file, limit) in limits {
+            let path = group.folder.join(file);
+            fs::write(&path, limit).map_err(Error::file("limit the control group by", &path))?;
+        }
+        Ok(group)
+    }
+}
+
+impl Drop for Quarter {
+    fn drop(&mut self) {
+        // Processes that are just ending still count as members for a moment.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Runs the command in a session that enters a container from outside, as `docker exec` does.
+///
+/// # Errors
+///
+/// When the container does not start, which needs root, or the command does not.
+pub(crate) fn session(command: &[String]) -> Result<u8, Error> {
+    const CONTAINER: [&str; 8] = [
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--cgroup",
+        "--uts",
+        "--ipc",
+        "--kill-child",
+    ];
+    let stop = signals()?;
+    let mut container = start(
+        Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", "unshare"])
+            .args(CONTAINER)
+            .args(["sh", "-c", "echo ready; exec sleep infinity"])
+            .stdout(Stdio::piped()),
+        "setpriv",
+    )?;
+    let outcome = first_process(&mut container).and_then(|pid| {
+        let pid = pid.to_string();
+        let mut child = start(
+            Command::new("nsenter")
+                .args([
+                    "--target", &pid, "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--",
+                ])
+                .args(command),
+            "nsenter",
+        )?;
+        wait(&stop, &mut child, Duration::MAX)
+    });
+    // With --kill-child its first process goes with it.
+    signal(&container, Signal::KILL);
+    let ended = container.wait();
+    ended.map_err(Error::supervise("wait for", "unshare"))?;
+    outcome.map(code)
+}
+
+/// The pid of the only child of `unshare`, once it has said that it runs.
+fn first_process(container: &mut Child) -> Result<u32, Error> {
+    let mut said = [0; 6];
+    let pipe = container.stdout.as_mut().expect("it is a pipe");
+    let stage = |reason: &str| Error::Stage {
+        reason: reason.to_owned(),
+    };
+    std::io::Read::read_exact(pipe, &mut said)
+        .map_err(|_closed| stage("unshare could not make the container; are you root?"))?;
+    let id = container.id();
+    let path = PathBuf::from(format!("/proc/{id}/task/{id}/children"));
+    let children = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
+    children
+        .split_whitespace()
+        .next()
+        .and_then(|pid| pid.parse().ok())
+        .ok_or_else(|| stage("the container has no process"))
+}
+
+/// The words before and behind the first `--`.
+fn apart<'a>(words: &'a [String], verb: &str) -> Result<(&'a [String], &'a [String]), Error> {
+    let at = words.iter().position(|word| word == "--");
+    match at.map(|at| (&words[..at], &words[at + 1..])) {
+        Some((one, other)) if !one.is_empty() && !other.is_empty() => Ok((one, other)),
+        _ => Err(Error::Option {
+            option: verb.to_owned(),
+            reason: "expected WATCHER -- COMMAND".to_owned(),
+        }),
+    }
+}
+
+fn signals() -> Result<Stop, Error> {
+    Stop::on_signals()
+}
+
+fn scratch(name: &str) -> Result<PathBuf, Error> {
+    let folder = std::env::temp_dir().join(format!("tollgate-bench-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(Error::file("make the folder", &folder))?;
+    Ok(folder)
+}
+
+fn start(command: &mut Command, program: &str) -> Result<Child, Error> {
+    command
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|source| Error::Start {
+            program: program.to_owned(),
+            line: format!("{command:?}"),
+            source,
+        })
+}
+
+/// Waits for the end of `child`, and brings it about when a stop is requested or time is up.
+fn wait(stop: &Stop, child: &mut Child, limit: Duration) -> Result<ExitStatus, Error> {
+    let fail = |source| Error::supervise("wait for", "a process")(source);
+    // A process that has been waited for has a status and no number any more.
+    if let Some(status) = child.try_wait().map_err(fail)? {
+        return Ok(status);
+    }
+    let pidfd = pid_of(child)
+        .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
+        .map_err(fail)?;
+    let mut watched = [
+        PollFd::new(&pidfd, PollFlags::IN),
+        PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+    ];
+    let deadline = Instant::now().checked_add(limit);
+    loop {
+        let left = deadline.map_or(Duration::from_secs(3600), |at| {
+            at.saturating_duration_since(Instant::now())
+        });
+        let happened = poll(&mut watched, left).map_err(fail)?;
+        if !watched[0].revents().is_empty() {
+            return child.wait().map_err(fail);
+        }
+        if !watched[1].revents().is_empty() || (!happened && deadline.is_some()) {
+            signal(child, Signal::TERM);
+            if !poll(&mut watched[..1], Duration::from_secs(2)).map_err(fail)? {
+                signal(child, Signal::KILL);
+            }
+            return child.wait().map_err(fail);
+        }
+    }
+}
+
+/// To one process that has not been waited for, which makes its number safe to use.
+fn signal(child: &Child, signal: Signal) {
+    if let Ok(pid) = pid_of(child) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// As a shell says it.
+fn code(status: ExitStatus) -> u8 {
+    let number = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    number
+        .and_then(|number| u8::try_from(number).ok())
+        .unwrap_or(NOT_SET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        crate::command_line::split(line).unwrap()
+    }
+
+    #[test]
+    fn a_watcher_lives_as_long_as_the_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("note");
+        let note = note.to_string_lossy();
+        let line = format!(
+            "sh -c 'trap \"echo ended >> {note}; exit\" INT; echo up > {note}; echo ready; while :; do sleep 0.05; done' -- \
+             sh -c 'cat {note} >> {note}.seen; exit 5'"
+        );
+        assert_eq!(beside(&words(&line)).unwrap(), 5);
+        assert_eq!(fs::read_to_string(format!("{note}.seen")).unwrap(), "up\n");
+        assert_eq!(fs::read_to_string(&*note).unwrap(), "up\nended\n");
+    }
+
+    #[test]
+    fn a_watcher_that_fails_is_named_with_what_it_said() {
+        let error = beside(&words("sh -c 'echo no such probe >&2; exit 1' -- true")).unwrap_err();
+        assert!(error.to_string().contains("no such probe"), "{error}");
+        assert!(
+            beside(&words("true"))
+                .unwrap_err()
+                .to_string()
+                .contains("WATCHER -- COMMAND")
+        );
+    }
+
+    #[test]
+    fn a_neighbour_that_ends_early_counts_nowhere() {
+        let busy = ["false".to_owned()];
+        let error = neighbour(Path::new("/bin/true"), "getppid", 0.1, &busy).unwrap_err();
+        assert!(error.to_string().contains("too early"), "{error}");
+        let busy = ["sleep", "60"].map(str::to_owned);
+        assert_eq!(
+            neighbour(Path::new("/bin/true"), "getppid", 0.1, &busy).unwrap(),
+            0
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Limits that fail a run: `--fail-if 'index<0.9'`.
+
+use std::str::FromStr;
+
+use crate::Error;
+use crate::plan::{NATIVE, NATIVE_AGAIN};
+use crate::summary::Summary;
+
+/// A figure, whose it is, and what it must not be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Limit {
+    text: String,
+    figure: Figure,
+    /// Any that is not native when absent.
+    subject: Option<String>,
+    workload: Option<String>,
+    is_upper: bool,
+    number: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Figure {
+    /// Speed over native's, all workloads of a group.
+    Index,
+    /// Time over native's, each workload.
+    Ratio,
+    /// Lost events.
+    Drops,
+    /// Samples that failed.
+    Invalid,
+}
+
+const FIGURES: [(&str, Figure); 4] = [
+    ("index", Figure::Index),
+    ("ratio", Figure::Ratio),
+    ("drops", Figure::Drops),
+    ("invalid", Figure::Invalid),
+];
+
+/// A limit that is broken, and what was found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Broken {
+    pub(crate) subject: String,
+    /// The workload, or none for an index.
+    pub(crate) workload: Option<String>,
+    pub(crate) said: String,
+}
+
+impl FromStr for Limit {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let fail = |reason: String| Error::Option {
+            option: format!("--fail-if {text}"),
+            reason,
+        };
+        let form = "expected FIGURE<NUMBER or FIGURE>NUMBER, as in 'index<0.9', 'ratio:notify>2' or \
+                    'ratio:notify:open_close>6'";
+        let at = text.find(['<', '>']).ok_or_else(|| fail(form.to_owned()))?;
+        let (left, right) = text.split_at(at);
+        let number = right[1..].trim();
+        let number = number
+            .parse()
+            .ok()
+            .filter(|number: &f64| number.is_finite())
+            .ok_or_else(|| fail(format!("`{number}` is not a number; {form}")))?;
+        let mut words = left.trim().splitn(3, ':').map(str::trim);
+        let name = words.next().unwrap_or_default();
+        let figure = FIGURES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .ok_or_else(|| {
+                let names = FIGURES.map(|(name, _)| name);
+                let near = workload::nearest(name, names.into_iter());
+                let hint = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+                fail(format!(
+                    "there is no figure `{name}`; {hint}There are {}",
+                    names.join(", ")
+                ))
+            })?;
+        let mut named = || {
+            words
+                .next()
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            figure: figure.1,
+            subject: named(),
+            workload: named(),
+            is_upper: right.starts_with('>'),
+            number,
+        })
+    }
+}
+
+impl Limit {
+    /// What breaks the limit.
+    ///
+    /// # Errors
+    ///
+    /// When the summary has nothing that the limit is about: such a limit would never fail.
+    pub(crate) fn broken(&self, summary: &Summary) -> Result<Vec<Broken>, Error> {
+        let figures = self.figures(summary);
+        if figures.is_empty() {
+            let subjects: Vec<&str> = summary.rows.iter().map(|row| &*row.subject).collect();
+            let near = self
+                .subject
+                .as_ref()
+                .and_then(|name| workload::nearest(name, subjects.into_iter()));
+            let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            return Err(Error::Option {
+                option: format!("--fail-if {}", self.text),
+                reason: format!("the results have no such figure{hint}"),
+            });
+        }
+        Ok(figures
+            .into_iter()
+            .filter(|(.., value)| {
+                if self.is_upper {
+                    *value > self.number
+                } else {
+                    *value < self.number
+                }
+            })
+            .map(|(subject, workload, value)| Broken {
+                said: format!(
+                    "{}: {} of {subject}{} is {}",
+                    self.text,
+                    self.name(),
+                    workload
+                        .as_ref()
+                        .map_or_else(String::new, |name| format!(", {name},")),
+                    report::number(value)
+                ),
+                subject,
+                workload,
+            })
+            .collect())
+    }
+
+    fn name(&self) -> &'static str {
+        let of = |(_, figure): &&(&str, Figure)| *figure == self.figure;
+        FIGURES.iter().find(of).map_or("figure", |(name, _)| name)
+    }
+
+    fn is_about(&self, subject: &str) -> bool {
+        match &self.subject {
+            Some(name) => name == subject,
+            None => ![NATIVE, NATIVE_AGAIN].contains(&subject),
+        }
+    }
+
+    fn figures(&self, summary: &Summary) -> Vec<(String, Option<String>, f64)> {
+        if self.figure == Figure::Index {
+            return (summary.indices.iter())
+                .filter(|index| self.is_about(&index.subject))
+                .filter(|index| {
+                    self.workload
+                        .as_ref()
+                        .is_none_or(|group| *group == index.group)
+                })
+                .filter_map(|index| Some((index.subject.clone(), None, index.ratio?.estimate)))
+                .collect();
+        }
+        (summary.rows.iter())
+            .filter(|row| self.is_about(&row.subject))
+            .filter(|row| {
+                self.workload
+                    .as_ref()
+                    .is_none_or(|name| *name == row.workload)
+            })
+            .filter_map(|row| {
+                let value = match self.figure {
+                    Figure::Index => None,
+                    Figure::Ratio => row.ratio.map(|ratio| ratio.estimate),
+                    Figure::Drops => row.drops.map(|drops| drops as f64),
+                    Figure::Invalid => Some(row.invalid as f64),
+                };
+                Some((row.subject.clone(), Some(row.workload.clone()), value?))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::{summarise, tests::recording};
+
+    fn broken(limit: &str) -> Vec<Broken> {
+        let summary = summarise(&recording(2));
+        limit.parse::<Limit>().unwrap().broken(&summary).unwrap()
+    }
+
+    #[test]
+    fn limits_are_held_against_their_figures() {
+        assert_eq!(broken("index<0.9").len(), 1);
+        assert!(broken("index<0.4").is_empty());
+        assert_eq!(broken("ratio > 1.5")[0].workload.as_deref(), Some("w"));
+        assert!(broken("ratio:slow:w>3").is_empty());
+        assert!(broken("invalid>0").is_empty());
+        // Native is meant when it is named, and never else.
+        assert!(broken("ratio:native-again>1.5").is_empty());
+    }
+
+    #[test]
+    fn limits_that_mean_nothing_are_refused() {
+        let complaint = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
+        assert!(complaint("idnex<0.9").contains("did you mean `index`?"));
+        assert!(complaint("index=0.9").contains("expected FIGURE<NUMBER"));
+        assert!(complaint("index<fast").contains("`fast` is not a number"));
+        let limit: Limit = "ratio:slwo>1".parse().unwrap();
+        let error = limit
+            .broken(&summarise(&recording(2)))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("did you mean `slow`?"), "{error}");
+    }
+}

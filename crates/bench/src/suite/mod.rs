@@ -1,0 +1,268 @@
+//! The suites: plans that the program makes itself.
+//!
+//! A suite is a table of workloads and a choice of subjects; running, recording and judging are those
+//! of every plan. What its report shows besides is decided by [`crate::plan::Suite`].
+
+mod os;
+mod published;
+mod setup;
+pub(crate) mod subjects;
+mod syscalls;
+pub(crate) mod unix;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use regex::Regex;
+
+use crate::Error;
+use crate::plan::{Figure, Plan, Subject, Suite, Workload};
+
+pub(crate) use os::Os;
+pub(crate) use published::{Published, published};
+pub(crate) use setup::Place;
+pub(crate) use syscalls::Syscalls;
+pub(crate) use unix::Unix;
+
+/// What every suite can be told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Choice {
+    /// What is put around the workload: a name (`--list` shows them) or NAME='wrapper {}' with the
+    /// workload where {} is; repeatable
+    #[arg(long = "subject", value_name = "NAME")]
+    pub(crate) subjects: Vec<String>,
+    /// Only the workloads whose name this regular expression finds
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) workload: Option<Regex>,
+    /// How often each subject runs each workload; a verdict needs 6
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
+    /// More rounds until every ratio is known to so many per cent, or the budget ends
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) precision: Option<f64>,
+    /// Begin no round that would end after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) budget: Option<u64>,
+    /// Short samples, to see that everything works
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Where native and subjects run alike
+    #[arg(long, value_enum, default_value_t = Place::Plain, hide_possible_values = true,
+          value_name = "plain|container|quarter-cpu|session")]
+    pub(crate) setup: Place,
+    /// Rule file for our own subjects [default: the built-in rules]; repeatable
+    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Decides the order of the subjects in each round
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Show the workloads and the subjects that have names, and end
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+/// What a suite adds to a choice.
+pub(crate) struct Table {
+    pub(crate) suite: Suite,
+    pub(crate) name: &'static str,
+    pub(crate) workloads: Vec<Workload>,
+    /// Taken when the user names none.
+    pub(crate) subjects: Vec<Subject>,
+    pub(crate) rounds: u32,
+    pub(crate) timeout_seconds: u64,
+}
+
+impl Choice {
+    /// The plan for this choice from a suite's table.
+    pub(crate) fn plan(&self, table: Table) -> Result<Plan, Error> {
+        let workloads = self.wanted(table.workloads)?;
+        let subjects = match self.subjects.as_slice() {
+            [] => table.subjects,
+            names => subjects::subjects(names, &self.rules)?,
+        };
+        for file in &self.rules {
+            if !file.exists() {
+                return Err(Error::Option {
+                    option: format!("--rules {}", file.display()),
+                    reason: "there is no such file or folder".to_owned(),
+                });
+            }
+        }
+        let default_budget = self.precision.map(|_| 600);
+        Plan {
+            name: table.name.to_owned(),
+            rounds: self.rounds.unwrap_or(table.rounds),
+            seed: self.seed,
+            precision: self.precision.map(|percent| percent / 100.0),
+            suite: Some(table.suite),
+            setup: self.setup.setup(),
+            budget_seconds: self.budget.or(default_budget),
+            timeout_seconds: table.timeout_seconds,
+            workloads,
+            subjects,
+        }
+        .checked()
+    }
+
+    fn wanted(&self, all: Vec<Workload>) -> Result<Vec<Workload>, Error> {
+        let Some(regex) = &self.workload else {
+            return Ok(all);
+        };
+        let names: Vec<String> = all.iter().map(|workload| workload.name.clone()).collect();
+        let wanted: Vec<Workload> = all
+            .into_iter()
+            .filter(|workload| regex.is_match(&workload.name))
+            .collect();
+        if wanted.is_empty() {
+            let near = workload::nearest(regex.as_str(), names.iter().map(String::as_str));
+            let hint = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+            return Err(Error::Option {
+                option: format!("--workload {regex}"),
+                reason: format!("no workload matches; {hint}There are {}", names.join(", ")),
+            });
+        }
+        Ok(wanted)
+    }
+
+    /// `quick` or not.
+    pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+/// What `--list` prints.
+pub(crate) fn list(plan: &Plan) -> String {
+    let workloads: String = (plan.workloads.iter())
+        .map(|workload| format!("{:18} {}\n", workload.name, workload.command))
+        .collect();
+    format!(
+        "workloads\n{workloads}\nsubjects that have a name (others: NAME='wrapper {{}}')\n{}",
+        subjects::list()
+    )
+}
+
+/// A workload of this program that times itself.
+pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
+    Workload {
+        name: name.to_owned(),
+        command: format!("{{tollgate}} workload {arguments}"),
+        figure: Figure::Json,
+        unit: unit.to_owned(),
+        operations: None,
+        rounds: None,
+        around: None,
+        group: None,
+        is_bare: false,
+    }
+}
+
+/// Whether a program can be found in PATH.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    program.contains('/') && std::path::Path::new(program).exists()
+        || std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The named subjects of which the first word of the peer is installed.
+pub(crate) fn available(names: &[&str], rules: &[PathBuf]) -> Result<Vec<Subject>, Error> {
+    let names: Vec<String> = names
+        .iter()
+        .filter(|name| {
+            let peer = name.split('-').next().unwrap_or(name);
+            !["strace", "bpftrace", "runsc"].contains(&peer) || is_installed(peer)
+        })
+        .map(|name| (*name).to_owned())
+        .collect();
+    subjects::subjects(&names, rules)
+}
+
+/// A value of an enumeration as it stands on the command line.
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::command::Out;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        choice: Choice,
+    }
+
+    pub(crate) fn choice(line: &str) -> Choice {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Program::try_parse_from(words).unwrap().choice
+    }
+
+    #[test]
+    fn every_suite_makes_a_plan_that_can_be_run() {
+        let quick = choice("--quick");
+        let unix = Unix::for_tests(quick.clone(), false).plan().unwrap();
+        assert_eq!(unix.workloads.len(), 24);
+        for plan in [
+            Os {
+                choice: quick.clone(),
+                out: Out::default(),
+            }
+            .plan()
+            .unwrap(),
+            Syscalls::for_tests(quick.clone()).plan().unwrap(),
+        ] {
+            assert!(
+                !plan.workloads.is_empty() && !plan.subjects.is_empty(),
+                "{}",
+                plan.name
+            );
+            assert!(list(&plan).contains("notify"));
+            // Every load that a plan names is in the registry.
+            for load in &plan.workloads {
+                let mut words = load.command.split(' ');
+                if words.next() == Some("{tollgate}") && words.next() == Some("workload") {
+                    assert!(
+                        workload::find(words.next().unwrap()).is_ok(),
+                        "{}",
+                        load.command
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_there_is() {
+        let complaint = |line: &str| {
+            Os {
+                choice: choice(line),
+                out: Out::default(),
+            }
+            .plan()
+            .unwrap_err()
+            .to_string()
+        };
+        assert!(complaint("--workload create_fles").contains("did you mean `create_files`?"));
+        assert!(complaint("--subject strce").contains("did you mean `strace`?"));
+        assert!(complaint("-r /no/such.yaml").contains("no such file"));
+        assert!(complaint("--precision 0").contains("precision must lie above 0"));
+    }
+
+    #[test]
+    fn precision_brings_a_budget() {
+        let plan = Os {
+            choice: choice("--precision 5"),
+            out: Out::default(),
+        }
+        .plan()
+        .unwrap();
+        assert_eq!(
+            (plan.precision, plan.budget_seconds),
+            (Some(0.05), Some(600))
+        );
+    }
+}

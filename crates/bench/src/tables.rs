@@ -1,0 +1,257 @@
+//! Tables that a report shows besides the one of all rows.
+
+use crate::plan::{NATIVE, NATIVE_AGAIN, Suite};
+use crate::suite::unix::ORIGINAL;
+use crate::suite::{Published, published};
+use crate::summary::{Ratio, Row, Summary};
+use crate::table::{self, Table, time};
+
+/// A table with what stands above it.
+pub(crate) struct Titled {
+    pub(crate) title: String,
+    pub(crate) table: Table,
+}
+
+/// Those for which there are figures.
+pub(crate) fn besides(summary: &Summary) -> Vec<Titled> {
+    [
+        scores(summary),
+        indices(summary),
+        cross_check(summary),
+        others(summary),
+        beside_published(summary),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn row<'a>(summary: &'a Summary, workload: &str, subject: &str) -> Option<&'a Row> {
+    let wanted = |row: &&Row| row.workload == workload && row.subject == subject;
+    summary.rows.iter().find(wanted)
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// UnixBench's own way to report: scores in its units, and the index.
+fn scores(summary: &Summary) -> Option<Titled> {
+    let mut table = Table::new(2, ["test", "subject", "score", "unit", "index"]);
+    for row in &summary.rows {
+        let (Some(score), Some(index)) = (row.score, row.index) else {
+            continue;
+        };
+        let (test, _) = crate::suite::unix::test_of(&row.workload)?;
+        table.push([
+            row.workload.clone(),
+            row.subject.clone(),
+            format!("{score:.1}"),
+            test.unit.to_owned(),
+            format!("{index:.1}"),
+        ]);
+    }
+    (!table.is_empty()).then(|| Titled {
+        title: "UnixBench's scores and index (10 is a SPARCstation 20-61)".to_owned(),
+        table,
+    })
+}
+
+fn indices(summary: &Summary) -> Option<Titled> {
+    let mut table = Table::new(
+        2,
+        [
+            "all of",
+            "subject",
+            "workloads",
+            "index",
+            "speed",
+            "95 % interval",
+            "verdict",
+        ],
+    );
+    for index in &summary.indices {
+        if index.subject == NATIVE && index.system.is_none() {
+            continue;
+        }
+        table.push([
+            if index.group.is_empty() {
+                "all".to_owned()
+            } else {
+                index.group.clone()
+            },
+            index.subject.clone(),
+            index.workloads.to_string(),
+            or_dash(index.system.map(|system| format!("{system:.1}"))),
+            or_dash(index.ratio.map(|ratio| table::ratio(ratio.estimate))),
+            or_dash(index.ratio.map(Ratio::ends)),
+            or_dash(index.verdict.clone()),
+        ]);
+    }
+    (!table.is_empty()).then(|| Titled {
+        title:
+            "All workloads in one figure: speed over native's, geometric mean; below 1 is slower"
+                .to_owned(),
+        table,
+    })
+}
+
+/// Scores of our tests over those of UnixBench's own programs, which agree when they lie within this.
+const AGREEMENT: f64 = 0.10;
+
+fn cross_check(summary: &Summary) -> Option<Titled> {
+    let mut table = Table::new(1, ["test", "ours", "UnixBench's", "ratio", "within 10 %"]);
+    for theirs in &summary.rows {
+        let Some(name) = theirs.workload.strip_suffix(ORIGINAL) else {
+            continue;
+        };
+        let ours = row(summary, name, NATIVE)?;
+        let (Some(own), Some(original)) = (ours.score, theirs.score) else {
+            continue;
+        };
+        if theirs.subject != NATIVE {
+            continue;
+        }
+        let ratio = own / original;
+        let agrees = (1.0 - AGREEMENT..=1.0 + AGREEMENT).contains(&ratio);
+        table.push([
+            name.to_owned(),
+            format!("{own:.1}"),
+            format!("{original:.1}"),
+            table::ratio(ratio),
+            if agrees { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    (!table.is_empty()).then(|| Titled {
+        title: "Cross-check: native scores of our tests and of UnixBench's own programs".to_owned(),
+        table,
+    })
+}
+
+/// Other numbers that workloads report, as medians.
+fn others(summary: &Summary) -> Option<Titled> {
+    let mut table = Table::new(
+        3,
+        ["workload", "subject", "figure", "median", "over native's"],
+    );
+    // The clock alone, which every loop reports, says nothing that the time does not.
+    let says_more = |row: &&Row| row.extra.keys().any(|name| name != "clock_ms");
+    for row in summary.rows.iter().filter(says_more) {
+        for (name, value) in &row.extra {
+            let native =
+                self::row(summary, &row.workload, NATIVE).and_then(|native| native.extra.get(name));
+            let ratio = native
+                .filter(|native| **native > 0.0)
+                .map(|native| table::ratio(value / native));
+            table.push([
+                row.workload.clone(),
+                row.subject.clone(),
+                name.clone(),
+                named(name, *value),
+                or_dash(ratio),
+            ]);
+        }
+    }
+    (!table.is_empty()).then(|| Titled {
+        title: "What the workloads say besides".to_owned(),
+        table,
+    })
+}
+
+/// The unit is the end of the name.
+fn named(name: &str, value: f64) -> String {
+    match name.rsplit_once('_') {
+        Some((_, "ns")) => time(value),
+        Some((_, "us")) => time(value * 1e3),
+        Some((_, "ms")) => time(value * 1e6),
+        _ => report::number(value),
+    }
+}
+
+/// Ours and theirs, as time over native's time.
+fn beside_published(summary: &Summary) -> Option<Titled> {
+    let figures = published(summary.suite?);
+    let mut table = Table::new(
+        3,
+        [
+            "workload",
+            "measured by",
+            "subject",
+            "time over native's",
+            "speed over native's",
+        ],
+    );
+    for Published { workload, .. } in unique(&figures) {
+        let of_all = ours(summary, workload);
+        if of_all.is_empty() {
+            continue;
+        }
+        for theirs in figures.iter().filter(|theirs| theirs.workload == workload) {
+            let time = theirs.time();
+            table.push([
+                workload.to_owned(),
+                "published".to_owned(),
+                theirs.environment.to_owned(),
+                table::ratio(time),
+                table::ratio(1.0 / time),
+            ]);
+        }
+        for (subject, time) in of_all {
+            table.push([
+                workload.to_owned(),
+                "here".to_owned(),
+                subject,
+                table::ratio(time),
+                table::ratio(1.0 / time),
+            ]);
+        }
+    }
+    (!table.is_empty()).then(|| Titled {
+        title: "Beside published figures (other machines: compare ratios, not more)".to_owned(),
+        table,
+    })
+}
+
+/// The first figure of each workload.
+fn unique(figures: &[Published]) -> Vec<Published> {
+    let mut unique: Vec<Published> = Vec::new();
+    for figure in figures {
+        if unique.iter().all(|known| known.workload != figure.workload) {
+            unique.push(*figure);
+        }
+    }
+    unique
+}
+
+fn ours(summary: &Summary, workload: &str) -> Vec<(String, f64)> {
+    let is_subject = |name: &str| ![NATIVE, NATIVE_AGAIN].contains(&name);
+    if workload == "index" {
+        return summary
+            .indices
+            .iter()
+            .filter(|index| is_subject(&index.subject))
+            .filter_map(|index| {
+                let name = format!("{} {}", index.subject, index.group);
+                Some((name.trim().to_owned(), 1.0 / index.ratio?.estimate))
+            })
+            .collect();
+    }
+    let matches = |row: &&Row| match summary.suite {
+        Some(Suite::Unix) => crate::suite::unix::test_of(&row.workload)
+            .is_some_and(|(test, original)| test.name == workload && !original),
+        _ => row.workload == workload,
+    };
+    (summary.rows.iter())
+        .filter(matches)
+        .filter(|row| is_subject(&row.subject))
+        .filter_map(|row| {
+            let copies = row.workload.strip_prefix(workload).unwrap_or_default();
+            Some((
+                format!("{} {}", row.subject, copies.trim_start_matches('-'))
+                    .trim()
+                    .to_owned(),
+                row.ratio?.estimate,
+            ))
+        })
+        .collect()
+}

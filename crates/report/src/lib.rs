@@ -1,0 +1,34 @@
+//! Prints figures: one self-contained page of HTML with drawings, and forms that programs read.
+//!
+//! The crate knows nothing about benchmarks. It is given names, numbers and sentences, and lays them
+//! out. The page needs no network and no script, follows the reader's choice of light or dark, folds
+//! on narrow screens and prints: labels are text beside the drawings, not in them, and drawings use
+//! percentages of whatever width there is.
+
+mod curve;
+mod escape;
+mod forest;
+mod form;
+mod heat;
+mod page;
+mod scale;
+mod strip;
+
+pub use curve::{Curve, Curves};
+pub use forest::{Forest, ForestRow};
+pub use form::{Case, Measure, Outcome, bencher, csv, junit};
+pub use heat::Heat;
+pub use page::{Body, Cells, Page, Part};
+pub use strip::{Strip, Strips};
+
+/// A number as a person reads it: four digits, thousands as they are.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size == 0.0 || size >= 1000.0 => 0,
+        size if size >= 100.0 => 1,
+        size if size >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}

@@ -1,0 +1,103 @@
+//! The same load in several processes at once.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::measure::Measured;
+use crate::{Args, Error};
+
+/// Runs as many copies of `program workload ...` as asked, and adds up what they did. The time is the
+/// mean of theirs, as in UnixBench, so that the figure is the rate of all together.
+pub(crate) fn run(args: &Args, program: &Path) -> Result<Measured, Error> {
+    let copies: Vec<Result<Child, Error>> =
+        (0..args.copies).map(|_| start(args, program)).collect();
+    let mut all = Vec::new();
+    // Every copy that was started is waited for, also when one of them failed.
+    let ended: Vec<_> = copies
+        .into_iter()
+        .map(|copy| copy.and_then(finish))
+        .collect();
+    for measured in ended {
+        all.push(measured?);
+    }
+    let count = u32::from(args.copies);
+    Ok(Measured {
+        operations: all.iter().map(|copy| copy.operations).sum(),
+        elapsed: all.iter().map(|copy| copy.elapsed).sum::<Duration>() / count,
+        windows: Vec::new(),
+        extra: BTreeMap::new(),
+    })
+}
+
+/// Processes that make the same calls until this is dropped.
+pub(crate) struct Attackers {
+    processes: Vec<Child>,
+}
+
+impl Attackers {
+    pub(crate) fn start(args: &Args, program: &Path) -> Result<Self, Error> {
+        let mut attackers = Self {
+            processes: Vec::new(),
+        };
+        let endless = Args {
+            seconds: 86_400.0,
+            operations: None,
+            ..args.clone()
+        };
+        for _ in 0..args.attackers {
+            attackers.processes.push(start(&endless, program)?);
+        }
+        if args.attackers > 0 {
+            // Until all are under way.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Ok(attackers)
+    }
+}
+
+impl Drop for Attackers {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            // One that has ended by itself needs no signal.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn start(args: &Args, program: &Path) -> Result<Child, Error> {
+    let mut command = Command::new(program);
+    command.args(["workload", &args.name]);
+    match args.operations {
+        Some(operations) => command.args(["--operations", &operations.to_string()]),
+        None => command.args(["--seconds", &args.seconds.to_string()]),
+    };
+    command.args(["--threads", &args.threads.to_string()]);
+    if args.classic {
+        command.arg("--classic");
+    }
+    if let Some(path) = &args.path {
+        command.arg("--path").arg(path);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(Error::file("start", program))
+}
+
+fn finish(copy: Child) -> Result<Measured, Error> {
+    let output = copy
+        .wait_with_output()
+        .map_err(Error::call("wait for a copy"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match Measured::parse(&said) {
+        Some(measured) if output.status.success() => Ok(measured),
+        _ => Err(Error::Unexpected {
+            expected: "the result of a copy".to_owned(),
+            got: format!("{said:?}, {}", output.status),
+        }),
+    }
+}

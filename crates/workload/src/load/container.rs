@@ -1,0 +1,232 @@
+//! The life of a container: create, start, ask, kill, delete, each a command of an OCI runtime.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::measure::{Measured, Setup};
+use crate::{Error, suite};
+
+/// Overrides `--runtime`: a subject is a runtime, and what is put around a workload is its environment.
+const RUNTIME: &str = "TOLLGATE_BENCH_RUNTIME";
+
+/// Statically linked, so that it is all that the containers need.
+const TOOLS: &str = "/bin/busybox";
+
+/// How long a container may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
+    let runtime = std::env::var(RUNTIME).unwrap_or_else(|_| setup.args.runtime.clone());
+    let runtime = suite::words(&runtime).map_err(|reason| Error::Unexpected {
+        expected: "a command line as runtime".to_owned(),
+        got: reason,
+    })?;
+    let program = setup.args.program.as_str();
+    let words = arguments(program)?;
+    let bundle = setup.scratch().join("bundle");
+    make_bundle(&bundle, words)?;
+    let lives = setup.args.operations.unwrap_or(1);
+    let mut sums = Vec::new();
+    let start = Instant::now();
+    for number in 0..lives {
+        let life = Life {
+            runtime: &runtime,
+            bundle: &bundle,
+            id: format!("tollgate-bench-{}-{number}", std::process::id()),
+            greets: program == "hello",
+        };
+        sums.push(life.live()?);
+    }
+    let elapsed = start.elapsed();
+    let mut measured = Measured {
+        operations: lives,
+        elapsed,
+        windows: Vec::new(),
+        extra: std::collections::BTreeMap::new(),
+    };
+    for (name, time) in sums.into_iter().flatten() {
+        let milliseconds = time.as_secs_f64() * 1e3 / lives as f64;
+        *measured.extra.entry(format!("{name}_ms")).or_insert(0.0) += milliseconds;
+    }
+    Ok(measured)
+}
+
+fn arguments(program: &str) -> Result<&'static [&'static str], Error> {
+    match program {
+        "hello" => Ok(&["/bin/echo", "hello"]),
+        "pause" => Ok(&["/bin/sleep", "1000000"]),
+        "yes" => Ok(&["/bin/sh", "-c", "exec yes > /dev/null"]),
+        _ => Err(Error::Unexpected {
+            expected: "--program with one of hello, pause, yes".to_owned(),
+            got: format!("`{program}`"),
+        }),
+    }
+}
+
+fn make_bundle(bundle: &Path, words: &[&str]) -> Result<(), Error> {
+    let bin = bundle.join("rootfs/bin");
+    fs::create_dir_all(&bin).map_err(Error::file("make the folder", &bin))?;
+    for folder in ["proc", "dev", "tmp"] {
+        let folder = bundle.join("rootfs").join(folder);
+        fs::create_dir_all(&folder).map_err(Error::file("make the folder", &folder))?;
+    }
+    let tools = bin.join("busybox");
+    let from = Path::new(TOOLS);
+    fs::copy(from, &tools).map_err(Error::file("copy (install busybox-static)", from))?;
+    for name in ["echo", "sleep", "sh", "yes"] {
+        let link = bin.join(name);
+        symlink("busybox", &link).map_err(Error::file("link", &link))?;
+    }
+    let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
+    let config = json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": false,
+            "user": { "uid": 0, "gid": 0 },
+            "args": words,
+            "env": ["PATH=/bin"],
+            "cwd": "/",
+            "noNewPrivileges": true,
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "hostname": "bench",
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] },
+        ],
+        "linux": { "namespaces": namespaces },
+    });
+    let path = bundle.join("config.json");
+    fs::write(&path, config.to_string()).map_err(Error::file("write", &path))
+}
+
+struct Life<'a> {
+    runtime: &'a [String],
+    bundle: &'a Path,
+    id: String,
+    greets: bool,
+}
+
+type Times = Vec<(&'static str, Duration)>;
+
+impl Life<'_> {
+    fn live(&self) -> Result<Times, Error> {
+        let lived = self.phases();
+        if lived.is_err() {
+            // What failed half-way may be there; the failure is what is told.
+            let _ = self.command(&["delete", "--force", &self.id]).status();
+        }
+        lived
+    }
+
+    fn phases(&self) -> Result<Times, Error> {
+        let (mut reader, writer) = std::io::pipe().map_err(Error::call("make a pipe"))?;
+        let pid_file = self.bundle.join("pid");
+        let mut times = Times::new();
+        let create = Instant::now();
+        let bundle = self.bundle.to_string_lossy();
+        let pid = pid_file.to_string_lossy();
+        let mut command =
+            self.command(&["create", "--bundle", &bundle, "--pid-file", &pid, &self.id]);
+        command.stdout(writer);
+        self.must("create", &mut command, &mut times)?;
+        // Only the container holds the other end now.
+        drop(command);
+        let pid = read_pid(&pid_file)?;
+        let started = Instant::now();
+        self.must("start", &mut self.command(&["start", &self.id]), &mut times)?;
+        if self.greets {
+            let mut greeting = [0; 6];
+            reader
+                .read_exact(&mut greeting)
+                .map_err(Error::call("read what the container says"))?;
+            times.push(("start_to_output", started.elapsed()));
+            times.push(("create_to_output", create.elapsed()));
+            wait_for_end(pid)?;
+        }
+        self.must("state", &mut self.command(&["state", &self.id]), &mut times)?;
+        if !self.greets {
+            let killed = Instant::now();
+            self.must(
+                "kill",
+                &mut self.command(&["kill", &self.id, "KILL"]),
+                &mut times,
+            )?;
+            wait_for_end(pid)?;
+            times.push(("kill_to_exit", killed.elapsed()));
+        }
+        self.must(
+            "delete",
+            &mut self.command(&["delete", &self.id]),
+            &mut times,
+        )?;
+        Ok(times)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.runtime[0]);
+        command
+            .args(&self.runtime[1..])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command
+    }
+
+    /// Times a command that has to succeed.
+    fn must(
+        &self,
+        name: &'static str,
+        command: &mut Command,
+        times: &mut Times,
+    ) -> Result<(), Error> {
+        let complaints = self.bundle.join("complaints");
+        let file = File::create(&complaints).map_err(Error::file("create", &complaints))?;
+        let start = Instant::now();
+        let status = command
+            .stderr(file)
+            .status()
+            .map_err(Error::file("start", PathBuf::from(&self.runtime[0])))?;
+        times.push((name, start.elapsed()));
+        if status.success() {
+            return Ok(());
+        }
+        let said = fs::read_to_string(&complaints).map_err(Error::file("read", &complaints))?;
+        Err(Error::Unexpected {
+            expected: format!("`{} {name}` to succeed", self.runtime.join(" ")),
+            got: format!("{status}: {}", said.trim()),
+        })
+    }
+}
+
+fn read_pid(path: &Path) -> Result<u32, Error> {
+    let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
+    text.trim().parse().map_err(|_error| Error::Unexpected {
+        expected: "a process id".to_owned(),
+        got: text,
+    })
+}
+
+/// A process that its parent has not waited for yet has ended, too.
+fn wait_for_end(pid: u32) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+        if stat.map_or(true, |stat| stat.contains(") Z ")) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Unexpected {
+                expected: format!("process {pid} of the container to end"),
+                got: format!("nothing within {} s", PATIENCE.as_secs()),
+            });
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

@@ -1,0 +1,20 @@
+//! 512 bytes through a pipe and back within one process (UnixBench `pipe`).
+
+use crate::Error;
+use crate::load::expect_count;
+use crate::measure::{Batch, Setup};
+
+const SIZE: usize = 512;
+
+pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
+    let (reader, writer) = rustix::pipe::pipe().map_err(Error::call("make a pipe"))?;
+    let mut block = [0; SIZE];
+    Ok(Box::new(move |times| {
+        for _ in 0..times {
+            let written = rustix::io::write(&writer, &block).map_err(Error::call("write"))?;
+            let read = rustix::io::read(&reader, &mut block).map_err(Error::call("read"))?;
+            expect_count("bytes", SIZE * 2, written + read)?;
+        }
+        Ok(())
+    }))
+}

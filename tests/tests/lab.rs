@@ -1,0 +1,145 @@
+//! The suites of `tollgate bench`, short: that they run, count and report.
+
+use std::path::Path;
+use std::process::Command;
+
+use e2e::{Scratch, need_root};
+
+/// Runs `tollgate bench` in `folder`; status, standard output, standard error.
+fn bench(folder: &Path, line: &str) -> (i32, String, String) {
+    let output = Command::new(e2e::program())
+        .arg("bench")
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .expect("the program starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code().expect("it exits"),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn rows(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("rows.jsonl")).expect("the run wrote its rows");
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+        .collect()
+}
+
+/// Every row of the suite has a valid sample, but for those that `excused` names.
+fn assert_valid(folder: &Path, excused: &[&str]) {
+    for row in rows(folder) {
+        let name = format!("{} under {}", row["workload"], row["subject"]);
+        if !excused.iter().any(|part| name.contains(part)) {
+            assert!(
+                row["n"].as_u64() > Some(0),
+                "{name}: {}",
+                row["first_failure"]
+            );
+        }
+    }
+}
+
+#[test]
+fn unix_runs_all_twelve_tests_with_one_copy_and_two() {
+    let scratch = Scratch::new();
+    let line = "unix --quick --rounds 1 --copies 1 --copies 2 --out run";
+    let (code, out, err) = bench(scratch.path(), line);
+    assert_eq!(code, 0, "{out}{err}");
+    let run = scratch.path().join("run");
+    assert_valid(&run, &[]);
+    let rows = rows(&run);
+    assert_eq!(rows.len(), 12 * 2 * 3);
+    assert!(rows.iter().all(|row| row["score"].as_f64() > Some(0.0)));
+    for heading in [
+        "UnixBench's scores and index",
+        "Beside published figures",
+        "2 copies",
+    ] {
+        assert!(out.contains(heading), "{heading}: {out}");
+    }
+    for file in [
+        "report.html",
+        "rows.csv",
+        "junit.xml",
+        "bencher.json",
+        "summary.md",
+    ] {
+        assert!(run.join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn set_ups_run_natives_and_subjects_alike() {
+    need_root!();
+    let scratch = Scratch::new();
+    for place in ["container", "quarter-cpu", "session"] {
+        let line = format!(
+            "unix --quick --rounds 1 --copies 1 --workload ^(syscall|spawn)$ --setup {place} --out {place}"
+        );
+        let (code, out, err) = bench(scratch.path(), &line);
+        assert_eq!(code, 0, "{place}: {out}{err}");
+        assert_valid(&scratch.path().join(place), &[]);
+    }
+}
+
+#[test]
+fn limits_decide_the_exit_status() {
+    let scratch = Scratch::new();
+    let line = "os --quick --workload launch_programs --fail-if index<0.0001 --out run";
+    let (code, out, err) = bench(scratch.path(), line);
+    assert_eq!(code, 0, "{out}{err}");
+    let (code, _, err) = bench(scratch.path(), "report run --fail-if ratio:notify<1000000");
+    assert_eq!(code, 1, "{err}");
+    assert!(
+        err.contains("limit broken: ratio:notify<1000000: ratio of notify, launch_programs,"),
+        "{err}"
+    );
+    let (code, _, err) = bench(scratch.path(), "report run --fail-if ratoi>1");
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("did you mean `ratio`?"), "{err}");
+}
+
+#[test]
+fn names_that_do_not_exist_are_answered_with_those_that_do() {
+    let scratch = Scratch::new();
+    for (line, hint) in [
+        ("unix --subject notfy", "did you mean `notify`?"),
+        ("unix --workload sycall", "did you mean `syscall`?"),
+        ("syscalls --workload getpidd", "did you mean `getpid`?"),
+        ("unix --setup contaner", "container"),
+        ("unix --unixbench /etc", "/etc/pgms/syscall"),
+        ("unix --fail-if index", "expected FIGURE<NUMBER"),
+        ("report /nowhere", "/nowhere"),
+    ] {
+        let (code, out, err) = bench(scratch.path(), line);
+        assert_eq!(code, 2, "{line}: {out}{err}");
+        assert!(err.contains(hint), "{line}: {err}");
+    }
+}
+
+#[test]
+fn single_calls_are_traced_from_within_the_kernel_and_delayed() {
+    need_root!();
+    let scratch = Scratch::new();
+    let line = "syscalls --quick --calls 20000 --workload ^(getpid|latency-getpid|neighbour-getppid|delay-open)$ \
+                --subject notify --subject ebpf --subject strace --out run";
+    let (code, out, err) = bench(scratch.path(), line);
+    assert_eq!(code, 0, "{out}{err}");
+    let run = scratch.path().join("run");
+    assert_valid(&run, &[]);
+    let extra = |workload: &str, name: &str| -> f64 {
+        let row = rows(&run)
+            .into_iter()
+            .find(|row| row["workload"] == workload && row["subject"] == "native");
+        row.expect("a row")["extra"][name].as_f64().unwrap_or(-1.0)
+    };
+    assert!(extra("getpid", "sys_ms") > 0.0 && extra("getpid", "clock_ms") > 0.0);
+    assert!(extra("latency-getpid", "p99_ns") >= extra("latency-getpid", "p50_ns"));
+    assert!(
+        out.contains("bpftrace tracepoint on the call, 2023"),
+        "{out}"
+    );
+}
