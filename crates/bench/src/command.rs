@@ -150,8 +150,8 @@ pub struct Out {
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
-    /// Exit with 1 if FIGURE[:SUBJECT[:WORKLOAD]]<NUMBER or >NUMBER holds; FIGURE is index (speed over
-    /// native's), ratio (time over native's), drops or invalid; repeatable
+    /// Exit with 1 if this holds, as in 'index<0.9', 'ratio:SUBJECT>2' or 'ratio:SUBJECT:WORKLOAD>6';
+    /// figures are index (speed over native's), ratio (time over native's), drops and invalid; repeatable
     #[arg(long, value_name = "LIMIT")]
     pub fail_if: Vec<String>,
 }
@@ -170,7 +170,7 @@ pub struct Report {
     /// Folder of an earlier run, oldest first, for the trend; repeatable
     #[arg(long, value_name = "DIR")]
     pub history: Vec<PathBuf>,
-    /// Exit with 1 if FIGURE[:SUBJECT[:WORKLOAD]]<NUMBER or >NUMBER holds, as for a run; repeatable
+    /// Exit with 1 if this holds, as in 'index<0.9' or 'ratio:SUBJECT:WORKLOAD>6'; repeatable
     #[arg(long, value_name = "LIMIT")]
     pub fail_if: Vec<String>,
 }

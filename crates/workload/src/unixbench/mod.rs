@@ -2,7 +2,7 @@
 //!
 //! Units, counts, sizes and baselines are UnixBench's, so that scores can be compared with published
 //! ones. What is defined by a C program of some size (`spawn`, `execl`) runs in a small program that
-//! [`tiny`] makes, because the cost of fork and exec grows with the program.
+//! `tiny` makes, because the cost of fork and exec grows with the program.
 
 pub(crate) mod copy;
 pub(crate) mod dhrystone;
