@@ -37,8 +37,21 @@ fn run(script: &str, files: &[(&str, &str)]) -> Watched {
     run_with(Watch::script(""), script, files)
 }
 
-/// `%W` in script and files is the folder that they are in.
+/// As [`run`], with options; rules are named on the command line, and alerts go to a file.
 fn run_with(watch: Watch, script: &str, files: &[(&str, &str)]) -> Watched {
+    let options = [
+        "-r",
+        "%W/rules.yaml",
+        "-o",
+        "file_output.enabled=true",
+        "-o",
+        "file_output.filename=%W/alerts",
+    ];
+    run_in(watch, script, files, &options)
+}
+
+/// `%W` in script, files and options is the folder that they are in.
+fn run_in(watch: Watch, script: &str, files: &[(&str, &str)], options: &[&str]) -> Watched {
     let watch = watch.limit(LIMIT);
     let work = watch.scratch().path().join("work");
     std::fs::create_dir_all(&work).expect("the scratch folder is writable");
@@ -49,15 +62,11 @@ fn run_with(watch: Watch, script: &str, files: &[(&str, &str)]) -> Watched {
     let _postman = Postman::at(&work);
     let at = |name: &str| work.join(name).display().to_string();
     let script = in_work(&format!("cd %W\n{script}"));
-    watch
-        .option("-r")
-        .option(at("rules.yaml"))
+    let options = options.iter().map(|option| in_work(option));
+    options
+        .fold(watch, |watch, option| watch.option(option))
         .option("-P")
         .option(at("pid"))
-        .option("-o")
-        .option("file_output.enabled=true")
-        .option("-o")
-        .option(format!("file_output.filename={}", at("alerts")))
         .command(["sh", "-c", &script].map(str::to_owned))
         .run()
 }
@@ -159,4 +168,51 @@ fn files_that_rules_name_from_now_on_are_watched_by_the_tripwire_too() {
         panic!("{story}")
     };
     assert!(unseen.field("fd.name").ends_with("/two"), "{story}");
+}
+
+/// Waits until a line is said once more than before.
+fn until_said(said: &str, change: &str) -> String {
+    format!(
+        "n=$(grep -c '{said}' alerts); {change}
+         while [ $(grep -c '{said}' alerts) = $n ]; do sleep 0.01; done
+         "
+    )
+}
+
+#[test]
+fn changed_files_are_loaded_without_an_order_and_broken_ones_change_nothing() {
+    let before = opens("First", "one");
+    let after = opens("Second", "two");
+    let config = "rules_files: [%W/rules.yaml]\nwatch_config_files: true\n\
+        file_output: {enabled: true, filename: %W/alerts}\n";
+    let disabling =
+        format!("{config}rules: [{{disable: {{rule: Sec*}}}}]\nsyslog_output: {{enabled: true}}\n");
+    let script = until_said("1 rule in force", "cp after.yaml new; mv new rules.yaml")
+        + &until_said("the rules in force stay", "echo '- rule: [' > rules.yaml")
+        + ": < one; : < two\n"
+        + &until_said("1 rule in force", "cp after.yaml rules.yaml")
+        + &until_said("only a restart", "cp config2 config.yaml")
+        + ": < two";
+    let watch = Watch::script("");
+    let config_file = watch.scratch().path().join("work/config.yaml");
+    let watch = watch.option("-c").option(config_file.display().to_string());
+    let watched = run_in(
+        watch,
+        &script,
+        &[
+            ("rules.yaml", &before),
+            ("after.yaml", &after),
+            ("config.yaml", config),
+            ("config2", &disabling),
+        ],
+        &[],
+    );
+    let story = watched.story();
+    assert_eq!(watched.code(), 0, "{story}");
+    assert!(watched.of("First").is_empty(), "{story}");
+    assert_eq!(watched.of("Second").len(), 1, "{story}");
+    let complaints = watched.of("Tollgate internal: rules not loaded");
+    assert!(!complaints.is_empty(), "{story}");
+    let left = watched.of("Tollgate internal: settings not taken over");
+    assert!(left[0].output.contains("syslog_enabled"), "{story}");
 }

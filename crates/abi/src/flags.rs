@@ -78,6 +78,11 @@ impl FlagSet {
         self.style
     }
 
+    /// The names alone, in file order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.entries.iter().map(|flag| flag.name)
+    }
+
     /// The names in file order.
     #[must_use]
     pub fn entries(&self) -> &'static [Flag] {

@@ -8,6 +8,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use sys::features::KernelVersion;
 
+use crate::config::Manner;
+
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
@@ -43,6 +45,8 @@ pub(crate) enum Verb {
     Watch(Watch),
     /// Read captures of sysdig and Falco: alert on their events, or print them
     Replay(Replay),
+    /// Be Falco: its command line, configuration and exit codes, as when this program is called falco
+    Falco(Box<crate::command::falco::args::Falco>),
     /// Check, list and explain rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
@@ -169,16 +173,20 @@ pub(crate) struct Detection {
     /// With the engine ebpf, look at paths and names in the agent alone; to compare with
     #[arg(long, hide = true)]
     pub(crate) unfiltered: bool,
-    /// Size of the ring for most events of the engine ebpf, a power of two; for tests
-    #[arg(long, hide = true, value_name = "KIB", default_value_t = 8192)]
-    pub(crate) ring_kib: u32,
+    /// Size of the ring for most events of the engine ebpf, a power of two, instead of what the
+    /// configuration says; for tests
+    #[arg(long, hide = true, value_name = "KIB")]
+    pub(crate) ring_kib: Option<u32>,
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Whose customs apply.
+    #[arg(skip)]
+    pub(crate) manner: Manner,
 }
 
 /// When another file of a recording is begun; the files have numbers behind their name then.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Rotation {
     /// Begin another file after this many MiB
     #[arg(long, value_name = "MIB", requires = "write",
@@ -331,6 +339,9 @@ pub(crate) struct Replay {
     /// Print no warnings and no progress
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Whose customs apply.
+    #[arg(skip)]
+    pub(crate) manner: Manner,
 }
 
 /// `tollgate rules`.

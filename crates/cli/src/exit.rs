@@ -7,6 +7,8 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// All went well.
     Ok,
+    /// Something is wrong, to those who know only that: Falco's only status besides 0.
+    Failed,
     /// Wrong usage or bad input.
     BadInput,
     /// The kernel or the user's privileges do not suffice.
@@ -41,6 +43,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Ok => 0,
+            Exit::Failed => 1,
             Exit::BadInput => 2,
             Exit::Unsupported => 3,
             Exit::Internal => 4,

@@ -45,7 +45,12 @@ impl Failure {
 
     /// `tollgate: cannot X: cause`, and a `help:` line.
     pub(crate) fn render(&self) -> String {
-        let mut text = format!("tollgate: {}\n", self.message);
+        self.render_as("tollgate: ")
+    }
+
+    /// The same with another word in front.
+    pub(crate) fn render_as(&self, prefix: &str) -> String {
+        let mut text = format!("{prefix}{}\n", self.message);
         if let Some(help) = &self.help {
             let _ = writeln!(text, "help: {help}");
         }

@@ -6,18 +6,22 @@ mod config;
 mod demo;
 mod exit;
 mod failure;
+mod journal;
 mod lookup;
 mod recording;
 mod rule_files;
 mod supervise;
 mod terminal;
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Args, FromArgMatches, Parser};
 
 use crate::args::{Cli, Verb};
+use crate::command::falco::args::Falco;
 use crate::exit::Exit;
 use crate::failure::Outcome;
 
@@ -25,6 +29,9 @@ fn main() -> ExitCode {
     // Processes of described tests have command lines of their own.
     if let Some(code) = workload::suite::follow_order() {
         return ExitCode::from(code);
+    }
+    if is_called_falco() {
+        return as_falco();
     }
     let outcome = match Cli::try_parse() {
         Ok(cli) => {
@@ -44,11 +51,39 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether this program goes by Falco's name: a hard or symbolic link to it.
+fn is_called_falco() -> bool {
+    let name = std::env::args_os().next();
+    name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new("falco")))
+}
+
+/// The personality `falco`, whose command line has no verb.
+fn as_falco() -> ExitCode {
+    let command = Falco::augment_args(clap::Command::new("falco"));
+    let parsed = command
+        .try_get_matches()
+        .and_then(|matches| Falco::from_arg_matches(&matches));
+    match parsed {
+        Ok(args) => match command::falco::execute(args) {
+            Ok(exit) => exit.into(),
+            Err(failure) => failure.exit.into(),
+        },
+        Err(error) if error.exit_code() == 0 => refuse(&error),
+        Err(error) => {
+            let text = error.render().to_string();
+            let message = text.strip_prefix("error: ").unwrap_or(&text);
+            terminal::complain(&format!("Error: {message}"));
+            Exit::Failed.into()
+        }
+    }
+}
+
 fn execute(verb: Verb) -> Outcome {
     match verb {
         Verb::Run(args) => command::run::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
         Verb::Replay(args) => command::replay::execute(&args),
+        Verb::Falco(args) => command::falco::execute(*args),
         Verb::Rules(verb) => command::rules::execute(verb),
         Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Doctor(args) => command::doctor::execute(&args),

@@ -8,6 +8,7 @@ use event::Plan;
 use rules::diagnostic::Diagnostic;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
+use crate::config::model::Selection;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -121,6 +122,24 @@ impl AlertSink for NoSink {
 }
 
 impl Loaded {
+    /// Switches rules on and off; the last selection that concerns a rule decides. Those that concern
+    /// none are returned.
+    pub(crate) fn select<'s>(&mut self, selections: &'s [Selection]) -> Vec<&'s Selection> {
+        let mut idle = Vec::new();
+        for selection in selections {
+            let mut concerned = false;
+            self.ruleset.select(selection.enable, |rule| {
+                let concerns = selection.concerns(rule);
+                concerned |= concerns;
+                concerns
+            });
+            if !concerned {
+                idle.push(selection);
+            }
+        }
+        idle
+    }
+
     /// Compiles the rules and adds what is found wrong thereby to the diagnostics. With errors
     /// among them the engine lacks the rules concerned.
     pub(crate) fn compile(

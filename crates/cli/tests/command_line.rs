@@ -62,6 +62,7 @@ fn help_is_as_it_was() {
         ("help-run.txt", &["run", "--help"]),
         ("help-watch.txt", &["watch", "--help"]),
         ("help-replay.txt", &["replay", "--help"]),
+        ("help-falco.txt", &["falco", "--help"]),
         ("help-rules.txt", &["rules", "--help"]),
         ("help-rules-check.txt", &["rules", "check", "--help"]),
         ("help-doctor.txt", &["doctor", "--help"]),
@@ -137,7 +138,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["rules", "check"], "<FILE>"),
         (
             &["man", "nothing"],
-            "help: one of run, watch, replay, rules",
+            "help: one of run, watch, replay, falco, rules",
         ),
         (
             &["generate", "list", "no-such-action"],

@@ -44,3 +44,4 @@ pub use stats::{
 pub use stdout::StdoutChannel;
 pub use syslog::SyslogChannel;
 pub use throttle::{Throttle, ThrottleRate};
+pub use time::log_stamp;

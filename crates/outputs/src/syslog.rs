@@ -47,12 +47,21 @@ impl SyslogChannel {
         }
     }
 
-    fn entry(&self, delivery: &Delivery) -> String {
-        let alert = delivery.alert();
-        let stamp = time::syslog_stamp(alert.time_ns, &self.zone);
-        let priority = FACILITY_USER + level(alert.priority);
+    /// Sends a message that is no alert.
+    ///
+    /// # Errors
+    ///
+    /// If there is no daemon, or it does not read in time.
+    pub fn log(&mut self, priority: Priority, message: &str) -> io::Result<()> {
+        let entry = self.entry(time::now_ns(), priority, message);
+        self.send(&entry)
+    }
+
+    fn entry(&self, time_ns: u64, priority: Priority, line: &str) -> String {
+        let stamp = time::syslog_stamp(time_ns, &self.zone);
+        let priority = FACILITY_USER + level(priority);
         let pid = std::process::id();
-        let line = delivery.line().trim_end_matches('\n');
+        let line = line.trim_end_matches('\n');
         format!("<{priority}>{stamp} {IDENT}[{pid}]: {line}")
     }
 
@@ -94,7 +103,8 @@ impl Channel for SyslogChannel {
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         DeliveryError::of_each(alerts, |alert| {
-            let entry = self.entry(alert);
+            let of = alert.alert();
+            let entry = self.entry(of.time_ns, of.priority, alert.line());
             self.send(&entry)
         })
     }
@@ -209,6 +219,17 @@ mod tests {
             let line = alert.line().trim_end();
             assert_eq!(rest, format!(" falco[{pid}]: {line}"));
         }
+    }
+
+    #[test]
+    fn a_message_is_an_entry_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        channel(&path).log(Priority::Error, "no disk\n").unwrap();
+        let entry = receive(&daemon);
+        assert!(entry.starts_with("<11>"), "{entry}");
+        assert!(entry.ends_with("]: no disk"), "{entry}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Times as alerts print them.
 
 use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{DateTime, Weekday};
 use jiff::tz::{Offset, TimeZone};
 
 /// `13:53:31.726060287` in local time (`evt.time`).
@@ -43,6 +43,29 @@ pub(crate) fn syslog_stamp(time_ns: u64, zone: &TimeZone) -> String {
         time.minute(),
         time.second()
     )
+}
+
+/// The time in front of a message of Falco's log: `Sat Nov 21 13:53:31 2026` in local time, or
+/// `2026-11-21T13:53:31+0000`.
+pub fn log_stamp(is_iso_8601: bool) -> String {
+    let now = now_ns();
+    if is_iso_8601 {
+        let time = date_time(now);
+        let seconds = time.split('.').next().unwrap_or(&time);
+        return format!("{seconds}+0000");
+    }
+    let zone = TimeZone::system();
+    let time = civil(now, &zone);
+    let weekday = match time.weekday() {
+        Weekday::Monday => "Mon",
+        Weekday::Tuesday => "Tue",
+        Weekday::Wednesday => "Wed",
+        Weekday::Thursday => "Thu",
+        Weekday::Friday => "Fri",
+        Weekday::Saturday => "Sat",
+        Weekday::Sunday => "Sun",
+    };
+    format!("{weekday} {} {}", syslog_stamp(now, &zone), time.year())
 }
 
 /// Nanoseconds since the epoch, now. Before the epoch and after the year 2554 there is only 0 and

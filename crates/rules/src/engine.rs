@@ -36,6 +36,8 @@ pub struct EngineOptions {
     pub rule_matching: RuleMatching,
     /// What is added to outputs.
     pub append_output: Vec<AppendOutput>,
+    /// Names and texts that every alert reports besides.
+    pub static_fields: Vec<(Arc<str>, String)>,
     /// Nanoseconds since the epoch, for [`Alert::made_ns`].
     pub clock: fn() -> u64,
     /// Sees what is concluded, if somebody records it.
@@ -69,6 +71,7 @@ impl Default for EngineOptions {
             priority: Priority::Debug,
             rule_matching: RuleMatching::default(),
             append_output: Vec::new(),
+            static_fields: Vec::new(),
             clock: system_time,
             recorder: None,
         }
@@ -134,6 +137,7 @@ pub struct Engine {
     pub(crate) program: Program,
     pub(crate) rules: Vec<CompiledRule>,
     rule_matching: RuleMatching,
+    static_fields: Vec<(Arc<str>, String)>,
     clock: fn() -> u64,
     sink: Box<dyn AlertSink>,
     recorder: Option<Arc<dyn Recorder>>,
@@ -211,6 +215,7 @@ impl Engine {
             program,
             rules,
             rule_matching: options.rule_matching,
+            static_fields: options.static_fields.clone(),
             clock: options.clock,
             recorder: options.recorder.clone(),
             sink,
@@ -257,6 +262,13 @@ impl Engine {
             .map(|rule| (&*rule.name, rule.matches.load(Ordering::Relaxed)))
     }
 
+    /// The fields that the output of a rule reports, if it is evaluated.
+    #[must_use]
+    pub fn output_fields(&self, rule: &str) -> Option<Vec<&str>> {
+        let rule = self.rules.iter().find(|known| &*known.name == rule)?;
+        Some(rule.template.field_names().collect())
+    }
+
     fn is_recording(&self) -> bool {
         let recorder = self.recorder.as_ref();
         recorder.is_some_and(|recorder| recorder.is_recording())
@@ -269,6 +281,11 @@ impl Engine {
             let text = template.message(evaluation);
             fields.push((Arc::clone(name), crate::alert::AlertValue::Text(text)));
         }
+        let added = self.static_fields.iter();
+        fields.extend(added.map(|(name, text)| {
+            let text = crate::alert::AlertValue::Text(text.clone());
+            (Arc::clone(name), text)
+        }));
         Alert {
             time_ns: event.time_ns,
             made_ns: (self.clock)(),
@@ -376,6 +393,22 @@ impl CompiledRule {
     }
 }
 
+/// The output of a rule with what is appended to it.
+#[must_use]
+pub fn output_text(rule: &Rule, append_output: &[AppendOutput]) -> String {
+    let mut text = rule.output.text.clone();
+    for append in append_output
+        .iter()
+        .filter(|append| append.applies_to(rule))
+    {
+        if let Some(extra) = &append.extra_output {
+            text.push(' ');
+            text.push_str(extra);
+        }
+    }
+    text
+}
+
 struct Compiler<'a> {
     ruleset: &'a Ruleset,
     options: &'a EngineOptions,
@@ -423,18 +456,7 @@ impl Compiler<'_> {
     }
 
     fn output(&mut self, rule: &Rule, problems: &mut Vec<Problem>) -> Option<Template> {
-        let mut text = rule.output.text.clone();
-        for append in self
-            .options
-            .append_output
-            .iter()
-            .filter(|append| append.applies_to(rule))
-        {
-            if let Some(extra) = &append.extra_output {
-                text.push(' ');
-                text.push_str(extra);
-            }
-        }
+        let mut text = output_text(rule, &self.options.append_output);
         if text.contains(CONTAINER_INFO) {
             let message = format!("`{CONTAINER_INFO}` is an old notation");
             let diagnostic = Diagnostic::new(Code::DeprecatedItem, rule.location.clone(), message)

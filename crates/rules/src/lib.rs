@@ -3,6 +3,7 @@
 pub mod alert;
 mod compile;
 pub mod condition;
+pub mod describe;
 pub mod diagnostic;
 pub mod engine;
 pub mod load;

@@ -72,6 +72,11 @@ impl Template {
         }
     }
 
+    /// Names of the fields in it, in the order of their first place.
+    pub(crate) fn field_names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| &**name)
+    }
+
     fn push_text(&mut self, text: &str) {
         if !text.is_empty() {
             self.parts.push(Part::Text(text.into()));

@@ -39,6 +39,15 @@ impl Ruleset {
         }
     }
 
+    /// Switches on or off the rules for which `concerns` says so.
+    pub fn select(&mut self, enable: bool, mut concerns: impl FnMut(&Rule) -> bool) {
+        for rule in &mut self.rules {
+            if concerns(rule) {
+                rule.enabled = enable;
+            }
+        }
+    }
+
     /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
@@ -53,6 +62,8 @@ pub struct Rule {
     pub name: Arc<str>,
     /// When it matches, exceptions included. Holds no unresolved macro or list name.
     pub condition: Expr,
+    /// The condition as it stands in the files.
+    pub written: Written,
     /// What it says then.
     pub output: Output,
     /// What it is about.
@@ -77,6 +88,17 @@ pub struct Rule {
     pub capture_duration_ms: u32,
     /// Where it was last defined as a whole.
     pub location: Location,
+}
+
+/// A condition as written, and the names in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The text, with what was appended.
+    pub condition: String,
+    /// Macros that it names itself.
+    pub macros: Vec<String>,
+    /// Lists that it names itself.
+    pub lists: Vec<String>,
 }
 
 /// The text of an alert with `%field` in it, not compiled.
@@ -110,6 +132,8 @@ pub struct Macro {
     pub name: Arc<str>,
     /// What it stands for, resolved.
     pub condition: Expr,
+    /// The condition as it stands in the files.
+    pub written: Written,
     /// Whether a rule or another macro refers to it.
     pub used: bool,
     /// Where it was last defined as a whole.
@@ -121,6 +145,10 @@ pub struct Macro {
 pub struct List {
     /// Unique name.
     pub name: Arc<str>,
+    /// Its entries as they stand in the files, without the names of other lists.
+    pub written: Vec<String>,
+    /// Other lists that it names.
+    pub lists: Vec<String>,
     /// Its values, with other lists expanded.
     pub items: Vec<crate::condition::ast::Literal>,
     /// Whether a rule, a macro or another list refers to it.

@@ -1,149 +1,71 @@
-//! Settings: a Falco configuration file and `-o` options.
+//! Settings: a Falco configuration file, the files it includes, and `-o` options.
 
+mod append;
 mod assign;
+mod environment;
+mod include;
+mod ineffective;
 mod keys;
+pub(crate) mod model;
+mod schema;
 pub(crate) mod tree;
+mod values;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use outputs::{JsonParts, ThrottleRate};
 use rules::diagnostic::closest;
-use rules::{AppendOutput, Priority, RuleMatching};
 
-use self::keys::{KEYS, WITHOUT_EFFECT, suggested_outputs};
+use self::include::Included;
+use self::ineffective::INEFFECTIVE;
+use self::keys::KEYS;
+#[cfg(test)]
+pub(crate) use self::model::ProgramOutput;
+pub(crate) use self::model::{Config, EngineKind, HttpOutput, Log};
+pub(crate) use self::schema::schema;
 use self::tree::{Node, Origin, Problem, Value};
-use crate::args::{IoUring, Verify};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::recording::CaptureOptions;
 
-/// What can be set.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
-    pub(crate) rules_files: Vec<PathBuf>,
-    pub(crate) json_output: bool,
-    pub(crate) json_parts: JsonParts,
-    pub(crate) time_format_iso_8601: bool,
-    pub(crate) priority: Priority,
-    pub(crate) buffered_outputs: bool,
-    pub(crate) rule_matching: RuleMatching,
-    pub(crate) throttle: ThrottleRate,
-    /// Alerts that a channel's queue holds, if not the default.
-    pub(crate) queue_capacity: Option<usize>,
-    /// How long a channel may take over an alert, and the end of the program waits for one that
-    /// does not move.
-    pub(crate) output_timeout_ms: u64,
-    pub(crate) stdout_enabled: bool,
-    pub(crate) syslog_enabled: bool,
-    pub(crate) file_output: FileOutput,
-    pub(crate) program_output: ProgramOutput,
-    pub(crate) http_output: HttpOutput,
-    pub(crate) append_output: Vec<AppendOutput>,
-    pub(crate) verify: Verify,
-    pub(crate) io_uring: IoUring,
-    pub(crate) capture: CaptureOptions,
+/// By which program's customs settings are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Manner {
+    #[default]
+    Tollgate,
+    /// Its defaults; the configuration chooses the engine; what is unknown on the command line is not
+    /// an error; rule files that are not there are passed over.
+    Falco,
 }
 
-/// `file_output`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileOutput {
-    pub(crate) enabled: bool,
-    pub(crate) keep_alive: bool,
-    pub(crate) filename: PathBuf,
-}
+/// A configuration that was read, and what is to be said about it.
+pub(crate) type Read = (Config, Vec<String>);
 
-/// `program_output`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProgramOutput {
-    pub(crate) enabled: bool,
-    pub(crate) keep_alive: bool,
-    pub(crate) program: String,
-}
-
-/// `http_output`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HttpOutput {
-    pub(crate) enabled: bool,
-    pub(crate) url: String,
-    pub(crate) user_agent: String,
-    pub(crate) insecure: bool,
-    pub(crate) ca_cert: PathBuf,
-    pub(crate) ca_bundle: PathBuf,
-    pub(crate) ca_path: PathBuf,
-    pub(crate) mtls: bool,
-    pub(crate) client_cert: PathBuf,
-    pub(crate) client_key: PathBuf,
-    pub(crate) echo: bool,
-    pub(crate) compress_uploads: bool,
-    pub(crate) keep_alive: bool,
-    pub(crate) max_consecutive_timeouts: u8,
-}
-
-/// Falco's defaults.
-impl Default for HttpOutput {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            url: String::new(),
-            user_agent: "falcosecurity/falco".to_owned(),
-            insecure: false,
-            ca_cert: PathBuf::new(),
-            ca_bundle: PathBuf::new(),
-            ca_path: PathBuf::from("/etc/ssl/certs"),
-            mtls: false,
-            client_cert: PathBuf::from("/etc/ssl/certs/client.crt"),
-            client_key: PathBuf::from("/etc/ssl/certs/client.key"),
-            echo: false,
-            compress_uploads: false,
-            keep_alive: false,
-            max_consecutive_timeouts: 5,
-        }
-    }
-}
-
-/// Falco's defaults.
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            rules_files: Vec::new(),
-            json_output: false,
-            json_parts: JsonParts::default(),
-            time_format_iso_8601: false,
-            priority: Priority::Debug,
-            buffered_outputs: false,
-            rule_matching: RuleMatching::First,
-            throttle: ThrottleRate::default(),
-            queue_capacity: None,
-            output_timeout_ms: 2000,
-            stdout_enabled: true,
-            syslog_enabled: false,
-            file_output: FileOutput {
-                enabled: false,
-                keep_alive: false,
-                filename: PathBuf::from("./events.txt"),
-            },
-            program_output: ProgramOutput::default(),
-            http_output: HttpOutput::default(),
-            append_output: Vec::new(),
-            verify: Verify::Sampled,
-            io_uring: IoUring::Deny,
-            capture: CaptureOptions::default(),
-        }
-    }
-}
-
-/// Reads a configuration file, if there is one, and carries out the `-o` options on it. The second
-/// part of the result is warnings.
+/// Reads a configuration file, if there is one, and carries out the `-o` options on it.
 pub(crate) fn load(
     file: Option<&Path>,
     options: &[String],
-) -> Result<(Config, Vec<String>), Failure> {
-    let (name, text) = match file {
-        Some(file) => (file.display().to_string(), read(file)?),
-        None => (String::new(), String::new()),
+    manner: Manner,
+) -> Result<Read, Failure> {
+    let text = file.map(read).transpose()?;
+    let source = Text {
+        path: file.unwrap_or(Path::new("")),
+        text: text.as_deref().unwrap_or(""),
     };
-    parse(&name, &text, options).map_err(|problems| failure(&problems))
+    let variable = |name: &str| std::env::var(name).ok();
+    let (mut config, warnings) =
+        parse(source, options, manner, &variable).map_err(|problems| failure(&problems))?;
+    config.files.splice(0..0, file.map(PathBuf::from));
+    if manner == Manner::Falco {
+        config.rules_files.retain(|path| path.exists());
+    }
+    Ok((config, warnings))
+}
+
+/// A file's text.
+#[derive(Clone, Copy)]
+struct Text<'t> {
+    path: &'t Path,
+    text: &'t str,
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
@@ -174,131 +96,176 @@ fn failure(problems: &[Problem]) -> Failure {
 }
 
 fn parse(
-    name: &str,
-    text: &str,
+    source: Text<'_>,
     options: &[String],
-) -> Result<(Config, Vec<String>), Vec<Problem>> {
-    let mut root = tree::read(name, text).map_err(|problem| vec![problem])?;
+    manner: Manner,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Read, Vec<Problem>> {
+    let name = source.path.display().to_string();
+    let mut root = tree::read(&name, source.text).map_err(|problem| vec![problem])?;
+    environment::expand(&mut root, variable);
     let mut problems = Vec::new();
-    for option in options {
+    // Those that include files come first, so that the others win over what is included.
+    let includes = |option: &&String| option.starts_with("config_files");
+    for option in options.iter().filter(includes) {
         problems.extend(assign::assign(&mut root, option).err());
     }
-    let mut config = Config::default();
-    let mut ineffective = Vec::new();
-    apply("", &root, &mut config, &mut problems, &mut ineffective);
+    let prepare = |node: &mut Node| environment::expand(node, variable);
+    let included = match include::merge(&mut root, source.path, prepare) {
+        Ok(included) => included,
+        Err(more) => {
+            problems.extend(more);
+            Included::default()
+        }
+    };
+    for option in options.iter().filter(|option| !includes(option)) {
+        problems.extend(assign::assign(&mut root, option).err());
+    }
+    let mut application = Application {
+        config: match manner {
+            Manner::Tollgate => Config::default(),
+            Manner::Falco => Config::of_falco(),
+        },
+        manner,
+        problems,
+        warnings: Vec::new(),
+    };
+    application.apply("", &root);
+    application.contradictions(&root);
+    let Application {
+        mut config,
+        problems,
+        warnings,
+        ..
+    } = application;
+    config.files = included.files;
+    config.folders = included.folders;
     if problems.is_empty() {
-        Ok((config, warnings(&ineffective)))
+        Ok((config, warnings))
     } else {
         Err(problems)
     }
 }
 
-/// Walks down to the settings and sets them.
-fn apply(
-    path: &str,
-    node: &Node,
-    config: &mut Config,
-    problems: &mut Vec<Problem>,
-    ineffective: &mut Vec<Ineffective>,
-) {
-    let entries = match &node.value {
-        Value::Map(entries) => entries.as_slice(),
-        // A group without content sets nothing.
-        Value::Null => &[],
-        Value::Scalar { .. } | Value::List(_) => {
-            let what = if path.is_empty() {
-                "the configuration"
+/// Settings on their way into a configuration.
+struct Application {
+    config: Config,
+    manner: Manner,
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
+}
+
+impl Application {
+    /// Walks down to the settings and sets them.
+    fn apply(&mut self, path: &str, node: &Node) {
+        let entries = match &node.value {
+            Value::Map(entries) => entries.as_slice(),
+            // A group without content sets nothing.
+            Value::Null => &[],
+            Value::Scalar { .. } | Value::List(_) => {
+                let what = if path.is_empty() {
+                    "the configuration"
+                } else {
+                    path
+                };
+                let message = format!(
+                    "{what} has to be a group of settings, found {}",
+                    node.describe()
+                );
+                self.problems.push(Problem::new(&node.origin, message));
+                return;
+            }
+        };
+        for entry in entries {
+            let path = if path.is_empty() {
+                entry.key.clone()
             } else {
-                path
+                format!("{path}.{}", entry.key)
             };
-            let message = format!(
-                "{what} has to be a group of settings, found {}",
-                node.describe()
-            );
-            problems.push(Problem::new(&node.origin, message));
+            let group = format!("{path}.");
+            let is_group = |known: &str| known.starts_with(&group);
+            if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+                self.problems
+                    .extend(key.set(&mut self.config, &entry.node).err());
+                if self.manner == Manner::Tollgate && CHOSEN_BY_OPTION.contains(&key.path) {
+                    self.warn(&path, &entry.origin, "choose the engine with --engine");
+                }
+            } else if let Some(known) = INEFFECTIVE.iter().find(|known| known.path == path) {
+                if known.is_missed(&entry.node) {
+                    self.warn(&path, &entry.origin, known.why);
+                }
+            } else if KEYS.iter().any(|key| is_group(key.path))
+                || INEFFECTIVE.iter().any(|known| is_group(known.path))
+            {
+                self.apply(&path, &entry.node);
+            } else {
+                self.unknown(&path, &entry.origin);
+            }
+        }
+    }
+
+    fn warn(&mut self, path: &str, origin: &Origin, why: &str) {
+        let warning = format!("{origin}: `{path}` has no effect: {why}");
+        self.warnings.push(warning);
+    }
+
+    /// What was typed just now can be corrected at once; a file may be for another version.
+    fn unknown(&mut self, path: &str, origin: &Origin) {
+        let problem = unknown(path, origin);
+        if matches!(origin, Origin::Option(_)) && self.manner == Manner::Tollgate {
+            self.problems.push(problem);
             return;
         }
-    };
-    for entry in entries {
-        let path = if path.is_empty() {
-            entry.key.clone()
-        } else {
-            format!("{path}.{}", entry.key)
+        let help = problem.help.unwrap_or_default();
+        self.warnings.push(format!(
+            "{origin}: {}, which has no effect: {help}",
+            problem.message
+        ));
+    }
+
+    /// Settings that exclude one another.
+    fn contradictions(&mut self, root: &Node) {
+        let Value::Map(entries) = &root.value else {
+            return;
         };
-        if let Some(key) = KEYS.iter().find(|key| key.path == path) {
-            problems.extend(key.set(config, &entry.node).err());
-            if path == "append_output" {
-                let suggested = suggested_outputs(&entry.node).into_iter();
-                ineffective.extend(suggested.map(|setting| Ineffective {
-                    path: format!("{path}[].{}", setting.key),
-                    origin: setting.origin.clone(),
-                    why: "plugins suggest outputs, and there are none",
-                }));
-            }
-        } else if KEYS
-            .iter()
-            .any(|key| key.path.starts_with(&format!("{path}.")))
+        let entry = |name: &str| entries.iter().find(|entry| entry.key == name);
+        if let (Some(_), Some(old)) = (entry("rules_files"), entry("rules_file")) {
+            let message = "both `rules_files` and `rules_file` are set";
+            self.problems
+                .push(Problem::new(&old.origin, message).help("name all files in `rules_files`"));
+        }
+        if self.config.engine.kind == EngineKind::Replay
+            && self.manner == Manner::Falco
+            && self.config.engine.capture_file.as_os_str().is_empty()
         {
-            apply(&path, &entry.node, config, problems, ineffective);
-        } else if let Some((_, why)) = WITHOUT_EFFECT.iter().find(|(key, _)| *key == path) {
-            if has_effect_elsewhere(&entry.node) {
-                let origin = entry.origin.clone();
-                ineffective.push(Ineffective {
-                    path: path.clone(),
-                    origin,
-                    why,
-                });
-            }
-        } else {
-            problems.push(unknown(&path, &entry.origin));
+            let origin = entry("engine").map_or(&root.origin, |entry| &entry.origin);
+            let message = "the engine replays and no capture is named";
+            self.problems.push(
+                Problem::new(origin, message)
+                    .help("set engine.replay.capture_file, or use -e FILE"),
+            );
         }
     }
 }
 
-/// A setting of Falco's that has no effect here.
-struct Ineffective {
-    path: String,
-    origin: Origin,
-    why: &'static str,
-}
-
-/// Most settings without effect that get a line each; Falco's whole file has twenty.
-const MAX_WARNINGS: usize = 3;
-
-fn warnings(ineffective: &[Ineffective]) -> Vec<String> {
-    if ineffective.len() <= MAX_WARNINGS {
-        let line =
-            |it: &Ineffective| format!("{}: `{}` has no effect: {}", it.origin, it.path, it.why);
-        return ineffective.iter().map(line).collect();
-    }
-    let paths: Vec<_> = ineffective.iter().map(|it| it.path.as_str()).collect();
-    vec![format!(
-        "{} keys have no effect here: {}",
-        paths.len(),
-        paths.join(", ")
-    )]
-}
-
-/// What is switched off is not missed.
-fn has_effect_elsewhere(node: &Node) -> bool {
-    let Value::Map(entries) = &node.value else {
-        return true;
-    };
-    let enabled = entries.iter().find(|entry| entry.key == "enabled");
-    enabled.is_none_or(|entry| entry.node.boolean() != Ok(false))
-}
+/// Settings that only the command `falco` takes from the configuration.
+const CHOSEN_BY_OPTION: [&str; 3] = [
+    "engine.kind",
+    "engine.kmod.buf_size_preset",
+    "engine.replay.capture_file",
+];
 
 fn unknown(path: &str, origin: &Origin) -> Problem {
     let problem = Problem::new(origin, format!("unknown key `{path}`"));
     let known = KEYS
         .iter()
         .map(|key| key.path)
-        .chain(WITHOUT_EFFECT.iter().map(|(key, _)| *key));
+        .chain(INEFFECTIVE.iter().map(|known| known.path));
     let leaf = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let namesake = known.clone().find(|key| leaf(key) == leaf(path));
     match closest(path, known).or(namesake) {
         Some(known) => problem.help(format!("did you mean `{known}`?")),
-        None => problem.help("`tollgate man` lists the keys"),
+        None => problem.help("`tollgate man run` lists the keys"),
     }
 }
 
@@ -309,16 +276,31 @@ pub(crate) fn key_names() -> impl Iterator<Item = &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use rules::ExtraField;
+    use outputs::{JsonParts, ThrottleRate};
+    use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
 
+    use super::model::{EngineSettings, FileOutput, Selection};
     use super::*;
+    use crate::args::{IoUring, Verify};
+    use crate::recording::CaptureOptions;
+
+    /// Of a file `f.yaml`, in an environment with one variable.
+    fn parse_as(manner: Manner, text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+        let path = Path::new("f.yaml");
+        let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
+        parse(Text { path, text }, &options(list), manner, &variable)
+    }
+
+    fn parse_text(text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+        parse_as(Manner::Tollgate, text, list)
+    }
 
     fn options(list: &[&str]) -> Vec<String> {
         list.iter().map(|&option| option.to_owned()).collect()
     }
 
     fn problems(text: &str, list: &[&str]) -> Vec<String> {
-        let problems = parse("f.yaml", text, &options(list)).unwrap_err();
+        let problems = parse_text(text, list).unwrap_err();
         problems
             .iter()
             .map(|p| {
@@ -369,12 +351,21 @@ http_output:
   keep_alive: true
   max_consecutive_timeouts: 7
 append_output:
-  - suggested_output: true
+  - suggested_output: false
   - match: {source: syscall, tags: [t], rule: R}
     extra_output: on %evt.hostname
     extra_fields: [evt.hostname, {who: '%user.name here'}]
 verify: always
 io_uring: allow
+config_files: []
+rules: [{disable: {rule: X*}}, {enable: {tag: t}}]
+static_fields: {site: north}
+log_level: error
+log_stderr: false
+log_syslog: true
+watch_config_files: true
+engine:
+  modern_ebpf: {buf_size_preset: 5}
 capture:
   enabled: true
   path_prefix: /var/tmp/x
@@ -384,13 +375,8 @@ capture:
 
     #[test]
     fn every_key_is_taken() {
-        let (config, warnings) = parse("f.yaml", ALL, &[]).unwrap();
-        assert_eq!(
-            warnings,
-            [
-                "f.yaml:38:5: `append_output[].suggested_output` has no effect: plugins suggest outputs, and there are none"
-            ]
-        );
+        let (config, warnings) = parse_text(ALL, &[]).unwrap();
+        assert_eq!(warnings, [""; 0]);
         let expected = Config {
             rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
             json_output: true,
@@ -453,6 +439,31 @@ capture:
             }],
             verify: Verify::Always,
             io_uring: IoUring::Allow,
+            rules: vec![
+                Selection {
+                    enable: false,
+                    rule: Some("X*".to_owned()),
+                    tag: None,
+                },
+                Selection {
+                    enable: true,
+                    rule: None,
+                    tag: Some("t".to_owned()),
+                },
+            ],
+            static_fields: vec![("site".to_owned(), "north".to_owned())],
+            log: Log {
+                stderr: false,
+                syslog: true,
+                level: Priority::Error,
+            },
+            watch_config_files: true,
+            engine: EngineSettings {
+                ebpf_buffer: 5,
+                ..EngineSettings::default()
+            },
+            files: Vec::new(),
+            folders: Vec::new(),
             capture: CaptureOptions {
                 enabled: true,
                 path_prefix: "/var/tmp/x".to_owned(),
@@ -461,7 +472,9 @@ capture:
             },
         };
         assert_eq!(config, expected);
-        for key in KEYS {
+        let elsewhere =
+            |key: &&keys::Key| CHOSEN_BY_OPTION.contains(&key.path) || key.path == "rules_file";
+        for key in KEYS.iter().filter(|key| !elsewhere(key)) {
             let leaf = key.path.rsplit('.').next().unwrap();
             assert!(ALL.contains(leaf), "{} is not in the test", key.path);
         }
@@ -471,7 +484,7 @@ capture:
     fn nothing_means_the_defaults() {
         for text in ["", "# only a comment\n", "outputs:\n"] {
             assert_eq!(
-                parse("f.yaml", text, &[]).unwrap().0,
+                parse_text(text, &[]).unwrap().0,
                 Config::default(),
                 "{text:?}"
             );
@@ -481,8 +494,8 @@ capture:
     #[test]
     fn options_win_over_the_file() {
         let text = "outputs:\n  rate: 1\n  max_burst: 2\nrules_files:\n  - a\n";
-        let list = options(&["outputs.rate=7", "rules_files[1]=b", "json_output=true"]);
-        let (config, _) = parse("f.yaml", text, &list).unwrap();
+        let list = ["outputs.rate=7", "rules_files[1]=b", "json_output=true"];
+        let (config, _) = parse_text(text, &list).unwrap();
         assert_eq!(
             config.throttle,
             ThrottleRate {
@@ -496,23 +509,62 @@ capture:
 
     #[test]
     fn wrong_settings_are_all_reported_with_place_and_next_step() {
-        let text = "json_ouput: true\noutputs:\n  rates: 5\n  max_burst: -1\npriority: urgent\n\
+        let text = "outputs:\n  max_burst: -1\npriority: urgent\n\
                     buffered_outputs: 'true'\nfile_output: yes\n";
         assert_eq!(
             problems(text, &["max_burst=5", "outputs.rate=fast", "zzzz.qqqq=1"]),
             [
-                "f.yaml:1:1: unknown key `json_ouput` | did you mean `json_output`?",
-                "f.yaml:3:3: unknown key `outputs.rates` | did you mean `outputs.rate`?",
-                "f.yaml:4:14: expected a whole number from 0 on, found `-1`",
+                "f.yaml:2:14: expected a whole number from 0 on, found `-1`",
                 "-o outputs.rate=fast: expected a number from 0 on, found `fast`",
-                "f.yaml:5:11: `urgent` is no priority | one of emergency, alert, critical, error, \
+                "f.yaml:3:11: `urgent` is no priority | one of emergency, alert, critical, error, \
                  warning, notice, informational, debug",
-                "f.yaml:6:19: expected true or false, found `true`",
-                "f.yaml:7:14: file_output has to be a group of settings, found `yes`",
+                "f.yaml:4:19: expected true or false, found `true`",
+                "f.yaml:5:14: file_output has to be a group of settings, found `yes`",
                 "-o max_burst=5: unknown key `max_burst` | did you mean `outputs.max_burst`?",
-                "-o zzzz.qqqq=1: unknown key `zzzz` | `tollgate man` lists the keys",
+                "-o zzzz.qqqq=1: unknown key `zzzz` | `tollgate man run` lists the keys",
             ]
         );
+    }
+
+    #[test]
+    fn unknown_keys_of_files_are_warned_about() {
+        let text = "json_ouput: true\noutputs:\n  rates: 5\n";
+        let expected = [
+            "f.yaml:1:1: unknown key `json_ouput`, which has no effect: did you mean `json_output`?",
+            "f.yaml:3:3: unknown key `outputs.rates`, which has no effect: did you mean `outputs.rate`?",
+        ];
+        assert_eq!(parse_text(text, &[]).unwrap().1, expected);
+        let (_, warnings) = parse_as(Manner::Falco, "", &["max_burst=5"]).unwrap();
+        assert_eq!(
+            warnings.len(),
+            1,
+            "Falco takes unknown keys as options, too"
+        );
+    }
+
+    #[test]
+    fn variables_are_expanded_in_files() {
+        let text =
+            "file_output: {filename: '${WHERE}/x', enabled: true}\nrules_files: ['$${WHERE}']\n";
+        let (config, _) = parse_text(text, &[]).unwrap();
+        assert_eq!(config.file_output.filename, Path::new("/var/log/x"));
+        assert_eq!(config.rules_files, [PathBuf::from("${WHERE}")]);
+    }
+
+    #[test]
+    fn falcos_own_defaults_and_engine_are_those_of_its_manner() {
+        let text = "engine: {kind: replay, replay: {capture_file: a.scap}}\n";
+        let (config, warnings) = parse_as(Manner::Falco, text, &[]).unwrap();
+        assert!(!config.stdout_enabled);
+        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert_eq!(warnings, [""; 0]);
+        let problems = parse_as(Manner::Falco, "engine: {kind: replay}\n", &[]).unwrap_err();
+        assert_eq!(
+            problems[0].message,
+            "the engine replays and no capture is named"
+        );
+        let both = "rules_file: [a]\nrules_files: [b]\n";
+        assert!(parse_as(Manner::Falco, both, &[]).is_err());
     }
 
     #[test]
@@ -535,25 +587,28 @@ capture:
 
     #[test]
     fn falcos_own_keys_are_warned_about_where_they_would_have_done_something() {
-        let text = "engine: {kind: modern_ebpf}\ngrpc_output: {enabled: false}\nmetrics:\n  enabled: true\n";
-        let (_, warnings) = parse("f.yaml", text, &[]).unwrap();
+        let text = "engine: {kind: modern_ebpf}\ngrpc_output: {enabled: false}\n\
+                    base_syscalls:\n  custom_set: [open]\n  all: false\n";
+        let (_, warnings) = parse_text(text, &[]).unwrap();
         assert_eq!(
             warnings,
             [
-                "f.yaml:1:1: `engine` has no effect: choose the engine with --engine",
-                "f.yaml:3:1: `metrics` has no effect: write counters with -s FILE",
+                "f.yaml:1:10: `engine.kind` has no effect: choose the engine with --engine",
+                "f.yaml:4:3: `base_syscalls.custom_set` has no effect: only calls that rules ask \
+                 about are looked at; see `tollgate rules explain`",
             ]
         );
     }
 
     #[test]
     fn several_problems_make_one_message() {
-        let problems = parse("f.yaml", "a: 1\njson_ouput: 1\n", &[]).unwrap_err();
+        let problems = parse_text("priority: x\njson_output: 1\n", &["a=1"]).unwrap_err();
         assert_eq!(
             failure(&problems).render(),
-            "tollgate: cannot use the configuration: f.yaml:1:1: unknown key `a` (`tollgate man` \
-             lists the keys)\n  f.yaml:2:1: unknown key `json_ouput`\n\
-             help: did you mean `json_output`?\n"
+            "tollgate: cannot use the configuration: f.yaml:1:11: `x` is no priority (one of \
+             emergency, alert, critical, error, warning, notice, informational, debug)\n  \
+             f.yaml:2:14: expected true or false, found `1`\n  -o a=1: unknown key `a`\n\
+             help: `tollgate man run` lists the keys\n"
         );
     }
 }

@@ -77,6 +77,14 @@ pub(super) const PLUGIN_KEYS: &[Key] = &[key("required_plugin_versions")];
 pub(super) const EXCEPTION_KEYS: &[Key] =
     &[key("name"), key("fields"), key("comps"), key("values")];
 
+/// The kinds of items, with the keys that each may have; the first names the item.
+pub fn item_keys() -> impl Iterator<Item = Vec<&'static str>> {
+    let kinds = [RULE_KEYS, MACRO_KEYS, LIST_KEYS, ENGINE_KEYS, PLUGIN_KEYS];
+    kinds
+        .into_iter()
+        .map(|keys| keys.iter().map(|key| key.name).collect())
+}
+
 /// The kinds of item that other items refer to by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum ItemKind {

@@ -14,6 +14,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod version;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::ruleset::Ruleset;
 use yaml::Kind;
 
+pub use self::item::item_keys;
 pub use self::resolve::{MAX_CONDITION_DEPTH, MAX_CONDITION_NODES, MAX_LIST_ITEMS};
 pub use self::source::Sources;
 pub use self::version::Version;

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::collect::{CollectedMacro, CollectedRule, Collector, Guesses};
+use super::collect::{CollectedMacro, CollectedRule, Collector, Guesses, Named};
 use super::exception::{list_items, summary, with_exceptions};
-use super::item::ItemKind;
+use super::item::{ItemKind, ListItem};
 use super::source::Sources;
+use super::written::written;
 use crate::condition::ast::{Compare, Expr, ExprKind, Literal, OpClass, SourceId, Span, Value};
 use crate::condition::parser::parse;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::ruleset::{List, Macro, Output, Rule, Ruleset};
+use crate::ruleset::{List, Macro, Output, Rule, Ruleset, Written};
 use yaml::SourceText;
 
 /// Most checks and list values in one condition with its macros expanded, and ten times as many in
@@ -47,6 +48,8 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
         .enumerate()
         .map(|(at, (item, items))| List {
             name: item.name.as_str().into(),
+            written: entries(&collector.lists, item, false),
+            lists: entries(&collector.lists, item, true),
             items: items.to_vec(),
             used: resolver.lists_used[at],
             location: item.location.clone(),
@@ -59,9 +62,11 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
             .zip(macros)
             .enumerate()
             .filter_map(|(at, (item, body))| {
+                let body = body?;
                 Some(Macro {
                     name: item.item.name.as_str().into(),
-                    condition: body?.expr.clone(),
+                    condition: body.expr.clone(),
+                    written: body.written.clone(),
                     used: resolver.macros_used[at],
                     location: item.item.location.clone(),
                 })
@@ -81,6 +86,16 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
         required_plugins: collector.plugins.clone(),
         sources: resolver.sources,
     }
+}
+
+/// The entries of a list that are names of others, or those that are not.
+fn entries(lists: &Named<ListItem>, item: &ListItem, names: bool) -> Vec<String> {
+    let is_name = |text: &str| text != item.name && lists.get(text).is_some();
+    let entries = item.items.iter().map(SourceText::text);
+    entries
+        .filter(|text| is_name(text) == names)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn unused(macros: &[Macro], lists: &[List]) -> Vec<Diagnostic> {
@@ -128,6 +143,7 @@ enum State<T> {
 struct Resolved {
     expr: Expr,
     nodes: usize,
+    written: Written,
 }
 
 /// Expands the names of one condition.
@@ -238,7 +254,7 @@ impl<'c> Resolver<'c> {
         let source = self.sources.add(item.condition.clone());
         let resolved = self.parse(&item.condition, source);
         let resolved = resolved
-            .and_then(|expr| self.expand_all(expr, *last))
+            .and_then(|expr| self.expand_all(expr, &item.condition, *last))
             .map(Arc::new);
         self.macros[at] = match &resolved {
             Some(resolved) => State::Done(Arc::clone(resolved)),
@@ -268,17 +284,17 @@ impl<'c> Resolver<'c> {
         problems
             .into_iter()
             .for_each(|problem| self.problem(problem));
-        let condition = self
-            .expand_all(condition, usize::MAX)
-            .filter(|_| sound)?
-            .expr;
+        let resolved = self
+            .expand_all(condition, &item.condition, usize::MAX)
+            .filter(|_| sound)?;
         let output = Output {
             text: item.output.text().to_owned(),
             source: self.sources.add(item.output.clone()),
         };
         Some(Rule {
             name: item.name.as_str().into(),
-            condition,
+            condition: resolved.expr,
+            written: resolved.written,
             output,
             desc: item.desc.clone(),
             priority: item.priority,
@@ -306,7 +322,14 @@ impl<'c> Resolver<'c> {
 
     // Expansion.
 
-    fn expand_all(&mut self, mut expr: Expr, visible: usize) -> Option<Resolved> {
+    fn expand_all(
+        &mut self,
+        mut expr: Expr,
+        text: &SourceText,
+        visible: usize,
+    ) -> Option<Resolved> {
+        let is_list = |name: &str| self.collector.lists.get(name).is_some();
+        let written = written(text.text(), &expr, &is_list);
         let mut expansion = Expansion {
             visible,
             nodes: 0,
@@ -328,6 +351,7 @@ impl<'c> Resolver<'c> {
         Some(Resolved {
             expr,
             nodes: expansion.nodes,
+            written,
         })
     }
 

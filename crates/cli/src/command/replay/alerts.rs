@@ -9,27 +9,33 @@ use super::play;
 use crate::args::Replay;
 use crate::command::run;
 use crate::command::run::sink::DeferredSink;
-use crate::config;
+use crate::config::{self, Manner};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::{rule_files, terminal};
+use crate::{journal, rule_files, terminal};
 
 /// Alerts that are handed over before the channels are waited for. A quarter of what their queues
 /// hold: a recorded event has no deadline, so none need be lost.
 const WAVE: u64 = outputs::QUEUE_CAPACITY.alerts as u64 / 4;
 
 pub(super) fn raise(args: &Replay) -> Outcome {
-    let (mut config, warnings) = config::load(args.config.as_deref(), &args.options)?;
+    let (mut config, warnings) = config::load(args.config.as_deref(), &args.options, args.manner)?;
+    journal::open(config.log, args.manner, config.time_format_iso_8601);
     config.json_output |= args.json;
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
+    let mut loaded = rule_files::load(&config.rules_files);
+    let idle = loaded.select(&config.rules);
     if !args.quiet {
-        for warning in warnings {
-            terminal::complain(&format!("tollgate: warning: {warning}\n"));
+        let idle = idle.iter().map(|selection| selection.complaint());
+        // The personality has read the configuration itself.
+        let told = args.manner == Manner::Falco;
+        let warnings = warnings.into_iter().filter(|_| !told);
+        for warning in warnings.chain(idle) {
+            journal::warn(&format!("warning: {warning}"));
         }
     }
-    let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
     let (engine, _plan) = loaded.compile(&run::engine_options(&config, None), sink.clone());
     loaded.usable()?;

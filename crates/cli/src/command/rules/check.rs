@@ -15,7 +15,8 @@ pub(crate) fn execute(args: &Check) -> Outcome {
     let mut loaded = rule_files::load(&args.files);
     loaded.compile(&EngineOptions::default(), NoSink);
     if args.json {
-        terminal::print(&format!("{}\n", json_results(&loaded)))?;
+        let results = json_results(&loaded, Numbering::FromOne);
+        terminal::print(&format!("{results}\n"))?;
     } else {
         terminal::print(&text_results(&loaded))?;
     }
@@ -53,23 +54,31 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// The object that Falco prints with `-V FILE -o json_output=true`. Lines and columns count from 1,
-/// as in all messages of this program; Falco's count from 0.
-fn json_results(loaded: &Loaded) -> Value {
+/// What the first line and column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::command) enum Numbering {
+    /// As in all messages of this program.
+    FromOne,
+    /// As in Falco's.
+    FromZero,
+}
+
+/// The object that Falco prints with `-V FILE -o json_output=true`.
+pub(in crate::command) fn json_results(loaded: &Loaded, numbering: Numbering) -> Value {
     let results: Vec<_> = loaded
         .files
         .iter()
-        .map(|file| json_result(loaded, file))
+        .map(|file| json_result(loaded, file, numbering))
         .collect();
     json!({ "falco_load_results": results })
 }
 
-fn json_result(loaded: &Loaded, file: &RuleFile) -> Value {
+fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value {
     let (errors, warnings) = of_file(loaded, file);
     let list = |diagnostics: Vec<&Diagnostic>| -> Vec<Value> {
         diagnostics
             .into_iter()
-            .map(|diagnostic| json_problem(loaded, diagnostic))
+            .map(|diagnostic| json_problem(loaded, diagnostic, numbering))
             .collect()
     };
     json!({
@@ -80,7 +89,11 @@ fn json_result(loaded: &Loaded, file: &RuleFile) -> Value {
     })
 }
 
-fn of_file<'l>(loaded: &'l Loaded, file: &RuleFile) -> (Vec<&'l Diagnostic>, Vec<&'l Diagnostic>) {
+/// The errors and the warnings about a file.
+pub(in crate::command) fn of_file<'l>(
+    loaded: &'l Loaded,
+    file: &RuleFile,
+) -> (Vec<&'l Diagnostic>, Vec<&'l Diagnostic>) {
     let of_file = loaded
         .diagnostics
         .iter()
@@ -88,13 +101,17 @@ fn of_file<'l>(loaded: &'l Loaded, file: &RuleFile) -> (Vec<&'l Diagnostic>, Vec
     of_file.partition(|diagnostic| diagnostic.is_error())
 }
 
-fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic) -> Value {
+fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic, numbering: Numbering) -> Value {
     let text = loaded.text(&diagnostic.location.file);
-    let position = json_position(&diagnostic.location, text);
+    let first = match numbering {
+        Numbering::FromOne => 1,
+        Numbering::FromZero => 0,
+    };
+    let position = json_position(&diagnostic.location, text, first);
     let mut locations = vec![json!({
         "item_name": "",
         "item_type": "rules content",
-        "position": { "column": 1, "line": 1, "name": &*diagnostic.location.file, "offset": 0 },
+        "position": { "column": first, "line": first, "name": &*diagnostic.location.file, "offset": 0 },
     })];
     if let Some((item_type, item_name)) = diagnostic.context.split_once(' ') {
         locations
@@ -111,10 +128,12 @@ fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic) -> Value {
     })
 }
 
-fn json_position(location: &Location, text: Option<&str>) -> Value {
+fn json_position(location: &Location, text: Option<&str>, first: u32) -> Value {
+    // Of a file that could not be read the line is 0.
+    let number = |from_one: u32| (from_one + first).saturating_sub(1);
     json!({
-        "column": location.column,
-        "line": location.line,
+        "column": number(location.column),
+        "line": number(location.line),
         "name": &*location.file,
         "offset": text.and_then(|text| offset(location, text)).unwrap_or(0),
     })
@@ -131,7 +150,7 @@ fn offset(location: &Location, text: &str) -> Option<usize> {
 }
 
 /// The line, and a mark below the place.
-fn snippet(location: &Location, text: Option<&str>) -> String {
+pub(in crate::command) fn snippet(location: &Location, text: Option<&str>) -> String {
     let at = usize::try_from(location.line)
         .ok()
         .and_then(|line| line.checked_sub(1));
@@ -159,7 +178,7 @@ mod tests {
 
     #[test]
     fn json_is_shaped_as_falcos() {
-        let results = json_results(&loaded(BROKEN));
+        let results = json_results(&loaded(BROKEN), Numbering::FromOne);
         let result = &results["falco_load_results"][0];
         assert_eq!(result["successful"], false);
         let error = &result["errors"][0];

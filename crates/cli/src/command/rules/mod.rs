@@ -1,11 +1,11 @@
 //! `tollgate rules`.
 
-mod check;
+pub(super) mod check;
 mod events;
 mod explain;
 mod fields;
 mod list;
-mod words;
+pub(super) mod words;
 
 use crate::args::Rules;
 use crate::failure::Outcome;

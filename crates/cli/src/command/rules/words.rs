@@ -3,7 +3,7 @@
 use event::{Category, ValueType};
 
 /// `evt.category`; that of input and output is `file`, `net` or `ipc` by what the descriptor is.
-pub(super) fn category(category: Category) -> &'static str {
+pub(in crate::command) fn category(category: Category) -> &'static str {
     match category {
         Category::File => "file",
         Category::Net => "net",
@@ -25,7 +25,7 @@ pub(super) fn category(category: Category) -> &'static str {
 }
 
 /// The type of a field as Falco lists it.
-pub(super) fn value_type(ty: ValueType) -> &'static str {
+pub(in crate::command) fn value_type(ty: ValueType) -> &'static str {
     match ty {
         ValueType::Bool => "BOOL",
         ValueType::Int => "INT64",

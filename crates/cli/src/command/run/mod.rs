@@ -16,6 +16,7 @@ mod reload;
 mod reports;
 mod services;
 pub(super) mod sink;
+mod watched_files;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,14 +36,14 @@ use self::pidfile::Pidfile;
 use self::services::{Blueprint, Rules};
 use self::sink::DeferredSink;
 use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Manner};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::lookup;
 use crate::recording::{self, RecordOptions, Recordings};
 use crate::rule_files::{self, Loaded};
 use crate::supervise::{self, Mechanism, OnAgentDeath, Policy};
-use crate::terminal;
+use crate::{journal, terminal};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Run) -> Outcome {
@@ -105,12 +106,18 @@ fn blueprint(
     memo: Option<&[u8]>,
 ) -> Result<Blueprint, Failure> {
     let (config, warnings) = configuration(&detection, &interception)?;
+    journal::open(config.log, detection.manner, config.time_format_iso_8601);
+    let mut loaded = rule_files::load(&config.rules_files);
+    let idle = loaded.select(&config.rules);
     if !detection.quiet {
-        for warning in warnings {
-            terminal::complain(&format!("tollgate: warning: {warning}\n"));
+        let idle = idle.iter().map(|selection| selection.complaint());
+        // The personality has read the configuration itself.
+        let told = detection.manner == Manner::Falco;
+        let warnings = warnings.into_iter().filter(|_| !told);
+        for warning in warnings.chain(idle) {
+            journal::warn(&format!("warning: {warning}"));
         }
     }
-    let mut loaded = rule_files::load(&config.rules_files);
     let sink = DeferredSink::default();
     let (recordings, unstarted) = Recordings::open(
         record_options(&detection).as_ref(),
@@ -127,9 +134,9 @@ fn blueprint(
     if !detection.quiet {
         warn(&loaded);
         if memo.is_none() && recorder.is_none() && rules.judge.matches().next().is_none() {
-            terminal::complain(
-                "tollgate: warning: no rule is in force, so there will be no alert; look at -r and at \
-                 the configuration's priority\n",
+            journal::warn(
+                "warning: no rule is in force, so there will be no alert; look at -r and at the \
+                 configuration's keys rules and priority",
             );
         }
     }
@@ -171,10 +178,11 @@ fn blueprint(
         refuse_non_dumpable: interception.refuse.contains(&args::Refusal::NonDumpable),
         tuning: engines::Tuning {
             filters: !detection.unfiltered,
-            ring_kib: detection.ring_kib,
+            ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
         },
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
+        settings: config,
         config: Box::new(move || {
             configuration(&detection, &interception).map(|(config, _)| config)
         }),
@@ -218,7 +226,11 @@ fn configuration(
     detection: &Detection,
     interception: &Interception,
 ) -> Result<(Config, Vec<String>), Failure> {
-    let (mut config, warnings) = config::load(detection.config.as_deref(), &detection.options)?;
+    let (mut config, warnings) = config::load(
+        detection.config.as_deref(),
+        &detection.options,
+        detection.manner,
+    )?;
     config.json_output |= detection.json;
     if !detection.rules.is_empty() {
         config.rules_files.clone_from(&detection.rules);
@@ -261,6 +273,11 @@ pub(super) fn engine_options(
         priority: config.priority,
         rule_matching: config.rule_matching,
         append_output: config.append_output.clone(),
+        static_fields: config
+            .static_fields
+            .iter()
+            .map(|(name, text)| (name.as_str().into(), text.clone()))
+            .collect(),
         ..EngineOptions::default()
     }
 }
@@ -274,8 +291,8 @@ pub(super) fn warn(loaded: &Loaded) {
         .count();
     if count > 0 {
         let noun = if count == 1 { "warning" } else { "warnings" };
-        terminal::complain(&format!(
-            "tollgate: {count} {noun} about the rules; `tollgate rules check FILE` shows them\n"
+        journal::warn(&format!(
+            "{count} {noun} about the rules; `tollgate rules check FILE` shows them"
         ));
     }
 }
@@ -328,7 +345,7 @@ pub(super) fn outputs(config: &Config, quiet: bool) -> Result<Prepared, Failure>
 fn settings(config: &Config, quiet: bool) -> Settings {
     let on_problem = move |problem: &str| {
         if !quiet {
-            terminal::complain(&format!("tollgate: {problem}\n"));
+            journal::warn(problem);
         }
     };
     Settings {

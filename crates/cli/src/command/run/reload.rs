@@ -3,7 +3,7 @@
 //! The filter of the workload cannot be replaced, so rules that it serves are taken over and the
 //! others refused by name. Whatever goes wrong leaves the rules in force as they are and says so.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capture::notify::Rulings;
 use event::Plan;
@@ -14,16 +14,20 @@ use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 use super::engine_options;
 use super::engines::Carries;
 use super::sink::DeferredSink;
+use super::watched_files::Watched;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::journal;
 use crate::rule_files::{self, Loaded};
 
 /// Reads the configuration again.
-pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send>;
+pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send + Sync>;
 
 /// Everything that loading rules takes.
 pub(super) struct Reloader {
     pub(super) config: ConfigSource,
+    /// The configuration that is carried out. Locked while another one is loaded.
+    pub(super) settings: Mutex<Config>,
     /// Which engine carries the plan out.
     pub(super) carries: Carries,
     /// What the filter was compiled from.
@@ -38,7 +42,8 @@ pub(super) struct Reloader {
 impl Reloader {
     /// Loads the rules that the configuration names now.
     pub(super) fn reload(&self) {
-        match self.load() {
+        let mut settings = self.settings();
+        match self.load(&mut settings) {
             Ok((count, refused)) => self.announce(count, &refused),
             Err(failure) => self.dispatcher.emit_internal_once(Internal {
                 rule: "Tollgate internal: rules not loaded",
@@ -52,9 +57,23 @@ impl Reloader {
         }
     }
 
-    fn load(&self) -> Result<(usize, Vec<Unserved>), Failure> {
+    /// The files that what is in force was read from.
+    pub(super) fn watched(&self) -> Watched {
+        Watched::of(&self.settings())
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Config> {
+        // It is replaced as a whole.
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load(&self, settings: &mut Config) -> Result<(usize, Vec<Unserved>), Failure> {
         let config = (self.config)()?;
         let mut loaded = rule_files::load(&config.rules_files);
+        let idle: Vec<_> = loaded.select(&config.rules);
+        for selection in idle {
+            journal::warn(&format!("warning: {}", selection.complaint()));
+        }
         let options = engine_options(&config, self.recorder.clone());
         let served = match self.carries {
             Carries::Ebpf => all(&mut loaded, &options, &self.sink)?,
@@ -67,6 +86,18 @@ impl Reloader {
         let plan = self.carries.plan(served.plan);
         let paths: Vec<_> = served.judge.paths().into_iter().collect();
         self.rulings.replace(Arc::new(served.judge), &plan, &paths);
+        let left = settings.keep(config);
+        if !left.is_empty() {
+            self.dispatcher.emit_internal_once(Internal {
+                rule: "Tollgate internal: settings not taken over",
+                priority: Priority::Warning,
+                message: format!(
+                    "settings have changed that only a restart puts into force ({})",
+                    left.join(", ")
+                ),
+                fields: vec![("tollgate.settings", AlertValue::Text(left.join(", ")))],
+            });
+        }
         Ok((count, served.refused))
     }
 

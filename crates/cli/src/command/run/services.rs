@@ -1,7 +1,7 @@
 //! What runs in the agent.
 
 use std::cell::{Cell, OnceCell};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use abi::Syscall;
@@ -19,11 +19,13 @@ use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, Matched, Reloader};
 use super::reports;
 use super::sink::DeferredSink;
+use super::watched_files::{self, Watched};
+use crate::config::Config;
 use crate::failure::Failure;
+use crate::journal;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
 use crate::supervise::{Board, Listening, Mechanism, Report, Services, Start, signals};
-use crate::terminal;
 
 /// The rules that an agent starts with.
 pub(super) struct Rules {
@@ -86,6 +88,8 @@ pub(super) struct Blueprint {
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) recordings: Vec<Unstarted>,
+    /// What was read.
+    pub(super) settings: Config,
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
     pub(super) outputs: Prepared,
@@ -154,8 +158,11 @@ impl Blueprint {
             Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
         };
         let matched = Arc::new(Matched::new(rulings.clone()));
+        let watches_files = self.settings.watch_config_files;
+        let watched = Watched::of(&self.settings);
         let reloader = Reloader {
             config: self.config,
+            settings: Mutex::new(self.settings),
             carries,
             installed,
             sink: self.sink,
@@ -167,7 +174,15 @@ impl Blueprint {
         if !refused.is_empty() {
             reloader.announce(rule_count, &refused);
         }
-        orders::follow(signals, dispatcher.clone(), move || reloader.reload())?;
+        let reloader = Arc::new(reloader);
+        let on_hangup = Arc::clone(&reloader);
+        orders::follow(signals, dispatcher.clone(), move || on_hangup.reload())?;
+        if watches_files {
+            watched_files::follow(watched, move || {
+                reloader.reload();
+                reloader.watched()
+            })?;
+        }
         if let Some(pidfile) = &mut self.pidfile {
             pidfile.write().context("cannot write the pid file")?;
         }
@@ -218,7 +233,7 @@ const ENOSYS: u16 = 38;
 
 fn complain(quiet: bool, problem: &str) {
     if !quiet {
-        terminal::complain(&format!("tollgate: {problem}\n"));
+        journal::warn(problem);
     }
 }
 

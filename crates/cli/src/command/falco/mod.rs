@@ -1,0 +1,308 @@
+//! The program as Falco: its command line, its configuration, its exit codes.
+//!
+//! Everything here leads to what other verbs do: `watch`, `replay`, `rules check`. The order in which
+//! options are looked at is Falco's.
+
+pub(crate) mod args;
+mod describe;
+mod list;
+mod options;
+mod support;
+mod validate;
+pub(crate) mod version;
+
+use std::path::{Path, PathBuf};
+
+use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
+use rules::{EngineOptions, Priority};
+
+use self::args::{Falco, Format};
+use self::validate::Describe;
+use crate::args::{Detection, Replay, Rotation, Watch, WatchEngine};
+use crate::command::{replay, run, watch};
+use crate::config::{self, Config, EngineKind, Manner};
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::rule_files::{self, Loaded, NoSink};
+use crate::{journal, terminal};
+
+/// Where Falco is configured.
+const CONFIG: &str = "/etc/falco/falco.yaml";
+
+/// Runs the personality. A failure is told as Falco tells it, and is status 1.
+pub(crate) fn execute(args: Falco) -> Outcome {
+    match falco(args) {
+        Ok(exit) => Ok(exit),
+        Err(failure) => {
+            terminal::complain(&failure.render_as("Error: "));
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+fn falco(mut args: Falco) -> Outcome {
+    if let Some(text) = without_configuration(&args) {
+        return terminal::print(&text);
+    }
+    options::refuse(&args)?;
+    if args.config.is_none() && Path::new(CONFIG).exists() {
+        args.config = Some(PathBuf::from(CONFIG));
+    }
+    let assignments = options::assignments(&args);
+    let (config, warnings) = config::load(args.config.as_deref(), &assignments, Manner::Falco)?;
+    journal::open(config.log, Manner::Falco, config.time_format_iso_8601);
+    announce(&args, &config);
+    if args.version {
+        return terminal::print(&if config.json_output {
+            format!("{}\n", version::versions())
+        } else {
+            version::text()
+        });
+    }
+    if args.page_size {
+        let size = rustix::param::page_size();
+        let text = format!("Your system page size is: {size} bytes");
+        journal::say(Priority::Informational, &text);
+        return Ok(Exit::Ok);
+    }
+    if let Some(text) = about_plugins(&args)? {
+        return terminal::print(&text);
+    }
+    if let Some(source) = &args.list {
+        return list_fields(source, &args);
+    }
+    if args.config.is_none() {
+        let message = format!("cannot do without a configuration: there is no {CONFIG}");
+        return Err(Failure::new(Exit::BadInput, message).help("name one with -c"));
+    }
+    for warning in options::warnings(&args).iter().chain(&warnings) {
+        journal::warn(&format!("warning: {warning}"));
+    }
+    sources(&args)?;
+    let options = run::engine_options(&config, None);
+    if !args.validate.is_empty() {
+        let described = match (&args.describe, args.describe_all) {
+            (Some(rule), _) => Describe::One(rule),
+            (None, true) => Describe::All,
+            (None, false) => Describe::Nothing,
+        };
+        return validate::run(&args.validate, &options, config.json_output, &described);
+    }
+    let loaded = rules_of(&args, &config, &options)?;
+    if args.describe_all || args.describe.is_some() {
+        let described = describe::describe(&loaded.ruleset, &options, args.describe.as_deref())?;
+        return terminal::print(&if config.json_output {
+            format!("{described}\n")
+        } else {
+            describe::text_table(&described)
+        });
+    }
+    if args.support {
+        return terminal::print(&format!("{}\n", support::support(&config, &loaded, &args)));
+    }
+    if args.dry_run {
+        journal::say(Priority::Informational, "Dry run: no events are processed");
+        return Ok(Exit::Ok);
+    }
+    start(args, assignments, &config)
+}
+
+/// What is printed before the configuration is read.
+fn without_configuration(args: &Falco) -> Option<String> {
+    if args.config_schema {
+        Some(format!("{:#}", config::schema()))
+    } else if args.rule_schema {
+        Some(format!("{:#}", validate::rule_schema()))
+    } else if args.ignored {
+        // Falco leaves out reads and writes; here a call is watched exactly if a rule asks.
+        Some("Ignored syscall(s):\n\n".to_owned())
+    } else if args.list_events {
+        Some(list::events(form(args)))
+    } else {
+        None
+    }
+}
+
+fn form(args: &Falco) -> Format {
+    let old = args.markdown.then_some(Format::Markdown);
+    args.format.or(old).unwrap_or_default()
+}
+
+/// The first lines of Falco's log.
+fn announce(args: &Falco, config: &Config) {
+    let info = |text: &str| journal::say(Priority::Informational, text);
+    info(&format!(
+        "Falco version: {} ({}) by tollgate {}",
+        version::FALCO_VERSION,
+        std::env::consts::ARCH,
+        env!("CARGO_PKG_VERSION")
+    ));
+    if !config.files.is_empty() {
+        info("Falco initialized with configuration files:");
+        for file in &config.files {
+            info(&format!("   {}", file.display()));
+        }
+    }
+    if args.verbose {
+        let words: Vec<_> = std::env::args_os().collect();
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        journal::say(Priority::Debug, &format!("CLI args: {}", words.join(" ")));
+    }
+}
+
+/// `--list-plugins`, `--plugin-info`.
+fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
+    let describe = |(name, version): (&str, rules::load::Version)| {
+        format!(
+            "Name: {name}\nDescription: fields of containers and pods, built in\nVersion: {version}\n\
+             Capabilities: \n  - Field Extraction\n"
+        )
+    };
+    if let Some(name) = &args.plugin_info {
+        let plugin = BUILTIN_PLUGINS.into_iter().find(|(known, _)| known == name);
+        let missing = || {
+            let message = format!("cannot show plugin `{name}`: plugins cannot be loaded");
+            Failure::new(Exit::BadInput, message).help("--list-plugins shows what is built in")
+        };
+        return plugin.map(describe).ok_or_else(missing).map(Some);
+    }
+    if !args.list_plugins {
+        return Ok(None);
+    }
+    let mut text = format!("{} Plugins Loaded:\n\n", BUILTIN_PLUGINS.len());
+    for plugin in BUILTIN_PLUGINS {
+        text.push_str(&describe(plugin));
+        text.push('\n');
+    }
+    Ok(Some(text))
+}
+
+fn list_fields(source: &str, args: &Falco) -> Outcome {
+    if !source.is_empty() && source != SYSCALL_SOURCE {
+        let message = format!("cannot list the fields of `{source}`: there is no such source");
+        return Err(Failure::new(Exit::BadInput, message).help("the only one is syscall"));
+    }
+    terminal::print(&list::fields(form(args), args.names_only, args.verbose))
+}
+
+/// There is one source.
+fn sources(args: &Falco) -> Result<(), Failure> {
+    if args.replay.is_some() {
+        return Ok(());
+    }
+    let known = |source: &&String| *source != SYSCALL_SOURCE;
+    let unknown = args
+        .enable_source
+        .iter()
+        .chain(&args.disable_source)
+        .find(known);
+    if let Some(source) = unknown {
+        let message = format!("cannot switch event source `{source}`: it is unknown");
+        return Err(Failure::new(Exit::BadInput, message).help("the only one is syscall"));
+    }
+    if args.disable_source.is_empty() {
+        return Ok(());
+    }
+    let message = "cannot disable the only event source";
+    Err(Failure::new(Exit::BadInput, message).help("leave --disable-source out"))
+}
+
+/// Loads the rules, and says from where and what is doubtful.
+fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Loaded, Failure> {
+    let files = if args.rules.is_empty() {
+        &config.rules_files
+    } else {
+        &args.rules
+    };
+    if files.is_empty() {
+        let message = "cannot do without rules: there is no file of rules";
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("name one with -r, or an existing one in rules_files"));
+    }
+    let mut loaded = rule_files::load(files);
+    loaded.select(&config.rules);
+    let info = |text: &str| journal::say(Priority::Informational, text);
+    info("Loading rules from:");
+    for file in &loaded.files {
+        info(&format!("   {}", file.name));
+    }
+    loaded.compile(options, NoSink);
+    for file in &loaded.files {
+        let (errors, warnings) = crate::command::rules::check::of_file(&loaded, file);
+        if !errors.is_empty() {
+            let message = validate::report(&loaded, file, &errors, &warnings);
+            return Err(Failure::new(Exit::BadInput, message.trim_end()));
+        }
+        if !warnings.is_empty() {
+            let report = validate::report(&loaded, file, &errors, &warnings);
+            journal::warn(report.trim_end());
+        }
+    }
+    for selection in &config.rules {
+        let verb = if selection.enable {
+            "Enabling"
+        } else {
+            "Disabling"
+        };
+        for (what, name) in [("name", &selection.rule), ("tag", &selection.tag)] {
+            if let Some(name) = name {
+                info(&format!("{verb} rules with {what}: {name}"));
+            }
+        }
+    }
+    Ok(loaded)
+}
+
+/// Watches, or replays.
+fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
+    let info = |text: &str| journal::say(Priority::Informational, text);
+    info("Loaded event sources: syscall");
+    info("Enabled event sources: syscall");
+    if config.engine.kind == EngineKind::Replay {
+        let capture = config.engine.capture_file.clone();
+        info(&format!("Replaying {}", capture.display()));
+        return replay::execute(&Replay {
+            files: vec![capture],
+            rules: args.rules,
+            config: args.config,
+            options,
+            json: false,
+            fields: None,
+            filter: None,
+            stats: false,
+            quiet: false,
+            manner: Manner::Falco,
+        });
+    }
+    match config.engine.kind {
+        EngineKind::Kmod => info("The engine ebpf does what the kernel module does"),
+        EngineKind::Nodriver => {
+            let message = "cannot watch with engine.kind nodriver: no event would ever come";
+            return Err(Failure::new(Exit::BadInput, message)
+                .help("use --dry-run to check configuration and rules"));
+        }
+        EngineKind::ModernEbpf | EngineKind::Replay => {}
+    }
+    info("Opening 'syscall' source with eBPF");
+    watch::execute(Watch {
+        pids: Vec::new(),
+        engine: WatchEngine::Ebpf,
+        seconds: (args.seconds > 0).then_some(args.seconds),
+        detection: Detection {
+            rules: args.rules,
+            config: args.config,
+            options,
+            json: false,
+            write: None,
+            rotation: Rotation::default(),
+            stats: args.stats,
+            stats_interval: args.stats_interval,
+            pidfile: args.pidfile,
+            container_id: None,
+            unfiltered: false,
+            ring_kib: None,
+            quiet: false,
+            manner: Manner::Falco,
+        },
+    })
+}

@@ -1,0 +1,191 @@
+//! Options that stand for keys of the configuration, and those without effect.
+
+use super::args::{Falco, Old};
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// The `-o` options that the command line comes to: those given, and behind them, so that they win,
+/// those that other options stand for.
+pub(super) fn assignments(args: &Falco) -> Vec<String> {
+    let mut out = args.options.clone();
+    let mut set = |assignment: &str| out.push(assignment.to_owned());
+    if let Some(capture) = &args.replay {
+        set("engine.kind=replay");
+        let path = quoted(&capture.display().to_string());
+        set(&format!("engine.replay.capture_file={path}"));
+    }
+    if args.unbuffered {
+        set("buffered_outputs=false");
+    }
+    if args.verbose {
+        set("log_level=debug");
+    }
+    match args.print.as_deref() {
+        None => {}
+        Some("c" | "container" | "k" | "kubernetes") => {
+            set("append_output[]={suggested_output: true}");
+        }
+        Some(format) => {
+            let format = quoted(format);
+            set(&format!("append_output[]={{extra_output: {format}}}"));
+        }
+    }
+    old(&args.old, &mut set);
+    out
+}
+
+fn old(args: &Old, set: &mut impl FnMut(&str)) {
+    for text in &args.disable_rules {
+        let pattern = quoted(&format!("*{text}*"));
+        set(&format!("rules[]={{disable: {{rule: {pattern}}}}}"));
+    }
+    if !args.only_tags.is_empty() {
+        set("rules[]={disable: {rule: '*'}}");
+    }
+    for (verb, tags) in [("enable", &args.only_tags), ("disable", &args.disable_tags)] {
+        for tag in tags {
+            let tag = quoted(tag);
+            set(&format!("rules[]={{{verb}: {{tag: {tag}}}}}"));
+        }
+    }
+    for (given, assignment) in [
+        (args.all_events, "base_syscalls.all=true"),
+        (args.base64, "buffer_format_base64=true"),
+        (args.modern_bpf, "engine.kind=modern_ebpf"),
+        (args.nodriver, "engine.kind=nodriver"),
+    ] {
+        if given {
+            set(assignment);
+        }
+    }
+    if let Some(bytes) = args.snaplen {
+        set(&format!("falco_libs.snaplen={bytes}"));
+    }
+}
+
+/// As a YAML value: JSON is YAML.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// What is said about options that have no effect.
+pub(super) fn warnings(args: &Falco) -> Vec<String> {
+    let old = &args.old;
+    let api = "the Kubernetes API is not asked";
+    let runtimes = "container runtimes are found by their state on disk";
+    let given = [
+        ("-d", old.daemon, "start it in the background instead"),
+        ("--cri", !old.cri.is_empty(), runtimes),
+        ("--disable-cri-async", old.disable_cri_async, runtimes),
+        ("-k", old.k8s_api.is_some(), api),
+        ("-K", old.k8s_api_cert.is_some(), api),
+        ("--k8s-node", old.k8s_node.is_some(), api),
+        ("-m", old.mesos_api.is_some(), "Mesos is not asked"),
+    ];
+    let given = given.into_iter().filter(|(_, given, _)| *given);
+    let mut out: Vec<_> = given
+        .map(|(option, _, why)| format!("{option} has no effect: {why}"))
+        .collect();
+    if args.print.is_some() {
+        out.push("-p is deprecated: set append_output".to_owned());
+    }
+    if args.markdown {
+        out.push("--markdown is deprecated: use --format markdown".to_owned());
+    }
+    let rest = args.old.rest.iter();
+    out.extend(rest.map(|word| format!("`{}` is passed over", word.display())));
+    out
+}
+
+/// Options that ask for what is not there and cannot be left out.
+pub(super) fn refuse(args: &Falco) -> Result<(), Failure> {
+    let refused = if args.old.userspace {
+        "the engine in user space (-u)"
+    } else if args.old.gvisor_config.is_some() {
+        "the engine gVisor (-g)"
+    } else {
+        return Ok(());
+    };
+    let message = format!("cannot use {refused}: Falco 0.44 has none, and neither is one here");
+    Err(Failure::new(Exit::BadInput, message).help(
+        "leave it out to watch by eBPF, or watch a command without privileges by `tollgate run`",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches};
+
+    use super::*;
+    use crate::config::{self, EngineKind, Manner};
+
+    fn parse(line: &[&str]) -> Falco {
+        let command = Falco::augment_args(Command::new("falco"));
+        let matches = command.get_matches_from(line);
+        Falco::from_arg_matches(&matches).expect("a good command line")
+    }
+
+    #[test]
+    fn options_that_stand_for_keys_set_them() {
+        let args = parse(&[
+            "falco",
+            "-U",
+            "-pk",
+            "-e",
+            "a b.scap",
+            "-D",
+            "Read \"x\"",
+            "-t",
+            "net",
+            "-T",
+            "x",
+            "-o",
+            "priority=error",
+            "-v",
+            "-S",
+            "100",
+        ]);
+        let (config, warnings) =
+            config::load(None, &assignments(&args), Manner::Falco).expect("good options");
+        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert_eq!(config.engine.capture_file.display().to_string(), "a b.scap");
+        let rules: Vec<_> = config
+            .rules
+            .iter()
+            .map(|rule| (rule.enable, rule.rule.as_deref(), rule.tag.as_deref()))
+            .collect();
+        assert_eq!(
+            rules,
+            [
+                (false, Some("*Read \"x\"*"), None),
+                (false, Some("*"), None),
+                (true, None, Some("net")),
+                (false, None, Some("x")),
+            ]
+        );
+        let output = config.append_output[0].extra_output.as_deref();
+        assert!(output.is_some_and(|output| output.contains("%k8s.pod.name")));
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("falco_libs.snaplen"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_format_of_ones_own_is_appended() {
+        let args = parse(&["falco", "-p", "user: %user.name [x], {y}"]);
+        let (config, _) =
+            config::load(None, &assignments(&args), Manner::Falco).expect("good options");
+        assert_eq!(
+            config.append_output[0].extra_output.as_deref(),
+            Some("user: %user.name [x], {y}")
+        );
+        assert_eq!(warnings(&args), ["-p is deprecated: set append_output"]);
+    }
+
+    #[test]
+    fn engines_that_are_gone_are_refused() {
+        for line in [&["falco", "-u"][..], &["falco", "-g", "x"]] {
+            assert!(refuse(&parse(line)).is_err(), "{line:?}");
+        }
+        assert!(refuse(&parse(&["falco", "--modern-bpf"])).is_ok());
+    }
+}

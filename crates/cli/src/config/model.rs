@@ -1,0 +1,341 @@
+//! What can be set, with Falco's defaults.
+
+use std::path::PathBuf;
+
+use outputs::{JsonParts, ThrottleRate};
+use rules::{AppendOutput, Priority, RuleMatching};
+
+use crate::args::{IoUring, Verify};
+use crate::recording::CaptureOptions;
+
+/// What can be set.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    pub(crate) rules_files: Vec<PathBuf>,
+    /// Which rules are switched on and off, in this order.
+    pub(crate) rules: Vec<Selection>,
+    pub(crate) json_output: bool,
+    pub(crate) json_parts: JsonParts,
+    pub(crate) time_format_iso_8601: bool,
+    pub(crate) priority: Priority,
+    pub(crate) buffered_outputs: bool,
+    pub(crate) rule_matching: RuleMatching,
+    pub(crate) throttle: ThrottleRate,
+    /// Alerts that a channel's queue holds, if not the default.
+    pub(crate) queue_capacity: Option<usize>,
+    /// How long a channel may take over an alert, and the end of the program waits for one that
+    /// does not move.
+    pub(crate) output_timeout_ms: u64,
+    pub(crate) stdout_enabled: bool,
+    pub(crate) syslog_enabled: bool,
+    pub(crate) file_output: FileOutput,
+    pub(crate) program_output: ProgramOutput,
+    pub(crate) http_output: HttpOutput,
+    pub(crate) append_output: Vec<AppendOutput>,
+    pub(crate) static_fields: Vec<(String, String)>,
+    pub(crate) verify: Verify,
+    pub(crate) io_uring: IoUring,
+    pub(crate) capture: CaptureOptions,
+    pub(crate) engine: EngineSettings,
+    pub(crate) log: Log,
+    /// Whether files are watched for changes.
+    pub(crate) watch_config_files: bool,
+    /// The configuration files that were read, the main one first.
+    pub(crate) files: Vec<PathBuf>,
+    /// Folders of configuration files.
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+/// One entry of `rules`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    pub(crate) enable: bool,
+    /// Name, in which `*` stands for anything.
+    pub(crate) rule: Option<String>,
+    pub(crate) tag: Option<String>,
+}
+
+impl Selection {
+    /// What to say if it is about no rule.
+    pub(crate) fn complaint(&self) -> String {
+        let verb = if self.enable { "enable" } else { "disable" };
+        let rule = self.rule.iter().map(|rule| format!("rule `{rule}`"));
+        let tag = self.tag.iter().map(|tag| format!("tag `{tag}`"));
+        let what: Vec<_> = rule.chain(tag).collect();
+        format!("`rules`: {verb} concerns no rule: {}", what.join(", "))
+    }
+
+    /// Whether it is about a rule.
+    pub(crate) fn concerns(&self, rule: &rules::Rule) -> bool {
+        let by_name = self.rule.as_deref();
+        let by_name = by_name.is_some_and(|pattern| matches_wildcard(pattern, &rule.name));
+        let by_tag = self.tag.as_ref().is_some_and(|tag| rule.tags.contains(tag));
+        by_name || by_tag
+    }
+}
+
+/// Whether a text fits a pattern in which `*` stands for any text, also none.
+fn matches_wildcard(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(mut text) = text.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = rest.split('*').peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return text.ends_with(part);
+        }
+        match text.find(part) {
+            Some(at) => text = &text[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// `file_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileOutput {
+    pub(crate) enabled: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) filename: PathBuf,
+}
+
+/// `program_output`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProgramOutput {
+    pub(crate) enabled: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) program: String,
+}
+
+/// `http_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpOutput {
+    pub(crate) enabled: bool,
+    pub(crate) url: String,
+    pub(crate) user_agent: String,
+    pub(crate) insecure: bool,
+    pub(crate) ca_cert: PathBuf,
+    pub(crate) ca_bundle: PathBuf,
+    pub(crate) ca_path: PathBuf,
+    pub(crate) mtls: bool,
+    pub(crate) client_cert: PathBuf,
+    pub(crate) client_key: PathBuf,
+    pub(crate) echo: bool,
+    pub(crate) compress_uploads: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) max_consecutive_timeouts: u8,
+}
+
+impl Default for HttpOutput {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            url: String::new(),
+            user_agent: "falcosecurity/falco".to_owned(),
+            insecure: false,
+            ca_cert: PathBuf::new(),
+            ca_bundle: PathBuf::new(),
+            ca_path: PathBuf::from("/etc/ssl/certs"),
+            mtls: false,
+            client_cert: PathBuf::from("/etc/ssl/certs/client.crt"),
+            client_key: PathBuf::from("/etc/ssl/certs/client.key"),
+            echo: false,
+            compress_uploads: false,
+            keep_alive: false,
+            max_consecutive_timeouts: 5,
+        }
+    }
+}
+
+/// `engine`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EngineSettings {
+    pub(crate) kind: EngineKind,
+    /// Of the kind `replay`.
+    pub(crate) capture_file: PathBuf,
+    /// Sizes of the ring by kind, as Falco numbers them.
+    pub(crate) kmod_buffer: u8,
+    pub(crate) ebpf_buffer: u8,
+}
+
+/// `engine.kind`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EngineKind {
+    /// The kernel module: another way to what the engine ebpf does.
+    Kmod,
+    #[default]
+    ModernEbpf,
+    Replay,
+    /// No events.
+    Nodriver,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            kind: EngineKind::default(),
+            capture_file: PathBuf::new(),
+            kmod_buffer: DEFAULT_BUFFER,
+            ebpf_buffer: DEFAULT_BUFFER,
+        }
+    }
+}
+
+/// Falco's number for 8 MiB.
+const DEFAULT_BUFFER: u8 = 4;
+
+impl EngineSettings {
+    /// Size of the ring for most events, of the kind that is chosen.
+    pub(crate) fn ring_kib(&self) -> u32 {
+        let number = match self.kind {
+            EngineKind::Kmod => self.kmod_buffer,
+            EngineKind::ModernEbpf | EngineKind::Replay | EngineKind::Nodriver => self.ebpf_buffer,
+        };
+        // 1 is 1 MiB, and each step doubles it.
+        1024 << (number - 1)
+    }
+}
+
+/// `log_*`: what becomes of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) stderr: bool,
+    pub(crate) syslog: bool,
+    /// The least urgent that is written.
+    pub(crate) level: Priority,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            stderr: true,
+            syslog: false,
+            level: Priority::Informational,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rules_files: Vec::new(),
+            rules: Vec::new(),
+            json_output: false,
+            json_parts: JsonParts::default(),
+            time_format_iso_8601: false,
+            priority: Priority::Debug,
+            buffered_outputs: false,
+            rule_matching: RuleMatching::First,
+            throttle: ThrottleRate::default(),
+            queue_capacity: None,
+            output_timeout_ms: 2000,
+            stdout_enabled: true,
+            syslog_enabled: false,
+            file_output: FileOutput {
+                enabled: false,
+                keep_alive: false,
+                filename: PathBuf::from("./events.txt"),
+            },
+            program_output: ProgramOutput::default(),
+            http_output: HttpOutput::default(),
+            append_output: Vec::new(),
+            static_fields: Vec::new(),
+            verify: Verify::Sampled,
+            io_uring: IoUring::Deny,
+            capture: CaptureOptions::default(),
+            engine: EngineSettings::default(),
+            log: Log::default(),
+            watch_config_files: false,
+            files: Vec::new(),
+            folders: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Takes over what a reload puts into force, and what else differs stays as it is. Gives the names
+    /// of the latter.
+    pub(crate) fn keep(&mut self, new: Self) -> Vec<&'static str> {
+        let mut left = Vec::new();
+        macro_rules! compare {
+            ($($field:ident)*) => {
+                $(if self.$field != new.$field { left.push(stringify!($field)); })*
+            };
+        }
+        compare! {
+            json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
+            output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output
+            verify io_uring capture engine log watch_config_files
+        }
+        self.rules_files = new.rules_files;
+        self.rules = new.rules;
+        self.priority = new.priority;
+        self.rule_matching = new.rule_matching;
+        self.append_output = new.append_output;
+        self.static_fields = new.static_fields;
+        self.files = new.files;
+        self.folders = new.folders;
+        left
+    }
+
+    /// What Falco does without being told otherwise, where that is not what `tollgate` does.
+    pub(crate) fn of_falco() -> Self {
+        Self {
+            stdout_enabled: false,
+            watch_config_files: true,
+            engine: EngineSettings {
+                kind: EngineKind::Kmod,
+                ..EngineSettings::default()
+            },
+            log: Log {
+                stderr: false,
+                syslog: true,
+                ..Log::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, text, fits) in [
+            ("Read *", "Read files", true),
+            ("Read *", "Read ", true),
+            ("*", "", true),
+            ("*", "x", true),
+            ("*shell*", "a shell b", true),
+            ("a*b*c", "a1b2c", true),
+            ("a*b*c", "abcb", false),
+            ("a*a", "a", false),
+            ("R", "R", true),
+            ("R", "RR", false),
+            ("Read *", "read x", false),
+        ] {
+            assert_eq!(matches_wildcard(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn rings_have_falcos_sizes() {
+        let ring = |ebpf_buffer| {
+            EngineSettings {
+                kind: EngineKind::ModernEbpf,
+                ebpf_buffer,
+                ..EngineSettings::default()
+            }
+            .ring_kib()
+        };
+        assert_eq!(ring(1), 1024);
+        assert_eq!(ring(4), 8192);
+        assert_eq!(ring(10), 512 * 1024);
+    }
+}

@@ -1,0 +1,169 @@
+//! Settings that need more than to be read.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use rules::{Priority, RuleMatching};
+
+use super::append::group;
+use super::model::{Config, EngineKind, Selection};
+use super::tree::{Entry, Node, Problem};
+use crate::recording::CaptureMode;
+
+/// One of the words that the option of the same name takes.
+pub(super) fn choice<T: ValueEnum>(node: &Node) -> Result<T, Problem> {
+    let word = node.text()?;
+    T::from_str(word, false).map_err(|_unknown| {
+        let words = T::value_variants().iter();
+        let words: Vec<_> = words
+            .filter_map(|variant| Some(variant.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        let message = format!("expected {}, found `{word}`", words.join(" or "));
+        Problem::new(&node.origin, message)
+    })
+}
+
+/// A whole number that fits.
+pub(super) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem>
+where
+    T::Error: std::fmt::Display,
+{
+    T::try_from(node.integer()?)
+        .map_err(|error| Problem::new(&node.origin, format!("too large: {error}")))
+}
+
+/// 0 is Falco's word for "as large as it gets"; a queue here always has a bound.
+pub(super) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let alerts: usize = small(node)?;
+    config.queue_capacity = (alerts > 0).then_some(alerts);
+    Ok(())
+}
+
+pub(super) fn priority(node: &Node) -> Result<Priority, Problem> {
+    let text = node.text()?;
+    Priority::parse(text).ok_or_else(|| {
+        Problem::new(&node.origin, format!("`{text}` is no priority"))
+            .help("one of emergency, alert, critical, error, warning, notice, informational, debug")
+    })
+}
+
+/// As [`priority`], with the short words that Falco's logger knows.
+pub(super) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.log.level = match node.text()?.to_ascii_lowercase().as_str() {
+        "info" => Priority::Informational,
+        "err" => Priority::Error,
+        "crit" => Priority::Critical,
+        "emerg" => Priority::Emergency,
+        _ => priority(node)?,
+    };
+    Ok(())
+}
+
+pub(super) fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.rule_matching = word(
+        node,
+        &[("first", RuleMatching::First), ("all", RuleMatching::All)],
+    )?;
+    Ok(())
+}
+
+pub(super) fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.capture.mode = word(
+        node,
+        &[
+            ("rules", CaptureMode::Rules),
+            ("all_rules", CaptureMode::AllRules),
+        ],
+    )?;
+    Ok(())
+}
+
+pub(super) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.engine.kind = word(
+        node,
+        &[
+            ("kmod", EngineKind::Kmod),
+            ("modern_ebpf", EngineKind::ModernEbpf),
+            // The one before it, removed in 0.44.
+            ("ebpf", EngineKind::ModernEbpf),
+            ("replay", EngineKind::Replay),
+            ("nodriver", EngineKind::Nodriver),
+        ],
+    )?;
+    Ok(())
+}
+
+/// The value that one of some words stands for.
+fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Problem> {
+    let text = node.text()?;
+    let known = words.iter().find(|(word, _)| *word == text);
+    known.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        let message = format!("expected {}, found `{text}`", words.join(" or "));
+        Problem::new(&node.origin, message)
+    })
+}
+
+/// Falco's number for the size of a ring.
+pub(super) fn buffer(node: &Node) -> Result<u8, Problem> {
+    let number = node.integer()?;
+    u8::try_from(number)
+        .ok()
+        .filter(|number| (1..=10).contains(number))
+        .ok_or_else(|| {
+            let message = format!("expected a number from 1 to 10, found `{number}`");
+            Problem::new(&node.origin, message).help("4 is 8 MiB, and each step doubles it")
+        })
+}
+
+pub(super) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let files = node
+        .list()?
+        .iter()
+        .map(|item| item.text().map(PathBuf::from));
+    config.rules_files = files.collect::<Result<_, _>>()?;
+    Ok(())
+}
+
+/// `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
+pub(super) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let selections = node.list()?.iter().map(selection);
+    config.rules = selections.collect::<Result<_, _>>()?;
+    Ok(())
+}
+
+fn selection(node: &Node) -> Result<Selection, Problem> {
+    let malformed = || {
+        let message = format!("expected `enable` or `disable`, found {}", node.describe());
+        Problem::new(&node.origin, message).help("write it as `- disable: {rule: NAME}`")
+    };
+    let [Entry { key, node, origin }] = group(node)? else {
+        return Err(malformed());
+    };
+    let enable = match key.as_str() {
+        "enable" => true,
+        "disable" => false,
+        _ => return Err(malformed()),
+    };
+    let mut selection = Selection {
+        enable,
+        rule: None,
+        tag: None,
+    };
+    for entry in group(node)? {
+        let text = entry.node.text()?.to_owned();
+        match entry.key.as_str() {
+            "rule" => selection.rule = Some(text),
+            "tag" => selection.tag = Some(text),
+            other => {
+                let message = format!("unknown key `{other}`");
+                return Err(Problem::new(&entry.origin, message).help("the keys are rule and tag"));
+            }
+        }
+    }
+    if selection.rule.is_none() && selection.tag.is_none() {
+        let message = format!("`{key}` names neither a rule nor a tag");
+        return Err(Problem::new(origin, message));
+    }
+    Ok(selection)
+}

@@ -1,0 +1,252 @@
+//! The program called `falco`, from outside.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A folder with the program under Falco's name, a configuration and rules.
+struct Installation {
+    dir: tempfile::TempDir,
+}
+
+const RULES: &str = "- list: shells\n  items: [sh, bash]\n\
+    - macro: opened\n  condition: evt.type in (open, openat, openat2)\n\
+    - rule: Read shadow\n  desc: The shadow file was read\n  \
+    condition: opened and fd.name = /etc/shadow and not proc.name in (shells)\n  \
+    output: file=%fd.name\n  priority: WARNING\n  tags: [host]\n";
+
+const CONFIG: &str = "rules_files: [%D/rules.yaml, %D/none.yaml]\nstdout_output: {enabled: true}\n\
+    log_stderr: true\nlog_syslog: false\n";
+
+impl Installation {
+    fn new() -> Self {
+        Self::with(CONFIG)
+    }
+
+    fn with(config: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a folder for temporary files");
+        symlink(env!("CARGO_BIN_EXE_tollgate"), dir.path().join("falco")).expect("a link");
+        let installation = Self { dir };
+        let folder = installation.path("").display().to_string();
+        let config = config.replace("%D", folder.trim_end_matches('/'));
+        fs::write(installation.path("falco.yaml"), config).expect("it can be written");
+        fs::write(installation.path("rules.yaml"), RULES).expect("it can be written");
+        installation
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn bare(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(self.path("falco"));
+        command
+            .env("COLUMNS", "100")
+            .stdin(Stdio::null())
+            .current_dir(self.dir.path());
+        command.args(args).output().expect("the link can be run")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut all = vec!["-c", "falco.yaml"];
+        all.extend(args);
+        self.bare(&all)
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("it prints UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("it prints UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("it prints JSON")
+}
+
+#[test]
+fn wrong_usage_is_status_1_and_an_error_line() {
+    let falco = Installation::new();
+    for (args, expected) in [
+        (
+            &["-c", "none.yaml"][..],
+            "cannot read configuration none.yaml",
+        ),
+        (
+            &["--no-such-option"],
+            "unexpected argument '--no-such-option'",
+        ),
+        (
+            &["-c", "falco.yaml", "-r", "none.yaml"],
+            "LOAD_ERR_FILE_READ",
+        ),
+        (&["-c", "falco.yaml", "-u"], "the engine in user space"),
+        (
+            &["-c", "falco.yaml", "--enable-source", "k8s_audit"],
+            "event source `k8s_audit`",
+        ),
+        (
+            &["-c", "falco.yaml", "-e", "none.scap"],
+            "cannot open none.scap",
+        ),
+        (&["-c", "falco.yaml", "-l", "Nothing"], "rule `Nothing`"),
+    ] {
+        let output = falco.bare(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let text = stderr(&output);
+        let line = text.lines().find(|line| line.starts_with("Error: "));
+        assert!(line.is_some(), "{args:?}: {text}");
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn the_verb_is_the_same_program() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["falco", "--version"])
+        .output()
+        .expect("the program was built for this test");
+    assert_eq!(output.status.code(), Some(0));
+    let falco = Installation::new();
+    assert_eq!(stdout(&output), stdout(&falco.bare(&["--version"])));
+    assert!(stdout(&output).starts_with("Falco version: 0."));
+    let versions = json(&falco.bare(&["--version", "-o", "json_output=true"]));
+    assert!(versions["engine_version_semver"].is_string(), "{versions}");
+}
+
+#[test]
+fn rules_are_validated_in_text_and_json() {
+    let falco = Installation::new();
+    let good = falco.run(&["-V", "rules.yaml"]);
+    assert_eq!(good.status.code(), Some(0), "{}", stderr(&good));
+    assert_eq!(stdout(&good), "rules.yaml: Ok\n");
+    fs::write(
+        falco.path("bad.yaml"),
+        "- rule: R\n  desc: d\n  condition: evt.type = open and nothing\n  output: o\n  priority: info\n",
+    )
+    .expect("it can be written");
+    let bad = falco.run(&["-V", "bad.yaml"]);
+    assert_eq!(bad.status.code(), Some(1));
+    let text = stdout(&bad);
+    assert!(text.starts_with("bad.yaml: Invalid\n1 Errors:\n"), "{text}");
+    assert!(text.contains("\nLOAD_ERR_VALIDATE ("), "{text}");
+    assert!(stderr(&bad).contains("Error: bad.yaml: Invalid"));
+    let bad = falco.run(&[
+        "-V",
+        "rules.yaml",
+        "-V",
+        "bad.yaml",
+        "-o",
+        "json_output=true",
+    ]);
+    assert_eq!(bad.status.code(), Some(1));
+    let results = json(&bad);
+    let results = results["falco_load_results"].as_array().expect("an array");
+    assert_eq!(results[0]["successful"], true);
+    let error = &results[1]["errors"][0];
+    assert_eq!(error["code"], "LOAD_ERR_VALIDATE");
+    let locations = error["context"]["locations"].as_array().expect("an array");
+    assert_eq!(locations[0]["position"]["line"], 0);
+    assert_eq!(locations[1]["position"]["line"], 2);
+    let described = json(&falco.run(&["-V", "rules.yaml", "-L", "-o", "json_output=true"]));
+    assert!(described["falco_describe_results"]["rules"].is_array());
+}
+
+#[test]
+fn rules_are_described_and_listed() {
+    let falco = Installation::new();
+    let text = stdout(&falco.run(&["-L"]));
+    assert!(text.contains("\nRead shadow     "), "{text}");
+    let all = json(&falco.run(&["-L", "-o", "json_output=true"]));
+    assert_eq!(
+        all["rules"][0]["details"]["macros"],
+        serde_json::json!(["opened"])
+    );
+    assert_eq!(all["macros"][0]["info"]["name"], "opened");
+    assert_eq!(all["lists"][0]["details"]["used"], true);
+    let fields = json(&falco.bare(&["--list=syscall", "--format", "json"]));
+    assert_eq!(fields["fieldclasses"][0]["name"], "evt");
+    assert_eq!(falco.bare(&["--list=other"]).status.code(), Some(1));
+    let names = stdout(&falco.bare(&["--list", "-N"]));
+    assert!(names.lines().any(|line| line == "proc.cmdline"), "{names}");
+    let events = stdout(&falco.bare(&["--list-events", "--format", "markdown"]));
+    assert!(events.contains("\nYes | `<` | `execve` | "), "{events}");
+    for option in ["--config-schema", "--rule-schema"] {
+        assert!(json(&falco.bare(&[option]))["$schema"].is_string());
+    }
+}
+
+#[test]
+fn a_configuration_is_used_and_what_is_not_done_is_told() {
+    let falco = Installation::with(
+        "rules_files: [%D/rules.yaml]\nlog_stderr: true\nlog_syslog: false\njson_ouput: true\n\
+         base_syscalls: {custom_set: [open]}\nrules: [{disable: {tag: host}}]\nconfig_files: [%D/conf.d]\n",
+    );
+    fs::create_dir(falco.path("conf.d")).expect("it can be made");
+    fs::write(falco.path("conf.d/1.yaml"), "prioritee: x\n").expect("it can be written");
+    let output = falco.run(&["--dry-run"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stderr(&output);
+    for expected in [
+        "unknown key `json_ouput`, which has no effect: did you mean `json_output`?",
+        "`base_syscalls.custom_set` has no effect",
+        "conf.d/1.yaml:1:1: unknown key `prioritee`, which has no effect: did you mean `priority`?",
+        "Disabling rules with tag: host",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let support = json(&falco.run(&["--support"]));
+    assert_eq!(support["version"], "0.44.1");
+    let quiet = falco.run(&["--dry-run", "-o", "log_level=error"]);
+    assert_eq!(stderr(&quiet), "");
+}
+
+#[test]
+fn a_capture_is_replayed() {
+    let falco = Installation::new();
+    let capture = falco.path("a.scap").display().to_string();
+    let recorded = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args([
+            "run",
+            "-q",
+            "-o",
+            "stdout_output.enabled=false",
+            "-w",
+            &capture,
+            "-r",
+        ])
+        .arg(falco.path("rules.yaml"))
+        .args(["--", "cat", "/etc/shadow"])
+        .output()
+        .expect("the program was built for this test");
+    if recorded.status.code() == Some(3) {
+        // No engine works here, which other tests say.
+        return;
+    }
+    let output = falco.run(&["-e", "a.scap"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains(": Warning file=/etc/shadow\n"), "{text}");
+    let output = falco.run(&[
+        "-o",
+        "engine.kind=replay",
+        "-o",
+        "engine.replay.capture_file=a.scap",
+        "-pk",
+        "-o",
+        "json_output=true",
+        "-o",
+        "static_fields.site=north",
+    ]);
+    let alert = json(&output);
+    assert_eq!(alert["rule"], "Read shadow");
+    assert_eq!(alert["output_fields"]["site"], "north");
+    assert_eq!(alert["output_fields"]["container.id"], "host");
+    let none = falco.run(&["-e", "a.scap", "-D", "shadow"]);
+    assert_eq!((none.status.code(), stdout(&none).as_str()), (Some(0), ""));
+}
