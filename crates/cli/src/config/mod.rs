@@ -371,6 +371,7 @@ capture:
   path_prefix: /var/tmp/x
   mode: all_rules
   default_duration: 100
+  max_file_size_mb: 3
 ";
 
     #[test]
@@ -469,6 +470,7 @@ capture:
                 path_prefix: "/var/tmp/x".to_owned(),
                 mode: crate::recording::CaptureMode::AllRules,
                 default_duration_ms: 100,
+                max_file_size_mb: 3,
             },
         };
         assert_eq!(config, expected);
