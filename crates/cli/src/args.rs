@@ -53,6 +53,8 @@ pub(crate) enum Verb {
     /// Check, list and explain policies, which say what a workload may do
     #[command(subcommand, arg_required_else_help = true)]
     Policy(crate::command::policy::args::Policy),
+    /// Stand in for an OCI runtime such as runc, and watch the containers it makes
+    Runtime(Runtime),
     /// Show what works here, what does not, why, and how to fix it
     Doctor(Doctor),
     /// Show live alerts from real programs, in a minute
@@ -271,6 +273,15 @@ pub(crate) struct Run {
     /// Take over from another agent; for the keeper
     #[arg(long, value_name = "ORDER", hide = true)]
     pub(crate) resume: Option<String>,
+    /// CMD is a container runtime that makes the container of this id; for `tollgate runtime`
+    #[arg(long, value_name = "ID", hide = true, requires = "told_bundle")]
+    pub(crate) told_container: Option<String>,
+    /// The folder of that container's config.json
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) told_bundle: Option<PathBuf>,
+    /// That container has no mounts of its own
+    #[arg(long, hide = true)]
+    pub(crate) told_host_mounts: bool,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -421,6 +432,40 @@ pub(crate) struct Explain {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `tollgate runtime`, also when called as `tollgate-runtime`.
+///
+/// Takes runc's command line and passes it on to an installed runtime. Containers that are made with
+/// it, and programs that are started in them with exec, are watched by rules from their first
+/// instruction on, as the configuration says.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Global options:
+      --runtime NAME|PATH  The runtime to stand in for: runc, crun, youki or a path
+                           [default: `runtime.binary` of the configuration, else the first installed]
+      --config FILE        Configuration [default: $TOLLGATE_RUNTIME_CONFIG, else
+                           /etc/tollgate/runtime.yaml if it is there]
+  All others, as --root, --log, --log-format, --systemd-cgroup and --debug, are passed on.
+
+Commands:
+  create, run, exec        Passed on under a filter; what starts in the container is watched
+  delete                   Passed on; what was noted of the container goes, too
+  start, state, kill, list, ps, pause, resume, update, events, features, spec, checkpoint
+                           Passed on
+  restore                  Refused: a restored container would not be watched
+
+Without a configuration all containers are watched by the built-in rules, and alerts go to
+/var/log/tollgate/alerts.jsonl. The standard output is the container's and gets none.
+")]
+pub(crate) struct Runtime {
+    /// Global options, a command, and its options and arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORD"
+    )]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// `tollgate doctor`.

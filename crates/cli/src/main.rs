@@ -33,6 +33,9 @@ fn main() -> ExitCode {
     if is_called_falco() {
         return as_falco();
     }
+    if let Some(words) = command::runtime::called_as_runtime() {
+        return conclude(command::runtime::execute(&words));
+    }
     let outcome = match Cli::try_parse() {
         Ok(cli) => {
             if let Some(version) = cli.pretend_kernel {
@@ -42,6 +45,10 @@ fn main() -> ExitCode {
         }
         Err(error) => return refuse(&error),
     };
+    conclude(outcome)
+}
+
+fn conclude(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
@@ -86,6 +93,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Falco(args) => command::falco::execute(*args),
         Verb::Rules(verb) => command::rules::execute(verb),
         Verb::Policy(verb) => command::policy::execute(&verb),
+        Verb::Runtime(args) => command::runtime::execute(&args.words),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),

@@ -65,6 +65,7 @@ fn help_is_as_it_was() {
         ("help-falco.txt", &["falco", "--help"]),
         ("help-rules.txt", &["rules", "--help"]),
         ("help-rules-check.txt", &["rules", "check", "--help"]),
+        ("help-runtime.txt", &["runtime", "--help"]),
         ("help-doctor.txt", &["doctor", "--help"]),
         ("help-policy.txt", &["policy", "--help"]),
         ("help-policy-check.txt", &["policy", "check", "--help"]),

@@ -49,6 +49,8 @@ pub struct Details {
     pub image_id: Option<String>,
     /// Digest of the image (`sha256:...`).
     pub image_digest: Option<String>,
+    /// Annotations of its bundle by key.
+    pub annotations: BTreeMap<String, String>,
     /// Labels by key.
     pub labels: BTreeMap<String, String>,
     /// Mounts that were asked for, in the runtime's order.

@@ -4,6 +4,7 @@
 //! the next. What cannot change within an image is cached in it; what can change at any moment
 //! (credentials, command name, working directory) is asked of the [`crate::World`] once an event.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Process id (thread group id) in the agent's pid namespace.
@@ -168,6 +169,8 @@ pub struct Process {
     pub start: StartTime,
     /// The same as nanoseconds since the epoch.
     pub start_ns: u64,
+    /// See [`Process::sets_up`].
+    sets_up: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -199,6 +202,7 @@ impl Process {
             pid,
             start,
             start_ns,
+            sets_up: AtomicBool::new(false),
             state,
         }
     }
@@ -233,6 +237,17 @@ impl Process {
     /// Remembers a command name that was read from the kernel.
     pub fn set_last_comm(&self, comm: Comm) {
         self.state().comm = comm;
+    }
+
+    /// Whether it belongs to a container runtime that sets the container up, and is no process of the
+    /// container yet. What it does is not judged.
+    pub fn sets_up(&self) -> bool {
+        self.sets_up.load(Ordering::Acquire)
+    }
+
+    /// Says whether it does.
+    pub fn set_sets_up(&self, sets_up: bool) {
+        self.sets_up.store(sets_up, Ordering::Release);
     }
 
     /// Whether its end was seen; from then on only remembered facts hold.

@@ -60,6 +60,13 @@ pub fn duplicate_number(number: i32) -> Result<OwnedFd> {
     Ok(unsafe { own(fd) })
 }
 
+/// Closes a descriptor by its number: one that this process was started with, and that no value here
+/// owns. One that is not open is left at that.
+pub fn close_number(number: i32) {
+    // SAFETY: descriptors are numbers; no memory belongs to them. EBADF says that there was none.
+    let _ = unsafe { syscall!("close", libc::SYS_close, number) };
+}
+
 /// Makes `target` (0, 1 or 2) a copy of `fd` that stays open over exec.
 ///
 /// # Errors

@@ -44,6 +44,25 @@ pub struct ContainerOptions {
     pub own_id: Option<String>,
     /// Where the runtimes' state is looked for; `/` unless a test says otherwise.
     pub state_root: Option<PathBuf>,
+    /// The container that is watched, where it is told by who makes it.
+    pub told: Option<Told>,
+}
+
+/// A container as its runtime is asked to make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its id.
+    pub id: String,
+    /// The folder with its `config.json`.
+    pub bundle: PathBuf,
+}
+
+impl Told {
+    fn describe(&self, state_root: &std::path::Path) -> Container {
+        let mut container = Identity::named(self.id.clone()).into_container();
+        state::describe_bundle(&mut container, &self.bundle, state_root);
+        container
+    }
 }
 
 /// Tells containers apart and remembers them.
@@ -53,6 +72,7 @@ pub struct Containers {
     own_container: Arc<Container>,
     agent_on_host: bool,
     state_root: PathBuf,
+    told: Option<Told>,
     known: Mutex<HashMap<Place, Known>>,
 }
 
@@ -123,6 +143,7 @@ impl Containers {
             own_container: Arc::new(own_container),
             agent_on_host,
             state_root,
+            told: options.told,
             known: Mutex::default(),
         })
     }
@@ -174,6 +195,11 @@ impl Containers {
 
     /// Namespaces of another user's or an undumpable process cannot be looked at; its cgroup can.
     fn by_cgroup_alone(&self, cgroup: &[u8]) -> Arc<Container> {
+        if let Some(told) = &self.told
+            && cgroup != self.own.cgroup
+        {
+            return Arc::new(told.describe(&self.state_root));
+        }
         if let Some(identity) = identify(cgroup) {
             return Arc::new(identity.into_container());
         }
@@ -185,6 +211,10 @@ impl Containers {
     }
 
     fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {
+        // Whatever its cgroup is called: it descends from the container's first process.
+        if let Some(told) = &self.told {
+            return told.describe(&self.state_root);
+        }
         if let Some(identity) = identify(&place.cgroup) {
             return self.described(identity);
         }

@@ -184,6 +184,7 @@ fn an_id_given_by_the_user_is_believed() {
     let options = ContainerOptions {
         own_id: Some(ID.to_owned()),
         state_root: None,
+        told: None,
     };
     let containers = Containers::new(&proc, options).unwrap();
     let container = containers.of(&proc, own).unwrap();
@@ -341,4 +342,32 @@ fn what_a_runtime_writes_down_late_is_found_later() {
         (container.name.as_deref(), container.undescribed),
         (Some("late"), None)
     );
+}
+
+#[test]
+fn a_container_that_is_told_is_known_by_its_bundle_wherever_it_is() {
+    let root = std::env::temp_dir().join(format!("container-told-{}", std::process::id()));
+    let bundle = root.join("run/containerd/io.containerd.runtime.v2.task/k8s.io/app");
+    std::fs::create_dir_all(&bundle).unwrap();
+    let spec = r#"{"annotations":{"io.kubernetes.cri.container-name":"shop","a":"b"}}"#;
+    std::fs::write(bundle.join("config.json"), spec).unwrap();
+    let told = Told {
+        id: "app".to_owned(),
+        bundle,
+    };
+    let container = told.describe(&root);
+    let nowhere = Told {
+        bundle: root.join("none"),
+        ..told
+    };
+    let undescribed = nowhere.describe(&root.join("empty")).undescribed;
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(
+        (container.id.as_str(), container.name.as_deref()),
+        ("app", Some("shop"))
+    );
+    assert_eq!(container.runtime.as_deref(), Some("containerd"));
+    assert_eq!(container.details.annotations["a"], "b");
+    assert_eq!(container.undescribed, None);
+    assert!(undescribed.unwrap().starts_with("no config.json in "));
 }

@@ -59,6 +59,11 @@ impl Census {
         })
     }
 
+    /// The mount namespace that a process is in.
+    pub(crate) fn mount_namespace(&self, pid: Pid) -> Option<u64> {
+        self.proc.namespace(pid.0, "ns/mnt").ok()
+    }
+
     /// What a process has inherited of the marks.
     pub(crate) fn inherited(&self, pid: Pid) -> Option<Inherited> {
         Inherited::of(pid, &self.proc)

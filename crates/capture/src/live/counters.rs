@@ -107,6 +107,8 @@ counters! {
     tripwire_unseen,
     /// Of these: past the engine, while no process of the workload could have done that.
     tripwire_foreign,
+    /// Calls of a container runtime that set the container up, which are not judged.
+    of_runtime,
 }
 
 impl Counters {

@@ -45,6 +45,15 @@ pub(crate) struct Tree {
     lineage: Option<Mutex<Lineage>>,
     /// The agent and its front process: the workload's parent is whoever started *them*.
     transparent: Vec<Pid>,
+    setup: Option<Setup>,
+}
+
+/// The workload's first process is a container runtime; the container begins with the first program
+/// that runs in other mounts than the runtime does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    /// The runtime's own mount namespace.
+    pub(crate) mount_namespace: u64,
 }
 
 #[derive(Default)]
@@ -99,6 +108,7 @@ impl Tree {
             pidfds: AtomicUsize::new(0),
             lineage: None,
             transparent,
+            setup: None,
         })
     }
 
@@ -106,6 +116,27 @@ impl Tree {
     pub(crate) fn with_marks(self) -> Self {
         let lineage = Some(Mutex::default());
         Self { lineage, ..self }
+    }
+
+    /// Has it tell a container runtime from the container.
+    pub(crate) fn with_setup(self, setup: Setup) -> Self {
+        let setup = Some(setup);
+        Self { setup, ..self }
+    }
+
+    /// A program of the workload has been executed: it may be the container's first.
+    pub(crate) fn executed(&self, process: &Process) {
+        if process.sets_up() && !self.is_in_setup_mounts(process.pid) {
+            process.set_sets_up(false);
+        }
+    }
+
+    /// Whether a process sees the runtime's mounts. One that cannot be looked at counts as the
+    /// container's: rather is too much judged than too little.
+    fn is_in_setup_mounts(&self, pid: Pid) -> bool {
+        let namespace = self.census.mount_namespace(pid);
+        let setup = self.setup.map(|setup| setup.mount_namespace);
+        setup.is_some() && setup == namespace
     }
 
     /// Processes of ours between the workload and whoever started it.
@@ -180,6 +211,7 @@ impl Tree {
                 let process = self.insert(&identity, pidfd, parent, Origin::Watched);
                 // Not its parent's: it may have called exec.
                 process.exec(Arc::new(Image::default()), identity.comm);
+                self.executed(&process);
                 let is_whole = self.census.has_stdio(pid) && !self.census.closes_stdio_on_exec(pid);
                 if let Some(node) = self.inner().nodes.get_mut(&pid) {
                     node.stdio_suspect = !is_whole;
@@ -295,25 +327,32 @@ impl Tree {
         {
             return Some(process);
         }
-        let parent = self.parent_of(&identity, counters);
-        Some(self.insert(&identity, pidfd, parent, Origin::Watched))
+        let (parent, is_guess) = self.parent_of(&identity, counters);
+        let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+        if is_guess {
+            // Of a process that may be the container's own nothing is left out.
+            process.set_sets_up(false);
+        }
+        Some(process)
     }
 
-    /// The true parent of a process that is seen for the first time.
-    fn parent_of(&self, identity: &Identity, counters: &Counters) -> Option<Arc<Process>> {
+    /// The true parent of a process that is seen for the first time, and whether that is a guess.
+    fn parent_of(&self, identity: &Identity, counters: &Counters) -> (Option<Arc<Process>>, bool) {
         let living = self.find(identity.ppid);
         let living = living.filter(|parent| self.is_watched(parent));
         match (living, self.nearest_ancestor(identity.pid)) {
             // A process of the workload that adopts orphans.
-            (Some(living), Some(nearest)) if !descends(&living, &nearest) => return Some(nearest),
-            (Some(parent), _) | (None, Some(parent)) => return Some(parent),
+            (Some(living), Some(nearest)) if !descends(&living, &nearest) => {
+                return (Some(nearest), false);
+            }
+            (Some(parent), _) | (None, Some(parent)) => return (Some(parent), false),
             (None, None) => {}
         }
         if let Some(parent) = self.likely_parent(identity) {
             Counters::add(&counters.guessed_parents);
-            return Some(parent);
+            return (Some(parent), true);
         }
-        self.outside(identity.ppid, 0)
+        (self.outside(identity.ppid, 0), false)
     }
 
     fn nearest_ancestor(&self, pid: Pid) -> Option<Arc<Process>> {
@@ -407,7 +446,11 @@ impl Tree {
                 .as_ref()
                 .is_none_or(|parent| !self.is_watched(parent));
         let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
+        let inherited = parent.as_ref().is_some_and(|parent| parent.sets_up());
         let mut inner = self.inner();
+        // Only the very first: one whose parent cannot be told may be the container's.
+        let is_runtime = first_of_the_workload && inner.root.is_none() && self.setup.is_some();
+        process.set_sets_up(inherited || is_runtime);
         if let Some(node) = inner.nodes.get(&pid)
             && node.process.start == identity.start
             && node.pidfd.as_ref().is_none_or(|pidfd| !has_ended(pidfd))

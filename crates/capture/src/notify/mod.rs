@@ -41,7 +41,7 @@ use sys::signal::{SignalSet, SignalStream};
 
 use crate::live::call::Call;
 pub use crate::live::counters::{CounterSnapshot, Counters};
-use crate::live::tree::Tree;
+use crate::live::tree::{Setup, Tree};
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
 use obstacle::Unreadable;
@@ -153,6 +153,20 @@ impl Processes {
     /// If `/proc` cannot be opened.
     pub fn with_marks(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
         Ok(Self(Arc::new(Tree::new(transparent)?.with_marks())))
+    }
+
+    /// The workload's first process is a container runtime, which shares this process's mounts: the
+    /// container begins with the first program that runs in others, and what the runtime itself does
+    /// is not judged.
+    ///
+    /// # Errors
+    ///
+    /// If the own mount namespace cannot be read.
+    pub fn with_setup(self) -> Result<Self, crate::procfs::ProcError> {
+        let own = std::process::id().cast_signed();
+        let mount_namespace = crate::procfs::Proc::open()?.namespace(own, "ns/mnt")?;
+        let tree = Arc::into_inner(self.0).expect("nobody else has it yet");
+        Ok(Self(Arc::new(tree.with_setup(Setup { mount_namespace }))))
     }
 
     /// Enters a workload that runs already: whatever descends from a transparent process.

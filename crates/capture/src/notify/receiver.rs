@@ -199,7 +199,7 @@ impl<J: Judge> Receiver<J> {
             shared.answer(call.id);
             return;
         };
-        if view.decoded.refused && !self.memory.is_limited() {
+        if view.decoded.refused && !self.memory.is_limited() && !process.sets_up() {
             self.tell_unreadable(call, &process);
         }
         if role == Role::Exec {
@@ -210,7 +210,7 @@ impl<J: Judge> Receiver<J> {
         if shared.verifier.concerns(call.syscall) {
             let added = shared.verifier.note(call, &process, &shared.tree);
             counters.racy_processes.fetch_add(added, Ordering::Relaxed);
-            if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
+            if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
                 tripwire.arm(call.tid, &shared.tree.census);
             }
             if call.syscall == abi::Syscall::IO_URING_SETUP && self.ring(&mut view, &process) {
@@ -276,7 +276,8 @@ impl<J: Judge> Receiver<J> {
         if verifier.is_active() && verify::is_verifiable(view.call) {
             let process = process.or_else(|| self.caller(view.call));
             let wants = |process: &&Arc<Process>| {
-                verifier.wants(process, &shared.tree, now_ns(Clock::Monotonic))
+                !process.sets_up()
+                    && verifier.wants(process, &shared.tree, now_ns(Clock::Monotonic))
             };
             if let Some(process) = process.as_ref().filter(wants) {
                 self.escalate(view, process);
@@ -509,7 +510,8 @@ impl<J: Judge> Receiver<J> {
             Effect::MakesSocket => tree.makes_socket(process),
         }
         let any = shared.watch_stdio_any;
-        if !tree.may_redirect(process, any) || shared.tracer.watches(process.pid) {
+        let is_followed = shared.tracer.watches(process.pid) || process.sets_up();
+        if !tree.may_redirect(process, any) || is_followed {
             return;
         }
         // Shells close standard output on the way to redirecting it; by now it is open again.

@@ -97,6 +97,9 @@ impl<J: Judge> Worker<J> {
 
     /// Weighs with the caller known.
     pub(crate) fn weigh_entry(&mut self, view: &View<'_>, process: &Process) -> Weight {
+        if process.sets_up() {
+            return Weight::Reject;
+        }
         self.weigh(view, Stage::Entry, process)
     }
 
@@ -117,6 +120,10 @@ impl<J: Judge> Worker<J> {
     pub(crate) fn conclude(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
         self.follow_rules();
         let shared = &*self.shared;
+        if process.sets_up() {
+            Counters::add(&shared.counters.of_runtime);
+            return;
+        }
         let number = shared.events.fetch_add(1, Ordering::Relaxed) + 1;
         let event = event(
             &*shared.world,
@@ -162,6 +169,10 @@ impl<J: Judge> Worker<J> {
                 .fetch_add(lost as u64, Ordering::Relaxed);
             if succeeded {
                 self.shared.verifier.exec(process);
+            }
+            // Unless it failed for certain.
+            if !matches!(outcome, Outcome::Returned(result) if result < 0) {
+                self.shared.tree.executed(process);
             }
         }
         let mut decoded = decoded.returned(call, outcome, arena);
@@ -264,7 +275,8 @@ impl<J: Judge> Worker<J> {
     ) -> Truth {
         let shared = &*self.shared;
         let verifier = &shared.verifier;
-        if !verifier.is_active()
+        if process.sets_up()
+            || !verifier.is_active()
             || !verify::is_verifiable(call)
             || !verifier.is_racy(process, &shared.tree)
         {
@@ -329,13 +341,18 @@ impl<J: Judge> Worker<J> {
                 };
                 let is_hidden = image.executable.get().is_none();
                 process.exec(Arc::new(image), comm);
-                if is_hidden && let Some(obstacle) = obstacle(Tid(process.pid.0)) {
+                if is_hidden
+                    && !process.sets_up()
+                    && let Some(obstacle) = obstacle(Tid(process.pid.0))
+                {
                     // Not to be told again at its first call.
                     self.shared.unreadable.is_new(process);
                     let notices = &self.shared.notices;
                     notices.unreadable(process, "execve", obstacle);
                 }
-                if let Some(withheld) = self.shared.privileges.withheld(process.pid) {
+                if !process.sets_up()
+                    && let Some(withheld) = self.shared.privileges.withheld(process.pid)
+                {
                     let notices = &self.shared.notices;
                     notices.privileges_withheld(process.pid, &withheld);
                 }

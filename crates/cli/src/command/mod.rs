@@ -11,6 +11,7 @@ pub(crate) mod policy;
 pub(crate) mod replay;
 pub(crate) mod rules;
 pub(crate) mod run;
+pub(crate) mod runtime;
 pub(crate) mod version;
 pub(crate) mod watch;
 pub(crate) mod workload;

@@ -88,15 +88,14 @@ impl Key {
     }
 }
 
-/// All settings that have an effect. Names and meanings are Falco's; `io_uring` and `verify` are not
-/// in Falco.
+/// All settings that have an effect. Names and meanings are Falco's; `io_uring`, `runtime` and
+/// `verify` are not in Falco.
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     Key::other("append_output", "array", append_output),
     Key::boolean("buffered_outputs", |config| &mut config.buffered_outputs),
     Key::integer("capture.default_duration", |config| &mut config.capture.default_duration_ms),
     Key::boolean("capture.enabled", |config| &mut config.capture.enabled),
-    Key::integer("capture.max_file_size_mb", |config| &mut config.capture.max_file_size_mb),
     Key::other("capture.mode", "string", capture_mode),
     Key::text("capture.path_prefix", |config| &mut config.capture.path_prefix),
     // Carried out before settings are read.
@@ -157,6 +156,10 @@ pub(super) const KEYS: &[Key] = &[
     // The name before 0.38.
     Key::other("rules_file", "array", rules_files),
     Key::other("rules_files", "array", rules_files),
+    Key::text("runtime.binary", |config| &mut config.runtime.binary),
+    Key::other("runtime.watch", "string", |config, node| {
+        choice(node).map(|value| config.runtime.watch = value)
+    }),
     Key::other("static_fields", "object", static_fields),
     Key::boolean("stdout_output.enabled", |config| &mut config.stdout_enabled),
     Key::boolean("syslog_output.enabled", |config| &mut config.syslog_enabled),

@@ -21,7 +21,9 @@ use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
 #[cfg(test)]
 pub(crate) use self::model::ProgramOutput;
-pub(crate) use self::model::{Config, EngineKind, HttpOutput, Log};
+#[cfg(test)]
+pub(crate) use self::model::RuntimeOptions;
+pub(crate) use self::model::{Config, EngineKind, HttpOutput, Log, WatchContainers};
 pub(crate) use self::schema::schema;
 use self::tree::{Node, Origin, Problem, Value};
 use crate::exit::Exit;
@@ -371,7 +373,9 @@ capture:
   path_prefix: /var/tmp/x
   mode: all_rules
   default_duration: 100
-  max_file_size_mb: 3
+runtime:
+  binary: crun
+  watch: annotated
 ";
 
     #[test]
@@ -465,12 +469,19 @@ capture:
             },
             files: Vec::new(),
             folders: Vec::new(),
+            runtime: RuntimeOptions {
+                binary: "crun".to_owned(),
+                watch: WatchContainers::Annotated,
+            },
             capture: CaptureOptions {
                 enabled: true,
                 path_prefix: "/var/tmp/x".to_owned(),
                 mode: crate::recording::CaptureMode::AllRules,
                 default_duration_ms: 100,
-                max_file_size_mb: 3,
+            },
+            runtime: RuntimeOptions {
+                binary: "crun".to_owned(),
+                watch: WatchContainers::Annotated,
             },
         };
         assert_eq!(config, expected);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use outputs::{JsonParts, ThrottleRate};
 use rules::{AppendOutput, Priority, RuleMatching};
 
@@ -44,6 +45,27 @@ pub(crate) struct Config {
     pub(crate) files: Vec<PathBuf>,
     /// Folders of configuration files.
     pub(crate) folders: Vec<PathBuf>,
+    pub(crate) runtime: RuntimeOptions,
+}
+
+/// `runtime`: what `tollgate runtime` does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuntimeOptions {
+    /// Name or path of the runtime that is stood in for; empty for the first that is installed.
+    pub(crate) binary: String,
+    pub(crate) watch: WatchContainers,
+}
+
+/// Which containers are watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WatchContainers {
+    /// All
+    #[default]
+    All,
+    /// Those whose annotation `tollgate.watch` is `true`
+    Annotated,
+    /// None
+    None,
 }
 
 /// One entry of `rules`.
@@ -252,6 +274,7 @@ impl Default for Config {
             watch_config_files: false,
             files: Vec::new(),
             folders: Vec::new(),
+            runtime: RuntimeOptions::default(),
         }
     }
 }

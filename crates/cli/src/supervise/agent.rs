@@ -20,7 +20,8 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, signals, waiter,
+    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure, signals,
+    waiter,
 };
 use crate::terminal;
 
@@ -33,6 +34,8 @@ const LISTENER_POLL: Duration = Duration::from_micros(20);
 const END_GRACE: Duration = Duration::from_millis(50);
 /// Time between two looks for the end of descendants that outlive the command.
 const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
+/// The same of a container, which runs for long, and whose end nobody waits for.
+const DETACHED_POLL: Duration = Duration::from_millis(200);
 /// Time between two looks for the end of the workload before an agent's turn has come.
 const TURN_POLL: Duration = Duration::from_millis(250);
 /// How long the waiter may take to end when the workload has ended.
@@ -161,6 +164,8 @@ fn attend(
             Source::Command(Pid(begun(slot::PID)?))
         }
     };
+    let left = inherited.tenure.leave();
+    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
     board.set_pid(word::COMMAND_PID, command);
     inherited.keeper_bell.ring();
@@ -328,7 +333,7 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         if let Some(listening) = &mut relay {
             if let Some(news) = listening.next() {
                 if let Some(end) = listening.pass_on(news) {
-                    deliver(services.as_ref());
+                    deliver(services.as_ref(), &inherited.tenure);
                     board.set(word::OUTLIVED, u64::from(!services.has_ended()));
                     listening.tell_end(end);
                     relay = None;
@@ -341,7 +346,17 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         let mut polled = relay.as_ref().map(Relay::polled).unwrap_or_default();
         polled.push(PollFd::new(bell.as_fd(), poll::IN));
         polled.extend(reporter.polled());
-        let patience = relay.is_none().then_some(DESCENDANTS_POLL);
+        let pause = if inherited.tenure.ends_at_once() {
+            DETACHED_POLL
+        } else {
+            DESCENDANTS_POLL
+        };
+        let patience = relay.is_none().then_some(pause);
+        if relay.is_none() {
+            // It has ended with the command. No stop of what is traced is taken: those are others'.
+            let waiter = Target::Pid(board.pid(word::WAITER_PID));
+            let _ = wait::wait(waiter, wait::NO_HANG);
+        }
         // Whatever woke it, everything is looked at.
         let _ = poll::poll(&mut polled, patience);
     }
@@ -351,8 +366,11 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
 }
 
 /// Delivers what the command caused before anybody learns that it has ended.
-fn deliver(services: &dyn Services) {
+fn deliver(services: &dyn Services, tenure: &Tenure) {
     services.flush();
+    if tenure.ends_at_once() {
+        return;
+    }
     let grace = Instant::now() + END_GRACE;
     while !services.has_ended() && Instant::now() < grace {
         std::thread::sleep(Duration::from_micros(200));

@@ -14,7 +14,7 @@ use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
-use super::{Failure, Mechanism, Prepare, agent, orphans};
+use super::{Failure, Mechanism, Prepare, Stay, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
@@ -26,10 +26,12 @@ pub(super) fn run(
     path: &std::ffi::OsStr,
     mechanism: Mechanism,
     policy: Policy,
+    stay: Stay,
     prepare: Prepare,
 ) -> Result<i32, Failure> {
     check_proc()?;
-    let (inherited, ends) = Inherited::create().map_err(Failure::io("make a pipe"))?;
+    let (inherited, ends) =
+        Inherited::create(stay.words, stay.tenure).map_err(Failure::io("make a pipe"))?;
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
     let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);
     let pid = inherited.front_pid;

@@ -1,5 +1,6 @@
 //! What the processes of `run` inherit.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -10,6 +11,7 @@ use sys::poll::{self, PollFd};
 
 use super::board::Board;
 use super::message::{Receiver, Sender, channel};
+use super::tenure::Tenure;
 
 /// Made by the front before the first fork. A process that is made later inherits it, and one that
 /// is executed later gets the descriptors by number.
@@ -33,6 +35,10 @@ pub(super) struct Inherited {
     pub(super) front_pid: i32,
     /// Its reading end tells the waiter when none of the others is left.
     pub(super) lifeline: OwnedFd,
+    /// The command line of an agent that takes over, but for the order.
+    pub(super) words: Vec<OsString>,
+    /// Whether the processes of ours stay behind when the command has ended.
+    pub(super) tenure: Tenure,
 }
 
 /// The ends that only one process uses.
@@ -45,7 +51,7 @@ pub(super) struct Ends {
 
 impl Inherited {
     /// All of it.
-    pub(super) fn create() -> std::io::Result<(Self, Ends)> {
+    pub(super) fn create(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
         let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC)?;
@@ -62,6 +68,8 @@ impl Inherited {
             front: sys::pidfd::open(front_pid)?,
             front_pid,
             lifeline,
+            words,
+            tenure,
         };
         let ends = Ends {
             from_agent,
@@ -116,6 +124,9 @@ impl Inherited {
             front: next()?,
             front_pid: 0,
             lifeline: next()?,
+            words: std::env::args_os().collect(),
+            // Whatever was to be left has been left by the one before.
+            tenure: Tenure::WithCommand,
         };
         let listener = Listener::new(next()?);
         let front_pid = inherited.board.pid(super::board::word::FRONT_PID);

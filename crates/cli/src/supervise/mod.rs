@@ -33,9 +33,10 @@ mod message;
 mod orphans;
 mod relay;
 pub(crate) mod signals;
+mod tenure;
 mod waiter;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use capture::filter::FilterProgram;
@@ -46,6 +47,7 @@ use sys::signal::SignalSet;
 pub(crate) use board::{Board, Cause, Gaps};
 pub(crate) use command::Command;
 pub(crate) use keeper::{OnAgentDeath, Policy};
+pub(crate) use tenure::{Ends, Tenure};
 
 /// What the agent is given to start from.
 pub(crate) struct Listening {
@@ -147,6 +149,14 @@ pub(crate) struct Prepared {
     pub(crate) start: Start,
 }
 
+/// How the processes that watch go on.
+pub(crate) struct Stay {
+    /// The command line of an agent that takes over, but for the order.
+    pub(crate) words: Vec<OsString>,
+    /// What they keep of the caller's.
+    pub(crate) tenure: Tenure,
+}
+
 /// Reads rules and configuration, in the agent; one that takes over is given the first one's memo.
 pub(crate) type Prepare =
     Box<dyn FnOnce(Option<&[u8]>) -> Result<Prepared, crate::failure::Failure>>;
@@ -162,10 +172,11 @@ pub(crate) fn run(
     name: &OsStr,
     mechanism: Mechanism,
     policy: Policy,
+    stay: Stay,
     prepare: Prepare,
 ) -> Result<i32, Failure> {
     hide()?;
-    front::run(name, mechanism, policy, prepare)
+    front::run(name, mechanism, policy, stay, prepare)
 }
 
 /// Keeps others of the same user from looking into this process and those forked from it, and from

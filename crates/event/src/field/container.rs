@@ -227,6 +227,21 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         "Whether it shares the host's IPC namespace.",
     ),
     FieldSpec::new(
+        "container.annotation",
+        TEXT,
+        CONTAINER,
+        |e, a| label(&e.container().details.annotations, a),
+        "One annotation of its OCI bundle: `container.annotation[NAME]`; not a field of Falco's.",
+    )
+    .with(ArgumentKind::Label),
+    FieldSpec::new(
+        "container.annotations",
+        TEXT,
+        CONTAINER,
+        |e, _| labels(e, &e.container().details.annotations),
+        "All annotations of its OCI bundle: key:value, separated by commas; not a field of Falco's.",
+    ),
+    FieldSpec::new(
         "container.label",
         TEXT,
         CONTAINER,

@@ -190,14 +190,10 @@ impl Descriptors {
         }
     }
 
-    /// Answers with what was there, or gives the new one back: there are too many.
-    pub(crate) fn insert(
-        &mut self,
-        number: i64,
-        open: Arc<Open>,
-    ) -> Result<Option<Arc<Open>>, Arc<Open>> {
+    /// Replaces what was there. `false`: there are too many.
+    pub(crate) fn insert(&mut self, number: i64, open: Arc<Open>) -> bool {
         let Ok(at) = usize::try_from(number) else {
-            return Ok(Some(open));
+            return true;
         };
         self.weight += open.weight();
         let before = if at < SMALL {
@@ -209,10 +205,10 @@ impl Descriptors {
             self.large.insert(number, open)
         } else {
             self.weight -= open.weight();
-            return Err(open);
+            return false;
         };
-        self.weight -= before.as_ref().map_or(0, |open| open.weight());
-        Ok(before)
+        self.weight -= before.map_or(0, |open| open.weight());
+        true
     }
 
     pub(crate) fn remove(&mut self, number: i64) -> Option<Arc<Open>> {

@@ -2,5 +2,4 @@
 
 mod fields;
 mod hostile;
-mod mutate;
 mod round_trip;

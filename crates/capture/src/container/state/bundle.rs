@@ -27,6 +27,8 @@ pub(super) enum Maker {
     Containerd(String),
     /// podman or CRI-O, with their storage in this folder.
     ContainersStorage(PathBuf),
+    /// Somebody else.
+    Other,
 }
 
 impl Bundle {
@@ -38,18 +40,37 @@ impl Bundle {
         })
     }
 
+    /// The bundle in a folder; who made it is told by where that is.
+    pub(super) fn open(folder: &Path) -> Option<Self> {
+        let spec = read(&folder.join("config.json"))?;
+        let parent = folder.parent();
+        let above = |levels: usize| folder.ancestors().nth(levels);
+        let name = |path: Option<&Path>| Some(path?.file_name()?.to_str()?.to_owned());
+        let maker = if name(above(2)).as_deref() == Some("io.containerd.runtime.v2.task") {
+            name(parent).map_or(Maker::Other, Maker::Containerd)
+        } else if name(above(2)).as_deref() == Some("overlay-containers") {
+            above(3).map_or(Maker::Other, |storage| {
+                Maker::ContainersStorage(storage.to_owned())
+            })
+        } else {
+            Maker::Other
+        };
+        Some(Self { spec, maker })
+    }
+
     /// Takes over what the bundle says.
     pub(super) fn describe(&self, container: &mut Container) {
         let annotations = &self.spec["annotations"];
         let first = |names: &[&str]| names.iter().find_map(|name| text(&annotations[*name]));
         let runtime = match self.maker {
-            Maker::Containerd(_) => "containerd",
+            Maker::Containerd(_) => Some("containerd"),
             Maker::ContainersStorage(_) if annotations["io.kubernetes.cri-o.Name"].is_string() => {
-                "cri-o"
+                Some("cri-o")
             }
-            Maker::ContainersStorage(_) => "podman",
+            Maker::ContainersStorage(_) => Some("podman"),
+            Maker::Other => None,
         };
-        merge(&mut container.runtime, Some(runtime.to_owned()));
+        merge(&mut container.runtime, runtime.map(str::to_owned));
         let name = first(&[
             "io.kubernetes.cri.container-name",
             "io.kubernetes.container.name",
@@ -62,6 +83,7 @@ impl Bundle {
         merge(&mut container.image, image);
         merge(&mut container.pod, pod(annotations));
         let details = Arc::make_mut(&mut container.details);
+        details.annotations = labels(annotations);
         details.sandbox_id = first(&[
             "io.kubernetes.cri.sandbox-id",
             "io.kubernetes.cri-o.SandboxID",

@@ -40,8 +40,22 @@ pub(super) fn describe(container: &mut Container, root: &Path) {
     });
 }
 
+/// As [`describe`], for a container whose bundle is known.
+pub(super) fn describe_bundle(container: &mut Container, folder: &Path, root: &Path) {
+    let Some(id) = container.full_id.clone() else {
+        return;
+    };
+    let bundle = Bundle::open(folder);
+    // What is written of docker's containers says more than the bundle.
+    let found = docker::describe(container, root, &id) | by_this(container, bundle, root, &id);
+    container.undescribed = (!found).then(|| format!("no config.json in {}", folder.display()));
+}
+
 fn by_bundle(container: &mut Container, root: &Path, id: &str) -> bool {
-    let bundle = Bundle::find(root, id);
+    by_this(container, Bundle::find(root, id), root, id)
+}
+
+fn by_this(container: &mut Container, bundle: Option<Bundle>, root: &Path, id: &str) -> bool {
     if let Some(bundle) = &bundle {
         bundle.describe(container);
     }

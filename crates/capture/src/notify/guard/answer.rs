@@ -28,11 +28,14 @@ impl<J: Judge> Receiver<J> {
             Response::Refused => Some(-i64::from(EPERM)),
             Response::Spared(result) => Some(result),
         };
-        Counters::add(&shared.counters.intrusions);
         let Some(process) = self.caller(call) else {
             Counters::add(&shared.counters.gone);
             return false;
         };
+        if process.sets_up() && result.is_none() {
+            return false;
+        }
+        Counters::add(&shared.counters.intrusions);
         if intrusion.aim != Aim::OwnGroup {
             shared.notices.intrusion(&process, &intrusion);
         }

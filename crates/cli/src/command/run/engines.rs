@@ -17,7 +17,7 @@ use rules::Engine;
 
 use super::announcer::Announcer;
 use super::reload::Matched;
-use super::services::Rules;
+use super::services::{Rules, TheirContainer};
 use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
 
 /// Which engine carries the plan out.
@@ -64,6 +64,7 @@ pub(super) struct Request {
     pub(super) program: FilterProgram,
     pub(super) entered: FilterProgram,
     pub(super) container_id: Option<String>,
+    pub(super) told: Option<TheirContainer>,
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
@@ -74,6 +75,7 @@ impl Request {
         WorldOptions {
             container: ContainerOptions {
                 own_id: self.container_id.clone(),
+                told: self.told.as_ref().map(|their| their.told.clone()),
                 ..ContainerOptions::default()
             },
             ..WorldOptions::default()
@@ -122,6 +124,12 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         // A tracer sees every birth.
         _ => Processes::new(listening.transparent)?,
     };
+    let sets_up = request.told.as_ref().is_some_and(|their| their.has_mounts);
+    let processes = if sets_up && !listening.is_resumed {
+        processes.with_setup()?
+    } else {
+        processes
+    };
     if listening.is_resumed {
         processes.adopt();
     }
@@ -139,7 +147,9 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     } else {
         Carries::Notify
     };
-    let watches_entries = !matches!(traced, Some(ptrace::Target::Running(_)));
+    // Who enters a container does so by its runtime, and is watched from there.
+    let watches_entries =
+        !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
     let parts = Parts {
         listener,
         installed: carries.plan(request.rules.installed),
@@ -312,6 +322,7 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("tripwire_opens", counters.tripwire_opens),
             ("tripwire_unseen", counters.tripwire_unseen),
             ("tripwire_foreign", counters.tripwire_foreign),
+            ("of_runtime", counters.of_runtime),
             ("gaps", board.gaps()),
             ("passed_unwatched", passed_unwatched),
             ("passed_agent_killed", passed(Cause::Killed)),

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abi::Arch;
+use capture::container::Told;
 use capture::filter::{self, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
 use capture::{probe, ptrace};
@@ -33,7 +34,7 @@ use outputs::{
 use rules::{EngineOptions, Recorder};
 
 use self::pidfile::Pidfile;
-use self::services::{Blueprint, Rules};
+use self::services::{Blueprint, Rules, TheirContainer};
 use self::sink::DeferredSink;
 use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
 use crate::config::{self, Config, Manner};
@@ -42,18 +43,27 @@ use crate::failure::{Failure, Outcome};
 use crate::lookup;
 use crate::recording::{self, RecordOptions, Recordings};
 use crate::rule_files::{self, Loaded};
-use crate::supervise::{self, Mechanism, OnAgentDeath, Policy};
+use crate::supervise::{self, Mechanism, OnAgentDeath, Policy, Tenure};
 use crate::{journal, terminal};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Run) -> Outcome {
+    let stay = supervise::Stay {
+        words: std::env::args_os().collect(),
+        tenure: Tenure::WithCommand,
+    };
+    execute_as(args, stay)
+}
+
+/// Runs the verb as another one asks for it.
+pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
     let mechanism = mechanism(&args)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let policy = policy(&args);
     let order = args.resume.clone();
     let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, mechanism, memo));
     let status = match order {
-        None => supervise::run(&name, mechanism, policy, prepare),
+        None => supervise::run(&name, mechanism, policy, stay, prepare),
         Some(order) => supervise::resume(&order, prepare),
     };
     match status {
@@ -80,7 +90,13 @@ fn prepare(
     memo: Option<&[u8]>,
 ) -> Result<supervise::Prepared, Failure> {
     let command = program::command(&args.command, memo.is_some())?;
-    let blueprint = blueprint(args.detection, args.interception, mechanism, memo)?;
+    let told = args.told_container.zip(args.told_bundle);
+    let their_container = told.map(|(id, bundle)| TheirContainer {
+        told: Told { id, bundle },
+        has_mounts: !args.told_host_mounts,
+    });
+    let mut blueprint = blueprint(args.detection, args.interception, mechanism, memo)?;
+    blueprint.told = their_container;
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
@@ -175,6 +191,7 @@ fn blueprint(
             .map(Pidfile::create)
             .transpose()?,
         container_id: detection.container_id.clone(),
+        told: None,
         refuse_non_dumpable: interception.refuse.contains(&args::Refusal::NonDumpable),
         tuning: engines::Tuning {
             filters: !detection.unfiltered,

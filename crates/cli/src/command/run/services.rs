@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use abi::Syscall;
 use anyhow::Context;
+use capture::container::Told;
 use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
 use event::{Pid, Plan};
@@ -75,6 +76,14 @@ impl Rules {
     }
 }
 
+/// The container that the command, a runtime, makes.
+#[derive(Clone, Debug)]
+pub(super) struct TheirContainer {
+    pub(super) told: Told,
+    /// Whether it has mounts of its own, by which it is told from its runtime.
+    pub(super) has_mounts: bool,
+}
+
 /// Everything that was readied before the fork.
 pub(super) struct Blueprint {
     pub(super) rules: Rules,
@@ -97,6 +106,7 @@ pub(super) struct Blueprint {
     pub(super) stats_interval: Duration,
     pub(super) pidfile: Option<Pidfile>,
     pub(super) container_id: Option<String>,
+    pub(super) told: Option<TheirContainer>,
     /// Whether a process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
@@ -145,6 +155,7 @@ impl Blueprint {
             program: self.program,
             entered: self.entered,
             container_id: self.container_id,
+            told: self.told,
             refuse_non_dumpable: self.refuse_non_dumpable,
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),

@@ -85,6 +85,14 @@ pub(super) fn first(
             return 1;
         }
     }
+    if let Err(error) = inherited.tenure.leave() {
+        tell(
+            inherited,
+            Message::NotReady(error.raw_os_error().unwrap_or(EIO)),
+        );
+        inherited.board.set(word::KEEPER_DONE, 1);
+        return 1;
+    }
     keep(inherited, Source::Socket(listener_from), policy, may_lead)
 }
 
@@ -94,6 +102,8 @@ pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Poli
     board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
     board.add(word::KEEPERS_REPLACED, 1);
     inherited.agent_bell(board.generation()).ring();
+    // The caller's pipes would stay open; without a log it can still keep watch.
+    let _ = inherited.tenure.leave();
     keep(inherited, Source::Own(listener), policy, false)
 }
 
@@ -330,3 +340,5 @@ impl Keeper<'_> {
         self.fruitless = 0;
     }
 }
+
+const EIO: i32 = 5;

@@ -77,7 +77,7 @@ impl Successor {
                 return NOT_EXECUTED;
             }
         }
-        let argv = arguments(std::env::args_os().collect(), &spec);
+        let argv = arguments(inherited.words.clone(), &spec);
         let environment = environment();
         let path = match program {
             Program::This => c"/proc/self/exe".to_owned(),

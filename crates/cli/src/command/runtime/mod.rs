@@ -1,0 +1,383 @@
+//! `tollgate runtime`: another runtime's command line, with the containers watched.
+//!
+//! The underlying runtime runs under the filter of `tollgate run`, and so does whatever it starts: the
+//! kernel hands the filter on from the runtime's first process to the container's first program. No
+//! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
+//! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
+
+mod settings;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use oci::{Call, CommandLine, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
+
+use self::settings::Settings;
+use super::run;
+use crate::args::{Cli, Verb as Asked};
+use crate::config::WatchContainers;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::supervise::{Ends, Stay, Tenure};
+use crate::terminal;
+
+/// The name by which this program is an OCI runtime.
+const NAME: &str = "tollgate-runtime";
+/// The annotation that asks for a watch.
+const ANNOTATION: &str = "tollgate.watch";
+/// How long control groups may take to become empty when all in them have been killed.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(2);
+const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
+const SIGKILL: i32 = 9;
+
+/// The words after the program's name, if that is `tollgate-runtime`.
+pub(crate) fn called_as_runtime() -> Option<Vec<OsString>> {
+    let mut words = std::env::args_os();
+    let name = words.next()?;
+    let is_runtime = Path::new(&name).file_name() == Some(OsStr::new(NAME));
+    is_runtime.then(|| words.collect())
+}
+
+/// Runs the verb.
+pub(crate) fn execute(words: &[OsString]) -> Outcome {
+    let line = CommandLine::parse(words).map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error).help("`tollgate runtime --help` shows more")
+    })?;
+    let outcome = carry_out(&line);
+    if let (Err(failure), Some(log)) = (&outcome, &line.log) {
+        note_in_log(log, line.log_is_json, failure);
+    }
+    outcome
+}
+
+fn carry_out(line: &CommandLine) -> Outcome {
+    let asks = |name: &str, short: &str| {
+        let is = |word: &OsString| word == name || word == short;
+        line.call.is_none() && line.global.iter().any(is)
+    };
+    if line.global.is_empty() && line.call.is_none() || asks("--help", "-h") {
+        return help();
+    }
+    let settings = Settings::load(line.config.as_deref())?;
+    let runtime = runtime(line, &settings)?;
+    let Some(call) = &line.call else {
+        if asks("--version", "-v") {
+            terminal::print(&format!("{NAME} {}\n", env!("CARGO_PKG_VERSION")))?;
+        }
+        return pass_on(&runtime, line, &[]);
+    };
+    match (call.verb, &call.id) {
+        _ if call.asks_for_help => pass_on(&runtime, line, &call.words),
+        (Verb::Create | Verb::Run, Some(id)) => create(line, &settings, &runtime, call, id),
+        (Verb::Exec, Some(id)) => exec(line, &settings, &runtime, call, id),
+        (Verb::Delete, Some(id)) => delete(line, &runtime, call, id),
+        (Verb::Restore, _) => Err(Failure::new(
+            Exit::Unsupported,
+            "cannot restore a container: it would not be watched",
+        )
+        .help(format!(
+            "restore it with {} itself, if it need not be watched",
+            runtime.program.display()
+        ))),
+        // Without an id the underlying runtime says what is missing.
+        _ => pass_on(&runtime, line, &call.words),
+    }
+}
+
+fn help() -> Outcome {
+    match Cli::try_parse_from(["tollgate", "runtime", "--help"]) {
+        Err(help) => terminal::print(&help.render().to_string()),
+        Ok(_) => Ok(Exit::Ok),
+    }
+}
+
+fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> {
+    let configured = OsString::from(&settings.config.runtime.binary);
+    let configured = (!configured.is_empty()).then_some(configured);
+    let asked = line.runtime.clone().or(configured);
+    let path = std::env::var_os("PATH");
+    let runtime = Runtime::find(asked.as_deref(), path.as_deref()).map_err(|error| {
+        let help = match &error {
+            RuntimeError::Missing { .. } | RuntimeError::None => {
+                "install runc, crun or youki, or name one with --runtime or `runtime.binary`"
+            }
+            RuntimeError::NotBuilt { .. } => "use --runtime runc, crun, youki or a path",
+            RuntimeError::Itself { .. } => "name the runtime that is to be stood in for",
+        };
+        Failure::from_error(Exit::Unsupported, &error).help(help)
+    })?;
+    if runtime.is_gvisor() && settings.config.runtime.watch != WatchContainers::None {
+        let message = format!(
+            "cannot watch containers of {}: their calls go to gVisor's kernel",
+            runtime.program.display()
+        );
+        return Err(Failure::new(Exit::Unsupported, message).help(
+            "use `tollgate watch --gvisor` with gVisor's own runtime, or `runtime.watch: none`",
+        ));
+    }
+    Ok(runtime)
+}
+
+/// Becomes the underlying runtime.
+fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
+    let cause = Command::new(&runtime.program)
+        .arg0(runtime.name())
+        .args(&line.global)
+        .args(words)
+        .exec();
+    Err(cannot_execute(runtime, &cause))
+}
+
+fn cannot_execute(runtime: &Runtime, cause: &std::io::Error) -> Failure {
+    let program = runtime.program.display();
+    Failure::new(
+        Exit::NotExecutable,
+        format!("cannot execute {program}: {cause}"),
+    )
+    .help("name a runtime that is a program for this machine")
+}
+
+fn create(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+    id: &str,
+) -> Outcome {
+    let bundle = bundle(call)?;
+    let spec = Spec::read(&bundle).map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error).help("name the bundle's folder with --bundle")
+    })?;
+    if !is_to_be_watched(settings, &spec) {
+        return pass_on(runtime, line, &call.words);
+    }
+    if let Some(listener) = spec.listener() {
+        let listener = listener.display();
+        let message = format!(
+            "cannot watch container {id}: its seccomp profile has a listener of its own, {listener}, \
+             and the kernel allows one"
+        );
+        return Err(Failure::new(Exit::Unsupported, message)
+            .help("take linux.seccomp.listenerPath out, or use `runtime.watch: annotated`"));
+    }
+    let note = Note {
+        id: id.to_owned(),
+        bundle,
+        has_mounts: spec.has_own_mounts(),
+        groups: groups(&spec, id),
+    };
+    let store = store(settings, line, id)?;
+    if !begin(&store, &note, runtime, line)? {
+        // There is such a container: the underlying runtime says so.
+        return pass_on(runtime, line, &call.words);
+    }
+    let stays = call.verb == Verb::Create || call.detaches;
+    let ends = if stays {
+        Ends::AtOnce
+    } else {
+        Ends::AfterAlerts
+    };
+    let outcome = watched(line, settings, runtime, call, &note, &store, ends);
+    let is_there = stays && matches!(outcome, Ok(Exit::Command(0)));
+    if !is_there && !exists(runtime, line, id) {
+        forget(&store)?;
+    }
+    outcome
+}
+
+fn exec(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+    id: &str,
+) -> Outcome {
+    let store = store(settings, line, id)?;
+    match store.note().map_err(state_failure)? {
+        Some(note) => {
+            let ends = if call.detaches {
+                Ends::AtOnce
+            } else {
+                Ends::AfterAlerts
+            };
+            watched(line, settings, runtime, call, &note, &store, ends)
+        }
+        // It is watched as its container is: not.
+        None => pass_on(runtime, line, &call.words),
+    }
+}
+
+fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outcome {
+    let mut child = underlying(runtime, line, &call.words)
+        .spawn()
+        .map_err(|cause| cannot_execute(runtime, &cause))?;
+    let status = child
+        .wait()
+        .map_err(|cause| cannot_execute(runtime, &cause))?;
+    let settings = Settings::default();
+    let store = store(&settings, line, id)?;
+    if status.success() || !exists(runtime, line, id) {
+        forget(&store)?;
+    }
+    Ok(Exit::Command(code(status)))
+}
+
+fn underlying(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Command {
+    let mut command = Command::new(&runtime.program);
+    command.arg0(runtime.name()).args(&line.global).args(words);
+    command
+}
+
+/// As a shell would say it.
+fn code(status: std::process::ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(u8::MAX)
+}
+
+/// Removes what is left of a container that the underlying runtime does not know (any more): what was
+/// noted, and if the runtime was killed while it made it, control groups and who is in them.
+fn forget(store: &Store) -> Result<(), Failure> {
+    if let Some(note) = store.note().map_err(state_failure)? {
+        let deadline = Instant::now() + REMOVAL_LIMIT;
+        while let Err(cause) = note.groups.remove() {
+            if Instant::now() > deadline {
+                let message = format!("cannot remove the control groups of {}: {cause}", note.id);
+                return Err(Failure::new(Exit::Unsupported, message)
+                    .help("processes in them do not end; try again"));
+            }
+            for pid in note.groups.members() {
+                // Fails only if it has just ended.
+                let _ = sys::signal::send(pid, SIGKILL);
+            }
+            std::thread::sleep(REMOVAL_PAUSE);
+        }
+    }
+    store.end().map_err(state_failure)
+}
+
+/// The control groups that the underlying runtime is about to make.
+fn groups(spec: &Spec, id: &str) -> Groups {
+    // Without /proc there is nothing to find them by, and nothing can be watched either.
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    let (mounts, own) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+    Groups::planned(&mounts, &own, spec.cgroups_path(), id)
+}
+
+/// Whether the underlying runtime knows a container.
+fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> bool {
+    let mut command = Command::new(&runtime.program);
+    if let Some(root) = &line.root {
+        command.arg("--root").arg(root);
+    }
+    // Not the caller's log, which would tell of a container that is missing.
+    command.arg0(runtime.name()).args(["state", id]);
+    let output = command.stdin(std::process::Stdio::null()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Notes a container. False if there is one of this id; what a killed runtime left is replaced.
+fn begin(
+    store: &Store,
+    note: &Note,
+    runtime: &Runtime,
+    line: &CommandLine,
+) -> Result<bool, Failure> {
+    if store.begin(note).map_err(state_failure)? {
+        return Ok(true);
+    }
+    if exists(runtime, line, &note.id) {
+        return Ok(false);
+    }
+    forget(store)?;
+    store.begin(note).map_err(state_failure)
+}
+
+/// Runs the underlying runtime, and whatever it starts in the container, under watch.
+fn watched(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+    note: &Note,
+    store: &Store,
+    ends: Ends,
+) -> Outcome {
+    let mut words = settings.words(note)?;
+    words.push("--".into());
+    words.push(runtime.program.clone().into());
+    words.extend(line.global.iter().chain(&call.words).cloned());
+    let parsed = Cli::try_parse_from(&words);
+    let args = match parsed.map(|cli| cli.verb) {
+        Ok(Asked::Run(args)) => args,
+        Ok(_) => unreachable!("the words begin with `run`"),
+        Err(error) => {
+            let message = format!("cannot watch container {}: {error}", note.id);
+            return Err(Failure::new(Exit::Internal, message));
+        }
+    };
+    let tenure = Tenure::detached(store.log(), ends).map_err(|cause| {
+        let message = format!("cannot watch container {}: {cause}", note.id);
+        Failure::new(Exit::Unsupported, message).help("mount /proc")
+    })?;
+    run::execute_as(args, Stay { words, tenure })
+}
+
+fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
+    match settings.config.runtime.watch {
+        WatchContainers::All => true,
+        WatchContainers::Annotated => {
+            spec.annotations.get(ANNOTATION).map(String::as_str) == Some("true")
+        }
+        WatchContainers::None => false,
+    }
+}
+
+fn bundle(call: &Call) -> Result<PathBuf, Failure> {
+    let given = call.bundle.as_deref().unwrap_or(Path::new("."));
+    std::path::absolute(given).map_err(|cause| {
+        let message = format!("cannot find the bundle {}: {cause}", given.display());
+        Failure::new(Exit::BadInput, message).help("name the bundle's folder with --bundle")
+    })
+}
+
+fn store(settings: &Settings, line: &CommandLine, id: &str) -> Result<Store, Failure> {
+    Store::new(&settings.state, line.root.as_deref(), id).map_err(state_failure)
+}
+
+fn state_failure(error: oci::StoreError) -> Failure {
+    let exit = match error {
+        oci::StoreError::BadId { .. } => Exit::BadInput,
+        oci::StoreError::Io { .. } => Exit::Unsupported,
+    };
+    Failure::from_error(exit, &error).help(
+        "ids are names of folders; what is noted of containers is below /run/tollgate/runtime, or \
+         where $TOLLGATE_RUNTIME_STATE says",
+    )
+}
+
+/// Callers of a runtime look for its message in its log.
+fn note_in_log(log: &Path, is_json: bool, failure: &Failure) {
+    let message = failure.render();
+    let line = if is_json {
+        format!(
+            "{}\n",
+            serde_json::json!({"level": "error", "msg": message.trim_end()})
+        )
+    } else {
+        format!(
+            "level=error msg={}\n",
+            serde_json::json!(message.trim_end())
+        )
+    };
+    let opened = OpenOptions::new().append(true).create(true).open(log);
+    // The same is written to the standard error, which is what is left if this fails.
+    let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+}

@@ -1,0 +1,110 @@
+//! What `tollgate runtime` is configured to do. Its callers choose its command line, so what is wanted
+//! of it comes from a file.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use oci::Note;
+
+use crate::config::{self, Config, Manner};
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// Where the configuration is looked for if nobody names it.
+const CONFIG: &str = "/etc/tollgate/runtime.yaml";
+const CONFIG_VARIABLE: &str = "TOLLGATE_RUNTIME_CONFIG";
+/// What is noted of containers: not longer than the machine runs.
+const STATE: &str = "/run/tollgate/runtime";
+const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
+/// Where alerts go without a configuration.
+const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
+/// What every alert says of its container without a configuration.
+const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
+                      container.image.repository, container.annotations, k8s.ns.name, k8s.pod.name, \
+                      k8s.pod.labels]}";
+
+/// What is configured, and where that was read.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) config: Config,
+    file: Option<PathBuf>,
+    /// Where containers are noted.
+    pub(super) state: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let user = rustix::process::geteuid();
+        let state = std::env::var_os(STATE_VARIABLE).map(PathBuf::from);
+        let of_user = || {
+            let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !user.is_root())?;
+            Some(PathBuf::from(folder).join("tollgate/runtime"))
+        };
+        Self {
+            config: Config::default(),
+            file: None,
+            state: state.or_else(of_user).unwrap_or_else(|| STATE.into()),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the configuration: the file named, or the one in the variable, or the usual one if it is
+    /// there.
+    pub(super) fn load(named: Option<&Path>) -> Result<Self, Failure> {
+        let named = named.map(Path::to_owned);
+        let in_variable = || std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
+        let usual = || Path::new(CONFIG).exists().then(|| CONFIG.into());
+        let file = named.or_else(in_variable).or_else(usual);
+        // An agent that takes over runs in another folder.
+        let file = file.map(std::path::absolute).transpose().map_err(|cause| {
+            Failure::new(
+                Exit::BadInput,
+                format!("cannot find the configuration: {cause}"),
+            )
+            .help("name a file with --config")
+        })?;
+        let (config, _warnings) = config::load(file.as_deref(), &[], Manner::Tollgate)?;
+        Ok(Self {
+            config,
+            file,
+            ..Self::default()
+        })
+    }
+
+    /// The command line of `tollgate run` that watches a container, up to its CMD.
+    pub(super) fn words(&self, note: &Note) -> Result<Vec<OsString>, Failure> {
+        let mut words: Vec<OsString> = ["tollgate", "run", "--quiet", "--engine", "notify"]
+            .map(OsString::from)
+            .into();
+        let mut option = |key: &str, value: &dyn AsRef<std::ffi::OsStr>| {
+            let mut word = OsString::from(key);
+            word.push("=");
+            word.push(value);
+            words.push(word);
+        };
+        match &self.file {
+            Some(file) => option("--config", file),
+            None => {
+                let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
+                std::fs::create_dir_all(folder).map_err(|cause| {
+                    let folder = folder.display();
+                    Failure::new(Exit::Unsupported, format!("cannot make {folder}: {cause}"))
+                        .help(format!("write a configuration to {CONFIG}"))
+                })?;
+                option("--option", &"json_output=true");
+                option("--option", &"file_output.enabled=true");
+                option("--option", &format!("file_output.filename={ALERTS}"));
+                option("--option", &FIELDS);
+            }
+        }
+        // It is the container's.
+        option("--option", &"stdout_output.enabled=false");
+        option("--told-container", &note.id);
+        option("--told-bundle", &note.bundle);
+        if !note.has_mounts {
+            words.push("--told-host-mounts".into());
+        }
+        Ok(words)
+    }
+}

@@ -1,0 +1,377 @@
+//! The command line of runc, which crun, youki and runsc share: global options, a command, its options,
+//! its arguments.
+//!
+//! It is passed on as it was given. What is read of it is what a stand-in must know: the command, the
+//! container's id, its bundle, and where the runtime keeps its state and its log.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// What a command means to a stand-in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Makes a container, which waits to be started.
+    Create,
+    /// Removes a container.
+    Delete,
+    /// Starts another program in a container.
+    Exec,
+    /// Changes or tells something, and starts no program.
+    Plain,
+    /// Makes a container from a checkpoint.
+    Restore,
+    /// Makes a container and starts it.
+    Run,
+}
+
+/// Commands of runc, with the options of each that take a value (long names, then the short one).
+const COMMANDS: &[(&str, Verb, &[&str])] = &[
+    ("checkpoint", Verb::Plain, &[]),
+    (
+        "create",
+        Verb::Create,
+        &[
+            "bundle",
+            "b",
+            "console-socket",
+            "pid-file",
+            "pidfd-socket",
+            "preserve-fds",
+        ],
+    ),
+    ("delete", Verb::Delete, &[]),
+    ("events", Verb::Plain, &["interval"]),
+    (
+        "exec",
+        Verb::Exec,
+        &[
+            "console-socket",
+            "pidfd-socket",
+            "cwd",
+            "env",
+            "e",
+            "user",
+            "u",
+            "additional-gids",
+            "g",
+            "process",
+            "p",
+            "pid-file",
+            "process-label",
+            "apparmor",
+            "cap",
+            "c",
+            "preserve-fds",
+            "cgroup",
+        ],
+    ),
+    ("features", Verb::Plain, &[]),
+    ("kill", Verb::Plain, &[]),
+    ("list", Verb::Plain, &[]),
+    ("pause", Verb::Plain, &[]),
+    ("ps", Verb::Plain, &[]),
+    ("restore", Verb::Restore, &[]),
+    ("resume", Verb::Plain, &[]),
+    (
+        "run",
+        Verb::Run,
+        &[
+            "bundle",
+            "b",
+            "console-socket",
+            "pid-file",
+            "pidfd-socket",
+            "preserve-fds",
+        ],
+    ),
+    ("spec", Verb::Plain, &[]),
+    ("start", Verb::Plain, &[]),
+    ("state", Verb::Plain, &[]),
+    ("update", Verb::Plain, &[]),
+];
+
+/// Global options that take a value: of runc, crun, youki and runsc.
+const GLOBAL_WITH_VALUE: &[&str] = &[
+    "root",
+    "log",
+    "log-format",
+    "criu",
+    "rootless",
+    "cgroup-manager",
+    "log-level",
+    "platform",
+    "network",
+    "debug-log",
+    "overlay2",
+    "directfs",
+    "host-uds",
+    "l",
+];
+/// Options of the stand-in itself, which are not passed on.
+const OWN_WITH_VALUE: &[&str] = &["runtime", "config"];
+
+/// A command line in parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// `--runtime`: which runtime to stand in for.
+    pub runtime: Option<OsString>,
+    /// `--config`: the stand-in's configuration.
+    pub config: Option<PathBuf>,
+    /// Global options that are passed on.
+    pub global: Vec<OsString>,
+    /// `--root`.
+    pub root: Option<PathBuf>,
+    /// `--log`.
+    pub log: Option<PathBuf>,
+    /// Whether `--log-format json` was given.
+    pub log_is_json: bool,
+    /// The command.
+    pub call: Option<Call>,
+}
+
+/// A command with its options and arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What it means.
+    pub verb: Verb,
+    /// The command and everything behind it.
+    pub words: Vec<OsString>,
+    /// `--bundle`.
+    pub bundle: Option<PathBuf>,
+    /// Whether `--detach` was given.
+    pub detaches: bool,
+    /// Whether `--help` was given.
+    pub asks_for_help: bool,
+    /// The first argument that is no option: the container's id, for commands that take one.
+    pub id: Option<String>,
+}
+
+/// A command line that cannot be understood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CommandLineError {
+    /// An option needs a value and is the last word.
+    #[error("cannot read the command line: --{name} needs a value")]
+    NoValue {
+        /// The option.
+        name: String,
+    },
+    /// The container's id is no text.
+    #[error("cannot use the container id {}: it is not valid UTF-8", .id.display())]
+    BadId {
+        /// The id.
+        id: OsString,
+    },
+}
+
+impl CommandLine {
+    /// Reads a command line, without the name of the program.
+    ///
+    /// # Errors
+    ///
+    /// If a value is missing or the id is no text.
+    pub fn parse(words: &[OsString]) -> Result<Self, CommandLineError> {
+        let mut line = Self::default();
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            let Some(option) = Flag::of(word) else {
+                let words = std::iter::once(word).chain(rest).cloned().collect();
+                line.call = Some(Call::parse(words)?);
+                break;
+            };
+            let is_own = OWN_WITH_VALUE.contains(&option.name.as_str());
+            let takes_value = is_own || GLOBAL_WITH_VALUE.contains(&option.name.as_str());
+            if !is_own {
+                line.global.push(word.clone());
+            }
+            let value = match option.value {
+                Some(value) => Some(value),
+                None if takes_value => {
+                    let value = rest.next().ok_or_else(|| option.no_value())?.clone();
+                    if !is_own {
+                        line.global.push(value.clone());
+                    }
+                    Some(value)
+                }
+                None => None,
+            };
+            line.note(&option.name, value);
+        }
+        Ok(line)
+    }
+
+    fn note(&mut self, name: &str, value: Option<OsString>) {
+        let Some(value) = value else { return };
+        match name {
+            "runtime" => self.runtime = Some(value),
+            "config" => self.config = Some(value.into()),
+            "root" => self.root = Some(value.into()),
+            "log" => self.log = Some(value.into()),
+            "log-format" => self.log_is_json = value == "json",
+            _ => {}
+        }
+    }
+}
+
+impl Call {
+    fn parse(words: Vec<OsString>) -> Result<Self, CommandLineError> {
+        let name = words
+            .first()
+            .map(|name| name.to_string_lossy().into_owned());
+        let known = COMMANDS
+            .iter()
+            .find(|(known, ..)| Some(*known) == name.as_deref());
+        let (verb, with_value) =
+            known.map_or((Verb::Plain, &[][..]), |(_, verb, with)| (*verb, *with));
+        let mut call = Self {
+            verb,
+            words: Vec::new(),
+            bundle: None,
+            detaches: false,
+            asks_for_help: false,
+            id: None,
+        };
+        let mut rest = words.iter().skip(1);
+        while let Some(word) = rest.next() {
+            if word == "--" {
+                call.id = rest.next().map(id).transpose()?;
+                break;
+            }
+            let Some(option) = Flag::of(word) else {
+                call.id = Some(id(word)?);
+                // What follows is a command line of the container's, or options as crun takes them.
+                if verb == Verb::Exec {
+                    break;
+                }
+                continue;
+            };
+            let value = match &option.value {
+                Some(value) => Some(value.clone()),
+                None if with_value.contains(&option.name.as_str()) => {
+                    Some(rest.next().ok_or_else(|| option.no_value())?.clone())
+                }
+                None => None,
+            };
+            match (option.name.as_str(), value) {
+                ("bundle" | "b", Some(value)) => call.bundle = Some(value.into()),
+                ("detach" | "d", value) => call.detaches = value.is_none_or(|word| word != "false"),
+                ("help" | "h", None) => call.asks_for_help = true,
+                _ => {}
+            }
+        }
+        call.words = words;
+        Ok(call)
+    }
+}
+
+fn id(word: &OsString) -> Result<String, CommandLineError> {
+    let id = word.to_str().map(str::to_owned);
+    id.ok_or_else(|| CommandLineError::BadId { id: word.clone() })
+}
+
+/// `--name`, `--name=value`; Go programs take one dash as well as two.
+struct Flag {
+    name: String,
+    value: Option<OsString>,
+}
+
+impl Flag {
+    fn of(word: &OsStr) -> Option<Self> {
+        let bytes = word.as_bytes();
+        let bytes = bytes
+            .strip_prefix(b"--")
+            .or_else(|| bytes.strip_prefix(b"-"))?;
+        if bytes.is_empty() {
+            return None;
+        }
+        let mut parts = bytes.splitn(2, |byte| *byte == b'=');
+        let name = String::from_utf8_lossy(parts.next().unwrap_or(bytes)).into_owned();
+        let value = parts.next().map(|value| OsString::from_vec(value.to_vec()));
+        Some(Self { name, value })
+    }
+
+    fn no_value(&self) -> CommandLineError {
+        CommandLineError::NoValue {
+            name: self.name.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> CommandLine {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        CommandLine::parse(&words).unwrap()
+    }
+
+    #[test]
+    fn a_call_of_conmons_is_understood_and_passed_on_whole() {
+        let line = parse(
+            "--root=/run/runc --log-format=json --log /l/oci-log --systemd-cgroup --config /c.yaml \
+             create --bundle /b --pid-file /p -console-socket /s abc",
+        );
+        assert_eq!(line.root.as_deref(), Some("/run/runc".as_ref()));
+        assert_eq!(line.log.as_deref(), Some("/l/oci-log".as_ref()));
+        assert!(line.log_is_json);
+        assert_eq!(line.config.as_deref(), Some("/c.yaml".as_ref()));
+        let global = [
+            "--root=/run/runc",
+            "--log-format=json",
+            "--log",
+            "/l/oci-log",
+            "--systemd-cgroup",
+        ];
+        assert_eq!(line.global, global.map(OsString::from));
+        let call = line.call.unwrap();
+        assert_eq!((call.verb, call.id.as_deref()), (Verb::Create, Some("abc")));
+        assert_eq!(call.bundle.as_deref(), Some("/b".as_ref()));
+        assert_eq!(call.words.len(), 8);
+    }
+
+    #[test]
+    fn what_runs_in_a_container_is_no_option_of_the_runtime() {
+        let call = parse("exec --user 1000:1000 -e A=B -t abc sh --bundle /x --detach")
+            .call
+            .unwrap();
+        assert_eq!((call.verb, call.id.as_deref()), (Verb::Exec, Some("abc")));
+        assert_eq!((call.bundle, call.detaches), (None, false));
+        let call = parse("exec -d -- abc -x").call.unwrap();
+        assert_eq!((call.id.as_deref(), call.detaches), (Some("abc"), true));
+    }
+
+    #[test]
+    fn options_after_the_id_count_as_crun_takes_them() {
+        let call = parse("run abc -d --bundle=/b").call.unwrap();
+        assert_eq!(call.id.as_deref(), Some("abc"));
+        assert_eq!((call.bundle, call.detaches), (Some("/b".into()), true));
+        assert!(!parse("run --detach=false abc").call.unwrap().detaches);
+    }
+
+    #[test]
+    fn commands_that_nobody_knows_are_passed_on() {
+        let call = parse("newfangled --x 1 abc").call.unwrap();
+        assert_eq!((call.verb, call.words.len()), (Verb::Plain, 4));
+        assert_eq!(parse("restore abc").call.unwrap().verb, Verb::Restore);
+        assert_eq!(parse("--version").call, None);
+    }
+
+    #[test]
+    fn options_without_their_value_are_refused() {
+        for line in ["--runtime", "--root", "create --bundle"] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(matches!(
+                CommandLine::parse(&words),
+                Err(CommandLineError::NoValue { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn the_runtime_is_not_passed_on() {
+        let line = parse("--runtime crun --debug list -q");
+        assert_eq!(line.runtime.as_deref(), Some(OsStr::new("crun")));
+        assert_eq!(line.global, [OsString::from("--debug")]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Which runtime is stood in for.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Runtimes by name, in the order in which they are looked for. gVisor's is never chosen unasked: it
+/// is another kernel.
+const NAMES: [&str; 4] = ["runc", "crun", "youki", "runsc"];
+const UNASKED: usize = 3;
+/// Where runtimes are beside the folders of `PATH`; callers often have a short one.
+const FOLDERS: [&str; 5] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+];
+
+/// A runtime that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Its program.
+    pub program: PathBuf,
+}
+
+/// Why there is no runtime to stand in for.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RuntimeError {
+    /// It was named and is not there.
+    #[error("cannot find the runtime {name}")]
+    Missing {
+        /// What was asked for.
+        name: String,
+    },
+    /// None was named, and none is there.
+    #[error("cannot find a runtime: neither {}", NAMES[..UNASKED].join(" nor "))]
+    None,
+    /// It was named and is not part of this release.
+    #[error("cannot use the runtime {name}: {why}")]
+    NotBuilt {
+        /// What was asked for.
+        name: String,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// It would call itself for ever.
+    #[error("cannot use the runtime {}: it is this program", .program.display())]
+    Itself {
+        /// What was found.
+        program: PathBuf,
+    },
+}
+
+impl Runtime {
+    /// Finds the one that was asked for by name or path, or else the first that is installed.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed or not part of this release, or is this program.
+    pub fn find(asked: Option<&OsStr>, path: Option<&OsStr>) -> Result<Self, RuntimeError> {
+        let name = |name: &OsStr| name.to_string_lossy().into_owned();
+        let found = match asked {
+            Some(asked) if asked == "embedded" || asked == "vm" => {
+                return Err(RuntimeError::NotBuilt {
+                    name: name(asked),
+                    why: "this release stands in for runtimes that are installed, and has none of its own",
+                });
+            }
+            Some(asked) if Path::new(asked).components().count() > 1 => {
+                let program = PathBuf::from(asked);
+                program.is_file().then_some(program)
+            }
+            Some(asked) => search(asked, path),
+            None => NAMES[..UNASKED]
+                .iter()
+                .find_map(|name| search(OsStr::new(name), path)),
+        };
+        let program = found.ok_or_else(|| match asked {
+            Some(asked) => RuntimeError::Missing { name: name(asked) },
+            None => RuntimeError::None,
+        })?;
+        if is_this(&program) {
+            return Err(RuntimeError::Itself { program });
+        }
+        Ok(Self { program })
+    }
+
+    /// Whether the container's calls are gVisor's to see and not the kernel's.
+    pub fn is_gvisor(&self) -> bool {
+        let name = self.program.file_name().map(OsStr::to_string_lossy);
+        name.is_some_and(|name| name.contains("runsc"))
+    }
+
+    /// The name by which it is called.
+    pub fn name(&self) -> OsString {
+        self.program
+            .file_name()
+            .unwrap_or(self.program.as_os_str())
+            .to_owned()
+    }
+}
+
+fn search(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+    let in_path = path.into_iter().flat_map(std::env::split_paths);
+    let folders = in_path.chain(FOLDERS.iter().map(PathBuf::from));
+    let mut programs = folders.map(|folder| folder.join(name));
+    programs.find(|program| program.is_file())
+}
+
+/// Whether a file is the program that runs now.
+fn is_this(program: &Path) -> bool {
+    let own = std::env::current_exe().and_then(std::fs::canonicalize);
+    let other = std::fs::canonicalize(program);
+    matches!((own, other), (Ok(own), Ok(other)) if own == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_asked_for_is_taken_or_missed_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Some(folder.path().as_os_str());
+        std::fs::write(folder.path().join("crun"), "x").unwrap();
+        let found = Runtime::find(Some(OsStr::new("crun")), path).unwrap();
+        assert_eq!(found.program, folder.path().join("crun"));
+        let error = Runtime::find(Some(OsStr::new("no-such-runtime")), path).unwrap_err();
+        assert_eq!(error.to_string(), "cannot find the runtime no-such-runtime");
+        let by_path = folder.path().join("crun");
+        assert!(Runtime::find(Some(by_path.as_os_str()), None).is_ok());
+        assert!(Runtime::find(Some(OsStr::new("/no/such")), None).is_err());
+    }
+
+    #[test]
+    fn what_this_release_has_not_is_said() {
+        for name in ["embedded", "vm"] {
+            let error = Runtime::find(Some(OsStr::new(name)), None).unwrap_err();
+            assert!(matches!(error, RuntimeError::NotBuilt { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn it_does_not_stand_in_for_itself() {
+        let own = std::env::current_exe().unwrap();
+        let error = Runtime::find(Some(own.as_os_str()), None).unwrap_err();
+        assert!(matches!(error, RuntimeError::Itself { .. }), "{error}");
+    }
+
+    #[test]
+    fn gvisors_is_told_by_its_name() {
+        let named = |name: &str| {
+            Runtime {
+                program: name.into(),
+            }
+            .is_gvisor()
+        };
+        assert!(named("/opt/runsc") && named("runsc-debug") && !named("/usr/sbin/runc"));
+    }
+}

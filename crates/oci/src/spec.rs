@@ -1,0 +1,158 @@
+//! What a bundle's `config.json` says that a stand-in must know.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// Longest file that is read; real ones have some ten KiB.
+const SIZE_LIMIT: u64 = 16 << 20;
+
+/// Part of the OCI runtime specification's configuration.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct Spec {
+    /// Annotations by key.
+    #[serde(default)]
+    pub annotations: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    linux: Option<Linux>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+struct Linux {
+    #[serde(default)]
+    namespaces: Option<Vec<Namespace>>,
+    #[serde(default)]
+    seccomp: Option<Seccomp>,
+    #[serde(default, rename = "cgroupsPath")]
+    cgroups_path: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+struct Namespace {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+struct Seccomp {
+    #[serde(default, rename = "listenerPath")]
+    listener_path: Option<PathBuf>,
+}
+
+/// Why a bundle cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    /// The file cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// It is no configuration.
+    #[error("cannot understand {}", .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: serde_json::Error,
+    },
+}
+
+impl Spec {
+    /// Reads the configuration of a bundle.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or is no JSON of that form.
+    pub fn read(bundle: &Path) -> Result<Self, SpecError> {
+        let path = bundle.join("config.json");
+        let read = || {
+            let mut bytes = Vec::new();
+            let file = std::fs::File::open(&path)?;
+            file.take(SIZE_LIMIT).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|cause| SpecError::Parse { path, cause })
+            }
+            Err(cause) => Err(SpecError::Read { path, cause }),
+        }
+    }
+
+    /// Whether the container sees other mounts than its runtime.
+    pub fn has_own_mounts(&self) -> bool {
+        let namespaces = self
+            .linux
+            .iter()
+            .filter_map(|linux| linux.namespaces.as_ref());
+        namespaces
+            .flatten()
+            .any(|namespace| namespace.kind == "mount")
+    }
+
+    /// Where its control groups are to be.
+    pub fn cgroups_path(&self) -> Option<&str> {
+        self.linux.as_ref()?.cgroups_path.as_deref()
+    }
+
+    /// Who else wants to hold calls of the container.
+    pub fn listener(&self) -> Option<&Path> {
+        let seccomp = self.linux.as_ref()?.seccomp.as_ref()?;
+        let path = seccomp.listener_path.as_deref();
+        path.filter(|path| !path.as_os_str().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Spec, SpecError> {
+        let bundle = tempfile::tempdir().unwrap();
+        std::fs::write(bundle.path().join("config.json"), text).unwrap();
+        Spec::read(bundle.path())
+    }
+
+    #[test]
+    fn mounts_listener_and_annotations_are_read() {
+        let spec = read(
+            r#"{"ociVersion":"1.0.2","annotations":{"a":"b"},"linux":{"namespaces":[{"type":"pid"},
+            {"type":"mount"}],"seccomp":{"defaultAction":"SCMP_ACT_ALLOW","listenerPath":"/x"}}}"#,
+        )
+        .unwrap();
+        assert!(spec.has_own_mounts());
+        assert_eq!(spec.listener(), Some(Path::new("/x")));
+        assert_eq!(spec.annotations["a"], "b");
+    }
+
+    #[test]
+    fn what_is_left_out_or_null_is_not_there() {
+        for text in [
+            "{}",
+            r#"{"linux":{}}"#,
+            r#"{"linux":{"namespaces":null,"seccomp":null}}"#,
+        ] {
+            let spec = read(text).unwrap();
+            assert!(
+                !spec.has_own_mounts() && spec.listener().is_none(),
+                "{text}"
+            );
+        }
+        let none = read(r#"{"linux":{"seccomp":{"listenerPath":""}}}"#).unwrap();
+        assert_eq!(none.listener(), None);
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_an_error_that_names_the_file() {
+        let error = read("17").unwrap_err();
+        assert!(error.to_string().ends_with("config.json"), "{error}");
+        let error = Spec::read(Path::new("/no/such/bundle")).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read /no/such/bundle/config.json");
+    }
+}

@@ -1,0 +1,210 @@
+//! What is noted of the containers that are watched: one folder for each, which goes with it.
+//!
+//! Two callers may use the same id with different state folders of the runtime (`--root`), so that one
+//! is part of the name.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Groups;
+
+const NOTE: &str = "container.json";
+const LOG: &str = "agent.log";
+/// The folder's part for callers that leave the state folder to the runtime.
+const DEFAULT_ROOT: &str = "default";
+
+/// What is noted of a container.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// Its id.
+    pub id: String,
+    /// The folder with its `config.json`.
+    pub bundle: PathBuf,
+    /// Whether it has mounts of its own.
+    pub has_mounts: bool,
+    /// Its control groups.
+    pub groups: Groups,
+}
+
+/// Why something could not be noted.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The id would be no plain name of a folder.
+    #[error("cannot use the container id `{id}`: it is no name of a folder")]
+    BadId {
+        /// The id.
+        id: String,
+    },
+    /// A file or folder cannot be made, read or removed.
+    #[error("cannot {action} {}", .path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// The folder of one container.
+#[derive(Clone, Debug)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// The place for a container below `state`, by the runtime's state folder and its id.
+    ///
+    /// # Errors
+    ///
+    /// If the id is no name.
+    pub fn new(state: &Path, root: Option<&Path>, id: &str) -> Result<Self, StoreError> {
+        if id.is_empty() || id.starts_with('.') || id.contains(['/', '\0']) {
+            return Err(StoreError::BadId { id: id.to_owned() });
+        }
+        let root = root.map_or_else(|| DEFAULT_ROOT.to_owned(), escaped);
+        Ok(Self {
+            folder: state.join(root).join(id),
+        })
+    }
+
+    /// Where messages about the container's watch go.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join(LOG)
+    }
+
+    /// Where else something of the container's watch is kept.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Makes the folder and the note in it. False: there is one already.
+    ///
+    /// # Errors
+    ///
+    /// If that fails.
+    pub fn begin(&self, note: &Note) -> Result<bool, StoreError> {
+        let io = |action, path: &Path| {
+            let path = path.to_owned();
+            move |cause| StoreError::Io {
+                action,
+                path,
+                cause,
+            }
+        };
+        let above = self.folder.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(above).map_err(io("make", above))?;
+        match fs::create_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            made => made.map_err(io("make", &self.folder))?,
+        }
+        let text = serde_json::to_vec(note).expect("a note is plain data");
+        let file = self.folder.join(NOTE);
+        fs::write(&file, text).map_err(io("write", &file))?;
+        Ok(true)
+    }
+
+    /// The note, if the container is watched.
+    ///
+    /// # Errors
+    ///
+    /// If there is one that cannot be read.
+    pub fn note(&self) -> Result<Option<Note>, StoreError> {
+        let path = self.folder.join(NOTE);
+        let io = |cause| StoreError::Io {
+            action: "read",
+            path: path.clone(),
+            cause,
+        };
+        match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io(error)),
+            Ok(text) => Ok(Some(
+                serde_json::from_slice(&text).map_err(|error| io(error.into()))?,
+            )),
+        }
+    }
+
+    /// Removes everything that was noted; what is not there is no error.
+    ///
+    /// # Errors
+    ///
+    /// If something stays.
+    pub fn end(&self) -> Result<(), StoreError> {
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(StoreError::Io {
+                action: "remove",
+                path: self.folder.clone(),
+                cause: error,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A path as one name. No two paths have the same.
+fn escaped(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    text.replace('%', "%25").replace('/', "%2F")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note() -> Note {
+        Note {
+            id: "abc".to_owned(),
+            bundle: "/b".into(),
+            has_mounts: true,
+            groups: Groups::default(),
+        }
+    }
+
+    #[test]
+    fn a_note_lasts_until_the_end_and_is_made_once() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), Some(Path::new("/run/runc")), "abc").unwrap();
+        assert_eq!(store.note().unwrap(), None);
+        assert!(store.begin(&note()).unwrap());
+        assert!(!store.begin(&note()).unwrap());
+        assert_eq!(store.note().unwrap(), Some(note()));
+        store.end().unwrap();
+        store.end().unwrap();
+        assert_eq!(store.note().unwrap(), None);
+    }
+
+    #[test]
+    fn the_same_id_of_another_runtime_is_another_container() {
+        let state = Path::new("/s");
+        let folder =
+            |root: Option<&str>| Store::new(state, root.map(Path::new), "a").unwrap().folder;
+        assert_ne!(folder(Some("/run/a")), folder(None));
+        assert_ne!(folder(Some("/run/a/b")), folder(Some("/run/a%2Fb")));
+    }
+
+    #[test]
+    fn an_id_that_leads_elsewhere_is_refused() {
+        for id in ["", "..", ".", "a/b", "../x"] {
+            let error = Store::new(Path::new("/s"), None, id).unwrap_err();
+            assert!(matches!(error, StoreError::BadId { .. }), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_note_that_is_none_is_an_error() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), None, "abc").unwrap();
+        store.begin(&note()).unwrap();
+        fs::write(store.file(NOTE), "{").unwrap();
+        assert!(matches!(
+            store.note(),
+            Err(StoreError::Io { action: "read", .. })
+        ));
+    }
+}

@@ -1,0 +1,737 @@
+//! `tollgate runtime`: an installed OCI runtime with the containers watched.
+//!
+//! Each test is a shell script that runs as the first process of a pid namespace, with mounts of its
+//! own: whatever it leaves behind ends with it, and what is left can be counted.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use e2e::{Alert, Finished, Limited, Scratch, installed, need_root, program, skip, slow};
+
+const LIMIT: Duration = Duration::from_secs(55);
+
+const RULES: &str = r#"
+- rule: Program
+  desc: every program
+  condition: evt.type in (execve, execveat)
+  output: >
+    program %proc.name (id=%container.id name=%container.name image=%container.image
+    annotation=%container.annotation[org.example.team] all=%container.annotations
+    host=%container.host_pid type=%container.type result=%evt.res pod=%k8s.pod.name ns=%k8s.ns.name
+    label=%container.label[team] metadata=%container.metadata)
+  priority: INFO
+
+- rule: Secret opened
+  desc: what only the container's own programs open, and what every runtime opens
+  condition: >
+    evt.type in (open, openat, openat2) and
+    (fd.name = /etc/secret or fd.name startswith /proc/self or fd.name endswith config.json)
+  output: opened %fd.name (id=%container.id program=%proc.name)
+  priority: INFO
+"#;
+
+/// Functions of all scripts. `rt` is the runtime under test.
+const PRELUDE: &str = r#"
+set -eu
+export TOLLGATE_RUNTIME_STATE=$PWD/state TOLLGATE_RUNTIME_CONFIG=$PWD/tollgate.yaml
+rt() { bin/tollgate-runtime --runtime "$RUNTIME" --root "$PWD/root" "$@"; }
+# Processes of ours and of the runtime that are there.
+left() { grep -lE '^(tollgate|runc|crun|sleep)' /proc/[0-9]*/comm 2> /dev/null || true; }
+# Waits until there are none.
+settle() {
+    for try in $(seq 200); do test -n "$(left)" || return 0; sleep 0.05; done
+    for file in $(left); do echo "left: $(cat "$file" || true)"; done
+    exit 90
+}
+# Waits until a container's first program says that it runs.
+await() { for try in $(seq 400); do test ! -e "out/$1" || return 0; sleep 0.01; done; exit 91; }
+await_stop() {
+    for try in $(seq 400); do
+        case $("$RUNTIME" --root "$PWD/root" state "$1") in *'"stopped"'*) return 0 ;; esac
+        sleep 0.01
+    done
+    exit 92
+}
+# Everything that a container may have left on the machine.
+remains() {
+    find state root -mindepth 2 -name "$1*" 2> /dev/null || true
+    find /sys/fs/cgroup -type d -name "$1*" 2> /dev/null || true
+    grep -F "$1" /proc/self/mountinfo || true
+}
+"#;
+
+struct Ground {
+    scratch: Scratch,
+    settings: String,
+    /// What the ids of this test's containers begin with: groups of the machine are named by them.
+    id: String,
+}
+
+impl Ground {
+    /// A folder with the runtime under test, rules, and a root file system.
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        for folder in [
+            "bin",
+            "out",
+            "root",
+            "rootfs/bin",
+            "rootfs/etc",
+            "rootfs/proc",
+        ] {
+            std::fs::create_dir_all(scratch.path().join(folder)).expect("it is our folder");
+        }
+        for folder in ["rootfs/out", "rootfs/dev", "rootfs/tmp"] {
+            std::fs::create_dir_all(scratch.path().join(folder)).expect("it is our folder");
+        }
+        scratch.program(&program(), "bin/tollgate-runtime");
+        scratch.program(Path::new("/bin/busybox"), "rootfs/bin/busybox");
+        for name in ["sh", "sleep", "true", "cat", "mkdir", "echo", "touch"] {
+            let target = scratch.path().join("rootfs/bin").join(name);
+            std::os::unix::fs::symlink("busybox", target).expect("it is our folder");
+        }
+        scratch.file("rootfs/etc/secret", 0o644, "secret\n");
+        scratch.file("rules.yaml", 0o644, RULES);
+        let path = scratch.path().display();
+        let settings = format!(
+            "rules_files: [{path}/rules.yaml]\njson_output: true\n\
+             file_output: {{enabled: true, filename: {path}/alerts}}\n"
+        );
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let id = format!("t{}n{number}", std::process::id());
+        Self {
+            scratch,
+            settings,
+            id,
+        }
+    }
+
+    fn settings(mut self, more: &str) -> Self {
+        self.settings.push_str(more);
+        self
+    }
+
+    /// A bundle whose first program is a shell script.
+    fn bundle(&self, name: &str, script: &str) -> &Self {
+        self.changed_bundle(name, script, |_| {})
+    }
+
+    fn changed_bundle(
+        &self,
+        name: &str,
+        script: &str,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) -> &Self {
+        let path = self.scratch.path();
+        let namespaces = ["pid", "mount", "ipc", "uts", "network"];
+        let namespaces = namespaces.map(|kind| serde_json::json!({"type": kind}));
+        let mut config = serde_json::json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "user": {"uid": 0, "gid": 0},
+                "args": ["sh", "-c", script],
+                "env": ["PATH=/bin"],
+                "cwd": "/",
+            },
+            "root": {"path": path.join("rootfs"), "readonly": true},
+            "annotations": {"org.example.team": "red"},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+                {"destination": "/out", "type": "none", "source": path.join("out"),
+                 "options": ["rbind", "rw"]},
+            ],
+            "linux": {"namespaces": namespaces},
+        });
+        change(&mut config);
+        let text = serde_json::to_string(&config).expect("it is JSON");
+        self.scratch
+            .file(&format!("{name}/config.json"), 0o644, text);
+        self
+    }
+
+    /// Runs a script, and answers with what it said and the alerts.
+    fn run(&self, runtime: &str, script: &str) -> (Finished, Vec<Alert>) {
+        self.run_within(runtime, script, LIMIT)
+    }
+
+    fn run_within(&self, runtime: &str, script: &str, limit: Duration) -> (Finished, Vec<Alert>) {
+        self.scratch.file("tollgate.yaml", 0o644, &self.settings);
+        self.scratch
+            .file("script.sh", 0o755, format!("{PRELUDE}{script}"));
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "--pid",
+                "--fork",
+                "--mount-proc",
+            ])
+            .args(["sh", "-eux", "script.sh"])
+            .env("RUNTIME", runtime)
+            .env("ID", &self.id)
+            .current_dir(self.scratch.path())
+            .stdin(Stdio::null());
+        let finished = Limited::start(&mut command, limit).finish(b"");
+        let text = std::fs::read_to_string(self.scratch.path().join("alerts"));
+        let alerts = text
+            .unwrap_or_default()
+            .lines()
+            .filter_map(Alert::parse)
+            .collect();
+        (finished, alerts)
+    }
+}
+
+/// Why a runtime does not work here, without us. `None`: it does.
+fn hindrance(runtime: &str) -> Option<String> {
+    if !installed(runtime) {
+        return Some(format!("{runtime} is in no folder of PATH"));
+    }
+    let ground = Ground::new();
+    ground.bundle("b", "true");
+    let script = "\"$RUNTIME\" --root $PWD/root run --bundle b $ID < /dev/null";
+    let (finished, _) = ground.run(runtime, script);
+    (finished.code() != 0).then(|| format!("{runtime}: {}", finished.stderr.trim()))
+}
+
+macro_rules! need_runtime {
+    ($runtime:expr) => {
+        need_root!();
+        if let Some(why) = hindrance($runtime) {
+            skip!("needs a runtime that works here", || Ok(why));
+        }
+    };
+}
+
+fn fields(alerts: &[Alert], rule: &str, field: &str) -> Vec<String> {
+    let alerts = alerts.iter().filter(|alert| alert.rule == rule);
+    alerts.map(|alert| alert.field(field)).collect()
+}
+
+fn life(runtime: &str) {
+    let ground = Ground::new();
+    ground.bundle(
+        "b",
+        "cat /etc/secret > /tmp/x; touch /out/one; exec sleep 1000",
+    );
+    let (finished, alerts) = ground.run(
+        runtime,
+        r#"
+rt create --bundle b $ID < /dev/null > create.out 2> create.err
+test ! -s create.out; grep -v "^+" create.err && exit 9 || true
+case $(rt state $ID) in *'"created"'*) ;; *) exit 1 ;; esac
+# Its programs begin with start, and so do alerts.
+test ! -s alerts
+rt start $ID
+await one
+rt exec $ID echo hello > exec.out
+grep -qx hello exec.out
+case $(rt list) in *"$ID"*) ;; *) exit 3 ;; esac
+status=0; rt exec $ID sh -c 'exit 7' || status=$?
+test $status = 7
+rt exec --detach $ID sh -c 'touch /out/two; exec sleep 1000'
+await two
+rt kill $ID KILL
+await_stop $ID
+rt delete $ID
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let programs: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.rule == "Program")
+        .collect();
+    for alert in &programs {
+        assert_eq!(alert.field("container.id"), ground.id, "{alert}");
+        assert_eq!(alert.field("container.annotation[org.example.team]"), "red");
+        assert_eq!(alert.field("container.metadata"), "known");
+        assert_eq!(alert.field("container.host_pid"), "false");
+        assert_eq!(alert.field("evt.res"), "SUCCESS");
+    }
+    // The first is the container's own first program, not one of the runtime.
+    assert_eq!(programs[0].field("proc.name"), "sh", "{alerts:?}");
+    let names: Vec<_> = programs
+        .iter()
+        .map(|alert| alert.field("proc.name"))
+        .collect();
+    let count = |name: &str| names.iter().filter(|found| *found == name).count();
+    assert_eq!((count("sh"), count("echo")), (3, 1), "{names:?}");
+    // Every runtime opens such files, in the container, too; its own opens are not judged.
+    let opened = fields(&alerts, "Secret opened", "fd.name");
+    assert_eq!(opened, ["/etc/secret"], "{alerts:?}");
+    let others: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.source != "syscall")
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn a_container_is_watched_from_its_first_program_to_its_last_exec_under_runc() {
+    need_runtime!("runc");
+    life("runc");
+}
+
+#[test]
+fn a_container_is_watched_from_its_first_program_to_its_last_exec_under_crun() {
+    need_runtime!("crun");
+    life("crun");
+}
+
+#[test]
+fn what_the_runtime_says_is_what_it_says_without_us() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    ground.bundle("b", "echo out; echo err >&2; exit 5");
+    let (finished, alerts) = ground.run(
+        "runc",
+        r#"
+for command in "$RUNTIME --root $PWD/root" "bin/tollgate-runtime --runtime $RUNTIME --root $PWD/root"; do
+    status=0; $command run --bundle b $ID > out.txt 2> err.txt < /dev/null || status=$?
+    cat out.txt err.txt; echo "run $status"
+    status=0; $command state nobody > out.txt 2> err.txt || status=$?
+    sed 's/time="[^"]*"//' out.txt err.txt; echo "state $status"
+    status=0; $command --log log.json --log-format json delete nobody > out.txt 2>&1 || status=$?
+    grep -c '"level":"error"' log.json; rm log.json; echo "delete $status"
+    status=0; $command create --bundle nowhere $ID > out.txt 2>&1 || status=$?
+    test $status != 0; echo "create fails"
+    status=0; $command features > out.txt || status=$?
+    cat out.txt; echo "features $status"
+    $command list -q
+    echo ===
+done
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let halves: Vec<_> = finished.stdout.split("===\n").collect();
+    assert_eq!(halves[0], halves[1]);
+    assert!(halves[0].starts_with("out\nerr\nrun 5\n"), "{}", halves[0]);
+    assert_eq!(
+        fields(&alerts, "Program", "container.id").join(" "),
+        ground.id
+    );
+}
+
+/// Reads what a container says through a pipe, as the callers of runtimes do: it ends with the
+/// container, and the watch does not hold it open.
+#[test]
+fn pipes_and_folders_of_the_caller_are_not_held() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    ground.bundle(
+        "b",
+        "echo said; touch /out/one; sleep 1000 > /out/null 2>&1 < /dev/null",
+    );
+    ground.scratch.file("out/null", 0o666, "");
+    let (finished, _) = ground.run(
+        "runc",
+        r#"
+mkdir mounted; mount -t tmpfs none mounted; cp -r b mounted/
+mkfifo pipe
+cat pipe > said.txt & reader=$!
+(cd mounted/b && ../../bin/tollgate-runtime --runtime "$RUNTIME" --root "$OLDPWD/root" create $ID \
+    < /dev/null > "$OLDPWD/pipe" 2>&1 9> "$OLDPWD/nine")
+rt start $ID
+await one
+for process in $(grep -l '^tollgate' /proc/[0-9]*/comm); do
+    process=${process%/comm}
+    case $(readlink $process/cwd || true) in ""|/) ;; *) echo "cwd of $(cat $process/comm)"; exit 1 ;; esac
+    for descriptor in $process/fd/*; do
+        case $(readlink $descriptor) in
+            *pipe|*nine) echo "$descriptor of $(cat $process/comm)"; exit 2 ;;
+        esac
+    done
+done
+rt kill $ID KILL
+wait $reader
+grep -qx said said.txt
+await_stop $ID
+rt delete $ID
+umount mounted
+settle
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+}
+
+/// A profile that denies what the filter of the watch lets go on.
+fn denying(config: &mut serde_json::Value) {
+    config["linux"]["seccomp"] = serde_json::json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}],
+    });
+    config["process"]["noNewPrivileges"] = true.into();
+}
+
+#[test]
+fn the_containers_own_seccomp_profile_is_as_strict_as_without_us() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    let script = "mkdir /tmp/x 2>&1; cat /etc/secret > /tmp/y; grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status";
+    ground.changed_bundle("strict", script, denying);
+    let lenient = |config: &mut serde_json::Value| {
+        config["process"]["noNewPrivileges"] = false.into();
+    };
+    ground.changed_bundle("lenient", script, lenient);
+    std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/grep"))
+        .expect("it is our folder");
+    let (finished, alerts) = ground.run(
+        "runc",
+        "for bundle in strict lenient; do rt run --bundle $bundle $ID-$bundle < /dev/null || true; done",
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "mkdir: can't create directory '/tmp/x': Operation not supported",
+            "NoNewPrivs:\t1",
+            "Seccomp:\t2",
+            // Without the bit: programs with the set-user-ID bit keep their effect.
+            "NoNewPrivs:\t0",
+            "Seccomp:\t2",
+        ],
+        "{finished:?}"
+    );
+    let secrets = alerts
+        .iter()
+        .filter(|alert| alert.fields.get("fd.name") == Some(&"/etc/secret".into()));
+    let ids: Vec<_> = secrets.map(|alert| alert.field("container.id")).collect();
+    let expected = ["strict", "lenient"].map(|name| format!("{}-{name}", ground.id));
+    assert_eq!(ids, expected, "{alerts:?}");
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused_and_leaves_nothing() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    ground.changed_bundle("taken", "true", |config| {
+        config["linux"]["seccomp"] = serde_json::json!({
+            "defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/nowhere",
+            "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}],
+        });
+    });
+    let (finished, _) = ground.run(
+        "runc",
+        r#"
+for words in "create --bundle taken one" "--runtime vm list" "--runtime embedded list" \
+             "--runtime no-such list" "restore one" "create --bundle nowhere one" \
+             "--log log.json --log-format json create --bundle taken one" "--root"; do
+    status=0; bin/tollgate-runtime --runtime runc $words 2>> said.txt || status=$?
+    echo "$status: $words"
+done
+cat said.txt log.json
+test -z "$(find state -mindepth 1 2> /dev/null)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let out = &finished.stdout;
+    for expected in [
+        "3: create --bundle taken one\n",
+        "3: --runtime vm list\n",
+        "3: --runtime embedded list\n",
+        "3: --runtime no-such list\n",
+        "3: restore one\n",
+        "2: create --bundle nowhere one\n",
+        "2: --root\n",
+        "its seccomp profile has a listener of its own, /nowhere",
+        "cannot use the runtime vm: ",
+        "cannot find the runtime no-such\n",
+        "\"level\":\"error\",\"msg\":\"tollgate: cannot watch container one",
+    ] {
+        assert!(out.contains(expected), "no {expected:?} in {out}");
+    }
+}
+
+#[test]
+fn an_annotation_asks_for_the_watch_where_the_configuration_says_so() {
+    need_runtime!("runc");
+    let ground = Ground::new().settings("runtime: {binary: runc, watch: annotated}\n");
+    ground.bundle("plain", "true");
+    ground.changed_bundle("asked", "true", |config| {
+        config["annotations"]["tollgate.watch"] = "true".into();
+    });
+    let (finished, alerts) = ground.run(
+        "runc",
+        "for bundle in plain asked; do
+    bin/tollgate-runtime --root $PWD/root run --bundle $bundle $ID-$bundle < /dev/null
+done",
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(
+        fields(&alerts, "Program", "container.id"),
+        [format!("{}-asked", ground.id)]
+    );
+}
+
+/// Creates, starts, kills and deletes many containers: each first program is seen, nothing is left.
+#[test]
+fn many_containers_leave_nothing_and_none_begins_unseen() {
+    need_runtime!("runc");
+    let (count, limit) = if slow() {
+        (1000, Duration::from_secs(1800))
+    } else {
+        (12, LIMIT)
+    };
+    let ground = Ground::new();
+    for number in 1..=count {
+        let script = format!("touch /out/cycle-{number}; exec sleep 1000");
+        ground.bundle(&format!("b{number}"), &script);
+    }
+    let (finished, alerts) = ground.run_within(
+        "runc",
+        &format!(
+            r#"
+sockets() {{ wc -l < /proc/net/unix; }}
+before=$(sockets)
+for number in $(seq {count}); do
+    id=$ID-$number
+    rt create --bundle b$number $id < /dev/null > create.out 2>&1 || {{ cat create.out; exit 1; }}
+    rt start $id
+    await cycle-$number
+    rt kill $id KILL
+    await_stop $id
+    rt delete $id
+done
+settle
+test -z "$(remains $ID)"
+echo "sockets $before $(sockets)"
+"#
+        ),
+        limit,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let mut firsts: BTreeMap<String, usize> = BTreeMap::new();
+    for alert in alerts.iter().filter(|alert| alert.rule == "Program") {
+        if alert.field("proc.name") == "sh" {
+            *firsts.entry(alert.field("container.id")).or_default() += 1;
+        }
+    }
+    assert_eq!(firsts.len(), count, "{firsts:?}");
+    assert!(firsts.values().all(|seen| *seen == 1), "{firsts:?}");
+    println!("{}", finished.stdout);
+}
+
+/// Kills one of our processes at some moment of a container's creation or life. Afterwards `delete
+/// --force` leaves nothing.
+#[test]
+fn whichever_process_of_ours_is_killed_delete_cleans_up() {
+    need_runtime!("runc");
+    let rounds = if slow() { 200 } else { 10 };
+    let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
+    println!("SEED={seed}");
+    let mut state: u64 = seed;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let ground = Ground::new();
+    ground.bundle("b", "exec sleep 1000");
+    let mut script = String::from(
+        r#"
+victim() {
+    list=$(grep -l '^tollgate' /proc/[0-9]*/comm 2> /dev/null || true)
+    set -- $1 $list
+    number=$1; shift
+    test $# -gt 0 || return 0
+    shift $((number % $#))
+    pid=${1#/proc/}; pid=${pid%/comm}
+    echo "killed $(cat $1 || true)"
+    kill -9 $pid || true
+}
+"#,
+    );
+    for round in 0..rounds {
+        let (delay, number) = (random(120), random(60));
+        script.push_str(&format!(
+            "echo round {round}: after {delay} ms
+rt create --bundle b $ID-{round} < /dev/null > /dev/null 2>&1 & creator=$!
+sleep 0.{delay:03}
+victim {number}
+wait $creator || true
+rt start $ID-{round} > /dev/null 2>&1 || true
+rt delete --force $ID-{round}
+settle
+test -z \"$(remains $ID-{round})\" || {{ remains $ID-{round}; exit 4; }}
+"
+        ));
+    }
+    let limit = if slow() {
+        Duration::from_secs(1200)
+    } else {
+        LIMIT
+    };
+    let (finished, _) = ground.run_within("runc", &script, limit);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert!(finished.stdout.contains("killed tollgate"), "{finished:?}");
+}
+
+/// The agent of a running container is killed; another takes over and watches on.
+#[test]
+fn another_agent_takes_over_a_running_container() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    ground.bundle(
+        "b",
+        "touch /out/one; while :; do test ! -e /out/go || cat /etc/secret; done",
+    );
+    std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/test"))
+        .expect("it is our folder");
+    let (finished, alerts) = ground.run(
+        "runc",
+        r#"
+rt create --bundle b $ID < /dev/null > /dev/null 2>&1
+rt start $ID
+await one
+agent=$(grep -l '^tollgate-runtim' /proc/[0-9]*/comm | head -n 1)
+agent=${agent#/proc/}; agent=${agent%/comm}
+kill -9 $agent
+for try in $(seq 200); do grep -q 'unwatched gap' alerts && break; sleep 0.05; done
+touch out/go
+for try in $(seq 200); do grep -q secret alerts && break; sleep 0.05; done
+cat state/*/$ID/agent.log
+rt delete --force $ID
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let opened: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.rule == "Secret opened")
+        .collect();
+    assert!(!opened.is_empty(), "{alerts:?} {finished:?}");
+    assert_eq!(opened[0].field("container.id"), ground.id);
+    let gap = alerts
+        .iter()
+        .find(|alert| alert.rule == "Tollgate internal: unwatched gap");
+    assert!(gap.is_some(), "{alerts:?}");
+}
+
+/// What is mounted over, so that it is the test's own.
+const OWN_FOLDERS: &str = "/var/lib/containerd /run/containerd /var/lib/containers /run/containers \
+                           /run/libpod /run/runc /run/netns /etc/cni /var/lib/cni";
+
+fn with_own_folders(script: &str) -> String {
+    format!(
+        "for folder in {OWN_FOLDERS}; do test ! -d $folder || mount -t tmpfs none $folder; done
+mkdir -p image/bin /var/lib/containerd /var/lib/containers
+cp /bin/busybox image/bin/
+tar -C image -c . | podman --runtime runc import --change 'LABEL maker=tests' - localhost/tiny:1.2 \
+    > import.out 2>&1
+{script}"
+    )
+}
+
+#[test]
+fn podman_takes_it_for_its_runtime() {
+    need_runtime!("runc");
+    if !installed("podman") {
+        skip!("needs podman", || Ok(
+            "it is in no folder of PATH".to_owned()
+        ));
+    }
+    let ground = Ground::new();
+    let (finished, alerts) = ground.run(
+        "runc",
+        &with_own_folders(
+            r#"
+podman="podman --runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml \
+    --cgroup-manager cgroupfs"
+common="--network none --ulimit nofile=1024:1024 --ulimit nproc=1000:1000"
+$podman run --rm --name web --label team=red --annotation org.example.team=blue $common \
+    localhost/tiny:1.2 /bin/busybox echo said
+$podman run -d --name long $common localhost/tiny:1.2 /bin/busybox sleep 1000 > id
+$podman exec long /bin/busybox echo inside
+$podman stop --time 0 long > /dev/null
+$podman rm long > /dev/null
+settle
+test -z "$(find state -mindepth 2)"
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(finished.stdout, "said\ninside\n", "{finished:?}");
+    let programs: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.rule == "Program")
+        .collect();
+    let names = fields(&alerts, "Program", "container.name");
+    assert_eq!(names, ["web", "long", "long"], "{alerts:?}");
+    for (field, value) in [
+        ("container.image", "localhost/tiny:1.2"),
+        ("container.type", "podman"),
+        ("container.label[team]", "red"),
+        ("container.annotation[org.example.team]", "blue"),
+        ("container.metadata", "known"),
+    ] {
+        assert_eq!(programs[0].field(field), value, "{}", programs[0]);
+    }
+}
+
+#[test]
+fn containerd_takes_it_for_its_runtime() {
+    need_runtime!("runc");
+    let tools = ["containerd", "ctr", "podman"];
+    if let Some(missing) = tools.into_iter().find(|name| !installed(name)) {
+        skip!("needs containerd, ctr and podman", || Ok(format!(
+            "{missing} is in no folder of PATH"
+        )));
+    }
+    let ground = Ground::new();
+    let (finished, alerts) = ground.run(
+        "runc",
+        &with_own_folders(
+            r#"
+podman save --format oci-archive --output tiny.tar localhost/tiny:1.2 > save.out 2>&1
+containerd 2> containerd.log & daemon=$!
+for try in $(seq 100); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
+ctr image import tiny.tar > import.out
+run="ctr run --runc-binary $PWD/bin/tollgate-runtime --label team=blue \
+     --annotation io.kubernetes.cri.sandbox-name=app-7 \
+     --annotation io.kubernetes.cri.sandbox-namespace=prod \
+     --annotation io.kubernetes.cri.sandbox-uid=u-2"
+$run --rm localhost/tiny:1.2 shop /bin/busybox echo said
+$run -d localhost/tiny:1.2 long /bin/busybox sleep 1000
+ctr task exec --exec-id e1 long /bin/busybox echo inside
+ctr task kill --signal 9 long
+for try in $(seq 100); do ctr task rm long > /dev/null 2>&1 && break; sleep 0.1; done
+ctr container rm long
+settle
+test -z "$(find state -mindepth 2)"
+kill $daemon; wait $daemon || true
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(finished.stdout, "said\ninside\n", "{finished:?}");
+    let ids = fields(&alerts, "Program", "container.id");
+    assert_eq!(ids, ["shop", "long", "long"], "{alerts:?}");
+    let first = alerts
+        .iter()
+        .find(|alert| alert.rule == "Program")
+        .expect("there are three");
+    for (field, value) in [
+        ("container.image", "localhost/tiny:1.2"),
+        ("container.type", "containerd"),
+        ("container.label[team]", "blue"),
+        ("k8s.pod.name", "app-7"),
+        ("k8s.ns.name", "prod"),
+        ("container.metadata", "known"),
+    ] {
+        assert_eq!(first.field(field), value, "{first}");
+    }
+}
