@@ -1,40 +1,33 @@
-//! Replays any bytes: nothing may panic, and memory stays within what the fuzzer allows
-//! (`cargo +nightly fuzz run capture -- -rss_limit_mb=512`).
+//! Replays captures with something wrong in them: nothing may panic, and memory stays within what the
+//! fuzzer allows. How to run it is in `README.md`.
 
 #![no_main]
 
-use event::field::Field;
-use event::{Event, Judge, Weight};
-use libfuzzer_sys::fuzz_target;
+#[path = "../../crates/scap/tests/captures/mutate.rs"]
+mod mutate;
+
+use event::testing::Glance;
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use mutate::Random;
 use scap::read::Reader;
 use scap::replay::Replay;
-
-/// Looks at what is made of an event's parameters, process and descriptor.
-struct Glance;
-
-impl Judge for Glance {
-    type Scratch = ();
-
-    fn scratch(&self) {}
-
-    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
-        Weight::Undecided
-    }
-
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
-        for name in ["evt.args", "proc.acmdline", "proc.env", "fd.name", "container.id"] {
-            if let Ok(field) = Field::parse(name) {
-                let _ = field.extract(event);
-            }
-        }
-        0
-    }
-}
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = Reader::new(bytes) else {
         return;
     };
-    let mut replay = Replay::new(&Glance, 0);
+    let glance = Glance::default();
+    let mut replay = Replay::new(&glance, 0);
     while let Ok(true) = replay.step(&mut reader, 256) {}
+});
+
+// Mostly whole blocks with something wrong in them; now and then bytes without regard to blocks.
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    if seed % 16 == 0 {
+        return fuzzer_mutate(data, size, max_size);
+    }
+    let mut random = Random::new(u64::from(seed));
+    let spoilt = mutate::mutate(&data[..size], max_size, &mut random);
+    data[..spoilt.len()].copy_from_slice(&spoilt);
+    spoilt.len()
 });

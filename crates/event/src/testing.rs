@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use bumpalo::Bump;
 
+use crate::field::Field;
 use crate::{
     Comm, CommandLine, Container, Descriptor, DescriptorKind, DescriptorSource, Event, EventKind,
-    ExecutableFile, Group, Image, Known, Live, Lookup, Name, Outcome, Param, ParamSource, Pid,
-    Process, Socket, Stage, StartTime, Stat, Status, Tid, User, World,
+    ExecutableFile, Group, Image, Judge, Known, Live, Lookup, Name, Outcome, Param, ParamSource,
+    Pid, Process, Socket, Stage, StartTime, Stat, Status, Tid, User, Weight, World,
 };
 
 /// What a [`FakeWorld`] tells of one process. Whatever is not set is unknown.
@@ -622,5 +623,56 @@ impl EventBuilder {
             Some(Arg::Uint(value)) => value.cast_signed(),
             _ => -1,
         }
+    }
+}
+
+/// A judge that asks every event for fields of each class, and does nothing with the answers: for
+/// inputs that may do harm.
+#[derive(Debug)]
+pub struct Glance(Vec<Field>);
+
+impl Default for Glance {
+    fn default() -> Self {
+        let names = [
+            "evt.args",
+            "evt.arg.flags",
+            "evt.time",
+            "proc.cmdline",
+            "proc.acmdline",
+            "proc.aname",
+            "proc.env",
+            "proc.cwd",
+            "proc.exepath",
+            "proc.duration",
+            "thread.cap_effective",
+            "fd.name",
+            "fd.nameraw",
+            "fd.sip",
+            "fd.types",
+            "fs.path.name",
+            "user.name",
+            "group.name",
+            "container.id",
+            "k8s.pod.name",
+        ];
+        let field = |name| Field::parse(name).expect("there is such a field");
+        Self(names.into_iter().map(field).collect())
+    }
+}
+
+impl Judge for Glance {
+    type Scratch = ();
+
+    fn scratch(&self) {}
+
+    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
+        Weight::Undecided
+    }
+
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+        for field in &self.0 {
+            let _answer = field.extract(event);
+        }
+        0
     }
 }

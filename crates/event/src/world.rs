@@ -106,6 +106,11 @@ pub trait World: Sync {
     fn utc_offset(&self) -> i32 {
         0
     }
+    /// When the first event was, nanoseconds since the epoch (`evt.reltime`); `None` where events are
+    /// seen as they happen.
+    fn first_ns(&self) -> Option<u64> {
+        None
+    }
     /// Host name of this machine (`evt.hostname`).
     fn host_name(&self) -> &str;
 }

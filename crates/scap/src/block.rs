@@ -22,6 +22,8 @@ pub(crate) enum Content {
         is_old: bool,
     },
     Machine,
+    /// What network captures have: an interface or a packet.
+    Packets,
     Section,
     /// By version of the list.
     Threads(u8),
@@ -67,6 +69,7 @@ impl Content {
             DESCRIPTORS_V2 => Self::Descriptors { is_sized: true },
             0x206 | 0x8012_abcd => Self::Users { is_sized: false },
             USERS_V2 => Self::Users { is_sized: true },
+            1..=6 => Self::Packets,
             _ => Self::Other,
         }
     }

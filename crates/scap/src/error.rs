@@ -12,6 +12,9 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// There is nothing in it.
+    #[error("cannot read the capture: it is empty")]
+    Empty,
     /// It does not begin as a capture does.
     #[error("cannot read the capture: it begins with {found:#010x} and not as a scap file does")]
     Foreign {
@@ -26,6 +29,14 @@ pub enum Error {
         /// Why.
         #[source]
         cause: std::io::Error,
+    },
+    /// It has packets of a network in it. Files of both sorts begin alike.
+    #[error(
+        "cannot read the capture at byte {offset}: it holds network packets (pcapng), not events"
+    )]
+    Packets {
+        /// Where the first block of that sort begins, in the uncompressed capture.
+        offset: u64,
     },
     /// It ends within a block: the writer was killed, or the copy is not whole.
     #[error("cannot read the capture at byte {offset}: it ends within a block")]

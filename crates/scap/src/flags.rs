@@ -1,5 +1,8 @@
 //! Portable flags of captures to those of this machine, and back.
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
 use abi::flags::Style;
 use abi::{Arch, FlagSet};
 
@@ -13,14 +16,31 @@ pub(crate) struct Translation {
     is_enum: bool,
     /// Value in captures, value here. Those of several bits first.
     pairs: Vec<(u64, u64)>,
+    /// By bit of a value in captures: the value here.
+    bits: [u64; 64],
+    /// Those pairs whose value in captures has several bits.
+    several: Vec<(u64, u64)>,
 }
 
 /// `O_ACCMODE`.
 const ACCESS: u64 = 3;
 
+/// Those that were asked for, by the names of both sets: they are few, and many parameters share them.
+type Known = HashMap<(&'static str, &'static str), &'static Translation>;
+
 impl Translation {
+    /// The translation between two sets.
+    pub(crate) fn between(portable: &'static Flags, native: &'static FlagSet) -> &'static Self {
+        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .entry((portable.name, native.name()))
+            // Once for the life of the program.
+            .or_insert_with(|| Box::leak(Box::new(Self::new(portable, native))))
+    }
+
     /// Pairs names that are the same, but for a prefix that captures leave out (`MS_`).
-    pub(crate) fn new(portable: &Flags, native: &FlagSet) -> Self {
+    fn new(portable: &Flags, native: &FlagSet) -> Self {
         let arch = Arch::native().unwrap_or(Arch::X86_64);
         let has_access = portable.name == "file_flags" && native.name() == "open";
         let value = |name: &'static str| {
@@ -39,10 +59,21 @@ impl Translation {
             .filter(|(portable, _)| !has_access || portable & ACCESS == 0)
             .collect();
         pairs.sort_by_key(|(_, native)| std::cmp::Reverse(native.count_ones()));
+        let mut bits = [0; 64];
+        for (portable, native) in &pairs {
+            if portable.is_power_of_two()
+                && let Ok(bit) = usize::try_from(portable.trailing_zeros())
+            {
+                bits[bit] |= native;
+            }
+        }
+        let is_several = |(portable, _): &&(u64, u64)| portable.count_ones() > 1;
         Self {
             has_access,
             is_enum: native.style() == Style::Enum,
+            several: pairs.iter().filter(is_several).copied().collect(),
             pairs,
+            bits,
         }
     }
 
@@ -57,9 +88,17 @@ impl Translation {
         } else {
             0
         };
-        let set = |(portable, _): &&(u64, u64)| *portable != 0 && value & portable == *portable;
-        let flags = self.pairs.iter().filter(set);
-        flags.fold(access, |all, (_, native)| all | native)
+        let mut all = access;
+        let mut rest = value;
+        while let Ok(bit @ 0..64) = usize::try_from(rest.trailing_zeros()) {
+            all |= self.bits[bit];
+            rest &= rest - 1;
+        }
+        let set = |(portable, _): &&(u64, u64)| value & portable == *portable;
+        self.several
+            .iter()
+            .filter(set)
+            .fold(all, |all, (_, native)| all | native)
     }
 
     /// A value of this machine as captures have it.

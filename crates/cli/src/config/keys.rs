@@ -96,6 +96,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::boolean("buffered_outputs", |config| &mut config.buffered_outputs),
     Key::integer("capture.default_duration", |config| &mut config.capture.default_duration_ms),
     Key::boolean("capture.enabled", |config| &mut config.capture.enabled),
+    Key::integer("capture.max_file_size_mb", |config| &mut config.capture.max_file_size_mb),
     Key::other("capture.mode", "string", capture_mode),
     Key::text("capture.path_prefix", |config| &mut config.capture.path_prefix),
     // Carried out before settings are read.

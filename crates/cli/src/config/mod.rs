@@ -373,6 +373,7 @@ capture:
   path_prefix: /var/tmp/x
   mode: all_rules
   default_duration: 100
+  max_file_size_mb: 3
 runtime:
   binary: crun
   watch: annotated
@@ -469,15 +470,12 @@ runtime:
             },
             files: Vec::new(),
             folders: Vec::new(),
-            runtime: RuntimeOptions {
-                binary: "crun".to_owned(),
-                watch: WatchContainers::Annotated,
-            },
             capture: CaptureOptions {
                 enabled: true,
                 path_prefix: "/var/tmp/x".to_owned(),
                 mode: crate::recording::CaptureMode::AllRules,
                 default_duration_ms: 100,
+                max_file_size_mb: 3,
             },
             runtime: RuntimeOptions {
                 binary: "crun".to_owned(),

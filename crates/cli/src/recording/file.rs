@@ -23,6 +23,8 @@ pub(super) struct Chunk {
     /// They begin a file: time and number of the first event in it.
     pub(super) begins: Option<(u64, u64)>,
     pub(super) bytes: Vec<u8>,
+    /// They are the last of a capture, which has reached this limit in MiB.
+    pub(super) too_large: Option<u64>,
 }
 
 /// Which files are written.
@@ -97,10 +99,10 @@ impl Target {
     }
 
     /// Begins the next file.
-    fn next(&mut self, time_ns: u64, number: u64) -> io::Result<Output> {
+    fn next(&mut self, path: &Path) -> io::Result<Output> {
         let output = match self.first.take() {
             Some(output) => output,
-            None => Output::create(&self.path(time_ns, number))?,
+            None => Output::create(path)?,
         };
         if let (Naming::Numbered(path), Some(keep)) = (&self.naming, self.keep)
             && let Some(old) = self.count.checked_sub(keep)
@@ -197,29 +199,62 @@ fn write(
     let mut output: Option<Output> = None;
     while let Some(chunk) = next(recording, chunks) {
         let size = chunk.bytes.len();
-        let result = match chunk.begins {
-            Some((time_ns, number)) => target.next(time_ns, number).map(|next| output = Some(next)),
-            None => Ok(()),
-        };
-        let result = result.and_then(|()| match &mut output {
-            Some(output) => output.write(&chunk.bytes),
-            None => Ok(()),
-        });
+        let result = put(&chunk, &mut target, &mut output);
         recording.written(size);
-        if let Err(error) = result {
+        if let Err((path, error)) = result {
             recording.fail();
-            let path = output.as_ref().map_or_else(
-                || target.path(0, 0).display().to_string(),
-                |output| output.path.display().to_string(),
-            );
-            dispatcher.emit_internal_once(Internal {
-                rule: "Tollgate internal: recording stopped",
-                priority: Priority::Error,
-                message: format!("cannot write {path}: {error}; what it holds can be read"),
-                fields: vec![("tollgate.file", AlertValue::Text(path))],
-            });
+            dispatcher.emit_internal_once(stopped(&path, &error));
             return;
         }
+        if let Some(mib) = chunk.too_large
+            && let Some(output) = output.take()
+        {
+            dispatcher.emit_internal(full(mib, &output));
+        }
+    }
+}
+
+/// Writes blocks to their file. A failure comes with the file that it was about.
+fn put(
+    chunk: &Chunk,
+    target: &mut Target,
+    output: &mut Option<Output>,
+) -> Result<(), (PathBuf, io::Error)> {
+    if let Some((time_ns, number)) = chunk.begins {
+        let path = target.path(time_ns, number);
+        *output = None;
+        *output = Some(target.next(&path).map_err(|error| (path, error))?);
+    }
+    match output {
+        Some(output) => output
+            .write(&chunk.bytes)
+            .map_err(|error| (output.path.clone(), error)),
+        None => Ok(()),
+    }
+}
+
+fn stopped(path: &Path, error: &io::Error) -> Internal {
+    let path = path.display().to_string();
+    Internal {
+        rule: "Tollgate internal: recording stopped",
+        priority: Priority::Error,
+        message: format!("cannot write {path}: {error}; what it holds can be read"),
+        fields: vec![("tollgate.file", AlertValue::Text(path))],
+    }
+}
+
+/// A capture ended before its time. Rule and fields are Falco's, but for the path.
+fn full(mib: u64, output: &Output) -> Internal {
+    let path = output.path.display().to_string();
+    Internal {
+        rule: "Falco internal: capture size limit reached",
+        priority: Priority::Informational,
+        message: format!("{path} ends here: it has reached {mib} MB (capture.max_file_size_mb)"),
+        fields: vec![
+            ("max_file_size_mb", AlertValue::Uint(mib)),
+            ("written_bytes", AlertValue::Uint(output.len)),
+            ("tollgate.file", AlertValue::Text(path)),
+        ],
     }
 }
 

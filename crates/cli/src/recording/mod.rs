@@ -40,6 +40,8 @@ pub(crate) struct CaptureOptions {
     pub(crate) path_prefix: String,
     pub(crate) mode: CaptureMode,
     pub(crate) default_duration_ms: u64,
+    /// A capture that has become so large ends before its time; 0: none does.
+    pub(crate) max_file_size_mb: u64,
 }
 
 impl Default for CaptureOptions {
@@ -49,6 +51,7 @@ impl Default for CaptureOptions {
             path_prefix: "/tmp/falco".to_owned(),
             mode: CaptureMode::Rules,
             default_duration_ms: 5000,
+            max_file_size_mb: 0,
         }
     }
 }
@@ -110,6 +113,7 @@ impl Recordings {
             let trigger = Trigger::Match {
                 mode: capture.mode,
                 duration: Duration::from_millis(capture.default_duration_ms),
+                max_mib: Some(capture.max_file_size_mb).filter(|mib| *mib > 0),
             };
             unstarted.push(recordings.add(trigger, target));
         }
@@ -172,7 +176,25 @@ enum Trigger {
     Match {
         mode: CaptureMode,
         duration: Duration,
+        max_mib: Option<u64>,
     },
+}
+
+impl Trigger {
+    /// The limit in MiB that a capture of so many bytes has reached.
+    fn is_exceeded_by(&self, bytes: u64) -> Option<u64> {
+        match self {
+            Self::Match { max_mib, .. } => {
+                max_mib.filter(|mib| bytes >= mib.saturating_mul(1 << 20))
+            }
+            // The next file begins by itself.
+            Self::Always(_) => None,
+        }
+    }
+}
+
+fn size(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
 /// One stream of events to files.
@@ -232,8 +254,16 @@ impl Recording {
         let mut bytes = Vec::new();
         state.writer.begin(&mut bytes);
         let begins = Some((0, 0));
-        if self.hand_over(Chunk { begins, bytes }) {
-            state.file = Some(Current::new(Instant::now(), None));
+        let size = size(&bytes);
+        let chunk = Chunk {
+            begins,
+            bytes,
+            too_large: None,
+        };
+        if self.hand_over(chunk) {
+            let mut file = Current::new(Instant::now(), None);
+            file.bytes = size;
+            state.file = Some(file);
         }
     }
 
@@ -259,7 +289,7 @@ impl Recording {
                 None => true,
                 Some(file) => file.is_full(rotation, now),
             },
-            Trigger::Match { mode, duration } => {
+            Trigger::Match { mode, duration, .. } => {
                 match extend(state, matched, *mode, *duration, now) {
                     Extension::Outside => {
                         self.may_capture.store(false, Ordering::Relaxed);
@@ -284,17 +314,26 @@ impl Recording {
             state.writer.forget();
         }
         state.writer.event(event, &mut state.buffer);
+        let bytes = std::mem::take(&mut state.buffer);
+        let size = size(&bytes);
+        let written = state.file.as_ref().map_or(0, |file| file.bytes) + size;
+        let too_large = self.trigger.is_exceeded_by(written);
         let chunk = Chunk {
             begins: begins.then_some((event.time_ns, event.number)),
-            bytes: std::mem::take(&mut state.buffer),
+            bytes,
+            too_large,
         };
-        let size = chunk.bytes.len();
         if self.hand_over(chunk) {
             state.is_behind = false;
             self.recorded.fetch_add(1, Ordering::Relaxed);
             if let Some(file) = &mut state.file {
-                file.bytes += u64::try_from(size).unwrap_or(0);
+                file.bytes += size;
                 file.events += 1;
+            }
+            if too_large.is_some() {
+                // The next match begins another one.
+                state.file = None;
+                self.may_capture.store(false, Ordering::Relaxed);
             }
         } else {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -334,6 +373,7 @@ impl Recording {
         let _ = self.sender.try_send(Chunk {
             begins: None,
             bytes: Vec::new(),
+            too_large: None,
         });
     }
 

@@ -32,9 +32,9 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("evt.rawtime.s", AbsTime, Source::Event, |e, _| Value::Uint(e.time_ns / 1_000_000_000), "Whole seconds since 1970."),
     FieldSpec::new("evt.rawtime.ns", AbsTime, Source::Event, |e, _| Value::Uint(e.time_ns % 1_000_000_000), "Nanoseconds within the second."),
     FieldSpec::new("evt.outputtime", Text, Source::Event, |e, _| shown(e.arena, local(e).precise_clock()), "The same as evt.time."),
-    FieldSpec::absent("evt.reltime", RelTime, STATEFUL, "Nanoseconds since the first event."),
-    FieldSpec::absent("evt.reltime.s", RelTime, STATEFUL, "Whole seconds since the first event."),
-    FieldSpec::absent("evt.reltime.ns", RelTime, STATEFUL, "Nanoseconds within the second since the first event."),
+    FieldSpec::new("evt.reltime", RelTime, Source::Event, |e, _| relative(e, |ns| ns), "Nanoseconds since the first event of a capture; absent where events are seen as they happen."),
+    FieldSpec::new("evt.reltime.s", RelTime, Source::Event, |e, _| relative(e, |ns| ns / 1_000_000_000), "Whole seconds since the first event of a capture."),
+    FieldSpec::new("evt.reltime.ns", RelTime, Source::Event, |e, _| relative(e, |ns| ns % 1_000_000_000), "Nanoseconds within the second since the first event of a capture."),
     FieldSpec::absent("evt.deltatime", RelTime, STATEFUL, "Nanoseconds since the event before."),
     FieldSpec::absent("evt.deltatime.s", RelTime, STATEFUL, "Whole seconds since the event before."),
     FieldSpec::absent("evt.deltatime.ns", RelTime, STATEFUL, "Nanoseconds within the second since the event before."),
@@ -90,6 +90,13 @@ pub(super) static FIELDS: &[FieldSpec] = &[
 
 fn local(event: &Event<'_>) -> Moment {
     Moment::new(event.time_ns, event.world.utc_offset())
+}
+
+/// Captures may have events that are out of order by a little.
+fn relative<'a>(event: &Event<'a>, part: fn(u64) -> u64) -> Value<'a> {
+    let first = event.world.first_ns();
+    let since = first.map(|first| event.time_ns.saturating_sub(first));
+    Value::or_absent(since.map(|since| Value::Uint(part(since))))
 }
 
 fn iso8601<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {

@@ -3,7 +3,9 @@
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
+use super::record;
 use crate::Error;
+use crate::block::{EVENT_V2, FLAGGED_EVENT_V2, MAGIC};
 use crate::bytes::Bytes;
 
 /// One block without its frame.
@@ -40,6 +42,48 @@ const HEADER: usize = 8;
 const MAX_BLOCK: usize = 64 << 20;
 /// How much is read at once, and by how much the buffer grows at most for bytes that have not come.
 const CHUNK: usize = 256 << 10;
+
+/// Types of events that nobody wants, by number.
+#[derive(Debug)]
+pub(crate) struct Skips(Box<[bool; Self::TYPES]>);
+
+impl Skips {
+    /// More than there are.
+    const TYPES: usize = 1024;
+
+    pub(crate) fn new(is_skipped: impl Fn(u16) -> bool) -> Self {
+        let mut all = Box::new([false; Self::TYPES]);
+        for (code, skips) in (0_u16..).zip(all.iter_mut()) {
+            *skips = is_skipped(code);
+        }
+        Self(all)
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, code: u16) -> bool {
+        self.0.get(usize::from(code)).copied().unwrap_or_default()
+    }
+}
+
+/// The length of the block at the front, if it is a whole event of a type that is skipped.
+#[inline]
+fn passable(bytes: &[u8], skips: &Skips) -> Option<usize> {
+    let (head, _) = bytes.split_first_chunk::<{ HEADER + record::FLAGGED_CODE + 2 }>()?;
+    let number =
+        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let code = HEADER
+        + match number(0) {
+            EVENT_V2 => record::CODE,
+            FLAGGED_EVENT_V2 => record::FLAGGED_CODE,
+            _ => return None,
+        };
+    let len = usize::try_from(number(4)).ok()?;
+    if !skips.has(u16::from_le_bytes([head[code], head[code + 1]])) || len < head.len() {
+        return None;
+    }
+    let end = bytes.get(len - (FRAME - HEADER)..len)?;
+    (end == &head[4..8]).then_some(len)
+}
 
 /// Reads blocks.
 pub(crate) struct Blocks<R> {
@@ -79,6 +123,12 @@ impl<R: Read> Blocks<R> {
         Bytes::new(&self.buffer[self.start..self.end]).u32()
     }
 
+    /// Whether what is buffered begins as a capture of a machine with the other byte order.
+    pub(crate) fn is_swapped(&self) -> bool {
+        let mut bytes = Bytes::new(&self.buffer[self.start..self.end]);
+        bytes.take(HEADER).is_some() && bytes.u32() == Some(MAGIC.swap_bytes())
+    }
+
     /// Goes to the next block; `None` at the end.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<Option<Frame>, Error> {
@@ -110,6 +160,23 @@ impl<R: Read> Blocks<R> {
         self.start += total;
         self.offset += u64::from(len);
         Ok(Some(Frame { ty, offset, body }))
+    }
+
+    /// Passes over events of types that are skipped, as long as they are buffered and nothing is
+    /// wrong with their frames: up to `limit` of them. Returns how many.
+    pub(crate) fn pass_over(&mut self, skips: &Skips, limit: u64) -> u64 {
+        let buffered = &self.buffer[..self.end];
+        let mut at = self.start;
+        let mut passed = 0;
+        while passed < limit
+            && let Some(len) = passable(&buffered[at..], skips)
+        {
+            at += len;
+            passed += 1;
+        }
+        self.offset += u64::try_from(at - self.start).unwrap_or_default();
+        self.start = at;
+        passed
     }
 
     /// What is in the block that was gone to last.

@@ -12,6 +12,7 @@ use crate::block::{Content, MAGIC, SECTION};
 use crate::bytes::Bytes;
 use crate::list::{DescriptorEntry, ListVersion, Machine, ThreadEntry, UserEntry};
 
+pub(crate) use blocks::Skips;
 use blocks::{Block, Blocks};
 pub use record::{MAX_PARAMS, Params, Record, STATE_ONLY};
 
@@ -68,7 +69,7 @@ impl<R: Read> Reader<R> {
         match self.blocks.advance() {
             Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(&frame)),
             Ok(Some(frame)) => Err(Error::Foreign { found: frame.ty }),
-            Ok(None) => Err(Error::Truncated { offset: 0 }),
+            Ok(None) => Err(Error::Empty),
             // What is no capture has no lengths either.
             Err(Error::Corrupt { .. } | Error::Truncated { .. })
                 if self.blocks.peek().is_some_and(|found| found != SECTION) =>
@@ -76,6 +77,11 @@ impl<R: Read> Reader<R> {
                 let found = self.blocks.peek().unwrap_or_default();
                 Err(Error::Foreign { found })
             }
+            // Its lengths mean something else here.
+            Err(Error::Corrupt { .. }) if self.blocks.is_swapped() => Err(Error::Corrupt {
+                offset: 0,
+                problem: BYTE_ORDER.to_owned(),
+            }),
             Err(other) => Err(other),
         }
     }
@@ -86,42 +92,30 @@ impl<R: Read> Reader<R> {
     ///
     /// If the capture cannot be read further. What came before stands.
     pub fn next<L: Lists>(&mut self, lists: &mut L) -> Result<Option<Record<'_>>, Error> {
-        let found = self.next_where(lists, |_| true)?;
-        Ok(found.map(|(record, _)| record))
-    }
-
-    /// The next event whose type is wanted, with its number in the capture. Of others only the frame is
-    /// looked at.
-    ///
-    /// # Errors
-    ///
-    /// If the capture cannot be read further. What came before stands.
-    #[inline]
-    pub fn next_where<L: Lists>(
-        &mut self,
-        lists: &mut L,
-        mut is_wanted: impl FnMut(u16) -> bool,
-    ) -> Result<Option<(Record<'_>, u64)>, Error> {
         loop {
             let Some(frame) = self.blocks.advance()? else {
                 return Ok(None);
             };
-            if let Content::Event { has_flags, is_old } = Content::of(frame.ty) {
-                self.events += 1;
-                let block = self.blocks.block(&frame);
-                match record::code(block.body, has_flags) {
-                    Some(code) if !is_wanted(code) => continue,
-                    _ => {}
-                }
-                let shape = record::Shape { has_flags, is_old };
-                let number = self.events;
-                let record = Record::parse(&self.blocks.block(&frame), shape)?;
-                return Ok(Some((record, number)));
-            }
-            list(&self.blocks.block(&frame), lists)?;
+            let Content::Event { has_flags, is_old } = Content::of(frame.ty) else {
+                list(&self.blocks.block(&frame), lists)?;
+                continue;
+            };
+            self.events += 1;
+            let shape = record::Shape { has_flags, is_old };
+            return Record::parse(&self.blocks.block(&frame), shape).map(Some);
         }
     }
+
+    /// Passes over events of types that nobody wants, up to `limit`. Of those only the frame and the
+    /// type are looked at. Returns how many they were.
+    pub(crate) fn pass_over(&mut self, skips: &Skips, limit: u64) -> u64 {
+        let passed = self.blocks.pass_over(skips, limit);
+        self.events += passed;
+        passed
+    }
 }
+
+const BYTE_ORDER: &str = "it was written in the byte order of another machine";
 
 fn section(block: &Block<'_>) -> Result<(), Error> {
     let mut bytes = Bytes::new(block.body);
@@ -130,7 +124,7 @@ fn section(block: &Block<'_>) -> Result<(), Error> {
         return Err(block.corrupt("a header that is too short"));
     };
     if magic != MAGIC {
-        return Err(block.corrupt("it was written in the byte order of another machine"));
+        return Err(block.corrupt(BYTE_ORDER));
     }
     /// From 2 on older readers cannot know what they read.
     const NEWEST: u16 = 1;
@@ -163,6 +157,11 @@ fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
         Content::Users { is_sized } => {
             let read = UserEntry::each(block.body, is_sized, |entry| lists.user(&entry));
             (read, "list of users")
+        }
+        Content::Packets => {
+            return Err(Error::Packets {
+                offset: block.offset,
+            });
         }
         Content::Event { .. } | Content::Other => return Ok(()),
     };

@@ -37,8 +37,7 @@ pub struct Record<'b> {
 pub struct Params<'b> {
     lens: &'b [u8],
     data: &'b [u8],
-    /// Bytes of a length.
-    width: usize,
+    is_large: bool,
 }
 
 /// How the event's block begins.
@@ -48,15 +47,11 @@ pub(crate) struct Shape {
     pub(crate) is_old: bool,
 }
 
-/// The number of an event's type, without a look at the rest.
-#[inline]
-pub(crate) fn code(body: &[u8], has_flags: bool) -> Option<u16> {
-    /// Processor, time, thread and length come before it, and the flags.
-    const BEFORE: usize = 2 + 8 + 8 + 4;
-    let at = if has_flags { BEFORE + 4 } else { BEFORE };
-    let bytes = body.get(at..at + 2)?;
-    Some(u16::from_le_bytes([bytes[0], bytes[1]]))
-}
+/// Where the number of an event's type stands in a block's body: behind processor, time, thread and
+/// length.
+pub(crate) const CODE: usize = 2 + 8 + 8 + 4;
+/// The same where the flags of the block come first.
+pub(crate) const FLAGGED_CODE: usize = CODE + 4;
 
 impl<'b> Record<'b> {
     #[inline]
@@ -170,15 +165,20 @@ impl<'b> Record<'b> {
 /// Finds the first `wanted` of `count` parameters; also how many bytes all take with their lengths.
 #[inline]
 fn split(body: &[u8], count: usize, wanted: usize, large: bool) -> Option<(Params<'_>, usize)> {
-    let width = if large { 4 } else { 2 };
+    let width = width(large);
     let (lens, data) = body.split_at_checked(count.checked_mul(width)?)?;
     let params = Params {
         lens: &lens[..wanted * width],
         data,
-        width,
+        is_large: large,
     };
     let end = params.end(wanted);
     (end <= data.len()).then_some((params, lens.len() + end))
+}
+
+/// Bytes of a length.
+const fn width(is_large: bool) -> usize {
+    if is_large { 4 } else { 2 }
 }
 
 impl<'b> Params<'b> {
@@ -186,13 +186,18 @@ impl<'b> Params<'b> {
     pub const NONE: Self = Self {
         lens: &[],
         data: &[],
-        width: 2,
+        is_large: false,
     };
 
     /// How many there are.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
-        self.lens.len() / self.width
+        if self.is_large {
+            self.lens.len() / 4
+        } else {
+            self.lens.len() / 2
+        }
     }
 
     /// Whether there are none.
@@ -205,29 +210,36 @@ impl<'b> Params<'b> {
     #[must_use]
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'b [u8]> {
-        if at >= self.len() {
-            return None;
+        if self.is_large {
+            return self.get_large(at);
         }
-        let start = self.end(at);
-        self.data.get(start..start + self.size(at))
+        let (before, own) = self.lens.get(..at * 2 + 2)?.split_at(at * 2);
+        let start = small_sum(before);
+        self.data.get(start..start + small_sum(own))
+    }
+
+    #[cold]
+    fn get_large(&self, at: usize) -> Option<&'b [u8]> {
+        let (before, own) = self.lens.get(..at * 4 + 4)?.split_at(at * 4);
+        let start = large_sum(before);
+        self.data.get(start..start.saturating_add(large_sum(own)))
     }
 
     /// Where the parameters before this one end. Events have few parameters, and of most of them the
     /// first ones are asked for.
     #[inline]
     fn end(&self, at: usize) -> usize {
-        (0..at).fold(0_usize, |end, before| end.saturating_add(self.size(before)))
+        let before = &self.lens[..at * width(self.is_large)];
+        if self.is_large {
+            large_sum(before)
+        } else {
+            small_sum(before)
+        }
     }
 
-    #[inline]
-    fn size(&self, at: usize) -> usize {
-        let from = at * self.width;
-        let size = match self.lens.get(from..from + self.width) {
-            Some(&[low, high]) => u32::from(u16::from_le_bytes([low, high])),
-            Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]),
-            _ => 0,
-        };
-        usize::try_from(size).unwrap_or(usize::MAX)
+    /// Bytes of all, with their lengths.
+    pub(crate) fn size(&self) -> usize {
+        self.lens.len().saturating_add(self.end(self.len()))
     }
 
     /// Copies them behind each other. Returns how many of the bytes are lengths.
@@ -245,7 +257,25 @@ impl<'b> Params<'b> {
         Self {
             lens,
             data,
-            width: if is_large { 4 } else { 2 },
+            is_large,
         }
     }
+}
+
+#[inline]
+fn small_sum(lens: &[u8]) -> usize {
+    let (lens, _) = lens.as_chunks::<2>();
+    lens.iter()
+        .map(|len| usize::from(u16::from_le_bytes(*len)))
+        .sum()
+}
+
+fn large_sum(lens: &[u8]) -> usize {
+    let (lens, _) = lens.as_chunks::<4>();
+    let lens = lens
+        .iter()
+        .map(|len| usize::try_from(u32::from_le_bytes(*len)));
+    lens.fold(0_usize, |sum, len| {
+        sum.saturating_add(len.unwrap_or(usize::MAX))
+    })
 }

@@ -27,7 +27,7 @@ pub(crate) enum Convert {
     DescriptorList,
     /// The type is the first byte.
     Dynamic,
-    Flags(Translation),
+    Flags(&'static Translation),
     Nothing,
     Signed,
     Text,
@@ -47,11 +47,17 @@ impl Slot {
     /// The bytes; none if the capture left them out.
     #[inline]
     pub(crate) fn bytes<'b>(&self, exit: &Params<'b>, enter: &Params<'b>) -> Option<&'b [u8]> {
-        let full = |bytes: &&[u8]| !bytes.is_empty();
-        let of_exit = self.exit.and_then(|at| exit.get(at)).filter(full);
-        of_exit.or_else(|| self.enter.and_then(|at| enter.get(at)).filter(full))
+        if let Some(at) = self.exit
+            && let Some(bytes) = exit.get(at)
+            && !bytes.is_empty()
+        {
+            return Some(bytes);
+        }
+        let of_enter = enter.get(self.enter?)?;
+        (!of_enter.is_empty()).then_some(of_enter)
     }
 
+    /// The parameter by itself.
     #[inline]
     pub(crate) fn param<'a>(
         &self,
@@ -59,29 +65,71 @@ impl Slot {
         enter: &Params<'a>,
         arena: &'a Bump,
     ) -> Param<'a> {
+        let mut param = Param::Absent;
+        self.put(&mut param, exit, enter, arena);
+        param
+    }
+
+    /// Puts the parameter where it belongs, unless there is none. Each is written in place: to copy
+    /// what was just written in parts stalls the processor for longer than it takes to decode it.
+    #[inline]
+    pub(crate) fn put<'a>(
+        &self,
+        place: &mut Param<'a>,
+        exit: &Params<'a>,
+        enter: &Params<'a>,
+        arena: &'a Bump,
+    ) {
         let Some(bytes) = self.bytes(exit, enter) else {
-            return Param::Absent;
+            return;
         };
-        let param = match &self.convert {
-            Convert::Nothing => None,
-            Convert::Signed => signed(bytes).map(Param::Int),
-            Convert::Unsigned => unsigned(bytes).map(Param::Uint),
-            Convert::UnsignedAsInt => unsigned(bytes).map(|value| Param::Int(value.cast_signed())),
-            Convert::Flags(flags) => {
-                unsigned(bytes).map(|value| Param::Uint(flags.to_native(value)))
+        match &self.convert {
+            Convert::Nothing => {}
+            Convert::Signed => {
+                if let Some(value) = signed(bytes) {
+                    *place = Param::Int(value);
+                }
             }
-            Convert::Text => match until_nul(bytes) {
+            Convert::Unsigned => {
+                if let Some(value) = unsigned(bytes) {
+                    *place = Param::Uint(value);
+                }
+            }
+            Convert::UnsignedAsInt => {
+                if let Some(value) = unsigned(bytes) {
+                    *place = Param::Int(value.cast_signed());
+                }
+            }
+            Convert::Flags(flags) => {
+                if let Some(value) = unsigned(bytes) {
+                    *place = Param::Uint(flags.to_native(value));
+                }
+            }
+            Convert::Text => {
+                let text = until_nul(bytes);
                 // What capturing programs write for a pointer to nowhere.
-                b"<NA>" => None,
-                text => Some(Param::Text(text)),
-            },
-            Convert::Bytes => Some(Param::Text(bytes)),
-            Convert::Tuple => Some(Param::Tuple),
-            Convert::Address => address(bytes).map(|address| shown(&address, arena)),
-            Convert::DescriptorList => descriptor_list(bytes, arena),
-            Convert::Dynamic => unsigned(&bytes[1..]).map(Param::Uint),
-        };
-        param.unwrap_or(Param::Absent)
+                if text != b"<NA>" {
+                    *place = Param::Text(text);
+                }
+            }
+            Convert::Bytes => *place = Param::Text(bytes),
+            Convert::Tuple => *place = Param::Tuple,
+            Convert::Address => {
+                if let Some(address) = address(bytes) {
+                    *place = shown(&address, arena);
+                }
+            }
+            Convert::DescriptorList => {
+                if let Some(list) = descriptor_list(bytes, arena) {
+                    *place = list;
+                }
+            }
+            Convert::Dynamic => {
+                if let Some(value) = unsigned(&bytes[1..]) {
+                    *place = Param::Uint(value);
+                }
+            }
+        }
     }
 }
 

@@ -3,11 +3,16 @@
 
 use std::collections::HashMap;
 
+use bumpalo::Bump;
 use event::{DescriptorKind, DescriptorSource, EventKind, ParamSource, ParamType};
 
+use super::apply::as_int;
 use super::decode::{Convert, Slot};
+use crate::bytes::unsigned;
 use crate::flags::Translation;
+use crate::read::{Params, Record, Skips};
 use crate::table::{EventType, Parameter, Type};
+use crate::{Error, note};
 
 /// What is done with events of one type.
 pub(crate) enum Row {
@@ -146,6 +151,8 @@ impl Action {
 /// What becomes of each event type, by number.
 pub(crate) struct Dialect {
     rows: Vec<Row>,
+    /// Types of which nothing becomes.
+    pub(crate) skips: Skips,
     /// By number of a call without an event type of its own.
     generic: Vec<Option<Box<Exit>>>,
     /// Calls that have no number either, by name.
@@ -163,7 +170,9 @@ impl Dialect {
             rows[usize::from(ty.code)] = row(ty, &kinds, &concerns);
         }
         keep_enters(&mut rows);
+        let is_skipped = |code| rows.get(usize::from(code)).is_some_and(Row::is_skipped);
         Self {
+            skips: Skips::new(is_skipped),
             rows,
             generic: generic(&kinds, &concerns),
             named: named(&kinds, &concerns),
@@ -175,13 +184,34 @@ impl Dialect {
         self.rows.get(usize::from(code)).unwrap_or(&Row::Unknown)
     }
 
-    pub(crate) fn named(&self, name: &str) -> Option<&Exit> {
-        self.named.get(name).map(|exit| &**exit)
+    /// The end of a call that an event is. `noted`: what this program told of a thread's next call.
+    #[inline]
+    pub(crate) fn end(
+        &self,
+        record: &Record<'_>,
+        noted: Option<&(i64, note::Call)>,
+    ) -> Result<Option<&Exit>, Error> {
+        match self.row(record.code) {
+            Row::Exit(exit) => Ok(Some(exit)),
+            _ => self.untyped(record, noted),
+        }
     }
 
-    pub(crate) fn generic(&self, call: u64) -> Option<&Exit> {
-        let call = usize::try_from(call).ok()?;
-        self.generic.get(call)?.as_deref()
+    /// The end of a call that has no event type.
+    #[cold]
+    fn untyped(
+        &self,
+        record: &Record<'_>,
+        noted: Option<&(i64, note::Call)>,
+    ) -> Result<Option<&Exit>, Error> {
+        let params = record.params()?;
+        let noted = noted.filter(|(tid, _)| *tid == record.tid);
+        if let Some(name) = noted.and_then(|(_, call)| call.kind()) {
+            return Ok(self.named.get(name).map(|exit| &**exit));
+        }
+        let number = params.get(0).and_then(unsigned);
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        Ok(number.and_then(|number| self.generic.get(number)?.as_deref()))
     }
 }
 
@@ -220,6 +250,17 @@ fn keep_enters(rows: &mut [Row]) {
 }
 
 impl Exit {
+    /// The result of the call.
+    #[inline]
+    pub(crate) fn result(
+        &self,
+        exit: &Params<'_>,
+        enter: &Params<'_>,
+        arena: &Bump,
+    ) -> Option<i64> {
+        as_int(&self.slots[self.result?].param(exit, enter, arena))
+    }
+
     /// Whether anything that is needed may stand in the beginning of the call alone.
     fn takes_beginning(&self) -> bool {
         // What sysdig 0.29 wrote at the end of a call is there in every capture; later versions
@@ -347,7 +388,7 @@ fn slot(
 fn convert(param: &event::ParamSpec, found: &Parameter) -> Convert {
     match (param.ty, found.ty, found.flags) {
         (ParamType::Flags(set) | ParamType::Enum(set), Type::Unsigned, Some(flags)) => {
-            Convert::Flags(Translation::new(flags, set))
+            Convert::Flags(Translation::between(flags, set))
         }
         (_, Type::Tuple, _) => Convert::Tuple,
         (_, Type::Address, _) => Convert::Address,

@@ -3,6 +3,7 @@
 mod apply;
 mod decode;
 mod dialect;
+mod enter;
 mod meta;
 mod world;
 
@@ -15,13 +16,13 @@ use event::{
     Stage, Tid,
 };
 
-use crate::read::{Params, Reader, Record};
+use crate::read::{Reader, Record};
 use crate::state::State;
-use crate::state::process::Enter;
 use crate::{Error, note};
 
 use apply::{Afterwards, Happening};
 use dialect::{Action, Dialect, Exit, Row};
+use enter::Enters;
 use world::Recorded;
 
 pub(crate) use apply::{as_int, opened_kind};
@@ -50,9 +51,12 @@ pub struct Replay<'j, J: Judge> {
     scratch: J::Scratch,
     dialect: Dialect,
     state: State,
+    enters: Enters,
     arena: Bump,
     counts: Counts,
     utc_offset: i32,
+    /// When the first event was.
+    first_ns: Option<u64>,
     /// What the last event removes.
     afterwards: Afterwards,
     /// Threads whose end was recorded by this program, and of which more may come.
@@ -69,9 +73,11 @@ impl<'j, J: Judge> Replay<'j, J> {
             dialect: Dialect::new(|kind| judge.concerns(kind)),
             judge,
             state: State::default(),
+            enters: Enters::default(),
             arena: Bump::new(),
             counts: Counts::default(),
             utc_offset,
+            first_ns: None,
             afterwards: Afterwards::Nothing,
             call: None,
             leaving: VecDeque::new(),
@@ -99,25 +105,37 @@ impl<'j, J: Judge> Replay<'j, J> {
     ///
     /// If the capture cannot be read further. What came before stands.
     pub fn step<R: Read>(&mut self, reader: &mut Reader<R>, limit: u64) -> Result<bool, Error> {
-        let first = reader.events();
+        let earlier = self.counts.events.saturating_sub(reader.events());
+        let result = self.steps(reader, limit, earlier);
+        // Those before what cannot be read count, too.
+        self.counts.events = earlier + reader.events();
+        result
+    }
+
+    /// `earlier`: events of the readers before this one.
+    fn steps<R: Read>(
+        &mut self,
+        reader: &mut Reader<R>,
+        limit: u64,
+        earlier: u64,
+    ) -> Result<bool, Error> {
+        let last = reader.events().saturating_add(limit);
         loop {
             let before = reader.events();
-            if before - first >= limit {
+            let passed = match self.first_ns {
+                Some(_) => reader.pass_over(&self.dialect.skips, last - before),
+                // Of those the time is not looked at.
+                None => 0,
+            };
+            if before + passed >= last {
                 return Ok(true);
             }
-            let Self { dialect, state, .. } = self;
-            let mut left = limit - (before - first);
-            // The last one is looked at whatever it is, so that the loop ends.
-            let is_wanted = |code| {
-                left -= 1;
-                left == 0 || !dialect.row(code).is_skipped()
-            };
-            let record = reader.next_where(state, is_wanted)?;
-            let Some((record, events)) = record else {
-                self.counts.events += reader.events() - before;
+            let number = before + passed + 1;
+            let Some(record) = reader.next(&mut self.state)? else {
                 return Ok(false);
             };
-            self.counts.events += events - before;
+            self.counts.events = earlier + number;
+            self.first_ns.get_or_insert(record.time_ns);
             self.state.finish_lists();
             self.event(&record)?;
         }
@@ -144,11 +162,17 @@ impl<'j, J: Judge> Replay<'j, J> {
     /// Carries out what the last event left.
     #[inline]
     fn settle(&mut self) {
-        match std::mem::replace(&mut self.afterwards, Afterwards::Nothing) {
-            Afterwards::Nothing => {}
+        match self.afterwards {
+            Afterwards::Nothing => return,
             Afterwards::Close { process, number } => self.state.close(process, number),
-            Afterwards::Forget { tid } => self.state.remove(tid),
+            Afterwards::Forget { tid } => {
+                if let Some(slot) = self.state.find(tid) {
+                    self.enters.forget(slot);
+                }
+                self.state.remove(tid);
+            }
         }
+        self.afterwards = Afterwards::Nothing;
     }
 
     /// Keeps the beginning of a call until its end.
@@ -156,58 +180,28 @@ impl<'j, J: Judge> Replay<'j, J> {
         self.settle();
         let params = record.params()?;
         if let Some(slot) = self.state.find_or_add(record.tid) {
-            let enter = &mut self.state.thread_mut(slot).enter;
-            enter.lens = params.keep(&mut enter.bytes);
-            enter.code = Some(record.code);
+            let is_kept = self.enters.keep(slot, record.tid, record.code, &params);
+            self.state.lost.unkept += u64::from(!is_kept);
         }
         Ok(())
     }
 
     fn exit(&mut self, record: &Record<'_>) -> Result<(), Error> {
         self.settle();
-        let Self {
-            dialect,
-            state,
-            judge,
-            scratch,
-            arena,
-            counts,
-            call,
-            ..
-        } = self;
-        let exit = match dialect.row(record.code) {
-            Row::Exit(exit) => Some(&**exit),
-            _ => {
-                let params = record.params()?;
-                let number = params.get(0).and_then(crate::bytes::unsigned);
-                let noted = call.as_ref().filter(|(tid, _)| *tid == record.tid);
-                match noted.and_then(|(_, call)| call.kind()) {
-                    Some(name) => dialect.named(name),
-                    None => number.and_then(|number| dialect.generic(number)),
-                }
-            }
+        let Some(exit) = self.dialect.end(record, self.call.as_ref())? else {
+            return Ok(());
         };
-        let Some(exit) = exit else { return Ok(()) };
         let is_shown = exit.is_wanted && !record.is_state_only();
         if !is_shown && exit.action == Action::None {
             return Ok(());
         }
         let raw = record.params_of(exit.ty)?;
-        let Some(mut slot) = state.find_or_add(record.tid) else {
+        let Some(slot) = self.state.find_or_add(record.tid) else {
             return Ok(());
         };
-        let kept = std::mem::take(&mut state.thread_mut(slot).enter);
-        let enter = if kept.code == record.code.checked_sub(1) {
-            Params::kept(&kept.bytes, kept.lens, exit.ty.is_large)
-        } else {
-            Params::NONE
-        };
-        arena.reset();
-        let arena = &*arena;
-        let slots = exit.slots.iter();
-        let params =
-            &*arena.alloc_slice_fill_iter(slots.map(|slot| slot.param(&raw, &enter, arena)));
-        let result = exit.result.and_then(|at| apply::as_int(&params[at]));
+        let (code, is_large) = (record.code, exit.ty.is_large);
+        let enter = self.enters.end(slot, record.tid, code, is_large);
+        self.arena.reset();
         let happening = Happening {
             exit,
             time_ns: record.time_ns,
@@ -215,16 +209,11 @@ impl<'j, J: Judge> Replay<'j, J> {
             is_description: record.is_state_only(),
             raw: &raw,
             raw_enter: &enter,
-            params,
-            result,
+            arena: &self.arena,
+            result: exit.result(&raw, &enter, &self.arena),
         };
-        let process = state.thread(slot).process;
-        let is_described = state.process(process).exact.is_some() && !record.is_state_only();
-        // A recording of ours has described the process as it is after the call.
-        if !(is_described && exit.action.is_about_process()) {
-            self.afterwards = happening.apply(state, slot);
-        }
-        if let (true, Afterwards::Forget { tid }) = (is_described, self.afterwards) {
+        let is_described = carry_out(&happening, &mut self.state, slot, &mut self.afterwards);
+        if is_described && let Afterwards::Forget { tid } = self.afterwards {
             // Engines with several lanes may show an event of a process behind that of its end.
             self.afterwards = Afterwards::Nothing;
             self.leaving.push_back(tid);
@@ -234,55 +223,50 @@ impl<'j, J: Judge> Replay<'j, J> {
                 self.afterwards = Afterwards::Forget { tid };
             }
         }
-        if is_shown {
-            if exit.action == Action::Clone {
-                // The thread may be another one now.
-                match state.find(record.tid) {
-                    Some(found) => slot = found,
-                    None => return Ok(()),
-                }
-            }
-            let process = state.thread(slot).process;
-            if state.process(process).is_stranger {
-                state.lost.strangers += 1;
-            }
-            let number = counts.events;
-            counts.judged += 1;
-            let noted = call.take_if(|(tid, _)| *tid == record.tid);
-            let noted = noted.map(|(_, call)| call);
-            let params = match &noted {
-                Some(call) => {
-                    let params = arena.alloc_slice_copy(params);
-                    call.correct(params, arena);
-                    // What was written in the result's place says nothing.
-                    match (exit.result, call.outcome()) {
-                        (Some(at), Some(Outcome::Returned(result))) => {
-                            params[at] = Param::Int(result);
-                        }
-                        (Some(at), Some(_)) => params[at] = Param::Pending,
-                        _ => {}
-                    }
-                    params
-                }
-                None => params,
-            };
-            let look = Look {
-                exit,
-                record,
-                params,
-                result,
-                noted: noted.as_ref(),
-                arena,
-                utc_offset: self.utc_offset,
-            };
-            counts.undecided += u64::from(look.show(state, slot, number, *judge, scratch));
+        if !is_shown {
+            return Ok(());
         }
-        if let Some(slot) = state.find(record.tid) {
-            // Its memory serves the thread's next call.
-            state.thread_mut(slot).enter = Enter { code: None, ..kept };
-        }
+        // After a clone the thread may be another one.
+        let Some(slot) = self.state.find(record.tid) else {
+            return Ok(());
+        };
+        let process = self.state.thread(slot).process;
+        self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
+        self.counts.judged += 1;
+        let noted = self.call.take_if(|(tid, _)| *tid == record.tid);
+        let noted = noted.map(|(_, call)| call);
+        let look = Look {
+            exit,
+            record,
+            params: happening.params(noted.as_ref()),
+            result: happening.result,
+            noted: noted.as_ref(),
+            arena: &self.arena,
+            utc_offset: self.utc_offset,
+            first_ns: self.first_ns,
+        };
+        let number = self.counts.events;
+        let undecided = look.show(&self.state, slot, number, self.judge, &mut self.scratch);
+        self.counts.undecided += u64::from(undecided);
         Ok(())
     }
+}
+
+/// Lets an event change the state. Whether its process is described by a recording of ours.
+#[inline]
+fn carry_out(
+    happening: &Happening<'_, '_>,
+    state: &mut State,
+    slot: usize,
+    afterwards: &mut Afterwards,
+) -> bool {
+    let process = state.thread(slot).process;
+    let is_described = state.process(process).exact.is_some() && !happening.is_description;
+    // It has described the process as it is after the call.
+    if !is_described || !happening.exit.action.is_about_process() {
+        happening.apply(state, slot, afterwards);
+    }
+    is_described
 }
 
 /// What an event is seen with.
@@ -294,6 +278,7 @@ struct Look<'e, 'b> {
     noted: Option<&'e note::Call>,
     arena: &'b Bump,
     utc_offset: i32,
+    first_ns: Option<u64>,
 }
 
 impl Look<'_, '_> {
@@ -312,6 +297,7 @@ impl Look<'_, '_> {
             caller,
             noted: self.noted,
             utc_offset: self.utc_offset,
+            first_ns: self.first_ns,
         };
         let live = Live::default();
         if let Some(stat) = self.noted.and_then(note::Call::stat) {

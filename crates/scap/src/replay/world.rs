@@ -20,6 +20,7 @@ pub(crate) struct Recorded<'s> {
     pub(crate) caller: &'s Held,
     pub(crate) noted: Option<&'s note::Call>,
     pub(crate) utc_offset: i32,
+    pub(crate) first_ns: Option<u64>,
 }
 
 fn found<T>(fact: Option<T>) -> Lookup<T> {
@@ -202,6 +203,10 @@ impl World for Recorded<'_> {
 
     fn utc_offset(&self) -> i32 {
         self.utc_offset
+    }
+
+    fn first_ns(&self) -> Option<u64> {
+        self.first_ns
     }
 
     fn host_name(&self) -> &str {

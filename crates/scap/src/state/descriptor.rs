@@ -190,10 +190,14 @@ impl Descriptors {
         }
     }
 
-    /// Replaces what was there. `false`: there are too many.
-    pub(crate) fn insert(&mut self, number: i64, open: Arc<Open>) -> bool {
+    /// Answers with what was there, or gives the new one back: there are too many.
+    pub(crate) fn insert(
+        &mut self,
+        number: i64,
+        open: Arc<Open>,
+    ) -> Result<Option<Arc<Open>>, Arc<Open>> {
         let Ok(at) = usize::try_from(number) else {
-            return true;
+            return Ok(Some(open));
         };
         self.weight += open.weight();
         let before = if at < SMALL {
@@ -205,10 +209,10 @@ impl Descriptors {
             self.large.insert(number, open)
         } else {
             self.weight -= open.weight();
-            return false;
+            return Err(open);
         };
-        self.weight -= before.map_or(0, |open| open.weight());
-        true
+        self.weight -= before.as_ref().map_or(0, |open| open.weight());
+        Ok(before)
     }
 
     pub(crate) fn remove(&mut self, number: i64) -> Option<Arc<Open>> {

@@ -85,11 +85,6 @@ impl State {
     }
 
     #[inline]
-    pub(crate) fn thread_mut(&mut self, slot: usize) -> &mut Thread {
-        &mut self.thread_slots[slot]
-    }
-
-    #[inline]
     pub(crate) fn process(&self, id: ProcessId) -> &Held {
         &self.processes[id]
     }
@@ -228,11 +223,22 @@ impl State {
     }
 
     pub(crate) fn open_shared(&mut self, id: ProcessId, number: i64, open: Arc<Open>) {
-        let mut fits = true;
+        let mut replaced = Ok(None);
         self.change(id, |held| {
-            fits = Arc::make_mut(&mut held.descriptors).insert(number, open);
+            replaced = Arc::make_mut(&mut held.descriptors).insert(number, open);
         });
-        self.lost.unkept += u64::from(!fits);
+        match replaced {
+            Ok(Some(before)) => self.spare(before),
+            Ok(None) => {}
+            Err(_unkept) => self.lost.unkept += 1,
+        }
+    }
+
+    /// Keeps the memory of a descriptor that is not open any more.
+    fn spare(&mut self, mut open: Arc<Open>) {
+        if self.spare.len() < MAX_SPARE && Arc::get_mut(&mut open).is_some() {
+            self.spare.push(open);
+        }
     }
 
     pub(crate) fn close(&mut self, id: ProcessId, number: i64) {
@@ -243,11 +249,8 @@ impl State {
         self.change(id, |held| {
             removed = Arc::make_mut(&mut held.descriptors).remove(number);
         });
-        if let Some(mut open) = removed
-            && self.spare.len() < MAX_SPARE
-            && Arc::get_mut(&mut open).is_some()
-        {
-            self.spare.push(open);
+        if let Some(open) = removed {
+            self.spare(open);
         }
     }
 
@@ -349,7 +352,8 @@ fn give_roles(descriptors: &mut Arc<Descriptors>) {
         if let Some(ends) = &mut open.socket {
             ends.role = role;
         }
-        Arc::make_mut(descriptors).insert(number, Arc::new(open));
+        // It takes the place of one that is there, so there is room.
+        let _before = Arc::make_mut(descriptors).insert(number, Arc::new(open));
     }
 }
 

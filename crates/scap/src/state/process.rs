@@ -16,27 +16,11 @@ use crate::note::Exact;
 pub(crate) struct Thread {
     pub(crate) tid: i64,
     pub(crate) process: usize,
-    /// The call that it has begun and not ended.
-    pub(crate) enter: Enter,
-}
-
-/// A call's beginning, kept until its end. Keeps its memory from one call to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Enter {
-    /// Number of the event type; `None` if there is nothing.
-    pub(crate) code: Option<u16>,
-    /// How many of the bytes are lengths of parameters.
-    pub(crate) lens: usize,
-    pub(crate) bytes: Vec<u8>,
 }
 
 impl Thread {
     pub(crate) fn new(tid: i64, process: usize) -> Self {
-        Self {
-            tid,
-            process,
-            enter: Enter::default(),
-        }
+        Self { tid, process }
     }
 }
 

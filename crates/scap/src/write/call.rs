@@ -34,7 +34,7 @@ struct Dialect {
 
 enum From {
     /// The kind's parameter at this position, with portable flags.
-    Param(usize, Option<Translation>),
+    Param(usize, Option<&'static Translation>),
     Tuple,
     Address,
     Nowhere,
@@ -129,7 +129,7 @@ fn from(kind: EventKind, param: &Parameter) -> From {
     };
     let flags = match (kind.spec().params[at].ty, param.flags) {
         (ParamType::Flags(set) | ParamType::Enum(set), Some(flags)) => {
-            Some(Translation::new(flags, set))
+            Some(Translation::between(flags, set))
         }
         _ => None,
     };
@@ -423,9 +423,7 @@ fn push(values: &mut Values, event: &Event<'_>, param: &Parameter, from: &From) 
     };
     let socket = descriptor.and_then(|descriptor| descriptor.socket.as_ref());
     match (from, socket) {
-        (From::Param(at, flags), _) => {
-            push_param(values, param, value_of(event, *at), flags.as_ref())
-        }
+        (From::Param(at, flags), _) => push_param(values, param, value_of(event, *at), *flags),
         (From::Tuple, Some(socket)) => {
             let mut tuple = Vec::new();
             push_tuple(&mut tuple, kind, socket);

@@ -2,17 +2,19 @@
 
 use std::io::Write as _;
 
+use event::testing::Glance;
 use proptest::prelude::*;
 use scap::Error;
 use scap::read::Reader;
 use scap::replay::Replay;
 
-use crate::fields::Glance;
+use crate::mutate::{Random, mutate};
 use crate::round_trip::sample;
 
 /// Replays what can be replayed; how many events that was, and what ended it.
 fn play(file: &[u8]) -> (u64, Result<(), Error>) {
-    let mut replay = Replay::new(&Glance, 0);
+    let glance = Glance::default();
+    let mut replay = Replay::new(&glance, 0);
     let mut reader = match Reader::new(file) {
         Ok(reader) => reader,
         Err(error) => return (0, Err(error)),
@@ -32,7 +34,7 @@ fn a_capture_that_ends_early_gives_what_it_has() {
     let (whole, result) = play(&file);
     assert!(result.is_ok() && whole > 100);
     let mut last = 0;
-    for len in (0..file.len()).step_by(1999) {
+    for len in (1..file.len()).step_by(1999) {
         let (events, result) = play(&file[..len]);
         assert!(events >= last, "{len}");
         last = events;
@@ -61,13 +63,37 @@ fn a_compressed_capture_is_read_and_its_end_may_be_missing() {
 fn what_is_no_capture_is_said_to_be_none() {
     let elf = [b"\x7fELF\x02\x01\x01\x00".as_slice(), &[0; 64]].concat();
     assert!(matches!(play(&elf).1, Err(Error::Foreign { .. })));
-    assert!(matches!(play(b"").1, Err(Error::Truncated { offset: 0 })));
+    assert!(matches!(play(b"").1, Err(Error::Empty)));
+    assert!(matches!(
+        play(b"\n\r\r").1,
+        Err(Error::Truncated { offset: 0 })
+    ));
     let mut newer = sample();
     newer[12] = 2;
     assert!(matches!(
         play(&newer).1,
         Err(Error::Version { major: 2, .. })
     ));
+}
+
+#[test]
+fn captures_of_networks_and_of_other_machines_are_told_apart() {
+    let section = |order: fn(u32) -> [u8; 4]| {
+        let words = [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
+        words.map(order).concat()
+    };
+    let mut packets = section(u32::to_le_bytes);
+    packets.extend([1, 20, 1, 0, 20].map(u32::to_le_bytes).concat());
+    match play(&packets) {
+        (0, Err(Error::Packets { offset: 28 })) => {}
+        other => panic!("{other:?}"),
+    }
+    match play(&section(u32::to_be_bytes)).1 {
+        Err(Error::Corrupt { offset: 0, problem }) => {
+            assert!(problem.contains("byte order"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -98,6 +124,19 @@ proptest! {
         for (spot, byte) in spots {
             let at = spot.index(file.len());
             file[at] = byte;
+        }
+        let (_, result) = play(&file);
+        if let Err(error) = result {
+            prop_assert!(error.to_string().starts_with("cannot read"));
+        }
+    }
+
+    #[test]
+    fn blocks_with_something_wrong_in_them_do_no_harm(seed in any::<u64>(), rounds in 1..40_usize) {
+        let mut random = Random::new(seed);
+        let mut file = sample();
+        for _ in 0..rounds {
+            file = mutate(&file, 1 << 20, &mut random);
         }
         let (_, result) = play(&file);
         if let Err(error) = result {

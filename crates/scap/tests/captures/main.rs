@@ -2,4 +2,5 @@
 
 mod fields;
 mod hostile;
+mod mutate;
 mod round_trip;

@@ -52,13 +52,18 @@ fn engine(args: &Replay, printer: Printer) -> Result<Engine, Failure> {
     if errors.is_empty() {
         return Ok(engine);
     }
-    let message = format!("cannot use --filter and --fields: {}", errors.join("; "));
+    let options = match (&args.filter, &args.fields) {
+        (Some(_), Some(_)) => OPTIONS,
+        (Some(_), None) => "--filter",
+        _ => "--fields",
+    };
+    let message = format!("cannot use {options}: {}", errors.join("; "));
     Err(Failure::new(Exit::BadInput, message)
         .help("`tollgate rules fields` lists the fields, `tollgate rules events` the events"))
 }
 
 /// Where what is wrong with the options is said to stand.
-const OPTIONS: &str = "--filter, --fields";
+const OPTIONS: &str = "--filter and --fields";
 
 /// Collects lines.
 #[derive(Clone)]

@@ -6,7 +6,7 @@ mod progress;
 mod statistics;
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::Instant;
 
@@ -96,21 +96,27 @@ fn play_one(
     }
 }
 
+const NAME_A_CAPTURE: &str = "name a capture of sysdig or Falco, or one made with -w";
+
 fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin().lock()), None));
     }
     let cannot = |cause: io::Error| {
-        Failure::new(
-            Exit::BadInput,
-            format!("cannot open {}: {cause}", path.display()),
-        )
-        .help("name a capture of sysdig or Falco, or one made with -w")
+        let help = match cause.kind() {
+            ErrorKind::NotFound if path.to_string_lossy().contains(['=', ' ']) => {
+                "a condition goes behind --filter, a format behind -p"
+            }
+            ErrorKind::PermissionDenied => "run this as a user who may read it",
+            _ => NAME_A_CAPTURE,
+        };
+        let message = format!("cannot open {}: {cause}", path.display());
+        Failure::new(Exit::BadInput, message).help(help)
     };
     let file = File::open(path).map_err(cannot)?;
     let meta = file.metadata().map_err(cannot)?;
     if meta.is_dir() {
-        return Err(cannot(io::ErrorKind::IsADirectory.into()));
+        return Err(cannot(ErrorKind::IsADirectory.into()));
     }
     let size = meta.is_file().then_some(meta.len());
     Ok((Box::new(file), size))
@@ -118,7 +124,9 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
 
 fn unreadable(path: &Path, error: scap::Error) -> Failure {
     let help = match &error {
-        scap::Error::Foreign { .. } => "name a capture of sysdig or Falco, or one made with -w",
+        scap::Error::Foreign { .. } => NAME_A_CAPTURE,
+        scap::Error::Empty => "nothing was ever written to it, or it was not copied",
+        scap::Error::Packets { .. } => "tcpdump and Wireshark read it; this reads system calls",
         scap::Error::Version { .. } => "use a newer tollgate",
         scap::Error::Truncated { .. } => {
             "what came before was replayed; the rest was never written, or is missing from this copy"

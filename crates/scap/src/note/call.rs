@@ -1,0 +1,191 @@
+//! Notes about a call.
+
+use bumpalo::Bump;
+use event::{Descriptor, Lookup, Outcome, Param, Stat};
+use serde_json::{Value, json};
+
+use super::descriptor::{read_descriptor, show_descriptor};
+use super::process::{read_stat, show_stat};
+use super::{bytes, is_there, looked, lookup, text, there};
+
+/// A parameter as a note holds it; `None` for one that follows from other things.
+pub(crate) fn show_param(param: &Param<'_>) -> Option<Value> {
+    Some(match param {
+        Param::Pending => return None,
+        Param::Unreadable => json!("?"),
+        Param::Absent => Value::Null,
+        Param::Int(value) => json!({ "i": value }),
+        Param::Uint(value) => json!({ "u": value }),
+        Param::Text(value) => json!({ "t": text(value) }),
+        Param::Texts(values) => {
+            json!({ "l": values.iter().map(|value| text(value)).collect::<Vec<_>>() })
+        }
+        Param::Tuple => json!("tuple"),
+    })
+}
+
+/// The parameter that a note holds.
+fn read_param<'a>(value: &Value, arena: &'a Bump) -> Option<Param<'a>> {
+    let copy = |value: &Value| -> Option<&'a [u8]> {
+        Some(arena.alloc_slice_copy(&bytes(value.as_str()?)?))
+    };
+    Some(match value {
+        Value::Null => Param::Absent,
+        Value::String(word) if word == "tuple" => Param::Tuple,
+        Value::String(_) => Param::Unreadable,
+        Value::Object(object) => {
+            let (key, value) = object.iter().next()?;
+            match key.as_str() {
+                "i" => Param::Int(value.as_i64()?),
+                "u" => Param::Uint(value.as_u64()?),
+                "t" => Param::Text(copy(value)?),
+                "l" => {
+                    let texts: Option<Vec<&[u8]>> = value.as_array()?.iter().map(copy).collect();
+                    Param::Texts(arena.alloc_slice_copy(&texts?))
+                }
+                _ => return None,
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// What the event itself cannot tell of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Rest<'e> {
+    /// Name of the call, if it has no number in captures.
+    pub(crate) kind: Option<&'e str>,
+    /// Parameters by position.
+    pub(crate) params: Vec<(usize, Value)>,
+    /// The descriptor, if the event does not tell it as it was.
+    pub(crate) descriptor: Option<Option<&'e Descriptor<'e>>>,
+    /// What became of the call, if that is not a result.
+    pub(crate) outcome: Option<Outcome>,
+    /// The result, if the event has no place for it.
+    pub(crate) result: Option<i64>,
+    /// Sizes of the process, if a rule has asked for them.
+    pub(crate) stat: Option<&'e Lookup<Stat>>,
+    /// Directories among the arguments.
+    pub(crate) directories: Vec<(i32, Lookup<Vec<u8>>)>,
+    /// Leaders that were not to be found.
+    pub(crate) strangers: Vec<(i32, Lookup<()>)>,
+}
+
+impl Rest<'_> {
+    /// Nothing if there is nothing to tell.
+    pub(crate) fn to_json(&self) -> Option<String> {
+        let mut told = serde_json::Map::new();
+        if !self.params.is_empty() {
+            told.insert("params".to_owned(), json!(self.params));
+        }
+        if let Some(kind) = self.kind {
+            told.insert("kind".to_owned(), json!(kind));
+        }
+        if let Some(descriptor) = self.descriptor {
+            let shown = descriptor.map_or(Value::Null, show_descriptor);
+            told.insert("descriptor".to_owned(), shown);
+        }
+        let outcome = self.outcome.and_then(|outcome| match outcome {
+            Outcome::Returned(_) => None,
+            Outcome::Pending => Some("pending"),
+            Outcome::Unlearnt => Some("unlearnt"),
+            Outcome::None => Some("none"),
+        });
+        if let Some(outcome) = outcome {
+            told.insert("outcome".to_owned(), json!(outcome));
+        }
+        if let Some(result) = self.result {
+            told.insert("outcome".to_owned(), json!(result));
+        }
+        if let Some(stat) = self.stat {
+            told.insert("stat".to_owned(), lookup(stat, show_stat));
+        }
+        if !self.directories.is_empty() {
+            let shown = self.directories.iter();
+            let shown: Vec<Value> = shown
+                .map(|(number, path)| json!([number, lookup(path, |path| json!(text(path)))]))
+                .collect();
+            told.insert("directories".to_owned(), shown.into());
+        }
+        if !self.strangers.is_empty() {
+            let shown = self.strangers.iter();
+            let shown: Vec<Value> = shown.map(|(pid, is)| json!([pid, there(is)])).collect();
+            told.insert("strangers".to_owned(), shown.into());
+        }
+        (!told.is_empty()).then(|| Value::Object(told).to_string())
+    }
+}
+
+/// What a note tells of the call that follows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Call(Value);
+
+impl Call {
+    pub(crate) fn of_json(json: &[u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok().map(Self)
+    }
+
+    /// Puts the parameters in that the event could not tell.
+    pub(crate) fn correct<'a>(&self, params: &mut [Param<'a>], arena: &'a Bump) {
+        let told = self.0.get("params").and_then(Value::as_array);
+        for entry in told.into_iter().flatten() {
+            let at = entry.get(0).and_then(Value::as_u64);
+            let param = entry.get(1).and_then(|value| read_param(value, arena));
+            let slot = at
+                .and_then(|at| usize::try_from(at).ok())
+                .and_then(|at| params.get_mut(at));
+            if let (Some(slot), Some(param)) = (slot, param) {
+                *slot = param;
+            }
+        }
+    }
+
+    /// Name of the call, if it has no number in captures.
+    pub(crate) fn kind(&self) -> Option<&str> {
+        self.0.get("kind")?.as_str()
+    }
+
+    /// `None`: nothing is noted. `Some(None)`: the event has no descriptor.
+    pub(crate) fn descriptor<'a>(&self, arena: &'a Bump) -> Option<Option<Descriptor<'a>>> {
+        Some(read_descriptor(self.0.get("descriptor")?, arena))
+    }
+
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        let outcome = self.0.get("outcome")?;
+        if let Some(result) = outcome.as_i64() {
+            return Some(Outcome::Returned(result));
+        }
+        Some(match outcome.as_str()? {
+            "pending" => Outcome::Pending,
+            "none" => Outcome::None,
+            _ => Outcome::Unlearnt,
+        })
+    }
+
+    /// What an open directory among the arguments is called, if that is noted.
+    pub(crate) fn directory(&self, number: i32) -> Option<Lookup<Vec<u8>>> {
+        let noted = self.0.get("directories")?.as_array()?.iter();
+        let mut noted = noted.filter(|entry| {
+            let known = entry.get(0).and_then(Value::as_i64);
+            known == Some(i64::from(number))
+        });
+        let entry = noted.next()?;
+        Some(looked(entry.get(1), |path| {
+            path.as_str()
+                .filter(|path| path.starts_with('/'))
+                .and_then(bytes)
+        }))
+    }
+
+    /// Whether a process was not to be found when the event was recorded.
+    pub(crate) fn stranger(&self, pid: i32) -> Option<Lookup<()>> {
+        let noted = self.0.get("strangers")?.as_array()?;
+        let is = |entry: &&Value| entry.get(0).and_then(Value::as_i64) == Some(i64::from(pid));
+        let entry = noted.iter().find(is)?;
+        Some(is_there(entry.get(1)))
+    }
+
+    pub(crate) fn stat(&self) -> Option<Lookup<Stat>> {
+        Some(looked(Some(self.0.get("stat")?), read_stat))
+    }
+}

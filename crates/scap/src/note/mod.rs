@@ -1,0 +1,55 @@
+//! What this program tells itself in a capture: facts that rules can ask for and that the format
+//! has no place for, or that were not known when the event was recorded.
+//!
+//! A note is an event `notification` that is for state only, so that other readers pass over it. It
+//! holds JSON; bytes that need not be UTF-8 stand in it as the characters of the same numbers.
+
+mod call;
+mod container;
+mod descriptor;
+mod process;
+
+use event::Lookup;
+use serde_json::{Value, json};
+
+pub(crate) use call::{Call, Rest, show_param};
+pub(crate) use process::Exact;
+
+/// `id` of notes about a process.
+pub(crate) const PROCESS: &str = "tollgate.process";
+/// `id` of notes about the call that follows.
+pub(crate) const CALL: &str = "tollgate.call";
+
+fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    text.chars()
+        .map(|letter| u8::try_from(u32::from(letter)).ok())
+        .collect()
+}
+
+fn lookup<T>(fact: &Lookup<T>, show: impl FnOnce(&T) -> Value) -> Value {
+    match fact {
+        Lookup::Found(fact) => show(fact),
+        Lookup::Missing => Value::Null,
+        Lookup::Unknown => json!("?"),
+    }
+}
+
+fn looked<T>(value: Option<&Value>, read: impl FnOnce(&Value) -> Option<T>) -> Lookup<T> {
+    match value {
+        Some(Value::Null) => Lookup::Missing,
+        Some(value) => read(value).map_or(Lookup::Unknown, Lookup::Found),
+        None => Lookup::Unknown,
+    }
+}
+
+fn there(fact: &Lookup<()>) -> Value {
+    lookup(fact, |()| json!(1))
+}
+
+fn is_there(value: Option<&Value>) -> Lookup<()> {
+    looked(value, |value| value.is_number().then_some(()))
+}

@@ -1,0 +1,149 @@
+//! What an event changes about the state.
+
+mod descriptor;
+mod process;
+
+use bumpalo::Bump;
+use event::{Outcome, Param, Role};
+
+use super::dialect::{Action, Exit};
+use crate::bytes::{signed, unsigned, until_nul};
+use crate::note;
+use crate::read::Params;
+use crate::state::State;
+
+pub(crate) use descriptor::opened_kind;
+
+/// One event while it is carried out.
+pub(crate) struct Happening<'e, 'b> {
+    pub(crate) exit: &'e Exit,
+    pub(crate) time_ns: u64,
+    pub(crate) tid: i64,
+    /// It tells of what is, not of what happens.
+    pub(crate) is_description: bool,
+    /// As the capture has them.
+    pub(crate) raw: &'e Params<'b>,
+    pub(crate) raw_enter: &'e Params<'b>,
+    /// For what is made of them.
+    pub(crate) arena: &'b Bump,
+    pub(crate) result: Option<i64>,
+}
+
+/// What has to be done after the event was looked at, because it shows what it removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    Nothing,
+    Close { process: usize, number: i64 },
+    Forget { tid: i64 },
+}
+
+impl<'b> Happening<'_, 'b> {
+    /// Carries the event out; `slot` is its thread.
+    pub(crate) fn apply(&self, state: &mut State, slot: usize, afterwards: &mut Afterwards) {
+        let process = state.thread(slot).process;
+        if self.exit.action == Action::ProcessExit {
+            *afterwards = Afterwards::Forget { tid: self.tid };
+            return;
+        }
+        let succeeded = self.result.is_some_and(|result| result >= 0);
+        match self.exit.action {
+            Action::Connect => self.connect(state, process),
+            _ if !succeeded => {}
+            Action::Close => {
+                if let Some(number) = self.number() {
+                    *afterwards = Afterwards::Close { process, number };
+                }
+            }
+            Action::Clone => self.clone_process(state, slot),
+            Action::Exec => self.exec(state, process),
+            Action::Open => self.open(state, process),
+            Action::Socket => self.socket(state, process),
+            Action::Accept => self.accept(state, process),
+            Action::Bind => self.bind(state, process),
+            Action::Send => self.exchange(state, process, Role::Client),
+            Action::Receive => self.exchange(state, process, Role::Server),
+            Action::Duplicate => self.duplicate(state, process),
+            Action::Fcntl => self.fcntl(state, process),
+            Action::Create(kind) => self.create(state, process, kind),
+            Action::Pair(kind) => self.pair(state, process, kind),
+            Action::CloseRange => self.close_range(state, process),
+            Action::ChangeDirectory => self.change_directory(state, process),
+            Action::SetIds => self.set_ids(state, process),
+            Action::Session => self.session(state, process),
+            Action::ProcessName => self.rename(state, process),
+            Action::None | Action::ProcessExit => {}
+        }
+    }
+
+    /// All parameters, as they are shown.
+    pub(crate) fn params(&self, noted: Option<&note::Call>) -> &'b [Param<'b>] {
+        let slots = &self.exit.slots;
+        let params = self.arena.alloc_slice_fill_copy(slots.len(), Param::Absent);
+        for (slot, place) in slots.iter().zip(params.iter_mut()) {
+            slot.put(place, self.raw, self.raw_enter, self.arena);
+        }
+        if let Some(call) = noted {
+            call.correct(params, self.arena);
+            // What was written in the result's place says nothing.
+            match (self.exit.result, call.outcome()) {
+                (Some(at), Some(Outcome::Returned(result))) => params[at] = Param::Int(result),
+                (Some(at), Some(_)) => params[at] = Param::Pending,
+                _ => {}
+            }
+        }
+        params
+    }
+
+    fn int(&self, name: &str) -> Option<i64> {
+        as_int(&self.param(self.exit.kind.param_index(name)?))
+    }
+
+    fn text(&self, name: &str) -> Option<&'b [u8]> {
+        match self.param(self.exit.kind.param_index(name)?) {
+            Param::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Number of the event's descriptor, if it is an argument.
+    fn number(&self) -> Option<i64> {
+        as_int(&self.param(self.exit.number?))
+    }
+
+    /// A parameter as the kind of event has it.
+    fn param(&self, at: usize) -> Param<'b> {
+        match self.exit.slots.get(at) {
+            Some(slot) => slot.param(self.raw, self.raw_enter, self.arena),
+            None => Param::Absent,
+        }
+    }
+
+    /// Bytes of a parameter of the capture's own event type, which processes are described by.
+    fn told(&self, name: &str) -> Option<&[u8]> {
+        let bytes = self.raw.get(self.exit.ty.param(name)?)?;
+        (!bytes.is_empty()).then_some(bytes)
+    }
+
+    fn told_text(&self, name: &str) -> &[u8] {
+        let text = self.told(name).map(until_nul).unwrap_or_default();
+        // What capturing programs write for what they could not read.
+        if text == b"<NA>" { b"" } else { text }
+    }
+
+    fn told_int(&self, name: &str) -> Option<i64> {
+        self.told(name).and_then(signed)
+    }
+
+    fn told_id(&self, name: &str) -> Option<u32> {
+        let id = self.told(name).and_then(unsigned)?;
+        u32::try_from(id & u64::from(u32::MAX)).ok()
+    }
+}
+
+pub(crate) fn as_int(param: &Param<'_>) -> Option<i64> {
+    match param {
+        Param::Int(value) => Some(*value),
+        Param::Uint(value) => Some(value.cast_signed()),
+        _ => None,
+    }
+}

@@ -1,0 +1,104 @@
+//! Beginnings of calls, kept until their ends.
+
+use crate::read::Params;
+
+/// The last beginning of each thread, by the thread's position. Memory serves the next call again.
+#[derive(Debug, Default)]
+pub(super) struct Enters {
+    kept: Vec<Enter>,
+    /// Bytes of memory that all have.
+    size: usize,
+}
+
+#[derive(Debug, Default)]
+struct Enter {
+    tid: i64,
+    /// Number of the event type; `None` if there is nothing.
+    code: Option<u16>,
+    /// How many of the bytes are lengths of parameters.
+    lens: usize,
+    bytes: Vec<u8>,
+}
+
+/// Longer ones than any program writes are not kept.
+const MAX_ONE: usize = 64 << 10;
+/// All that are kept. Those of a machine with a thousand busy threads take a hundredth.
+const MAX_ALL: usize = 32 << 20;
+
+impl Enters {
+    /// Keeps the beginning of a call. `false`: there is no room.
+    pub(super) fn keep(&mut self, slot: usize, tid: i64, code: u16, params: &Params<'_>) -> bool {
+        if self.kept.len() <= slot {
+            self.kept.resize_with(slot + 1, Enter::default);
+        }
+        let enter = &mut self.kept[slot];
+        enter.code = None;
+        if params.size() > MAX_ONE {
+            return false;
+        }
+        let before = enter.bytes.capacity();
+        enter.lens = params.keep(&mut enter.bytes);
+        enter.tid = tid;
+        enter.code = Some(code);
+        self.size = self.size + enter.bytes.capacity() - before;
+        if self.size > MAX_ALL {
+            *self = Self::default();
+            return false;
+        }
+        true
+    }
+
+    /// The parameters of the call that ends with an event of type `code`.
+    pub(super) fn end(&mut self, slot: usize, tid: i64, code: u16, is_large: bool) -> Params<'_> {
+        let Some(enter) = self.kept.get_mut(slot) else {
+            return Params::NONE;
+        };
+        let begun = enter.code.take();
+        if begun.is_some() && begun == code.checked_sub(1) && enter.tid == tid {
+            Params::kept(&enter.bytes, enter.lens, is_large)
+        } else {
+            Params::NONE
+        }
+    }
+
+    /// Forgets what a thread has begun.
+    pub(super) fn forget(&mut self, slot: usize) {
+        if let Some(enter) = self.kept.get_mut(slot) {
+            enter.code = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_has_a_limit() {
+        let bytes = [&[0, 0x80][..], &[7; 0x8000]].concat();
+        let params = Params::kept(&bytes, 2, false);
+        let mut enters = Enters::default();
+        let mut refused = 0;
+        for slot in 0..4000 {
+            refused += u32::from(!enters.keep(slot, 1, 4, &params));
+            assert!(enters.size <= MAX_ALL);
+        }
+        assert!(refused > 0);
+        assert_eq!(enters.end(3999, 1, 5, false).get(0), params.get(0));
+        // Each ends once.
+        assert!(enters.end(3999, 1, 5, false).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_another_call_or_thread_has_no_beginning() {
+        let params = Params::kept(&[1, 0, 7], 2, false);
+        let mut enters = Enters::default();
+        for (tid, code) in [(2, 5), (1, 7)] {
+            assert!(enters.keep(0, 1, 4, &params));
+            assert!(enters.end(0, tid, code, false).is_empty());
+        }
+        assert!(enters.keep(0, 1, 4, &params));
+        enters.forget(0);
+        assert!(enters.end(0, 1, 5, false).is_empty());
+    }
+}
