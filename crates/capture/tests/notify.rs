@@ -133,6 +133,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         listener: sys::notify::Listener::new(listener.expect("the child's table is ours")),
         installed: plan.clone(),
         plan: plan.clone(),
+        profile: Default::default(),
         judge: Arc::clone(&judge),
         world: Arc::new(NoWorld),
         processes: Processes::with_marks(vec![]).expect("/proc"),

@@ -41,6 +41,8 @@ fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
 pub(crate) enum Verb {
     /// Run a command and alert on what it does, by Falco rules
     Run(Run),
+    /// Confine a command by a policy
+    Enforce(Enforce),
     /// Watch processes that run already, by Falco rules
     Watch(Watch),
     /// Read captures of sysdig and Falco: alert on their events, or print them
@@ -140,7 +142,7 @@ pub(crate) enum IoUring {
 }
 
 /// By which rules processes are watched and where it is told, for each verb that watches.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Detection {
     /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
     #[arg(short = 'r', long = "rules", value_name = "RULES")]
@@ -185,6 +187,9 @@ pub(crate) struct Detection {
     /// Whose customs apply.
     #[arg(skip)]
     pub(crate) manner: Manner,
+    /// Set by verbs that have no rules.
+    #[arg(skip)]
+    pub(crate) without_rules: bool,
 }
 
 /// When another file of a recording is begun; the files have numbers behind their name then.
@@ -260,6 +265,8 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) detection: Detection,
     #[command(flatten)]
+    pub(crate) confine: crate::confine::Optional,
+    #[command(flatten)]
     pub(crate) interception: Interception,
     /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
     /// starved: let them pass and count them, refuse them, or kill CMD
@@ -282,6 +289,43 @@ pub(crate) struct Run {
     /// That container has no mounts of its own
     #[arg(long, hide = true)]
     pub(crate) told_host_mounts: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `tollgate enforce`.
+///
+/// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
+/// cannot be executed. If the policy cannot be put in force nothing is run.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "CMD is confined from its first instruction on, and so is whatever it starts, for \
+                        ever. CMD's own exec is made under the policy: one that denies a program does \
+                        not start it. Without violations to report, this process becomes CMD and \
+                        nothing stays behind; with them it watches, as `tollgate run` does."
+)]
+pub(crate) struct Enforce {
+    /// The policy
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: crate::confine::How,
+    /// Configuration file, as Falco's falco.yaml: where violations are reported
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration, as in json_output=true; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Report violations as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Do not print how far each enforcer goes
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Take over from another agent; for the keeper
+    #[arg(long, value_name = "ORDER", hide = true)]
+    pub(crate) resume: Option<String>,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

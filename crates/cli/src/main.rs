@@ -3,9 +3,11 @@
 mod args;
 mod command;
 mod config;
+mod confine;
 mod demo;
 mod exit;
 mod failure;
+mod installed;
 mod journal;
 mod lookup;
 mod recording;
@@ -88,6 +90,7 @@ fn as_falco() -> ExitCode {
 fn execute(verb: Verb) -> Outcome {
     match verb {
         Verb::Run(args) => command::run::execute(args),
+        Verb::Enforce(args) => command::enforce::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
         Verb::Replay(args) => command::replay::execute(&args),
         Verb::Falco(args) => command::falco::execute(*args),

@@ -15,6 +15,7 @@ pub mod exec;
 pub mod fd;
 pub mod features;
 pub mod file;
+pub mod landlock;
 pub mod machine;
 pub mod namespace;
 pub mod notify;

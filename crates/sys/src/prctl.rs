@@ -109,6 +109,20 @@ pub fn raise_ambient_capability(capability: u8) -> Result<()> {
     Ok(())
 }
 
+/// Programs that this process executes get no capability but those of their files.
+///
+/// # Errors
+/// EINVAL before Linux 4.3.
+pub fn clear_ambient_capabilities() -> Result<()> {
+    const CLEAR_ALL: usize = 4;
+    scalar(
+        "prctl(CAP_AMBIENT)",
+        libc::PR_CAP_AMBIENT,
+        [CLEAR_ALL, 0, 0, 0],
+    )?;
+    Ok(())
+}
+
 /// Removes a capability from the bounding set of this thread.
 ///
 /// # Errors

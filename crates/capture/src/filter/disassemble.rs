@@ -75,7 +75,10 @@ fn line(index: usize, instruction: SockFilter, shown: Shown) -> String {
         RET => match Action::from_raw(k) {
             Some(Action::Allow) => "return ALLOW".to_owned(),
             Some(Action::Errno(number)) => format!("return ERRNO {number}"),
+            Some(Action::KillProcess) => "return KILL_PROCESS".to_owned(),
+            Some(Action::KillThread) => "return KILL_THREAD".to_owned(),
             Some(Action::Notify) => "return USER_NOTIF".to_owned(),
+            Some(Action::Trap) => "return TRAP".to_owned(),
             Some(Action::Trace(message)) => format!("return TRACE {message}"),
             None => format!("return {k:#x}"),
         },

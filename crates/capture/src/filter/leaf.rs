@@ -10,51 +10,41 @@ use super::assemble::{Assembler, JEQ, JGE, JGT, JSET, Label, OFFSET_ARGS};
 pub(super) enum Leaf {
     /// The same whatever the arguments are.
     Always(Action),
-    /// `action` if all tests of one group hold, else the call is carried out.
+    /// What the first clause says whose tests all hold.
     If {
-        /// What to do then.
-        action: Action,
-        /// Alternatives; none is empty.
-        any_of: Vec<Vec<RegisterTest>>,
+        /// Tests, of which there is one at least, and what to do if they hold.
+        clauses: Vec<Clause>,
+        /// What to do if none does.
+        otherwise: Action,
     },
 }
 
-impl Leaf {
-    /// Reports if any of the groups holds; an empty group always does, no group never does.
-    pub(super) fn when(action: Action, mut any_of: Vec<Vec<RegisterTest>>) -> Self {
-        if any_of.iter().any(Vec::is_empty) {
-            return Leaf::Always(action);
-        }
-        if any_of.is_empty() {
-            return Leaf::Always(Action::Allow);
-        }
-        let mut seen: Vec<Vec<RegisterTest>> = Vec::with_capacity(any_of.len());
-        for group in any_of.drain(..) {
-            if !seen.contains(&group) {
-                seen.push(group);
-            }
-        }
-        Leaf::If {
-            action,
-            any_of: seen,
-        }
-    }
+/// Tests that hold together, and what happens then.
+pub(super) type Clause = (Vec<RegisterTest>, Action);
 
-    /// Either of two reasons to report suffices.
-    pub(super) fn or(self, other: Leaf) -> Leaf {
-        match (self, other) {
-            (Leaf::Always(Action::Allow), leaf) | (leaf, Leaf::Always(Action::Allow)) => leaf,
-            (always @ Leaf::Always(_), _) | (_, always @ Leaf::Always(_)) => always,
-            (
-                Leaf::If {
-                    action,
-                    any_of: mut groups,
-                },
-                Leaf::If { any_of, .. },
-            ) => {
-                groups.extend(any_of);
-                Leaf::when(action, groups)
+impl Leaf {
+    /// The first clause that holds decides; one without tests always does. Clauses that decide nothing
+    /// are left out.
+    pub(super) fn decide(given: Vec<Clause>, mut otherwise: Action) -> Self {
+        let mut clauses: Vec<Clause> = Vec::with_capacity(given.len());
+        for (tests, action) in given {
+            if tests.is_empty() {
+                otherwise = action;
+                break;
             }
+            if !clauses.iter().any(|(seen, _)| *seen == tests) {
+                clauses.push((tests, action));
+            }
+        }
+        while clauses
+            .last()
+            .is_some_and(|(_, action)| *action == otherwise)
+        {
+            clauses.pop();
+        }
+        match clauses.is_empty() {
+            true => Leaf::Always(otherwise),
+            false => Leaf::If { clauses, otherwise },
         }
     }
 }
@@ -66,21 +56,21 @@ type Loaded = Option<u32>;
 pub(super) fn emit(assembler: &mut Assembler, leaf: &Leaf) -> Label {
     match leaf {
         Leaf::Always(action) => assembler.ret(*action),
-        Leaf::If { action, any_of } => emit_groups(assembler, *action, any_of),
+        Leaf::If { clauses, otherwise } => emit_clauses(assembler, clauses, *otherwise),
     }
 }
 
-fn emit_groups(assembler: &mut Assembler, action: Action, any_of: &[Vec<RegisterTest>]) -> Label {
+fn emit_clauses(assembler: &mut Assembler, clauses: &[Clause], otherwise: Action) -> Label {
     // Forwards first: what is loaded when a group begins depends on how the one before was left.
-    let mut entry: Vec<Loaded> = Vec::with_capacity(any_of.len());
+    let mut entry: Vec<Loaded> = Vec::with_capacity(clauses.len());
     let mut loaded = None;
-    for group in any_of {
+    for (group, _) in clauses {
         entry.push(loaded);
         loaded = after_failure(group, loaded);
     }
-    let mut miss = assembler.ret(Action::Allow);
-    for (group, loaded) in any_of.iter().zip(entry).rev() {
-        miss = emit_group(assembler, action, group, loaded, miss);
+    let mut miss = assembler.ret(otherwise);
+    for ((group, action), loaded) in clauses.iter().zip(entry).rev() {
+        miss = emit_group(assembler, *action, group, loaded, miss);
     }
     miss
 }

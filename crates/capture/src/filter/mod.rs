@@ -9,6 +9,10 @@
 //! What a leaf tests comes from the plan, whose argument positions are those of the 64-bit call.
 //! Where another architecture passes an argument differently, the test is dropped there: the call
 //! is then reported too often, never too rarely.
+//!
+//! A policy's denials go into the same program, so that one filter serves both and costs once. A call
+//! that a rule asks for is handed over even if it is denied: the receiver refuses it then, and rules
+//! see that it failed. All other denials never leave the kernel.
 
 mod assemble;
 mod disassemble;
@@ -18,12 +22,13 @@ pub(crate) mod run;
 
 use abi::{Arch, Syscall};
 use event::{Plan, Reason};
+use policy::compile::seccomp::Profile;
 use sys::seccomp::SockFilter;
 
 use assemble::{Assembler, Label};
 use leaf::Leaf;
-use numbers::Segment;
 pub(crate) use numbers::adapt;
+use numbers::{Merged, Segment};
 
 pub use disassemble::disassemble;
 
@@ -37,10 +42,16 @@ pub enum Action {
     Allow,
     /// Fail it with this error number.
     Errno(u16),
+    /// End the process.
+    KillProcess,
+    /// End the thread.
+    KillThread,
     /// Hold it and ask the listener.
     Notify,
     /// Stop it for the tracer, with this message.
     Trace(u16),
+    /// Send the thread a SIGSYS.
+    Trap,
 }
 
 impl Action {
@@ -49,7 +60,10 @@ impl Action {
         match self {
             Action::Allow => 0x7fff_0000,
             Action::Errno(number) => 0x0005_0000 | u32::from(number),
+            Action::KillProcess => 0x8000_0000,
+            Action::KillThread => 0,
             Action::Notify => 0x7fc0_0000,
+            Action::Trap => 0x0003_0000,
             Action::Trace(message) => 0x7ff0_0000 | u32::from(message),
         }
     }
@@ -60,6 +74,9 @@ impl Action {
         match raw & 0xffff_0000 {
             0x7fff_0000 => Some(Action::Allow),
             0x0005_0000 => Some(Action::Errno(data)),
+            0x8000_0000 => Some(Action::KillProcess),
+            0 => Some(Action::KillThread),
+            0x0003_0000 => Some(Action::Trap),
             0x7fc0_0000 => Some(Action::Notify),
             0x7ff0_0000 => Some(Action::Trace(data)),
             _ => None,
@@ -101,6 +118,18 @@ impl FilterOptions {
             planned: Action::Trace(message),
             unknown_numbers: Action::Trace(message),
             ..Self::notify(native)
+        }
+    }
+
+    /// For a policy that reports nothing: there is no listener, and what is not denied is carried out.
+    /// The flags of `clone3` are for the policy to care about.
+    pub fn confine(native: Arch) -> Self {
+        Self {
+            native,
+            planned: Action::Allow,
+            clone3: Special::AsPlanned,
+            io_uring: Special::AsPlanned,
+            unknown_numbers: Action::Allow,
         }
     }
 
@@ -165,27 +194,33 @@ pub enum FilterError {
 /// Compiles a plan. What the plan wants, the filter reports, on every architecture the kernel
 /// offers beside the native one.
 pub fn compile(plan: &Plan, options: &FilterOptions) -> Result<FilterProgram, FilterError> {
+    compile_with(plan, &Profile::default(), options)
+}
+
+/// As [`compile`], with what a policy denies. Without a listener nothing can be reported: what is to be
+/// reported and refused is refused then, and what is only to be reported passes.
+pub fn compile_with(
+    plan: &Plan,
+    profile: &Profile,
+    options: &FilterOptions,
+) -> Result<FilterProgram, FilterError> {
     check_arguments(plan)?;
+    let merged = Merged {
+        plan,
+        profile,
+        options,
+    };
     let mut assembler = Assembler::default();
     let entry = match options.native {
         Arch::Aarch64 => {
-            let native = tree(
-                &mut assembler,
-                &numbers::segments(plan, options, Arch::Aarch64),
-            );
-            let foreign = assembler.ret(options.planned);
+            let native = tree(&mut assembler, &numbers::segments(&merged, Arch::Aarch64));
+            let foreign = assembler.ret(merged.foreign());
             by_audit(&mut assembler, &[(Arch::Aarch64, native)], foreign)
         }
         Arch::X86_64 | Arch::X32 | Arch::I386 => {
-            let compat = tree(
-                &mut assembler,
-                &numbers::segments(plan, options, Arch::I386),
-            );
-            let native = tree(
-                &mut assembler,
-                &numbers::segments(plan, options, Arch::X86_64),
-            );
-            let foreign = assembler.ret(options.planned);
+            let compat = tree(&mut assembler, &numbers::segments(&merged, Arch::I386));
+            let native = tree(&mut assembler, &numbers::segments(&merged, Arch::X86_64));
+            let foreign = assembler.ret(merged.foreign());
             let known = [(Arch::X86_64, native), (Arch::I386, compat)];
             by_audit(&mut assembler, &known, foreign)
         }
@@ -193,7 +228,7 @@ pub fn compile(plan: &Plan, options: &FilterOptions) -> Result<FilterProgram, Fi
     debug_assert!(assembler.is_last(entry));
     let instructions = assembler.finish();
     if instructions.len() > MAX_INSTRUCTIONS {
-        return Err(too_long(plan, instructions.len()));
+        return Err(too_long(plan, profile, instructions.len()));
     }
     Ok(FilterProgram { instructions })
 }
@@ -238,19 +273,28 @@ fn check_arguments(plan: &Plan) -> Result<(), FilterError> {
     Ok(())
 }
 
-fn too_long(plan: &Plan, instructions: usize) -> FilterError {
-    let largest = plan
-        .calls
-        .iter()
-        .map(|(call, wanted)| (wanted.any_of.iter().map(Vec::len).sum(), *call, wanted))
-        .max_by_key(|(tests, ..): &(usize, _, _)| *tests);
-    let (tests, call, wanted) = largest.expect("an empty plan compiles to a handful");
+fn too_long(plan: &Plan, profile: &Profile, instructions: usize) -> FilterError {
+    let planned = plan.calls.iter().map(|(call, wanted)| {
+        let tests: usize = wanted.any_of.iter().map(Vec::len).sum();
+        (tests, *call, wanted_by(&wanted.reasons))
+    });
+    let denied = profile.rules.iter().map(|rule| {
+        let same = profile.rules.iter().filter(|other| other.call == rule.call);
+        let tests = same.map(|rule| rule.when.len()).sum();
+        (
+            tests,
+            rule.call,
+            format!("the policy's rule `{}`", rule.rule),
+        )
+    });
+    let largest = planned.chain(denied).max_by_key(|(tests, ..)| *tests);
+    let (tests, call, wanted_by) = largest.expect("an empty plan compiles to a handful");
     FilterError::TooLong {
         instructions,
         limit: MAX_INSTRUCTIONS,
         call,
         tests,
-        wanted_by: wanted_by(&wanted.reasons),
+        wanted_by,
     }
 }
 

@@ -1,8 +1,10 @@
 //! What each call number of an architecture leads to.
 
-use abi::{Arch, ArgKind, RegisterTest, Syscall, TestWidth};
+use abi::{Arch, ArgKind, Errno, RegisterTest, Syscall, TestWidth};
 use event::{CallPlan, Plan, Reason};
+use policy::compile::seccomp::{Action as Denial, Profile};
 
+use super::leaf::Clause;
 use super::{Action, FilterOptions, Leaf, Special};
 
 /// Numbers from `first` up to the next segment's.
@@ -15,59 +17,158 @@ pub(super) struct Segment {
 /// Table numbers end far below; numbers from here on are unknown without a look.
 const NUMBER_LIMIT: u32 = 1024;
 
+const EPERM: Action = Action::Errno(1);
 const ENOSYS: Action = Action::Errno(38);
 
+/// What a filter is compiled from.
+pub(super) struct Merged<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) profile: &'a Profile,
+    pub(super) options: &'a FilterOptions,
+}
+
+impl Merged<'_> {
+    /// What becomes of calls of an architecture that no table is for.
+    pub(super) fn foreign(&self) -> Action {
+        match self.refuses(None) {
+            true => self.refusal_of_foreign(),
+            false => self.options.planned,
+        }
+    }
+
+    /// Whether calls of an architecture are refused whatever they are.
+    fn refuses(&self, arch: Option<Arch>) -> bool {
+        self.profile.refuse_foreign && arch != Some(self.options.native)
+    }
+
+    /// Reported if any denial is: a program of another architecture tries one of them, perhaps.
+    fn refusal_of_foreign(&self) -> Action {
+        match self.reports() && self.profile.reports() {
+            true => Action::Notify,
+            false => EPERM,
+        }
+    }
+
+    /// Whether there is somebody to report to.
+    fn reports(&self) -> bool {
+        self.options.planned == Action::Notify
+    }
+
+    /// Calls of kernels to come may do what a policy denies in a way that it cannot name.
+    fn unknown(&self, arch: Arch) -> Action {
+        match (self.refuses(Some(arch)), self.profile.refuse_foreign) {
+            (true, _) => self.refusal_of_foreign(),
+            (false, true) => ENOSYS,
+            (false, false) => self.options.unknown_numbers,
+        }
+    }
+}
+
 /// All numbers of an audit architecture, in order, without neighbours that are alike.
-pub(super) fn segments(plan: &Plan, options: &FilterOptions, arch: Arch) -> Vec<Segment> {
+pub(super) fn segments(merged: &Merged<'_>, arch: Arch) -> Vec<Segment> {
     // x32 calls come with the audit value of x86-64 and a bit in the number.
-    let bases: &[u32] = match arch {
-        Arch::X86_64 => &[0, abi::arch::X32_BIT],
-        _ => &[0],
+    let bases: &[(u32, Arch)] = match arch {
+        Arch::X86_64 => &[(0, Arch::X86_64), (abi::arch::X32_BIT, Arch::X32)],
+        arch => &[(0, arch)],
     };
-    let unknown = Leaf::Always(options.unknown_numbers);
     let mut segments: Vec<Segment> = Vec::new();
     let mut add = |first, leaf: Leaf| {
         if segments.last().is_none_or(|last| last.leaf != leaf) {
             segments.push(Segment { first, leaf });
         }
     };
-    for base in bases {
+    for (base, table) in bases {
+        let unknown = Leaf::Always(merged.unknown(*table));
         for number in 0..NUMBER_LIMIT {
             let decoded = abi::arch::decode(arch.audit(), base | number);
             let leaf = match decoded {
-                Some((arch, Some(call))) => leaf_of(plan, options, arch, call),
+                Some((arch, Some(call))) => leaf_of(merged, arch, call),
                 _ => unknown.clone(),
             };
             add(base | number, leaf);
         }
-        add(base + NUMBER_LIMIT, unknown.clone());
+        add(base + NUMBER_LIMIT, unknown);
     }
     segments
 }
 
-fn leaf_of(plan: &Plan, options: &FilterOptions, arch: Arch, call: Syscall) -> Leaf {
+fn leaf_of(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Leaf {
+    let options = merged.options;
     let special = match call {
         Syscall::CLONE3 => options.clone3,
         Syscall::IO_URING_SETUP => options.io_uring,
         _ => Special::AsPlanned,
     };
-    let planned = plan.calls.get(&call);
-    match special {
-        Special::Refuse => return Leaf::Always(ENOSYS),
-        Special::RefuseUnlessRule if !planned.is_some_and(named_by_rule) => {
-            return Leaf::Always(ENOSYS);
-        }
-        _ => {}
+    let planned = merged.plan.calls.get(&call);
+    let is_refused = match special {
+        Special::AsPlanned => false,
+        Special::Refuse => true,
+        Special::RefuseUnlessRule => !planned.is_some_and(named_by_rule),
+    };
+    let planned = match is_refused {
+        true => Vec::new(),
+        false => planned_clauses(merged, arch, call),
+    };
+    if merged.refuses(Some(arch)) {
+        let listened = if merged.reports() {
+            planned
+        } else {
+            Vec::new()
+        };
+        return Leaf::decide(listened, merged.refusal_of_foreign());
     }
-    let direct = planned.map_or(Leaf::Always(Action::Allow), |planned| {
-        let adapted = planned
-            .any_of
-            .iter()
-            .map(|group| adapt(group, arch, call))
-            .collect();
-        Leaf::when(options.planned, adapted)
+    let [strict, reported, refused] = denials(merged, arch, call);
+    // A tracer only looks: what is refused must not reach it.
+    let [next, last] = match merged.reports() {
+        true => [planned, refused],
+        false => [refused, planned],
+    };
+    let clauses = [strict, reported, next, last].into_iter().flatten();
+    let otherwise = if is_refused { ENOSYS } else { Action::Allow };
+    Leaf::decide(clauses.collect(), otherwise)
+}
+
+fn planned_clauses(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Vec<Clause> {
+    let planned = merged.plan.calls.get(&call);
+    let groups = planned.into_iter().flat_map(|planned| &planned.any_of);
+    let adapted = groups.map(|group| adapt(group, arch, call));
+    let multiplexed = multiplexed(merged.plan, arch, call);
+    let all = adapted.chain(multiplexed);
+    all.map(|group| (group, merged.options.planned)).collect()
+}
+
+/// What the policy says of a call: what ends or signals the caller, what is reported, what is refused
+/// silently; the strictest first.
+fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 3] {
+    let [mut strict, mut reported, mut refused] = [const { Vec::new() }; 3];
+    for rule in merged.profile.of(call) {
+        let tests = adapt(&rule.when, arch, call);
+        match rule.action {
+            Denial::KillProcess => strict.push((tests, Action::KillProcess)),
+            Denial::KillThread => strict.push((tests, Action::KillThread)),
+            Denial::Trap => strict.push((tests, Action::Trap)),
+            Denial::RefuseAndReport(_) if merged.reports() => {
+                reported.push((tests, Action::Notify));
+            }
+            Denial::Report if merged.reports() => reported.push((tests, Action::Notify)),
+            Denial::Report => {}
+            Denial::Refuse(errno) | Denial::RefuseAndReport(errno) => {
+                refused.push((tests, refusal(errno)));
+            }
+        }
+    }
+    // Of equals the first of the policy goes first, as it stands.
+    strict.sort_by_key(|(_, action)| match action {
+        Action::KillProcess => 0,
+        Action::KillThread => 1,
+        _ => 2,
     });
-    direct.or(multiplexed(plan, options, arch, call))
+    [strict, reported, refused]
+}
+
+/// Error numbers of policies are those of the kernel, which are small.
+fn refusal(errno: Errno) -> Action {
+    u16::try_from(errno.0).map_or(EPERM, Action::Errno)
 }
 
 fn named_by_rule(planned: &CallPlan) -> bool {
@@ -78,39 +179,35 @@ fn named_by_rule(planned: &CallPlan) -> bool {
 }
 
 /// i386 has calls that stand for several others, with the arguments in memory.
-fn multiplexed(plan: &Plan, options: &FilterOptions, arch: Arch, call: Syscall) -> Leaf {
+fn multiplexed(plan: &Plan, arch: Arch, call: Syscall) -> Vec<Vec<RegisterTest>> {
     let wanted = |call: Syscall| {
         plan.calls
             .get(&call)
             .is_some_and(|planned| !planned.any_of.is_empty())
     };
-    let never = Leaf::Always(Action::Allow);
+    let always = |is_wanted: bool| match is_wanted {
+        true => vec![Vec::new()],
+        false => Vec::new(),
+    };
     if arch != Arch::I386 {
-        return never;
+        return Vec::new();
     }
     match call.name() {
         "socketcall" => {
             let subcalls =
                 (1..=20u32).filter(|number| Syscall::from_socketcall(*number).is_some_and(wanted));
-            let any_of = subcalls
+            subcalls
                 .map(|number| vec![RegisterTest::low(0, abi::TestOp::Eq, u64::from(number))])
-                .collect();
-            Leaf::when(options.planned, any_of)
+                .collect()
         }
         // The upper half of the first argument is a version: not worth a test, nobody uses it.
-        "ipc"
-            if plan
-                .calls
-                .keys()
-                .any(|call| is_sysv(*call) && wanted(*call)) =>
-        {
-            Leaf::Always(options.planned)
+        "ipc" => {
+            let mut calls = plan.calls.keys();
+            always(calls.any(|call| is_sysv(*call) && wanted(*call)))
         }
-        "old_mmap" if wanted(Syscall::MMAP) || wanted(Syscall::MMAP2) => {
-            Leaf::Always(options.planned)
-        }
-        "old_select" if wanted(Syscall::SELECT) => Leaf::Always(options.planned),
-        _ => never,
+        "old_mmap" => always(wanted(Syscall::MMAP) || wanted(Syscall::MMAP2)),
+        "old_select" => always(wanted(Syscall::SELECT)),
+        _ => Vec::new(),
     }
 }
 

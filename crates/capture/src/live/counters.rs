@@ -109,6 +109,8 @@ counters! {
     tripwire_foreign,
     /// Calls of a container runtime that set the container up, which are not judged.
     of_runtime,
+    /// Calls that a policy wants to be told of, refused or not.
+    violations,
 }
 
 impl Counters {

@@ -9,6 +9,7 @@
 //!
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
+mod confine;
 pub(crate) mod escalation;
 pub(crate) mod guard;
 mod obstacle;
@@ -35,6 +36,7 @@ use arc_swap::ArcSwap;
 use event::{
     Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
 };
+use policy::compile::seccomp::Profile;
 use sys::notify::{Delivery, Listener, Notification};
 use sys::seccomp::{FilterFlags, flags_available};
 use sys::signal::{SignalSet, SignalStream};
@@ -42,6 +44,7 @@ use sys::signal::{SignalSet, SignalStream};
 use crate::live::call::Call;
 pub use crate::live::counters::{CounterSnapshot, Counters};
 use crate::live::tree::{Setup, Tree};
+pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
 use obstacle::Unreadable;
@@ -72,6 +75,10 @@ pub trait Notices: Send + Sync {
     /// A process tried something against those who watch it, or made itself unreadable.
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
         let _ = (process, intrusion);
+    }
+    /// A call that a policy denies, or wants to be told of.
+    fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
+        let _ = (event, violation);
     }
     /// A process cannot be read, as was found at this call; said once for each.
     fn unreadable(&self, process: &Process, call: &'static str, obstacle: Obstacle) {
@@ -203,6 +210,8 @@ pub struct Parts<J: Judge> {
     pub installed: Plan,
     /// What the rules ask for; no more than the filter traps.
     pub plan: Plan,
+    /// What the policy says of calls, which the filter was compiled from, too.
+    pub profile: Profile,
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Answers what events do not carry.
@@ -316,6 +325,7 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) notices: Arc<dyn Notices>,
     pub(crate) privileges: privileges::Privileges,
     pub(crate) guard: Guard,
+    pub(crate) confiner: Confiner,
     pub(crate) unreadable: Unreadable,
     /// A signal cannot take a caller out of a call that was received (Linux 5.19).
     pub(crate) waits_killable: bool,
@@ -354,6 +364,7 @@ impl<J: Judge> Shared<J> {
             notices: parts.notices,
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
+            confiner: Confiner::new(parts.profile),
             unreadable: Unreadable::default(),
             repeated: Mutex::default(),
             expects_repeated: AtomicBool::new(false),

@@ -14,6 +14,7 @@ use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
 use super::call::Call;
+use super::confine::Decision;
 use super::counters::Counters;
 use super::decode;
 use super::escalation::{self, LateStops, Stop};
@@ -138,9 +139,16 @@ impl<J: Judge> Receiver<J> {
         Counters::add(&counters.trapped);
         let Some(call) = Call::decode(notification, &self.memory) else {
             Counters::add(&counters.unknown_calls);
-            shared.answer(notification.id);
+            match shared.confiner.refuses_unknown() {
+                true => shared.answer_instead(notification.id, Err(ENOSYS)),
+                false => drop(shared.answer(notification.id)),
+            }
             return;
         };
+        // First: whatever else a call is waited for, it is not to be made.
+        if self.is_refused(&call) {
+            return;
+        }
         if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
             return;
         }
@@ -165,6 +173,76 @@ impl<J: Judge> Receiver<J> {
         let arena = std::mem::take(&mut self.arena);
         self.look(&call, role, &arena);
         self.arena = recycled(arena);
+    }
+
+    /// Reports and refuses what the policy is about; false if the call goes on.
+    fn is_refused(&mut self, call: &Call) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        let Some(decision) = shared.confiner.decide(call) else {
+            return false;
+        };
+        let refusal = decision.violation.errno;
+        if refusal.is_none() && !decision.is_reported {
+            return false;
+        }
+        let arena = std::mem::take(&mut self.arena);
+        let is_ours = self.violates(call, &decision, &arena);
+        self.arena = recycled(arena);
+        if !is_ours {
+            return true;
+        }
+        if let Some(errno) = refusal {
+            shared.answer_instead(call.id, Err(errno.0));
+        }
+        refusal.is_some()
+    }
+
+    /// Tells of a violation, and shows a call that fails to the rules. False: a successor has the call.
+    fn violates(&mut self, call: &Call, decision: &Decision<'_>, arena: &Bump) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        let time_ns = now_ns(Clock::Real);
+        let mut decoded = decode::decode(call, &self.memory, arena);
+        if !self.seat.proceed() {
+            return false;
+        }
+        let Some(process) = self.caller(call) else {
+            Counters::add(&shared.counters.gone);
+            return true;
+        };
+        let refusal = decision.violation.errno;
+        let outcome = refusal.map_or(Outcome::Pending, |errno| {
+            Outcome::Returned(-i64::from(errno.0))
+        });
+        decoded = match refusal {
+            Some(_) => decoded.returned(call, outcome, arena),
+            None => decoded,
+        };
+        if let Some(descriptor) = decoded.descriptor {
+            let result = refusal.map(|errno| -i64::from(errno.0));
+            let census = &shared.tree.census;
+            let pid = process.pid;
+            let resolved = decode::resolve(census, call, descriptor, result, pid, arena);
+            decoded.descriptor = Some(resolved);
+        }
+        if !shared.listener.is_valid(call.id).unwrap_or(false) {
+            // What was read may belong to another process by now.
+            Counters::add(&shared.counters.gone);
+            return true;
+        }
+        let live = Live::default();
+        let view = View {
+            outcome,
+            ..View::at_entry(call, time_ns, decoded, &live, arena)
+        };
+        if decision.is_reported {
+            Counters::add(&shared.counters.violations);
+            self.worker
+                .tell_violation(&view, &process, &decision.violation);
+        }
+        if refusal.is_some() && shared.is_judged(call) {
+            self.worker.conclude(&view, Stage::Exit, &process);
+        }
+        true
     }
 
     fn look(&mut self, call: &Call, role: Role, arena: &Bump) {

@@ -12,7 +12,7 @@ use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
 use super::truth::{self, Truth};
-use super::{Change, Ruling, Shared, verify};
+use super::{Change, Ruling, Shared, Violation, verify};
 use crate::live::initial_stack::InitialStack;
 use crate::tripwire::{self, Tripwire};
 
@@ -141,6 +141,24 @@ impl<J: Judge> Worker<J> {
                 .fetch_add(u64::from(undecided), Ordering::Relaxed);
             shared.notices.undecided(&event, undecided);
         }
+    }
+
+    /// Tells of a call that the policy is about.
+    pub(crate) fn tell_violation(
+        &self,
+        view: &View<'_>,
+        process: &Process,
+        violation: &Violation<'_>,
+    ) {
+        let shared = &*self.shared;
+        let stage = match view.outcome {
+            Outcome::Returned(_) => Stage::Exit,
+            _ => Stage::Entry,
+        };
+        let number = shared.events.fetch_add(1, Ordering::Relaxed) + 1;
+        let image = process.image();
+        let event = event(&*shared.world, view, stage, process, image, number);
+        shared.notices.violation(&event, violation);
     }
 
     /// Concludes a call whose result is known (or known to be unlearnable), with the caller still

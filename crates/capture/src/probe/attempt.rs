@@ -22,8 +22,9 @@ const CLOEXEC: i32 = 0o2_000_000;
 /// `SIGKILL`.
 const SIGKILL: i32 = 9;
 
-/// Runs `probe` in a child and gives what it found. A child that dies or gets stuck is a `No`.
-pub(super) fn in_child(probe: impl FnOnce() -> Support) -> Support {
+/// Runs `probe` in a child and gives what it found. A child that dies or gets stuck is a `No`. The
+/// calling process must have one thread.
+pub fn in_child(probe: impl FnOnce() -> Support) -> Support {
     match try_in_child(probe) {
         Ok(support) => support,
         Err(error) => Support::no(

@@ -14,6 +14,8 @@ mod security;
 mod tracing;
 mod tripwire;
 
+pub use attempt::in_child;
+
 /// Whether something works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
@@ -39,11 +41,13 @@ pub enum Support {
 }
 
 impl Support {
-    fn yes(seen: impl Into<String>) -> Self {
+    /// It works; what was seen.
+    pub fn yes(seen: impl Into<String>) -> Self {
         Self::Yes { seen: seen.into() }
     }
 
-    fn partial(why: impl Into<String>) -> Self {
+    /// It works, but not wholly: what is missing.
+    pub fn partial(why: impl Into<String>) -> Self {
         Self::Partial {
             why: why.into(),
             fix: None,
@@ -57,7 +61,8 @@ impl Support {
         }
     }
 
-    fn no(why: impl Into<String>, fix: impl Into<String>) -> Self {
+    /// It does not work: why, and what to do.
+    pub fn no(why: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::No {
             why: why.into(),
             fix: fix.into(),
@@ -213,6 +218,19 @@ const PROBES: &[Probe] = &[
         run: container::identity,
     },
 ];
+
+/// Whether a process can restrict itself by Landlock, tried in a child. The calling process must have
+/// one thread.
+#[must_use]
+pub fn landlock() -> Support {
+    security::landlock()
+}
+
+/// Whether a filter can be installed, tried in a child. The calling process must have one thread.
+#[must_use]
+pub fn seccomp_filter() -> Support {
+    seccomp::filter()
+}
 
 /// Whether one of the findings is that the engine `ptrace` works.
 pub fn ptrace_works(findings: &[Finding]) -> bool {

@@ -90,11 +90,11 @@ pub(super) fn landlock() -> Support {
         }
         Ok(LandlockStatus::NotEnabled) => Support::no(
             "the kernel has it, but was started without it",
-            "boot with lsm=landlock,... before the other modules; nothing in this release needs it",
+            "boot with lsm=landlock,... before the other modules; policies need it for files",
         ),
         Ok(LandlockStatus::NotImplemented) => Support::no(
             "this kernel does not have it, or a filter hides it",
-            "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK; nothing in this release needs it",
+            "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK; policies need it for files",
         ),
         Err(error) => Support::no(
             format!("a child could not be confined: {error}"),

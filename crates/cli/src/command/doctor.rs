@@ -10,7 +10,8 @@ use crate::terminal::{self, Colour};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {
-    let findings = probe::all();
+    let mut findings = probe::all();
+    findings.extend(enforce::probe::all());
     let blocked = blockers(&findings).next().is_some() && !probe::ptrace_works(&findings);
     terminal::print(&if args.json {
         format!("{}\n", json_report(&findings))

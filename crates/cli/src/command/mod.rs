@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod enforce;
 pub(crate) mod falco;
 pub(crate) mod generate;
 pub(crate) mod man;

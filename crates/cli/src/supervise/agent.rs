@@ -108,6 +108,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let launch = Launch {
         command: &prepared.command,
         program: &prepared.program,
+        confinement: prepared.confinement.as_ref(),
         mechanism: first.mechanism,
         callers_mask: first.callers_mask,
     };
@@ -283,6 +284,9 @@ fn begun(
         let errno = page.int(slot::FILTER_ERROR).load(Ordering::Acquire);
         if errno != 0 {
             return Err(Message::FilterFailed(errno));
+        }
+        if let Some(failure) = waiter::confine_failure(page) {
+            return Err(failure);
         }
         if is_waiter_gone {
             return Err(last_words(messages));

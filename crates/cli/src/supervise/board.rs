@@ -68,7 +68,7 @@ pub(super) mod word {
     pub(super) const PULSES: usize = 800;
 }
 
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 /// Native calls are counted one by one below this number.
 pub(super) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use capture::filter::FilterProgram;
+use enforce::Step;
 use sys::exec::StringArray;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
@@ -37,6 +38,10 @@ pub(super) mod slot {
     pub(in crate::supervise) const TRACED: usize = 4;
     /// Whether it can be.
     pub(in crate::supervise) const READY: usize = 5;
+    /// Error number of the policy's step that failed.
+    pub(in crate::supervise) const CONFINE_ERROR: usize = 6;
+    /// Which step, counted from 0.
+    pub(in crate::supervise) const CONFINE_STEP: usize = 7;
 }
 
 /// Exit status of a child that could not execute the command; the page says why.
@@ -60,10 +65,21 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
             .store(error.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
+    if let Some(confinement) = launch.confinement
+        && let Err(unapplied) = confinement.apply()
+    {
+        let step = Step::ALL.iter().position(|step| *step == unapplied.step);
+        let step = step.and_then(|step| i32::try_from(step).ok()).unwrap_or(0);
+        page.int(slot::CONFINE_STEP).store(step, Ordering::Release);
+        page.int(slot::CONFINE_ERROR)
+            .store(unapplied.cause.errno(), Ordering::Release);
+        return NOT_EXECUTED;
+    }
     match launch.mechanism {
         Mechanism::Listener => {}
         Mechanism::Tracer { filtered } => return become_traced(launch, page, filtered),
-        Mechanism::Kernel => return become_traced(launch, page, false),
+        // Whoever watches from within the kernel needs no filter; a policy does.
+        Mechanism::Kernel => return become_traced(launch, page, launch.confinement.is_some()),
     }
     match install(launch.program) {
         Ok(listener) => page
@@ -84,8 +100,15 @@ fn become_traced(launch: Launch<'_>, page: &SharedPage, filtered: bool) -> i32 {
         std::thread::sleep(TRACED_POLL);
     }
     if filtered {
-        // The tracer sees whether it succeeds.
-        let _ = install_for_tracer(launch.program);
+        let installed = install_alone(launch.program);
+        // The tracer sees whether it succeeds. A policy that is not in force is a failure.
+        if let Err(error) = installed
+            && launch.confinement.is_some()
+        {
+            page.int(slot::FILTER_ERROR)
+                .store(error.errno(), Ordering::Release);
+            return NOT_EXECUTED;
+        }
     }
     execute(launch, page)
 }
@@ -98,8 +121,8 @@ fn execute(launch: Launch<'_>, page: &SharedPage) -> i32 {
     NOT_EXECUTED
 }
 
-/// As [`install`], without a listener.
-fn install_for_tracer(program: &FilterProgram) -> sys::Result<()> {
+/// Installs a filter for which nobody listens.
+pub(crate) fn install_alone(program: &FilterProgram) -> sys::Result<()> {
     let install = || {
         let flags = FilterFlags::SPEC_ALLOW;
         sys::seccomp::install_filter(program.instructions(), flags)

@@ -14,6 +14,7 @@ use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
+use super::waiter::ERRNO_RANGE;
 use super::{Failure, Mechanism, Prepare, Stay, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
@@ -239,6 +240,14 @@ impl Front<'_> {
             Message::FilterFailed(errno) => Failure::Filter {
                 cause: os_error(errno),
             },
+            Message::ConfineFailed(value) => {
+                let index = usize::try_from(value / ERRNO_RANGE);
+                let step = index.ok().and_then(|index| enforce::Step::ALL.get(index));
+                Failure::Unconfined {
+                    step: step.copied().unwrap_or(enforce::Step::Capabilities),
+                    cause: os_error(value % ERRNO_RANGE),
+                }
+            }
             Message::NotReady(errno) => Failure::Process {
                 action: "make the processes that watch",
                 cause: os_error(errno),

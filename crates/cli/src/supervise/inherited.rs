@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use capture::notify::Confiner;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
@@ -21,6 +23,8 @@ pub(super) struct Inherited {
     pub(super) board_file: OwnedFd,
     /// What the first agent leaves to those that take over.
     pub(super) memo: Memo,
+    /// What the policy refuses, read from the memo when it is first needed.
+    confiner: OnceLock<Option<Confiner>>,
     /// News for the front.
     pub(super) to_front: Sender,
     /// News of the command, from the waiter.
@@ -61,6 +65,7 @@ impl Inherited {
             board,
             board_file,
             memo: Memo::new()?,
+            confiner: OnceLock::new(),
             to_front,
             from_waiter,
             keeper_bell: Bell::new()?,
@@ -77,6 +82,17 @@ impl Inherited {
             lifeline: ends_lifeline,
         };
         Ok((inherited, ends))
+    }
+
+    /// What the policy in force refuses. `None`: that cannot be learnt, so nothing may pass. The command
+    /// must have begun: the memo is written before.
+    pub(super) fn confiner(&self) -> Option<&Confiner> {
+        let read = || {
+            let memo = self.memo.read().ok()?;
+            let (_, profile) = crate::installed::decode(&memo).ok()?;
+            Some(Confiner::new(profile))
+        };
+        self.confiner.get_or_init(read).as_ref()
     }
 
     pub(super) fn agent_bell(&self, generation: u64) -> &Bell {
@@ -117,6 +133,7 @@ impl Inherited {
             board,
             board_file,
             memo: Memo(next()?),
+            confiner: OnceLock::new(),
             to_front: next()?.into(),
             from_waiter: next()?.into(),
             keeper_bell: Bell(next()?),

@@ -19,6 +19,8 @@ pub(super) enum Message {
     ExecFailed(i32),
     /// The filter could not be installed, with this error number.
     FilterFailed(i32),
+    /// A step of the policy failed: 4096 times its index, and the error number.
+    ConfineFailed(i32),
     /// The services did not start.
     ServicesFailed,
     /// The command's pid.
@@ -58,6 +60,7 @@ impl Message {
             Self::Prepared => (11, 0),
             Self::AgentGone => (12, 0),
             Self::KeeperMoved => (13, 0),
+            Self::ConfineFailed(value) => (14, value),
         };
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -83,6 +86,7 @@ impl Message {
             11 => Self::Prepared,
             12 => Self::AgentGone,
             13 => Self::KeeperMoved,
+            14 => Self::ConfineFailed(value),
             _ => return None,
         })
     }

@@ -40,12 +40,13 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use capture::filter::FilterProgram;
+use enforce::Confinement;
 use event::Pid;
 use sys::notify::Listener;
 use sys::signal::SignalSet;
 
 pub(crate) use board::{Board, Cause, Gaps};
-pub(crate) use command::Command;
+pub(crate) use command::{Command, install_alone};
 pub(crate) use keeper::{OnAgentDeath, Policy};
 pub(crate) use tenure::{Ends, Tenure};
 
@@ -129,6 +130,7 @@ pub(crate) trait Services {
 struct Launch<'a> {
     command: &'a Command,
     program: &'a FilterProgram,
+    confinement: Option<&'a Confinement>,
     mechanism: Mechanism,
     /// What was blocked when this program was started.
     callers_mask: SignalSet,
@@ -143,6 +145,8 @@ pub(crate) struct Prepared {
     pub(crate) command: Command,
     /// The filter.
     pub(crate) program: FilterProgram,
+    /// What the command does to itself before it installs the filter, if there is a policy.
+    pub(crate) confinement: Option<Confinement>,
     /// What an agent that takes over has to know.
     pub(crate) memo: Vec<u8>,
     /// The services.
@@ -226,6 +230,15 @@ pub(crate) enum Failure {
     /// The kernel refused the filter or its listener.
     #[error("cannot install the seccomp filter")]
     Filter {
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A step of the policy failed in the command's process.
+    #[error("cannot put the policy in force: the process cannot {step}")]
+    Unconfined {
+        /// Which.
+        step: enforce::Step,
         /// Why.
         #[source]
         cause: std::io::Error,

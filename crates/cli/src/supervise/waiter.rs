@@ -91,9 +91,20 @@ fn failure(page: &SharedPage) -> Option<Message> {
         0 => None,
         errno => Some(errno),
     };
-    errno(slot::FILTER_ERROR)
-        .map(Message::FilterFailed)
+    confine_failure(page)
+        .or_else(|| errno(slot::FILTER_ERROR).map(Message::FilterFailed))
         .or_else(|| errno(slot::EXEC_ERROR).map(Message::ExecFailed))
+}
+
+/// Which step of the policy failed.
+pub(super) fn confine_failure(page: &SharedPage) -> Option<Message> {
+    match page.int(slot::CONFINE_ERROR).load(Ordering::Acquire) {
+        0 => None,
+        errno => {
+            let step = page.int(slot::CONFINE_STEP).load(Ordering::Acquire);
+            Some(Message::ConfineFailed(step * ERRNO_RANGE + errno))
+        }
+    }
 }
 
 /// Sleeps until something happens to a child, or front, keeper and agent are gone.
@@ -122,5 +133,8 @@ fn report(agent: &Sender, message: Message) -> i32 {
     // Without a reader nobody is left, which the lifeline tells.
     i32::from(agent.send(message).is_err())
 }
+
+/// Error numbers are below it.
+pub(super) const ERRNO_RANGE: i32 = 4096;
 
 const EINTR: i32 = 4;

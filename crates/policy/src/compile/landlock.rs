@@ -17,7 +17,8 @@ use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
 /// file systems that were never mounted.
 pub const ALL_RIGHTS: u64 = 0xffff;
 
-const EXECUTE: u64 = 1;
+/// The right to execute a file.
+pub const EXECUTE: u64 = 1;
 const READ: u64 = 0b1100;
 /// Writing, removing, making anything, moving between folders, truncating.
 const WRITE: u64 = 0x7ff2;
@@ -102,8 +103,10 @@ fn lower_one(
 ) -> Lowered<Entry> {
     match restriction {
         Restriction::File { path, access } => lower_file(rule, path, *access),
-        Restriction::Exec { path } => hole(rule, path, EXECUTE)
-            .gap("a copy of the program, one in memory (memfd), and `ld.so PROGRAM` still run"),
+        Restriction::Exec { path } => hole(rule, path, EXECUTE).gap(
+            "a copy of the program, one outside PATH and the folders of programs, one in memory \
+                 (memfd), and `ld.so PROGRAM` still run",
+        ),
         Restriction::Disk { access } => lower_disks(rule, *access, machine),
         Restriction::Operation(operation) => match &operation.landlock {
             Some(_) => Lowered::one(Entry::AnyRuleset),

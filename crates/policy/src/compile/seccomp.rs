@@ -30,6 +30,21 @@ pub enum Action {
 }
 
 impl Action {
+    /// Whether it is reported.
+    #[must_use]
+    pub fn reports(self) -> bool {
+        matches!(self, Self::Report | Self::RefuseAndReport(_))
+    }
+
+    /// The error with which the call fails, if it does.
+    #[must_use]
+    pub fn errno(self) -> Option<Errno> {
+        match self {
+            Self::Refuse(errno) | Self::RefuseAndReport(errno) => Some(errno),
+            Self::Report | Self::Trap | Self::KillThread | Self::KillProcess => None,
+        }
+    }
+
     fn rank(self) -> u8 {
         match self {
             Self::Report => 0,
@@ -122,13 +137,34 @@ impl Profile {
         profile
     }
 
+    /// The rules about a call.
+    pub fn of(&self, call: Syscall) -> impl Iterator<Item = &CallRule> {
+        self.rules.iter().filter(move |rule| rule.call == call)
+    }
+
+    /// Whether nothing is denied or reported.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && !self.refuse_foreign
+    }
+
+    /// Whether something is to be reported, for which somebody has to listen.
+    #[must_use]
+    pub fn reports(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action.reports())
+    }
+
     /// What becomes of a native call: the strictest rule that it violates, the first of equals.
     #[must_use]
     pub fn decide(&self, call: Syscall, args: &[u64; 6]) -> Option<&CallRule> {
+        self.strictest(call, |rule| rule.when.iter().all(|test| test.holds(args)))
+    }
+
+    /// The strictest of the rules about a call that hold, the first of equals.
+    pub fn strictest(&self, call: Syscall, holds: impl Fn(&CallRule) -> bool) -> Option<&CallRule> {
         let mut best: Option<&CallRule> = None;
-        for rule in self.rules.iter().filter(|rule| rule.call == call) {
-            let holds = rule.when.iter().all(|test| test.holds(args));
-            if holds && best.is_none_or(|best| rule.action.rank() > best.action.rank()) {
+        for rule in self.of(call).filter(|rule| holds(rule)) {
+            if best.is_none_or(|best| rule.action.rank() > best.action.rank()) {
                 best = Some(rule);
             }
         }

@@ -28,7 +28,7 @@ pub(crate) fn execute(args: &Check) -> Outcome {
 }
 
 /// Whether a policy can be used: not if it is wrong, and not if nobody can carry it.
-pub(super) fn exit<'d>(diagnostics: impl Iterator<Item = &'d Diagnostic>) -> Exit {
+pub(crate) fn exit<'d>(diagnostics: impl Iterator<Item = &'d Diagnostic>) -> Exit {
     let mut exit = Exit::Ok;
     for problem in diagnostics.filter(|problem| problem.is_error()) {
         match problem.code {

@@ -12,6 +12,7 @@ use std::path::Path;
 use ::policy::compile::Machine;
 
 use self::args::Policy;
+pub(crate) use self::check::exit;
 use crate::failure::Outcome;
 
 /// Runs the verb.
@@ -25,7 +26,7 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
 
 /// The disks of this machine. Without `/proc` there is none to be found, and the rules about disks
 /// say so.
-fn machine() -> Machine {
+pub(crate) fn machine() -> Machine {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     Machine {
         disks: partitions(&table),
@@ -42,14 +43,29 @@ fn partitions(table: &str) -> Vec<String> {
 }
 
 /// A policy file and everything that is wrong with it.
-struct Loaded {
+#[derive(Debug)]
+pub(crate) struct Loaded {
     name: String,
     text: String,
-    policies: Vec<::policy::Policy>,
-    diagnostics: Vec<::policy::Diagnostic>,
+    pub(crate) policies: Vec<::policy::Policy>,
+    pub(crate) diagnostics: Vec<::policy::Diagnostic>,
 }
 
+/// Reads a file, and checks what its enforcers carry.
 fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
+    let mut loaded = read(path);
+    for policy in &loaded.policies {
+        let problems = ::policy::compile::check(policy, accepted, machine);
+        loaded.diagnostics.extend(problems);
+    }
+    loaded
+        .diagnostics
+        .sort_by_key(|problem| (problem.location.line, problem.location.column));
+    loaded
+}
+
+/// Reads a file.
+pub(crate) fn read(path: &Path) -> Loaded {
     let name = path.display().to_string();
     let text = fs::read(path)
         .map_err(|error| error.to_string())
@@ -65,11 +81,7 @@ fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
             };
         }
     };
-    let (policies, mut diagnostics) = ::policy::load(&name, &text);
-    for policy in &policies {
-        diagnostics.extend(::policy::compile::check(policy, accepted, machine));
-    }
-    diagnostics.sort_by_key(|problem| (problem.location.line, problem.location.column));
+    let (policies, diagnostics) = ::policy::load(&name, &text);
     Loaded {
         name,
         text,
@@ -79,7 +91,7 @@ fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
 }
 
 impl Loaded {
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let text = (!self.text.is_empty()).then_some(self.text.as_str());
         let rendered = self
             .diagnostics

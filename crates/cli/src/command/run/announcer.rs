@@ -5,11 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::notify::{
-    Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, Withheld, obstacle,
+    Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, Violation, Withheld, obstacle,
 };
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
+
+use super::violations::Violations;
 
 /// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
 /// written in a second.
@@ -19,6 +21,7 @@ pub(super) struct Announcer {
     looked: Mutex<Option<(Pid, Instant, String)>>,
     /// Whether no process can make itself unreadable to this one.
     reads_all: bool,
+    violations: Violations,
 }
 
 /// How long a cause counts for the same process: looking for it takes longer than all else about an
@@ -27,13 +30,14 @@ const CAUSE_KEPT: Duration = Duration::from_millis(100);
 const CAP_SYS_PTRACE: u8 = 19;
 
 impl Announcer {
-    pub(super) fn new(dispatcher: Dispatcher) -> Self {
+    pub(super) fn new(dispatcher: Dispatcher) -> anyhow::Result<Self> {
         let own = sys::credential::capabilities(0);
-        Self {
+        Ok(Self {
+            violations: Violations::new(dispatcher.clone())?,
             dispatcher,
             looked: Mutex::default(),
             reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
-        }
+        })
     }
 
     /// Why something could not be learnt about an event.
@@ -78,6 +82,10 @@ impl Notices for Announcer {
                 ("tollgate.rules", AlertValue::Uint(u64::from(rules))),
             ],
         });
+    }
+
+    fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
+        self.violations.report(event, violation);
     }
 
     fn events_dropped(&self, dropped: u64, sent: u64, by_call: &BTreeMap<String, u64>) {

@@ -13,6 +13,7 @@ use capture::ptrace;
 use capture::world::{LiveWorld, WorldOptions};
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
+use policy::compile::seccomp::Profile;
 use rules::Engine;
 
 use super::announcer::Announcer;
@@ -60,6 +61,8 @@ pub(super) struct Tuning {
 pub(super) struct Request {
     pub(super) listening: Listening,
     pub(super) rules: Rules,
+    /// What the policy says of calls.
+    pub(super) profile: Profile,
     pub(super) verify: VerifyOptions,
     pub(super) program: FilterProgram,
     pub(super) entered: FilterProgram,
@@ -154,10 +157,11 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         listener,
         installed: carries.plan(request.rules.installed),
         plan: carries.plan(request.rules.plan),
+        profile: request.profile,
         judge: Arc::new(request.rules.judge),
         world: Arc::new(world),
         processes,
-        notices: Arc::new(Announcer::new(request.dispatcher)),
+        notices: Arc::new(Announcer::new(request.dispatcher)?),
         guard,
         verify: request.verify,
         paths,
@@ -213,7 +217,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         plan,
         judge: Arc::new(request.rules.judge),
         world,
-        notices: Arc::new(Announcer::new(request.dispatcher)),
+        notices: Arc::new(Announcer::new(request.dispatcher)?),
         rings: ebpf::RingSizes {
             bulk: request.tuning.ring_kib.saturating_mul(1024),
             ..ebpf::RingSizes::default()
@@ -323,6 +327,7 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("tripwire_unseen", counters.tripwire_unseen),
             ("tripwire_foreign", counters.tripwire_foreign),
             ("of_runtime", counters.of_runtime),
+            ("violations", counters.violations),
             ("gaps", board.gaps()),
             ("passed_unwatched", passed_unwatched),
             ("passed_agent_killed", passed(Cause::Killed)),

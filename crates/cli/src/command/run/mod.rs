@@ -8,14 +8,14 @@
 mod announcer;
 mod channels;
 mod engines;
-mod installed;
 mod orders;
 mod pidfile;
-mod program;
+pub(super) mod program;
 mod reload;
 mod reports;
 mod services;
 pub(super) mod sink;
+mod violations;
 mod watched_files;
 
 use std::path::Path;
@@ -31,6 +31,7 @@ use outputs::{
     Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings, StatsFile,
     TimeFormat,
 };
+use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 
 use self::pidfile::Pidfile;
@@ -38,8 +39,10 @@ use self::services::{Blueprint, Rules, TheirContainer};
 use self::sink::DeferredSink;
 use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
 use crate::config::{self, Config, Manner};
+use crate::confine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::installed;
 use crate::lookup;
 use crate::recording::{self, RecordOptions, Recordings};
 use crate::rule_files::{self, Loaded};
@@ -95,12 +98,28 @@ fn prepare(
         told: Told { id, bundle },
         has_mounts: !args.told_host_mounts,
     });
-    let mut blueprint = blueprint(args.detection, args.interception, mechanism, memo)?;
+    // What an agent finds in force that takes over, its memo says.
+    let confinement = match memo {
+        None => args.confine.prepare(args.detection.quiet)?,
+        Some(_) => None,
+    };
+    if let (Some(confinement), Some(engine)) = (&confinement, without_listener(mechanism)) {
+        confine::needs_listener(confinement, engine)?;
+    }
+    let profile = confinement.as_ref().map(|made| made.calls.clone());
+    let mut blueprint = blueprint(
+        args.detection,
+        args.interception,
+        mechanism,
+        profile.unwrap_or_default(),
+        memo,
+    )?;
     blueprint.told = their_container;
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
-        memo: installed::encode(&blueprint.rules.installed),
+        confinement,
+        memo: installed::encode(&blueprint.rules.installed, &blueprint.profile),
         start: blueprint.into_start(),
     })
 }
@@ -110,7 +129,9 @@ pub(super) fn services(
     detection: Detection,
     mechanism: Mechanism,
 ) -> Result<supervise::Start, Failure> {
-    Ok(blueprint(detection, Interception::default(), mechanism, None)?.into_start())
+    let interception = Interception::default();
+    let profile = Profile::default();
+    Ok(blueprint(detection, interception, mechanism, profile, None)?.into_start())
 }
 
 /// Reads rules and configuration and opens files. `memo`: what the first agent left to one that takes
@@ -119,6 +140,7 @@ fn blueprint(
     detection: Detection,
     interception: Interception,
     mechanism: Mechanism,
+    profile: Profile,
     memo: Option<&[u8]>,
 ) -> Result<Blueprint, Failure> {
     let (config, warnings) = configuration(&detection, &interception)?;
@@ -143,20 +165,27 @@ fn blueprint(
     let recorder = recordings.recorder();
     let options = engine_options(&config, recorder.clone());
     let verify = verify_options(&config);
-    let rules = match memo.map(installed::decode).transpose()? {
-        None => Rules::first(&mut loaded, &options, &sink, &verify)?,
-        Some(installed) => Rules::later(&mut loaded, &options, &sink, installed)?,
+    let (rules, profile) = match memo.map(installed::decode).transpose()? {
+        None => (
+            Rules::first(&mut loaded, &options, &sink, &verify)?,
+            profile,
+        ),
+        Some((installed, in_force)) => {
+            let rules = Rules::later(&mut loaded, &options, &sink, installed)?;
+            (rules, in_force)
+        }
     };
     if !detection.quiet {
         warn(&loaded);
-        if memo.is_none() && recorder.is_none() && rules.judge.matches().next().is_none() {
+        let wants_rules = !detection.without_rules && recorder.is_none();
+        if memo.is_none() && wants_rules && rules.judge.matches().next().is_none() {
             journal::warn(
                 "warning: no rule is in force, so there will be no alert; look at -r and at the \
                  configuration's keys rules and priority",
             );
         }
     }
-    let program = compile(&rules.installed, mechanism, &config)?;
+    let program = compile(&rules.installed, &profile, mechanism, &config)?;
     let open = if memo.is_some() {
         StatsFile::append
     } else {
@@ -178,7 +207,14 @@ fn blueprint(
         verify,
         mechanism,
         program,
-        entered: compile(&installed, Mechanism::Tracer { filtered: true }, &config)?,
+        // Processes that enter are not the command's.
+        entered: compile(
+            &installed,
+            &Profile::default(),
+            Mechanism::Tracer { filtered: true },
+            &config,
+        )?,
+        profile,
         sink,
         recorder,
         recordings: unstarted,
@@ -252,6 +288,10 @@ fn configuration(
     if !detection.rules.is_empty() {
         config.rules_files.clone_from(&detection.rules);
     }
+    if detection.without_rules {
+        // A file without rules, for when they are loaded again, too.
+        config.rules_files = vec!["/dev/null".into()];
+    }
     config.verify = interception.verify.unwrap_or(config.verify);
     config.io_uring = interception.io_uring.unwrap_or(config.io_uring);
     Ok((config, warnings))
@@ -314,18 +354,31 @@ pub(super) fn warn(loaded: &Loaded) {
     }
 }
 
+/// The engine, if it has no listener.
+fn without_listener(mechanism: Mechanism) -> Option<&'static str> {
+    match mechanism {
+        Mechanism::Listener => None,
+        Mechanism::Tracer { .. } => Some("ptrace"),
+        Mechanism::Kernel => Some("ebpf"),
+    }
+}
+
+/// This program has no table of calls for this machine.
+pub(super) fn unknown_machine() -> Failure {
+    Failure::new(
+        Exit::Unsupported,
+        format!("cannot watch programs on {}", std::env::consts::ARCH),
+    )
+    .help("use an x86-64 or aarch64 machine")
+}
+
 fn compile(
     plan: &event::Plan,
+    profile: &Profile,
     mechanism: Mechanism,
     config: &Config,
 ) -> Result<FilterProgram, Failure> {
-    let Some(native) = Arch::native() else {
-        return Err(Failure::new(
-            Exit::Unsupported,
-            format!("cannot watch programs on {}", std::env::consts::ARCH),
-        )
-        .help("use an x86-64 or aarch64 machine"));
-    };
+    let native = Arch::native().ok_or_else(unknown_machine)?;
     let io_uring = match config.io_uring {
         IoUring::Deny => Special::RefuseUnlessRule,
         IoUring::Allow => Special::AsPlanned,
@@ -336,15 +389,20 @@ fn compile(
                 io_uring,
                 ..FilterOptions::notify(native)
             };
-            filter::compile(plan, &options)
+            filter::compile_with(plan, profile, &options)
         }
-        // The engine ebpf installs none.
-        Mechanism::Tracer { .. } | Mechanism::Kernel => {
+        // The engine ebpf needs none for itself.
+        Mechanism::Kernel => filter::compile_with(
+            &event::Plan::default(),
+            profile,
+            &FilterOptions::confine(native),
+        ),
+        Mechanism::Tracer { .. } => {
             let options = FilterOptions {
                 io_uring,
                 ..ptrace::filter_options(native)
             };
-            filter::compile(&ptrace::plan(plan.clone()), &options)
+            filter::compile_with(&ptrace::plan(plan.clone()), profile, &options)
         }
     };
     compiled.map_err(|error| {
@@ -407,6 +465,12 @@ fn host_name() -> String {
 /// A filter of this thread has a listener already.
 const EBUSY: i32 = 16;
 
+/// The command could not be executed.
+pub(super) fn not_executed(path: &str, cause: std::io::Error) -> Failure {
+    let path = path.to_owned();
+    failure(supervise::Failure::Exec { path, cause })
+}
+
 fn failure(failure: supervise::Failure) -> Failure {
     use supervise::Failure as Cause;
     match &failure {
@@ -416,12 +480,19 @@ fn failure(failure: supervise::Failure) -> Failure {
             Failure::from_error(Exit::NotFound, &failure)
                 .help("the file, its interpreter or its loader does not exist")
         }
+        Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+            Failure::from_error(Exit::NotExecutable, &failure).help(
+                "check its permissions; a policy in force denies it to be executed, perhaps",
+            )
+        }
         Cause::Exec { path, .. } if lookup::lacks_interpreter(path) => {
             Failure::from_error(Exit::NotExecutable, &failure)
                 .help(format!("it has no #! line: run it as `sh {path}`"))
         }
         Cause::Exec { .. } => Failure::from_error(Exit::NotExecutable, &failure)
             .help("check that it is a program for this machine, or a script with a first line like #!/bin/sh"),
+        Cause::Unconfined { .. } => Failure::from_error(Exit::Unsupported, &failure)
+            .help("`tollgate doctor` shows which enforcers work here"),
         Cause::Filter { cause } if cause.raw_os_error() == Some(EBUSY) => {
             Failure::from_error(Exit::Unsupported, &failure).help(
                 "this program is watched by a seccomp listener already, perhaps of another \

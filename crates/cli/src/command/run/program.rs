@@ -13,7 +13,7 @@ use crate::supervise::Command;
 
 /// Looks the command up and readies its arguments and environment for exec. One that runs already
 /// is not looked up: its file may be gone.
-pub(super) fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
+pub(crate) fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
     let name = words
         .first()
         .expect("the command line has at least the command");

@@ -11,6 +11,7 @@ use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
 use event::{Pid, Plan};
 use outputs::{Account, Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
+use policy::compile::seccomp::Profile;
 use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
@@ -87,6 +88,8 @@ pub(super) struct TheirContainer {
 /// Everything that was readied before the fork.
 pub(super) struct Blueprint {
     pub(super) rules: Rules,
+    /// What the policy says of calls.
+    pub(super) profile: Profile,
     pub(super) verify: VerifyOptions,
     /// How processes are watched.
     pub(super) mechanism: Mechanism,
@@ -151,6 +154,7 @@ impl Blueprint {
         let request = Request {
             listening,
             rules: self.rules,
+            profile: self.profile,
             verify: self.verify,
             program: self.program,
             entered: self.entered,

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use capture::notify::Confiner;
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
@@ -34,6 +35,7 @@ pub(super) enum Turn {
 /// A time in which the keeper answers.
 pub(super) struct Gap<'a> {
     board: &'a Board,
+    confiner: Option<&'a Confiner>,
     listener: &'a Listener,
     policy: Policy,
     cause: Cause,
@@ -77,6 +79,7 @@ impl<'a> Gap<'a> {
     ) -> Self {
         Self {
             board: &inherited.board,
+            confiner: inherited.confiner(),
             listener,
             policy,
             cause,
@@ -127,7 +130,7 @@ impl<'a> Gap<'a> {
         let now = unswept.left.min(SWEEP);
         let mut found = 0;
         for back in 0..now {
-            if self.respond(unswept.next.wrapping_sub(back), self.refusal()) {
+            if self.respond(unswept.next.wrapping_sub(back), self.refusal_of_unknown()) {
                 self.count(UNNAMED);
                 found += 1;
             }
@@ -185,9 +188,23 @@ impl<'a> Gap<'a> {
             let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
             known.is_some_and(|call| abi::harmless::is_harmless(call, args))
         };
-        let refusal = self.board.deny_table().refusal(audit, nr);
+        let confined = match self.confiner {
+            Some(confiner) => confiner.refusal(audit, nr, args).map(|errno| errno.0),
+            None => Some(EPERM),
+        };
+        let refusal = || self.board.deny_table().refusal(audit, nr);
         let by_policy = || self.refusal().filter(|_| !is_harmless());
-        self.respond(id, refusal.or_else(by_policy))
+        self.respond(id, confined.or_else(refusal).or_else(by_policy))
+    }
+
+    /// For a call of which only the id is known: it may be one that the filter handed over in order to
+    /// have it refused.
+    fn refusal_of_unknown(&self) -> Option<i32> {
+        let confined = match self.confiner {
+            Some(confiner) => confiner.refusal_of_unknown().map(|errno| errno.0),
+            None => Some(EPERM),
+        };
+        confined.or_else(|| self.refusal())
     }
 
     fn respond(&self, id: u64, refusal: Option<i32>) -> bool {

@@ -1,10 +1,12 @@
-//! What the filter of the running command hands over, told to agents that take over: rules that
-//! they load may need more.
+//! What the filter of the running command hands over, told to agents that take over: rules that they
+//! load may need more. And what the policy in force says, told to the keeper, too, which refuses in a
+//! dead agent's place.
 
 use std::collections::BTreeMap;
 
-use abi::{RegisterTest, Syscall, TestOp, TestWidth};
+use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use event::{CallPlan, Need, Plan, StdioWatch};
+use policy::compile::seccomp::{Action, CallRule, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Exit;
@@ -16,6 +18,27 @@ use crate::failure::Failure;
 struct Memo {
     stdio: u8,
     calls: BTreeMap<String, Vec<Vec<Test>>>,
+    /// Left out by versions before there were policies.
+    #[serde(default)]
+    policy: Policy,
+}
+
+/// The calls of a policy.
+#[derive(Default, Deserialize, Serialize)]
+struct Policy {
+    refuse_foreign: bool,
+    /// Rule, call, tests, action, error number.
+    rules: Vec<(String, String, Vec<Test>, Does, i32)>,
+}
+
+#[derive(Clone, Copy, Deserialize, Serialize)]
+enum Does {
+    KillProcess,
+    KillThread,
+    Refuse,
+    RefuseAndReport,
+    Report,
+    Trap,
 }
 
 /// Argument, whether all 64 bits count, operator, mask, value.
@@ -36,7 +59,7 @@ enum Op {
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
 /// The memo for an agent that takes over.
-pub(super) fn encode(plan: &Plan) -> Vec<u8> {
+pub(crate) fn encode(plan: &Plan, profile: &Profile) -> Vec<u8> {
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
     let group = |group: &Vec<RegisterTest>| group.iter().map(test).collect();
@@ -47,8 +70,26 @@ pub(super) fn encode(plan: &Plan) -> Vec<u8> {
     let memo = Memo {
         stdio: u8::try_from(stdio).expect("three of them"),
         calls: calls.collect(),
+        policy: Policy {
+            refuse_foreign: profile.refuse_foreign,
+            rules: profile.rules.iter().map(call_rule).collect(),
+        },
     };
     serde_json::to_vec(&memo).expect("names and numbers can be written")
+}
+
+fn call_rule(rule: &CallRule) -> (String, String, Vec<Test>, Does, i32) {
+    let (does, errno) = match rule.action {
+        Action::KillProcess => (Does::KillProcess, 0),
+        Action::KillThread => (Does::KillThread, 0),
+        Action::Refuse(errno) => (Does::Refuse, errno.0),
+        Action::RefuseAndReport(errno) => (Does::RefuseAndReport, errno.0),
+        Action::Report => (Does::Report, 0),
+        Action::Trap => (Does::Trap, 0),
+    };
+    let tests = rule.when.iter().map(test).collect();
+    let call = rule.call.name().to_owned();
+    (rule.rule.clone(), call, tests, does, errno)
 }
 
 fn test(test: &RegisterTest) -> Test {
@@ -73,7 +114,7 @@ fn test(test: &RegisterTest) -> Test {
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
 /// one. A watch that it does not know counts as none: rules that need one are refused by name.
-pub(super) fn decode(memo: &[u8]) -> Result<Plan, Failure> {
+pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
     let memo: Memo = serde_json::from_slice(memo).map_err(|error| {
         let message =
             format!("cannot take over: the agent before left no plan of its filter: {error}");
@@ -90,7 +131,8 @@ pub(super) fn decode(memo: &[u8]) -> Result<Plan, Failure> {
         };
         Some((call, planned))
     };
-    Ok(Plan {
+    let profile = policy_of(memo.policy)?;
+    let plan = Plan {
         // Of the kernel's own filter, which no keeper hands on.
         interests: BTreeMap::new(),
         calls: memo.calls.into_iter().filter_map(known).collect(),
@@ -99,6 +141,42 @@ pub(super) fn decode(memo: &[u8]) -> Result<Plan, Failure> {
             .copied()
             .unwrap_or_default(),
         executable_file: false,
+    };
+    Ok((plan, profile))
+}
+
+/// A policy is known as a whole or not at all.
+fn policy_of(policy: Policy) -> Result<Profile, Failure> {
+    let rule = |(rule, call, tests, does, errno): (String, String, Vec<Test>, Does, i32)| {
+        let errno = Errno(errno);
+        let call = Syscall::from_name(&call).ok_or_else(|| {
+            let message = format!(
+                "cannot take over: the policy in force has a rule `{rule}` about `{call}`, which \
+                 this version does not know"
+            );
+            Failure::new(Exit::Internal, message).help("install the version that began")
+        })?;
+        Ok(CallRule {
+            rule,
+            call,
+            when: tests.into_iter().map(register_test).collect(),
+            action: match does {
+                Does::KillProcess => Action::KillProcess,
+                Does::KillThread => Action::KillThread,
+                Does::Refuse => Action::Refuse(errno),
+                Does::RefuseAndReport => Action::RefuseAndReport(errno),
+                Does::Report => Action::Report,
+                Does::Trap => Action::Trap,
+            },
+        })
+    };
+    Ok(Profile {
+        refuse_foreign: policy.refuse_foreign,
+        rules: policy
+            .rules
+            .into_iter()
+            .map(rule)
+            .collect::<Result<_, Failure>>()?,
     })
 }
 
@@ -135,7 +213,14 @@ mod tests {
     fn a_memo_tells_what_the_filter_hands_over() {
         let mut loaded = rule_files::load(&[]);
         let (engine, plan) = loaded.compile(&rules::EngineOptions::default(), NoSink);
-        let told = decode(&encode(&plan)).expect("a memo of this version");
+        let policy = "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+                      auditViolations: true\n    hardeningRules: [disallow-create-user-ns]\n";
+        let (policies, _) = policy::load("p.yaml", policy);
+        let profile = Profile::compile(&policies[0]);
+        assert!(!profile.rules.is_empty());
+        let memo = encode(&plan, &profile);
+        let (told, confined) = decode(&memo).expect("a memo of this version");
+        assert_eq!(confined, profile);
         let groups = |plan: &Plan| -> Vec<_> {
             let calls = plan.calls.iter();
             calls

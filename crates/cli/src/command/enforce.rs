@@ -1,0 +1,84 @@
+//! `tollgate enforce`.
+
+use abi::Arch;
+use capture::filter::{self, FilterOptions};
+use enforce::Confinement;
+use event::Plan;
+
+use super::run;
+use crate::args::{Detection, Enforce, Interception, OnAgentDeath, Run};
+use crate::confine::{self, Optional};
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::{supervise, terminal};
+
+/// Runs the verb.
+pub(crate) fn execute(args: Enforce) -> Outcome {
+    if args.resume.is_some() {
+        return run::execute(watched(args));
+    }
+    let prepared = confine::prepare(&args.policy, &args.how)?;
+    if prepared.confinement.calls.reports() {
+        // The agent prepares it again, and says what is to be said.
+        return run::execute(watched(args));
+    }
+    if !args.quiet {
+        terminal::complain(&prepared.said);
+    }
+    become_command(&args, &prepared.confinement)
+}
+
+/// A run without rules, which reports violations.
+fn watched(args: Enforce) -> Run {
+    Run {
+        detection: Detection {
+            config: args.config,
+            options: args.options,
+            json: args.json,
+            quiet: args.quiet,
+            without_rules: true,
+            stats_interval: 5000,
+            ring_kib: 8192,
+            ..Detection::default()
+        },
+        confine: Optional {
+            policy: Some(args.policy),
+            how: args.how,
+        },
+        interception: Interception::default(),
+        on_agent_death: OnAgentDeath::Continue,
+        agent_timeout: 1000,
+        resume: args.resume,
+        command: args.command,
+    }
+}
+
+/// Nobody has to listen: this process restricts itself and executes the command. Returns only if that
+/// fails.
+fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
+    let command = run::program::command(&args.command, false)?;
+    let program = match confinement.calls.is_empty() {
+        true => None,
+        false => Some(program(confinement)?),
+    };
+    let unconfined = |error: &dyn std::error::Error| {
+        Failure::from_error(Exit::Unsupported, error)
+            .help("`tollgate doctor` shows which enforcers work here")
+    };
+    confinement.apply().map_err(|error| unconfined(&error))?;
+    if let Some(program) = &program {
+        supervise::install_alone(program).map_err(|error| unconfined(&error))?;
+    }
+    let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
+    Err(run::not_executed(
+        &command.path.to_string_lossy(),
+        error.into(),
+    ))
+}
+
+fn program(confinement: &Confinement) -> Result<filter::FilterProgram, Failure> {
+    let native = Arch::native().ok_or_else(run::unknown_machine)?;
+    let options = FilterOptions::confine(native);
+    filter::compile_with(&Plan::default(), &confinement.calls, &options)
+        .map_err(|error| Failure::from_error(Exit::BadInput, &error).help("simplify the policy"))
+}

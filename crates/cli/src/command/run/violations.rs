@@ -1,0 +1,115 @@
+//! Violations of the policy as alerts.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abi::Errno;
+use capture::notify::Violation;
+use event::{Event, Judge};
+use outputs::Dispatcher;
+use policy::Enforcer;
+use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
+use serde_json::json;
+
+/// What stands where a rule's name stands.
+pub(super) const RULE: &str = "Policy violation";
+
+/// What is told of each, in the language of rules.
+const OUTPUT: &str = "call=%evt.type args=%evt.args file=%fd.name process=%proc.name pid=%proc.pid \
+                      exe=%proc.exepath command=%proc.cmdline user=%user.uid container=%container.id";
+
+/// Turns violations into alerts: one each, none is limited but by the rate of all alerts.
+pub(super) struct Violations {
+    engine: Engine,
+    made: Collector,
+    scratch: Mutex<<Engine as Judge>::Scratch>,
+    dispatcher: Dispatcher,
+}
+
+impl Violations {
+    pub(super) fn new(dispatcher: Dispatcher) -> anyhow::Result<Self> {
+        let rule = json!([{
+            "rule": RULE,
+            "desc": "The policy denies something, or wants to be told of it",
+            // Holds for every event.
+            "condition": "evt.num > 0",
+            "output": OUTPUT,
+            "priority": "WARNING",
+            "tags": ["policy"],
+            "warn_evttypes": false,
+        }]);
+        let made = Collector::default();
+        // JSON is YAML.
+        let (ruleset, mut problems) = Loader::new().add(RULE, &rule.to_string()).finish();
+        let options = EngineOptions::default();
+        let (engine, found) = Engine::new(&ruleset, &options, Box::new(made.clone()));
+        problems.extend(found);
+        if let Some(problem) = problems.iter().find(|problem| problem.is_error()) {
+            anyhow::bail!("cannot report violations: {}", problem.message);
+        }
+        Ok(Self {
+            scratch: Mutex::new(engine.scratch()),
+            engine,
+            made,
+            dispatcher,
+        })
+    }
+
+    /// Reports a violation.
+    pub(super) fn report(&self, event: &Event<'_>, violation: &Violation<'_>) {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.engine.conclude(&mut scratch, event);
+        // Held until here: what was made is of this event.
+        for alert in self.made.take() {
+            self.dispatcher.emit(described(alert, violation));
+        }
+    }
+}
+
+fn described(mut alert: Alert, violation: &Violation<'_>) -> Alert {
+    let (action, what) = match violation.errno {
+        Some(errno) => ("denied", format!("denied with {}", name(errno))),
+        None => ("audited", "allowed".to_owned()),
+    };
+    let enforcer = Enforcer::Seccomp;
+    alert.message = format!(
+        "{RULE}: {what} by {} ({enforcer}) {}",
+        violation.rule, alert.message
+    );
+    let text = |text: &str| AlertValue::Text(text.to_owned());
+    let mut fields: Vec<(Arc<str>, AlertValue)> = vec![
+        ("policy.rule".into(), text(violation.rule)),
+        ("policy.enforcer".into(), text(enforcer.name())),
+        ("policy.action".into(), text(action)),
+    ];
+    if let Some(errno) = violation.errno {
+        fields.push(("policy.errno".into(), AlertValue::Text(name(errno))));
+    }
+    fields.append(&mut alert.fields);
+    alert.fields = fields;
+    alert
+}
+
+fn name(errno: Errno) -> String {
+    errno
+        .name()
+        .map_or_else(|| errno.0.to_string(), str::to_owned)
+}
+
+/// Keeps what the engine makes.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Vec<Alert>>>);
+
+impl Collector {
+    fn take(&self) -> Vec<Alert> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AlertSink for Collector {
+    fn emit(&self, alert: Alert) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(alert);
+    }
+}

@@ -1,0 +1,159 @@
+//! From a policy file to what the command is kept from.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use enforce::{Confinement, Line};
+use policy::compile::{Machine, check};
+use policy::{Mode, Policy, Verdict};
+
+use crate::command::policy::{self as files, exit};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// The policy of a command that is watched.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Optional {
+    /// Confine CMD by this policy
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How strictly a policy is taken.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct How {
+    /// Deny nothing, and report what the policy would deny, as far as enforcers can
+    #[arg(long, requires = "policy")]
+    pub(crate) audit: bool,
+    /// Go on although no enforcer that works here carries this rule of the policy in full; repeatable
+    #[arg(long, value_name = "RULE", requires = "policy")]
+    pub(crate) accept_partial: Vec<String>,
+}
+
+impl Optional {
+    /// Reads and compiles the policy, if there is one, and says how far it is enforced. The calling
+    /// process must have one thread.
+    pub(crate) fn prepare(&self, quiet: bool) -> Result<Option<Confinement>, Failure> {
+        let Some(path) = &self.policy else {
+            return Ok(None);
+        };
+        let prepared = prepare(path, &self.how)?;
+        if !quiet {
+            terminal::complain(&prepared.said);
+        }
+        Ok(Some(prepared.confinement))
+    }
+}
+
+/// A policy that can be put in force.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) confinement: Confinement,
+    /// What is wrong with it, and how far each enforcer goes; lines for people.
+    pub(crate) said: String,
+}
+
+/// Reads and compiles a policy for what works here. The calling process must have one thread.
+pub(crate) fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
+    let machine = files::machine();
+    let mut file = files::read(path);
+    if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
+        let message = format!(
+            "cannot use {}: it has {} policies, and a command is confined by one",
+            path.display(),
+            file.policies.len()
+        );
+        return Err(Failure::new(Exit::BadInput, message).help("put each in a file of its own"));
+    }
+    let mut unavailable = Vec::new();
+    if let [policy] = &mut file.policies[..] {
+        unavailable = restrict_to_available(policy);
+        if how.audit {
+            only_report(policy);
+        }
+        file.diagnostics.extend(problems(policy, how, &machine));
+    }
+    file.diagnostics
+        .sort_by_key(|problem| (problem.location.line, problem.location.column));
+    let exit = exit(file.diagnostics.iter());
+    let [policy] = &file.policies[..] else {
+        return Err(unusable(path, &file, exit, &unavailable));
+    };
+    if exit != Exit::Ok {
+        return Err(unusable(path, &file, exit, &unavailable));
+    }
+    if policy.mode == Mode::BehaviorModeling {
+        let message = format!(
+            "cannot enforce {}: its mode records behaviour",
+            path.display()
+        );
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("`tollgate learn -o POLICY.yaml -- CMD` does, and writes a policy to enforce"));
+    }
+    let confinement = Confinement::prepare(policy, &machine)
+        .map_err(|error| Failure::from_error(Exit::Unsupported, &error).help(DOCTOR))?;
+    let mut said = file.render();
+    for line in confinement.report.iter().chain(&unavailable) {
+        said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
+    }
+    Ok(Prepared { confinement, said })
+}
+
+const DOCTOR: &str = "`tollgate doctor` shows which enforcers work here";
+
+/// Leaves the enforcers that work here, and gives a line for each other one.
+fn restrict_to_available(policy: &mut Policy) -> Vec<Line> {
+    let (works, missing) = enforce::available(policy.enforcers);
+    policy.enforcers = works;
+    missing
+}
+
+/// As if `allowViolations` and `auditViolations` were set.
+fn only_report(policy: &mut Policy) {
+    for rule in &mut policy.rules {
+        if rule.verdict.denies() {
+            rule.verdict = Verdict::Audit;
+        }
+    }
+}
+
+/// What the enforcers that work here do not carry. Where nothing is to be denied, rules that cannot be
+/// reported are no reason not to start; that they are not is said.
+fn problems(policy: &Policy, how: &How, machine: &Machine) -> Vec<policy::Diagnostic> {
+    let mut accepted = how.accept_partial.clone();
+    if how.audit {
+        accepted.extend(policy.rules.iter().map(|rule| rule.id.clone()));
+    }
+    check(policy, &accepted, machine)
+}
+
+fn unusable(path: &Path, file: &files::Loaded, exit: Exit, missing: &[Line]) -> Failure {
+    let mut message = format!("cannot enforce {}\n{}", path.display(), file.render());
+    for line in missing {
+        message.push_str(&format!("{line}\n"));
+    }
+    let exit = match exit {
+        Exit::Ok => Exit::BadInput,
+        exit => exit,
+    };
+    let help = match exit {
+        Exit::Unsupported => DOCTOR,
+        _ => "correct it; `tollgate policy check FILE` shows the same",
+    };
+    Failure::new(exit, message.trim_end()).help(help)
+}
+
+/// What engines other than `notify` cannot do.
+pub(crate) fn needs_listener(confinement: &Confinement, engine: &str) -> Result<(), Failure> {
+    if !confinement.calls.reports() {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot report violations of the policy with the engine {engine}: only notify holds a denied call"
+    );
+    Err(Failure::new(Exit::Unsupported, message)
+        .help("use --engine notify, or a policy with `auditViolations: false`"))
+}

@@ -1,0 +1,45 @@
+//! Dropping capabilities before the command starts.
+
+use abi::Capabilities;
+use policy::compile::caps::Profile;
+use sys::credential::{self, CapabilitySets};
+use sys::{SyscallError, prctl};
+
+const CAP_SETPCAP: u8 = 8;
+const EINVAL: i32 = 22;
+
+/// Drops them for good, from all five sets. Without CAP_SETPCAP the bounding set stays as it is, which
+/// no_new_privs makes harmless: no program gets anything from it.
+///
+/// Allocates nothing.
+pub(crate) fn drop(profile: Profile) -> Result<(), SyscallError> {
+    if profile.no_new_privs {
+        sys::seccomp::set_no_new_privs()?;
+    }
+    if profile.dropped.0 == 0 {
+        return Ok(());
+    }
+    prctl::clear_ambient_capabilities()?;
+    let own = credential::capabilities(0)?;
+    if own.effective.contains(CAP_SETPCAP) {
+        drop_bounding(profile.dropped)?;
+    }
+    let without = |set: Capabilities| Capabilities(set.0 & !profile.dropped.0);
+    credential::set_capabilities(CapabilitySets {
+        effective: without(own.effective),
+        permitted: without(own.permitted),
+        inheritable: without(own.inheritable),
+    })
+}
+
+fn drop_bounding(dropped: Capabilities) -> Result<(), SyscallError> {
+    let numbers = (0..64).filter(|number| dropped.contains(*number));
+    for number in numbers {
+        match prctl::drop_bounding_capability(number) {
+            // This kernel has none of this number, nor of a higher one.
+            Err(error) if error.is(EINVAL) => break,
+            outcome => outcome?,
+        }
+    }
+    Ok(())
+}

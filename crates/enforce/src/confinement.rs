@@ -1,0 +1,267 @@
+//! What a policy comes to on this machine.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+
+use policy::compile::{self, Grade, Machine, caps, landlock as holes, seccomp};
+use policy::{Enforcer, Enforcers, Policy};
+use sys::SyscallError;
+
+use crate::{Error, caps as dropping, landlock, probe};
+
+/// How much of its part an enforcer carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Nothing.
+    Not,
+    /// Some of it, or with a way past it.
+    Partially,
+    /// All.
+    Fully,
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Not => "not enforced",
+            Self::Partially => "partially enforced",
+            Self::Fully => "fully enforced",
+        })
+    }
+}
+
+/// What is reported of an enforcer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Which.
+    pub enforcer: Enforcer,
+    /// How far it goes.
+    pub reach: Reach,
+    /// What it was given, or why it does less.
+    pub detail: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.enforcer, self.reach, self.detail)
+    }
+}
+
+/// A policy, ready to be applied.
+#[derive(Debug)]
+pub struct Confinement {
+    /// What becomes of system calls; for the filter, which whoever starts the command installs.
+    pub calls: seccomp::Profile,
+    /// What each chosen enforcer does.
+    pub report: Vec<Line>,
+    ruleset: Option<OwnedFd>,
+    caps: caps::Profile,
+}
+
+/// A step of [`Confinement::apply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Dropping capabilities.
+    Capabilities,
+    /// Restricting itself by the ruleset.
+    Landlock,
+}
+
+impl Step {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Capabilities, Self::Landlock];
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Capabilities => "drop capabilities",
+            Self::Landlock => "restrict itself by Landlock",
+        })
+    }
+}
+
+/// A step that failed: the command must not run.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("cannot {step}")]
+pub struct Unapplied {
+    /// Which.
+    pub step: Step,
+    /// Why.
+    #[source]
+    pub cause: SyscallError,
+}
+
+/// The enforcers that this crate knows how to use and that work here. The calling process must have one
+/// thread, because this forks.
+#[must_use]
+pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
+    let mut works = Enforcers::default();
+    let mut missing = Vec::new();
+    for enforcer in chosen.iter() {
+        match probe::probe(enforcer) {
+            capture::probe::Support::No { why, .. } => missing.push(Line {
+                enforcer,
+                reach: Reach::Not,
+                detail: why,
+            }),
+            _ => works = works.with(enforcer),
+        }
+    }
+    (works, missing)
+}
+
+impl Confinement {
+    /// Compiles a policy for the enforcers that it names, which must be available.
+    ///
+    /// # Errors
+    /// If something that the policy needs cannot be made.
+    pub fn prepare(policy: &Policy, machine: &Machine) -> Result<Self, Error> {
+        let has = |enforcer| policy.enforcers.contains(enforcer);
+        let calls = match has(Enforcer::Seccomp) {
+            true => seccomp::Profile::compile(policy),
+            false => seccomp::Profile::default(),
+        };
+        let caps = match has(Enforcer::Caps) {
+            true => caps::Profile::compile(policy),
+            false => caps::Profile::default(),
+        };
+        let made = match has(Enforcer::Landlock) {
+            true => landlock::make(&holes::Profile::compile(policy, machine))?,
+            false => None,
+        };
+        let report = policy.enforcers.iter().map(|enforcer| {
+            let (given, lacks) = match enforcer {
+                Enforcer::Seccomp => (count(calls.rules.len(), "call rule"), Vec::new()),
+                Enforcer::Landlock => match &made {
+                    Some(made) => (count(made.rules, "rule"), made.lacks.clone()),
+                    None => (count(0, "rule"), Vec::new()),
+                },
+                Enforcer::Caps => {
+                    let dropped = usize::try_from(caps.dropped.0.count_ones());
+                    (
+                        count(dropped.unwrap_or(0), "capability dropped"),
+                        Vec::new(),
+                    )
+                }
+                Enforcer::AppArmor | Enforcer::Bpf => (count(0, "rule"), Vec::new()),
+            };
+            line(policy, machine, enforcer, given, lacks)
+        });
+        Ok(Self {
+            report: report.collect(),
+            ruleset: made.map(|made| made.ruleset),
+            calls,
+            caps,
+        })
+    }
+
+    /// Restricts the calling process, which has one thread and is about to install the filter and to
+    /// execute the command. Makes only system calls and allocates nothing.
+    ///
+    /// # Errors
+    /// The step that failed. What was applied before stays.
+    pub fn apply(&self) -> Result<(), Unapplied> {
+        let failed = |step| move |cause| Unapplied { step, cause };
+        dropping::drop(self.caps).map_err(failed(Step::Capabilities))?;
+        if let Some(ruleset) = &self.ruleset {
+            restrict(ruleset).map_err(failed(Step::Landlock))?;
+        }
+        Ok(())
+    }
+}
+
+/// With CAP_SYS_ADMIN a process may restrict itself and still gain privileges.
+fn restrict(ruleset: &OwnedFd) -> sys::Result<()> {
+    const EPERM: i32 = 1;
+    match sys::landlock::restrict_self(ruleset.as_fd()) {
+        Err(error) if error.is(EPERM) => {
+            sys::seccomp::set_no_new_privs()?;
+            sys::landlock::restrict_self(ruleset.as_fd())
+        }
+        outcome => outcome,
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    match what.split_once(' ') {
+        Some((noun, rest)) if noun == "capability" => match number {
+            1 => format!("1 capability {rest}"),
+            _ => format!("{number} capabilities {rest}"),
+        },
+        _ => format!("{number} {what}{plural}"),
+    }
+}
+
+/// How far an enforcer goes with a policy: fully if it carries in full whatever it carries, and there is
+/// something.
+fn line(
+    policy: &Policy,
+    machine: &Machine,
+    enforcer: Enforcer,
+    given: String,
+    lacks: Vec<String>,
+) -> Line {
+    let assess = |rule| compile::assess(policy, rule, enforcer, machine);
+    let assessed = policy.rules.iter().map(assess);
+    let carried: Vec<_> = assessed.filter(|a| !a.output.is_empty()).collect();
+    let partial = carried.iter().filter(|a| a.grade != Grade::Full).count();
+    let mut detail = given;
+    if partial > 0 {
+        detail.push_str(&format!(
+            "; {partial} of {} policy rules in part",
+            carried.len()
+        ));
+    }
+    for lack in &lacks {
+        detail.push_str("; ");
+        detail.push_str(lack);
+    }
+    let reach = match (carried.is_empty(), partial + lacks.len()) {
+        (true, _) => Reach::Not,
+        (false, 0) => Reach::Fully,
+        (false, _) => Reach::Partially,
+    };
+    Line {
+        enforcer,
+        reach,
+        detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_things_read_as_words() {
+        assert_eq!(count(1, "rule"), "1 rule");
+        assert_eq!(count(0, "call rule"), "0 call rules");
+        assert_eq!(count(3, "capability dropped"), "3 capabilities dropped");
+    }
+
+    #[test]
+    fn what_an_enforcer_carries_in_part_is_said() {
+        let text = "policy:\n  enforcer: SeccompLandlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+                    privileged: true\n    hardeningRules: [disallow-mount, disallow-insmod]\n";
+        let (policies, problems) = policy::load("p.yaml", text);
+        assert!(problems.is_empty(), "{problems:?}");
+        let machine = Machine::default();
+        let given = || "x".to_owned();
+        let of = |enforcer| line(&policies[0], &machine, enforcer, given(), Vec::new());
+        assert_eq!(of(Enforcer::Landlock).reach, Reach::Fully);
+        let seccomp = of(Enforcer::Seccomp);
+        assert_eq!(seccomp.reach, Reach::Partially);
+        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules in part");
+        assert_eq!(of(Enforcer::AppArmor).reach, Reach::Partially);
+        let lacking = line(
+            &policies[0],
+            &machine,
+            Enforcer::Landlock,
+            given(),
+            vec!["y".to_owned()],
+        );
+        assert_eq!(lacking.reach, Reach::Partially);
+    }
+}

@@ -1,0 +1,178 @@
+//! From a profile of holes to a ruleset of the kernel.
+
+use std::os::fd::OwnedFd;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+};
+use policy::compile::landlock::{Denied, EXECUTE, Entry, Profile, grants};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::tree::Mounted;
+
+/// A ruleset that was made, and what it lacks.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) ruleset: OwnedFd,
+    /// Number of rules.
+    pub(crate) rules: usize,
+    /// What this kernel's version cannot do.
+    pub(crate) lacks: Vec<String>,
+}
+
+/// Why there is no ruleset.
+#[derive(Debug, thiserror::Error)]
+pub enum LandlockError {
+    /// The kernel has no Landlock.
+    #[error("Landlock is not available")]
+    Unavailable,
+    /// The kernel does not say which version it has.
+    #[error("cannot ask for its version")]
+    Version(#[from] sys::SyscallError),
+    /// A ruleset or rule was refused.
+    #[error("cannot build it")]
+    Ruleset(#[from] RulesetError),
+    /// The table of mounts or a path cannot be read.
+    #[error("cannot look at {path}")]
+    Path {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// Scopes came with this version.
+const SCOPES: i32 = 6;
+/// Rights on connecting with this one.
+const PORTS: i32 = 4;
+
+/// Makes the ruleset of a profile; `None` if the profile denies nothing.
+pub(crate) fn make(profile: &Profile) -> Result<Option<Made>, LandlockError> {
+    if profile.entries.is_empty() {
+        return Ok(None);
+    }
+    let version = sys::landlock::version()?;
+    let abi = ABI::from(version);
+    let mut lacks = Vec::new();
+    let mut wanted = profile.handled;
+    let is_domain = profile.entries.contains(&Entry::Domain);
+    if is_domain && wanted == 0 && version < SCOPES {
+        // There is no domain without something that it handles.
+        wanted = policy::compile::landlock::ALL_RIGHTS;
+    }
+    let rights = BitFlags::<AccessFs>::from_bits_truncate(wanted) & AccessFs::from_all(abi);
+    if rights.bits() != wanted {
+        lacks.push(format!(
+            "version {version} does not know the rights {:#x}",
+            wanted & !rights.bits()
+        ));
+    }
+    let ports = withheld_ports(profile);
+    let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    if !rights.is_empty() {
+        ruleset = ruleset.handle_access(rights)?;
+    }
+    if !ports.is_empty() {
+        match version >= PORTS {
+            true => ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?,
+            false => lacks.push(format!("version {version} does not know ports")),
+        }
+    }
+    // What handles nothing is refused. Signals to processes outside are the least that a workload needs.
+    if is_domain && rights.is_empty() {
+        ruleset = ruleset.scope(Scope::Signal)?;
+    }
+    let mut created = ruleset.create()?;
+    let mut rules = 0;
+    if !rights.is_empty() {
+        rules += grant_paths(&mut created, profile, rights)?;
+    }
+    if !ports.is_empty() && version >= PORTS {
+        rules += grant_ports(&mut created, &ports)?;
+    }
+    let fd: Option<OwnedFd> = created.into();
+    let ruleset = fd.ok_or(LandlockError::Unavailable)?;
+    Ok(Some(Made {
+        ruleset,
+        rules,
+        lacks,
+    }))
+}
+
+fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
+    let ports = profile.entries.iter().filter_map(|entry| match entry {
+        Entry::ConnectPorts { first, last, .. } => Some((*first, *last)),
+        Entry::Hole { .. } | Entry::AnyRuleset | Entry::Domain => None,
+    });
+    ports.collect()
+}
+
+fn grant_paths(
+    created: &mut RulesetCreated,
+    profile: &Profile,
+    rights: BitFlags<AccessFs>,
+) -> Result<usize, LandlockError> {
+    let tree = Mounted::new().map_err(|cause| LandlockError::Path {
+        path: "/proc/self/mountinfo".to_owned(),
+        cause,
+    })?;
+    let mut denied = Vec::new();
+    for entry in &profile.entries {
+        if let Entry::Hole { path, rights, .. } = entry {
+            let paths = match *rights == EXECUTE {
+                true => tree.expand_programs(path, std::env::var_os("PATH").as_deref()),
+                false => tree.expand(path),
+            };
+            denied.extend(paths.into_iter().map(|path| Denied {
+                path,
+                rights: *rights,
+            }));
+        }
+    }
+    let mut rules = 0;
+    for grant in grants(&denied, &tree) {
+        let given = BitFlags::<AccessFs>::from_bits_truncate(grant.rights) & rights;
+        if given.is_empty() {
+            continue;
+        }
+        // Never through a link: what it leads to is granted, or not, by its own name.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(grant.path.as_str(), flags, Mode::empty()) {
+            Ok(file) => file,
+            // Removed since, or not to be reached by this user: there is nothing to grant.
+            Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => continue,
+            Err(cause) => {
+                return Err(LandlockError::Path {
+                    path: grant.path,
+                    cause: cause.into(),
+                });
+            }
+        };
+        created.add_rule(PathBeneath::new(file, given))?;
+        rules += 1;
+    }
+    Ok(rules)
+}
+
+/// Every port that is not withheld.
+fn grant_ports(
+    created: &mut RulesetCreated,
+    withheld: &[(u16, u16)],
+) -> Result<usize, LandlockError> {
+    let mut rules = 0;
+    for port in 0..=u16::MAX {
+        if withheld
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&port))
+        {
+            continue;
+        }
+        created.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
+        rules += 1;
+    }
+    Ok(rules)
+}

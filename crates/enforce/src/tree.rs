@@ -1,0 +1,251 @@
+//! The file system as the planner of Landlock rules sees it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use policy::compile::landlock::{DirectoryEntry, Tree};
+use policy::pattern::Pattern;
+
+/// Types of file systems that are views of the kernel: no program lies there, and no secret of the kind
+/// that patterns with wildcards are about.
+const OF_THE_KERNEL: [&str; 15] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "efivarfs",
+    "fusectl",
+    "mqueue",
+    "proc",
+    "pstore",
+    "sysfs",
+    "tracefs",
+];
+
+/// Where programs lie.
+const PROGRAM_FOLDERS: [&str; 10] = [
+    "/bin",
+    "/sbin",
+    "/usr/bin",
+    "/usr/games",
+    "/usr/lib/busybox",
+    "/usr/lib/initramfs-tools/bin",
+    "/usr/libexec",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+    "/usr/sbin",
+];
+
+/// The mounted file systems of this process.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    /// Where views of the kernel are mounted.
+    skipped: BTreeSet<PathBuf>,
+}
+
+impl Mounted {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let table = fs::read_to_string("/proc/self/mountinfo")?;
+        Ok(Self {
+            skipped: of_the_kernel(&table),
+        })
+    }
+
+    /// As [`Mounted::expand`], of programs: a name is looked for where programs lie. Anywhere else it would
+    /// be one copy of many, and looking for it takes seconds.
+    pub(crate) fn expand_programs(
+        &self,
+        pattern: &Pattern,
+        path: Option<&OsStr>,
+    ) -> BTreeSet<String> {
+        if pattern.fixed_prefix() != "/" {
+            return self.expand(pattern);
+        }
+        let mut folders: BTreeSet<PathBuf> = PROGRAM_FOLDERS.iter().map(PathBuf::from).collect();
+        folders.extend(path.into_iter().flat_map(std::env::split_paths));
+        let mut found = BTreeSet::new();
+        for folder in folders {
+            // Most of them do not exist on most machines.
+            let Ok(entries) = fs::read_dir(&folder) else {
+                continue;
+            };
+            let paths = entries.flatten().map(|entry| entry.path());
+            let meant =
+                paths.filter(|path| path.to_str().is_some_and(|path| pattern.matches(path)));
+            found.extend(meant.map(|path| resolved(&path)));
+        }
+        found
+    }
+
+    /// The files that a pattern means now, symbolic links followed. A path without wildcards is meant
+    /// whether it exists or not.
+    pub(crate) fn expand(&self, pattern: &Pattern) -> BTreeSet<String> {
+        if let Some(path) = pattern.literal().or_else(|| pattern.subtree()) {
+            return BTreeSet::from([resolved(Path::new(path))]);
+        }
+        let mut found = BTreeSet::new();
+        let prefix = pattern.fixed_prefix();
+        let folder = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let start = if folder.is_empty() { "/" } else { folder };
+        // `/**/.ssh/**` is the folder and whatever is below it.
+        let folder_of_all = pattern.text().strip_suffix("/**");
+        let of_folder = folder_of_all.and_then(|text| Pattern::parse(text).ok());
+        let wanted = of_folder.as_ref().unwrap_or(pattern);
+        let mut open = vec![PathBuf::from(start)];
+        while let Some(folder) = open.pop() {
+            if self.skipped.contains(&folder) {
+                continue;
+            }
+            // A folder that cannot be read holds nothing that could be granted by name either.
+            let Ok(entries) = fs::read_dir(&folder) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                let is_meant = path.to_str().is_some_and(|path| wanted.matches(path));
+                match (is_meant, is_folder) {
+                    (true, _) => {
+                        found.insert(resolved(&path));
+                    }
+                    (false, true) => open.push(path),
+                    (false, false) => {}
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Tree for Mounted {
+    fn entries(&self, folder: &str) -> Vec<DirectoryEntry> {
+        // What cannot be listed is granted to nobody.
+        let Ok(entries) = fs::read_dir(folder) else {
+            return Vec::new();
+        };
+        let entry = |entry: fs::DirEntry| {
+            let kind = entry.file_type().ok().filter(|kind| !kind.is_symlink())?;
+            Some(DirectoryEntry {
+                // A name that is no text is granted to nobody.
+                name: entry.file_name().into_string().ok()?,
+                is_folder: kind.is_dir(),
+            })
+        };
+        entries.flatten().filter_map(entry).collect()
+    }
+}
+
+/// Where a path leads: as much of it as exists with links followed, and the rest as it stands.
+fn resolved(path: &Path) -> String {
+    let mut rest = PathBuf::new();
+    let mut known = path;
+    loop {
+        if let Ok(real) = fs::canonicalize(known) {
+            let whole = if rest.as_os_str().is_empty() {
+                real
+            } else {
+                real.join(&rest)
+            };
+            return whole.to_string_lossy().into_owned();
+        }
+        let (Some(parent), Some(name)) = (known.parent(), known.file_name()) else {
+            return path.to_string_lossy().into_owned();
+        };
+        rest = if rest.as_os_str().is_empty() {
+            PathBuf::from(name)
+        } else {
+            Path::new(name).join(&rest)
+        };
+        known = parent;
+    }
+}
+
+/// Mount points of such file systems: the fifth column, and the one after the dash.
+fn of_the_kernel(table: &str) -> BTreeSet<PathBuf> {
+    let point = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let kind = right.split(' ').next()?;
+        let point = left.split(' ').nth(4)?;
+        OF_THE_KERNEL
+            .contains(&kind)
+            .then(|| PathBuf::from(point.replace("\\040", " ")))
+    };
+    table.lines().filter_map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["a/.ssh", "b/c", "bin"] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        for file in ["a/.ssh/id", "b/c/tool", "bin/tool", "bin/other"] {
+            fs::write(dir.path().join(file), "").unwrap();
+        }
+        std::os::unix::fs::symlink("other", dir.path().join("bin/link")).unwrap();
+        dir
+    }
+
+    fn expand(dir: &Path, rest: &str) -> Vec<String> {
+        let real = fs::canonicalize(dir).unwrap();
+        let text = format!("{}{rest}", real.display());
+        let found = Mounted::new()
+            .unwrap()
+            .expand(&Pattern::parse(&text).unwrap());
+        let prefix = real.to_string_lossy().into_owned();
+        found
+            .into_iter()
+            .map(|path| path.strip_prefix(&prefix).unwrap_or(&path).to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn patterns_stand_for_what_exists_with_links_followed() {
+        let dir = tree();
+        assert_eq!(expand(dir.path(), "/**/tool"), ["/b/c/tool", "/bin/tool"]);
+        assert_eq!(expand(dir.path(), "/**/.ssh/**"), ["/a/.ssh"]);
+        assert_eq!(expand(dir.path(), "/**/link"), ["/bin/other"]);
+        assert_eq!(expand(dir.path(), "/bin/*"), ["/bin/other", "/bin/tool"]);
+        assert_eq!(expand(dir.path(), "/b/**"), ["/b"]);
+        assert!(expand(dir.path(), "/**/absent").is_empty());
+    }
+
+    #[test]
+    fn programs_are_looked_for_where_the_shell_looks() {
+        let dir = tree();
+        let bin = fs::canonicalize(dir.path().join("bin")).unwrap();
+        let find = |text: &str| {
+            let pattern = Pattern::parse(text).unwrap();
+            let mounted = Mounted::new().unwrap();
+            mounted.expand_programs(&pattern, Some(bin.as_os_str()))
+        };
+        let own = |name: &str| bin.join(name).to_string_lossy().into_owned();
+        assert_eq!(find("/**/link"), BTreeSet::from([own("other")]));
+        assert!(find("/**/tool").contains(&own("tool")));
+        assert!(!find("/**/sh").is_empty());
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_is_meant_all_the_same() {
+        let dir = tree();
+        std::os::unix::fs::symlink("b", dir.path().join("way")).unwrap();
+        assert_eq!(expand(dir.path(), "/way/new/file"), ["/b/new/file"]);
+    }
+
+    #[test]
+    fn views_of_the_kernel_are_found_in_the_table_of_mounts() {
+        let table = "22 1 0:21 / /proc rw - proc proc rw\n23 1 8:1 / / rw,x - ext4 /dev/a rw\n\
+                     24 1 0:5 / /a\\040b rw shared:1 - sysfs s rw\n";
+        let found: Vec<_> = of_the_kernel(table).into_iter().collect();
+        assert_eq!(found, [PathBuf::from("/a b"), PathBuf::from("/proc")]);
+    }
+}
