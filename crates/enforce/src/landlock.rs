@@ -1,5 +1,6 @@
 //! From a profile of holes to a ruleset of the kernel.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use landlock::{
@@ -120,19 +121,7 @@ fn grant_paths(
         path: "/proc/self/mountinfo".to_owned(),
         cause,
     })?;
-    let mut denied = Vec::new();
-    for entry in &profile.entries {
-        if let Entry::Hole { path, rights, .. } = entry {
-            let paths = match *rights == EXECUTE {
-                true => tree.expand_programs(path, std::env::var_os("PATH").as_deref()),
-                false => tree.expand(path),
-            };
-            denied.extend(paths.into_iter().map(|path| Denied {
-                path,
-                rights: *rights,
-            }));
-        }
-    }
+    let denied = holes(profile, &tree);
     let mut rules = 0;
     for grant in grants(&denied, &tree) {
         let given = BitFlags::<AccessFs>::from_bits_truncate(grant.rights) & rights;
@@ -156,6 +145,32 @@ fn grant_paths(
         rules += 1;
     }
     Ok(rules)
+}
+
+/// The paths that rights are withheld from.
+fn holes(profile: &Profile, tree: &Mounted) -> Vec<Denied> {
+    let variable = std::env::var_os("PATH");
+    let mut denied = Vec::new();
+    let mut add = |paths: BTreeSet<String>, rights| {
+        let hole = |path| Denied { path, rights };
+        denied.extend(paths.into_iter().map(hole));
+    };
+    let mut others = Vec::new();
+    for entry in &profile.entries {
+        let Entry::Hole { path, rights, .. } = entry else {
+            continue;
+        };
+        let programs = (*rights == EXECUTE).then(|| Mounted::programs(path, variable.as_deref()));
+        match programs.flatten() {
+            Some(paths) => add(paths, *rights),
+            None => others.push((path, *rights)),
+        }
+    }
+    let patterns: Vec<_> = others.iter().map(|(path, _)| *path).collect();
+    for (paths, (_, rights)) in tree.expand(&patterns).into_iter().zip(&others) {
+        add(paths, *rights);
+    }
+    denied
 }
 
 /// Every port that is not withheld.

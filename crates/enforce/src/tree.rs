@@ -1,6 +1,6 @@
 //! The file system as the planner of Landlock rules sees it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,15 +57,11 @@ impl Mounted {
         })
     }
 
-    /// As [`Mounted::expand`], of programs: a name is looked for where programs lie. Anywhere else it would
-    /// be one copy of many, and looking for it takes seconds.
-    pub(crate) fn expand_programs(
-        &self,
-        pattern: &Pattern,
-        path: Option<&OsStr>,
-    ) -> BTreeSet<String> {
-        if pattern.fixed_prefix() != "/" {
-            return self.expand(pattern);
+    /// The programs that a pattern `/**/NAME` means: where programs lie. Anywhere else it would be one copy
+    /// of many, and looking for it takes seconds. `None` for any other pattern.
+    pub(crate) fn programs(pattern: &Pattern, path: Option<&OsStr>) -> Option<BTreeSet<String>> {
+        if pattern.fixed_prefix() != "/" || pattern.literal().is_some() {
+            return None;
         }
         let mut folders: BTreeSet<PathBuf> = PROGRAM_FOLDERS.iter().map(PathBuf::from).collect();
         folders.extend(path.into_iter().flat_map(std::env::split_paths));
@@ -80,26 +76,38 @@ impl Mounted {
                 paths.filter(|path| path.to_str().is_some_and(|path| pattern.matches(path)));
             found.extend(meant.map(|path| resolved(&path)));
         }
+        Some(found)
+    }
+
+    /// The files that each pattern means now, symbolic links followed. A path without wildcards is meant
+    /// whether it exists or not. However many patterns there are, each folder is read once.
+    pub(crate) fn expand(&self, patterns: &[&Pattern]) -> Vec<BTreeSet<String>> {
+        let mut found = vec![BTreeSet::new(); patterns.len()];
+        let mut searches: BTreeMap<PathBuf, Vec<Search>> = BTreeMap::new();
+        for (index, pattern) in patterns.iter().enumerate() {
+            match pattern.literal().or_else(|| pattern.subtree()) {
+                Some(path) => drop(found[index].insert(resolved(Path::new(path)))),
+                None => {
+                    let search = Search::new(index, pattern);
+                    let start = search.start.clone();
+                    searches.entry(start).or_default().push(search);
+                }
+            }
+        }
+        for (start, searches) in searches {
+            self.walk(start, &searches, &mut found);
+        }
         found
     }
 
-    /// The files that a pattern means now, symbolic links followed. A path without wildcards is meant
-    /// whether it exists or not.
-    pub(crate) fn expand(&self, pattern: &Pattern) -> BTreeSet<String> {
-        if let Some(path) = pattern.literal().or_else(|| pattern.subtree()) {
-            return BTreeSet::from([resolved(Path::new(path))]);
-        }
-        let mut found = BTreeSet::new();
-        let prefix = pattern.fixed_prefix();
-        let folder = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let start = if folder.is_empty() { "/" } else { folder };
-        // `/**/.ssh/**` is the folder and whatever is below it.
-        let folder_of_all = pattern.text().strip_suffix("/**");
-        let of_folder = folder_of_all.and_then(|text| Pattern::parse(text).ok());
-        let wanted = of_folder.as_ref().unwrap_or(pattern);
-        let mut open = vec![PathBuf::from(start)];
+    fn walk(&self, start: PathBuf, searches: &[Search], found: &mut [BTreeSet<String>]) {
+        // A pattern may be about a view of the kernel, such as /sys/fs/cgroup/**/release_agent.
+        let is_within = start
+            .ancestors()
+            .any(|folder| self.skipped.contains(folder));
+        let mut open = vec![start];
         while let Some(folder) = open.pop() {
-            if self.skipped.contains(&folder) {
+            if !is_within && self.skipped.contains(&folder) {
                 continue;
             }
             // A folder that cannot be read holds nothing that could be granted by name either.
@@ -108,18 +116,42 @@ impl Mounted {
             };
             for entry in entries.flatten() {
                 let path = entry.path();
-                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                let is_meant = path.to_str().is_some_and(|path| wanted.matches(path));
-                match (is_meant, is_folder) {
-                    (true, _) => {
-                        found.insert(resolved(&path));
+                for search in searches {
+                    if path
+                        .to_str()
+                        .is_some_and(|path| search.wanted.matches(path))
+                    {
+                        found[search.index].insert(resolved(&path));
                     }
-                    (false, true) => open.push(path),
-                    (false, false) => {}
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    open.push(path);
                 }
             }
         }
-        found
+    }
+}
+
+/// A pattern that has to be looked for.
+struct Search {
+    index: usize,
+    /// The folder above all that can match.
+    start: PathBuf,
+    /// `/**/.ssh/**` is the folder, and with it whatever is below.
+    wanted: Pattern,
+}
+
+impl Search {
+    fn new(index: usize, pattern: &Pattern) -> Self {
+        let prefix = pattern.fixed_prefix();
+        let folder = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let of_all = pattern.text().strip_suffix("/**");
+        let of_folder = of_all.and_then(|text| Pattern::parse(text).ok());
+        Self {
+            index,
+            start: PathBuf::from(if folder.is_empty() { "/" } else { folder }),
+            wanted: of_folder.unwrap_or_else(|| pattern.clone()),
+        }
     }
 }
 
@@ -191,7 +223,7 @@ mod tests {
         for file in ["a/.ssh/id", "b/c/tool", "bin/tool", "bin/other"] {
             fs::write(dir.path().join(file), "").unwrap();
         }
-        std::os::unix::fs::symlink("other", dir.path().join("bin/link")).unwrap();
+        std::os::unix::fs::symlink("other", dir.path().join("bin/a-link")).unwrap();
         dir
     }
 
@@ -200,7 +232,8 @@ mod tests {
         let text = format!("{}{rest}", real.display());
         let found = Mounted::new()
             .unwrap()
-            .expand(&Pattern::parse(&text).unwrap());
+            .expand(&[&Pattern::parse(&text).unwrap()])
+            .remove(0);
         let prefix = real.to_string_lossy().into_owned();
         found
             .into_iter()
@@ -213,7 +246,7 @@ mod tests {
         let dir = tree();
         assert_eq!(expand(dir.path(), "/**/tool"), ["/b/c/tool", "/bin/tool"]);
         assert_eq!(expand(dir.path(), "/**/.ssh/**"), ["/a/.ssh"]);
-        assert_eq!(expand(dir.path(), "/**/link"), ["/bin/other"]);
+        assert_eq!(expand(dir.path(), "/**/a-link"), ["/bin/other"]);
         assert_eq!(expand(dir.path(), "/bin/*"), ["/bin/other", "/bin/tool"]);
         assert_eq!(expand(dir.path(), "/b/**"), ["/b"]);
         assert!(expand(dir.path(), "/**/absent").is_empty());
@@ -225,11 +258,10 @@ mod tests {
         let bin = fs::canonicalize(dir.path().join("bin")).unwrap();
         let find = |text: &str| {
             let pattern = Pattern::parse(text).unwrap();
-            let mounted = Mounted::new().unwrap();
-            mounted.expand_programs(&pattern, Some(bin.as_os_str()))
+            Mounted::programs(&pattern, Some(bin.as_os_str())).unwrap()
         };
         let own = |name: &str| bin.join(name).to_string_lossy().into_owned();
-        assert_eq!(find("/**/link"), BTreeSet::from([own("other")]));
+        assert_eq!(find("/**/a-link"), BTreeSet::from([own("other")]));
         assert!(find("/**/tool").contains(&own("tool")));
         assert!(!find("/**/sh").is_empty());
     }

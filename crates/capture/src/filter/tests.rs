@@ -2,6 +2,7 @@ use super::run::{SeccompData, run};
 use super::*;
 use abi::{RegisterTest, TestOp};
 use event::{CallPlan, Need};
+use policy::compile::seccomp::Action as Denial;
 
 const ALWAYS: &[Vec<RegisterTest>] = &[Vec::new()];
 
@@ -198,6 +199,135 @@ fn native_calls_are_reported_exactly_as_planned() {
         }
     }
     assert!(reported > 1000, "the plans must not be vacuous: {reported}");
+}
+
+/// Every rule that a filter carries, denied in one of two ways.
+fn confined(audits: bool) -> Profile {
+    let text = format!(
+        "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+         auditViolations: {audits}\n    hardeningRules: [disallow-create-user-ns, disallow-load-all-bpf-prog, \
+         disallow-load-bpf-via-setsockopt, disallow-userfaultfd-creation, disallow-insmod]\n    \
+         attackProtectionRules: [{{rules: [disable-chmod-x-bit, disable-tcp, disable-icmp]}}]\n    \
+         syscallRawRules:\n    - {{names: [ptrace], action: SCMP_ACT_KILL_PROCESS, args: [{{index: 0, value: 16, \
+         op: SCMP_CMP_EQ}}]}}\n    - {{names: [socket], action: SCMP_ACT_TRAP, args: [{{index: 0, value: 38, \
+         op: SCMP_CMP_EQ}}]}}\n"
+    );
+    let (policies, _) = policy::load("p.yaml", &text);
+    let profile = Profile::compile(&policies[0]);
+    assert!(profile.rules.len() > 100);
+    profile
+}
+
+/// What the filter is to do, by the meaning of the policy alone.
+fn meant(profile: &Profile, listens: bool, call: Syscall, args: &[u64; 6]) -> Action {
+    let Some(rule) = profile.decide(call, args) else {
+        return Action::Allow;
+    };
+    match rule.action {
+        Denial::KillProcess => Action::KillProcess,
+        Denial::KillThread => Action::KillThread,
+        Denial::Trap => Action::Trap,
+        Denial::RefuseAndReport(_) | Denial::Report if listens => Action::Notify,
+        Denial::Report => Action::Allow,
+        Denial::Refuse(errno) | Denial::RefuseAndReport(errno) => {
+            Action::Errno(u16::try_from(errno.0).unwrap())
+        }
+    }
+}
+
+#[test]
+fn a_policy_alone_is_what_its_rules_mean() {
+    let mut random = Random(0x5851_f42d_4c95_7f2d);
+    for (audits, listens) in [(false, false), (true, false), (true, true), (false, true)] {
+        let profile = confined(audits);
+        // The generator takes its values from a plan.
+        let mut values = Plan::default();
+        for rule in &profile.rules {
+            let groups = &[rule.when.clone()];
+            let more = plan(&[(rule.call, groups)]);
+            let entry = values
+                .calls
+                .entry(rule.call)
+                .or_insert_with(|| more.calls[&rule.call].clone());
+            entry.any_of.push(rule.when.clone());
+        }
+        let options = match listens {
+            true => FilterOptions::notify(Arch::X86_64),
+            false => FilterOptions::confine(Arch::X86_64),
+        };
+        let program = compile_with(&Plan::default(), &profile, &options).unwrap();
+        let mut denied = 0;
+        for call in Syscall::all() {
+            let Some(number) = call.number(Arch::X86_64) else {
+                continue;
+            };
+            // The engine refuses it, policy or not.
+            if listens && call == Syscall::CLONE3 {
+                continue;
+            }
+            for _ in 0..20 {
+                let args = random.args(&values, Some(call));
+                let expected = meant(&profile, listens, call, &args);
+                let found = action_of(&program, Arch::X86_64.audit(), number, args);
+                assert_eq!(found, expected, "{call} {args:x?}");
+                denied += u32::from(found != Action::Allow);
+            }
+        }
+        assert!(denied > 1000, "{denied}");
+    }
+}
+
+#[test]
+fn calls_of_other_tables_are_refused_under_a_policy_that_denies() {
+    let silent = compile_with(
+        &floor(),
+        &confined(false),
+        &FilterOptions::confine(Arch::X86_64),
+    );
+    let told = compile_with(
+        &Plan::default(),
+        &confined(true),
+        &FilterOptions::notify(Arch::X86_64),
+    );
+    for (program, expected) in [
+        (silent.unwrap(), Action::Errno(1)),
+        (told.unwrap(), Action::Notify),
+    ] {
+        for arch in [Arch::I386, Arch::X32] {
+            for number in [1, 20, 310, 900] {
+                let raw = arch.raw_number(number);
+                let found = action_of(&program, arch.audit(), raw, [0; 6]);
+                assert_eq!(found, expected, "{arch} {number}");
+            }
+        }
+        assert_eq!(action_of(&program, 0x4000_00f3, 1, [0; 6]), expected);
+        // A call of kernels to come.
+        let native = Arch::X86_64.audit();
+        assert_eq!(action_of(&program, native, 1000, [0; 6]), Action::Errno(38));
+    }
+}
+
+/// Rules see what a policy refuses: the receiver does it then. A tracer could not, so there the filter
+/// does.
+#[test]
+fn a_call_that_a_rule_asks_for_is_handed_over_though_it_is_denied() {
+    let plan = plan(&[(Syscall::UNSHARE, ALWAYS)]);
+    let profile = confined(false);
+    let number = Syscall::UNSHARE.number(Arch::X86_64).unwrap();
+    let of = |options: &FilterOptions, flags| {
+        let program = compile_with(&plan, &profile, options).unwrap();
+        action_of(
+            &program,
+            Arch::X86_64.audit(),
+            number,
+            [flags, 0, 0, 0, 0, 0],
+        )
+    };
+    let notify = FilterOptions::notify(Arch::X86_64);
+    assert_eq!(of(&notify, 0x1000_0000), Action::Notify);
+    assert_eq!(of(&notify, 0), Action::Notify);
+    let trace = FilterOptions::trace(Arch::X86_64, 7);
+    assert_eq!(of(&trace, 0x1000_0000), Action::Errno(1));
 }
 
 /// What the kernel looks at for a 32-bit call.

@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use abi::{Arch, flags};
+use abi::{Arch, capability, flags};
 
-use super::{Lowered, Machine, lower_rule};
+use super::{Lowered, Machine, caps, lower_rule};
 use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Policy, Rule};
 use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
@@ -117,10 +117,12 @@ fn lower_one(
             access,
         } if access.trace || access.read => {
             let lowered = Lowered::one(Entry::Domain);
-            match policy.enforcers.contains(Enforcer::Caps) {
+            match drops_sys_admin(policy) {
                 true => lowered,
-                false => lowered
-                    .gap("/proc/PID/environ of others can be read with CAP_PERFMON; Caps drops it"),
+                false => lowered.gap(
+                    "/proc/PID/environ of others can be read with CAP_PERFMON, which Caps drops, and \
+                     with CAP_SYS_ADMIN; add disable-cap-sys-admin",
+                ),
             }
         }
         Restriction::Egress {
@@ -149,6 +151,14 @@ fn lower_one(
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
     }
+}
+
+/// Whether CAP_SYS_ADMIN, and with it whatever CAP_PERFMON allows, is taken from the workload.
+fn drops_sys_admin(policy: &Policy) -> bool {
+    let number = capability::from_name("sys_admin");
+    let dropped = caps::Profile::compile(policy).dropped;
+    let is_dropped = number.is_some_and(|number| dropped.contains(number));
+    policy.enforcers.contains(Enforcer::Caps) && is_dropped
 }
 
 fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {

@@ -1,0 +1,1057 @@
+//! Policies in force: the attack that a rule is about is really made and fails with the error of its
+//! enforcer, what is legitimate goes on, and without the rule the attack succeeds.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Finished, Fixture, Limited, Scratch};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
+const ENOSYS: i32 = 38;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A rule, the enforcers that are to carry it, and what it comes to.
+struct Row {
+    rule: &'static str,
+    enforcer: &'static str,
+    /// What fails with which error; all of it is done where nothing is denied.
+    denied: &'static [(&'static str, i32)],
+    /// What goes on.
+    still: &'static [&'static str],
+}
+
+/// `RULE by ENFORCER denies DEED: ERROR, ...; still DEED, ...`
+const fn row(
+    rule: &'static str,
+    enforcer: &'static str,
+    denied: &'static [(&'static str, i32)],
+    still: &'static [&'static str],
+) -> Row {
+    Row {
+        rule,
+        enforcer,
+        denied,
+        still,
+    }
+}
+
+const NEW_USER: &[(&str, i32)] = &[
+    ("user_unshare", EPERM),
+    ("user_clone", EPERM),
+    ("user_clone3", ENOSYS),
+    ("user_setns", EPERM),
+    ("user_i386", EPERM),
+    ("user_x32", EPERM),
+];
+const SERVICES: &[&str] = &["forks", "threads", "pipes", "own_status", "own_root"];
+const MOUNT_CALLS: &[(&str, i32)] = &[
+    ("mounts=%M", EPERM),
+    ("binds_relative=%M", EPERM),
+    ("opens_fs", EPERM),
+    ("clones_tree", EPERM),
+    ("moves_mount", EPERM),
+    ("mounts_anew=%M", EPERM),
+    ("changes_mount", EPERM),
+    ("pivots", EPERM),
+];
+
+/// What a filter carries for anybody.
+const BY_SECCOMP: &[Row] = &[
+    row("disallow-create-user-ns", "Seccomp", NEW_USER, SERVICES),
+    row(
+        "disallow-load-all-bpf-prog",
+        "Seccomp",
+        &[("bpf_load", EPERM)],
+        SERVICES,
+    ),
+    row(
+        "disallow-load-bpf-via-setsockopt",
+        "Seccomp",
+        &[("attach_filter", EPERM), ("attach_reuseport", EPERM)],
+        &["reuse_address"],
+    ),
+    row(
+        "disallow-userfaultfd-creation",
+        "Seccomp",
+        &[("page_faults", EPERM)],
+        &["polls"],
+    ),
+    row(
+        "disallow-insmod",
+        "Seccomp",
+        &[
+            ("module_by_fd", EPERM),
+            ("module_by_memory", EPERM),
+            ("module_removed", EPERM),
+            ("new_kernel", EPERM),
+        ],
+        &["reads_modules"],
+    ),
+    row("disallow-mount", "Seccomp", MOUNT_CALLS, &["opens_tree"]),
+    row(
+        "disallow-umount",
+        "Seccomp",
+        &[("unmounts=%M/mounted", EPERM)],
+        SERVICES,
+    ),
+    row(
+        "mitigate-disk-device-number-leak",
+        "Seccomp",
+        &[("stats_mounts", EPERM), ("lists_mounts", EPERM)],
+        SERVICES,
+    ),
+    row(
+        "mitigate-overlayfs-leak",
+        "Seccomp",
+        &[("stats_mounts", EPERM), ("lists_mounts", EPERM)],
+        SERVICES,
+    ),
+    row(
+        "disable-chmod-x-bit",
+        "Seccomp",
+        &[
+            ("chmod_x", EPERM),
+            ("fchmodat_x", EPERM),
+            ("fchmodat2_x", EPERM),
+            ("open_with_x", EPERM),
+            ("creat_with_x", EPERM),
+            ("openat2_any", ENOSYS),
+        ],
+        &["chmod_plain", "open_without_x"],
+    ),
+    row(
+        "disable-chmod-s-bit",
+        "Seccomp",
+        &[("chmod_s", EPERM), ("mknod_with_s", EPERM)],
+        &["chmod_plain", "chmod_x", "open_with_x"],
+    ),
+    row(
+        "disable-network",
+        "Seccomp",
+        &[
+            ("tcp", EPERM),
+            ("udp6", EPERM),
+            ("local", EPERM),
+            ("local_pair", EPERM),
+            ("netlink", EPERM),
+            ("ring", EPERM),
+        ],
+        SERVICES,
+    ),
+    row(
+        "disable-inet",
+        "Seccomp",
+        &[("tcp", EPERM), ("udp", EPERM), ("ring", EPERM)],
+        &["tcp6", "local"],
+    ),
+    row(
+        "disable-inet6",
+        "Seccomp",
+        &[("tcp6", EPERM), ("udp6", EPERM)],
+        &["tcp", "local"],
+    ),
+    row(
+        "disable-unix-domain-socket",
+        "Seccomp",
+        &[("local", EPERM), ("local_pair", EPERM)],
+        &["tcp", "pipes"],
+    ),
+    row(
+        "disable-icmp",
+        "Seccomp",
+        &[("raw_icmp", EPERM), ("ping", EPERM)],
+        &["tcp", "udp"],
+    ),
+    row(
+        "disable-tcp",
+        "Seccomp",
+        &[
+            ("tcp", EPERM),
+            ("tcp_named", EPERM),
+            ("tcp_multipath", EPERM),
+            ("tcp6", EPERM),
+        ],
+        &["udp", "local"],
+    ),
+    row(
+        "disable-udp",
+        "Seccomp",
+        &[("udp", EPERM), ("udp_named", EPERM), ("udp6", EPERM)],
+        &["tcp", "local"],
+    ),
+    row(
+        "dirty-pipe-mitigation",
+        "Seccomp",
+        &[
+            ("splices", EPERM),
+            ("vmsplices", EPERM),
+            ("tees", EPERM),
+            ("sends_file", EPERM),
+        ],
+        &["copies"],
+    ),
+    row(
+        "copy-fail-mitigation",
+        "Seccomp",
+        &[("crypto", EPERM)],
+        &["tcp", "local"],
+    ),
+];
+
+/// What Landlock carries. `%S`: the folder with a token, `%O`: a process outside.
+const BY_LANDLOCK: &[Row] = &[
+    row(
+        "disallow-mount",
+        "Landlock",
+        &[
+            ("mounts=%M", EPERM),
+            ("binds_relative=%M", EPERM),
+            ("mounts_anew=%M", EPERM),
+        ],
+        SERVICES,
+    ),
+    row(
+        "disallow-umount",
+        "Landlock",
+        &[("unmounts=%M/mounted", EPERM)],
+        SERVICES,
+    ),
+    row(
+        "disable-access-shadow",
+        "Landlock",
+        &[
+            ("reads=/etc/shadow", EACCES),
+            ("writes=/etc/shadow", EACCES),
+            ("appends=/etc/shadow", EACCES),
+            ("reads=%W/to-shadow", EACCES),
+            ("reads_by_root=/etc/shadow", EACCES),
+            ("reads_in_namespace=/etc/shadow", EACCES),
+        ],
+        &["reads=/etc/group", "reads=/etc/shadow-", "own_status"],
+    ),
+    row(
+        "disable-access-passwd",
+        "Landlock",
+        &[
+            ("reads=/etc/passwd", EACCES),
+            ("writes=/etc/passwd", EACCES),
+        ],
+        &["reads=/etc/passwd-", "reads=/etc/group"],
+    ),
+    row(
+        "disable-write-etc",
+        "Landlock",
+        &[
+            ("creates=/etc/new", EACCES),
+            ("writes=/etc/hosts", EACCES),
+            ("appends=/etc/hosts", EACCES),
+            ("truncates=/etc/hosts", EACCES),
+            ("truncates_path=/etc/hosts", EACCES),
+            ("makes_folder=/etc/new", EACCES),
+            ("links_symbolically=/etc/new", EACCES),
+            ("removes=/etc/removable", EACCES),
+        ],
+        &["reads=/etc/hosts", "creates=%W/new", "lists=/etc"],
+    ),
+    row(
+        "mitigate-sa-leak",
+        "Landlock",
+        &[
+            ("reads=%S/token", EACCES),
+            ("reads=/var%S/token", EACCES),
+            ("reads=%S/..data/token", EACCES),
+            ("reads_by_root=%S/token", EACCES),
+        ],
+        &["reads=/run/other"],
+    ),
+    row(
+        "disallow-access-procfs-root",
+        "CapsLandlockSeccomp",
+        &[("follows_root=%O", EACCES), ("traces_in_child=%O", EPERM)],
+        &["own_root", "own_status", "traces_own_child"],
+    ),
+    row(
+        "disable-shell",
+        "Landlock",
+        &[
+            ("executes=/bin/sh", EACCES),
+            ("executes_in_folder=/bin/sh", EACCES),
+            ("executes_descriptor=/bin/sh", EACCES),
+            ("executes=%W/to-sh", EACCES),
+            ("executes=%W/script", EACCES),
+            ("executes=/bin/bash", EACCES),
+        ],
+        &["executes=/bin/true", "own_status"],
+    ),
+    row(
+        "disable-chmod",
+        "Landlock",
+        &[("executes=/bin/chmod", EACCES)],
+        &["executes=/bin/true", "executes=/bin/sh"],
+    ),
+    row(
+        "disable-su-sudo",
+        "Landlock",
+        &[("executes=/bin/su", EACCES)],
+        &["executes=/bin/sh"],
+    ),
+];
+
+/// What dropped capabilities carry, beyond that they are gone.
+const BY_CAPS: &[Row] = &[
+    row(
+        "disable-cap-net-raw",
+        "CapsSeccomp",
+        &[("packets", EPERM), ("user_unshare", EPERM)],
+        &["tcp"],
+    ),
+    row(
+        "disable-cap-privileged",
+        "CapsSeccomp",
+        &[
+            ("sets_time", EPERM),
+            ("nicer", EACCES),
+            ("reads_kernel_log", EPERM),
+            ("set_host_name", EPERM),
+        ],
+        &["changes_owner", "tcp"],
+    ),
+    row(
+        "disable-cap-all",
+        "CapsSeccomp",
+        &[
+            ("changes_owner", EPERM),
+            ("changes_root", EPERM),
+            ("makes_device", EPERM),
+        ],
+        SERVICES,
+    ),
+    row(
+        "disable-cap-all-except-net-bind-service",
+        "CapsSeccomp",
+        &[("changes_owner", EPERM), ("capability=21", EPERM)],
+        &["capability=10"],
+    ),
+    row(
+        "disallow-abuse-user-ns",
+        "CapsSeccomp",
+        &[
+            ("set_host_name", EPERM),
+            ("user_unshare", EPERM),
+            ("sheds_by_namespace", EPERM),
+        ],
+        SERVICES,
+    ),
+    row(
+        "disallow-load-bpf-prog",
+        "CapsSeccomp",
+        &[("capability=39", EPERM), ("user_clone", EPERM)],
+        SERVICES,
+    ),
+    row(
+        "disallow-insmod",
+        "CapsSeccomp",
+        &[("capability=16", EPERM), ("module_by_memory", EPERM)],
+        SERVICES,
+    ),
+];
+
+/// Where policies are put in force: with the workload, files of its own in /etc and /run, and a folder to
+/// mount on, in a mount namespace if this user can have one.
+struct Lab {
+    scratch: Scratch,
+    program: PathBuf,
+    workload: PathBuf,
+    unprivileged: bool,
+    /// Whether /etc and /run are the test's own.
+    has_files: bool,
+}
+
+/// As `root`, in a mount namespace that is left behind with the command.
+const STAGE: &str = r#"
+mount --make-rprivate / && mkdir -p "$M/mounted" && mount -t tmpfs none "$M/mounted" || exit
+[ "$FILES" ] || exec "$@"
+mount -t tmpfs none "$W/etc" && cp -a /etc/. "$W/etc" && : > "$W/etc/removable" &&
+: > "$W/etc/shadow-" && : > "$W/etc/passwd-" && mount --move "$W/etc" /etc && mount -t tmpfs none /run &&
+mkdir -p "/run$S/..2024" && echo t > "/run$S/..2024/token" && ln -s ..2024 "/run$S/..data" &&
+ln -s ..data/token "/run$S/token" && : > /run/other && exec "$@"
+"#;
+/// Below /run.
+const SECRETS: &str = "/secrets/kubernetes.io/serviceaccount";
+
+impl Lab {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let program = scratch.program(&e2e::program(), "tollgate");
+        let workload = Fixture::compile("violate");
+        let workload = scratch.program(workload.program(), "violate");
+        for folder in ["etc", "mount", "work"] {
+            let path = scratch.path().join(folder);
+            std::fs::create_dir_all(&path).expect("the scratch folder is writable");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            std::fs::set_permissions(&path, mode).expect("it is ours");
+        }
+        let link = |to: &str, name: &str| {
+            let at = scratch.path().join("work").join(name);
+            std::os::unix::fs::symlink(to, at).expect("the folder is ours");
+        };
+        link("/etc/shadow", "to-shadow");
+        link("/bin/sh", "to-sh");
+        scratch.file("work/script", 0o755, "#!/bin/sh\nexit 0\n");
+        Self {
+            scratch,
+            program,
+            workload,
+            unprivileged: false,
+            has_files: false,
+        }
+    }
+
+    /// With files to attack.
+    fn with_files() -> Self {
+        Self {
+            has_files: true,
+            ..Self::new()
+        }
+    }
+
+    /// As a user without capabilities.
+    fn unprivileged() -> Self {
+        Self {
+            unprivileged: true,
+            ..Self::new()
+        }
+    }
+
+    fn folder(&self, name: &str) -> String {
+        self.scratch.path().join(name).display().to_string()
+    }
+
+    fn policy(&self, text: &str) -> PathBuf {
+        self.scratch.file("policy.yaml", 0o644, text)
+    }
+
+    fn words(&self, deeds: &[&str]) -> Vec<String> {
+        let own = std::process::id().to_string();
+        let fill = |deed: &&str| {
+            deed.replace("%W", &self.folder("work"))
+                .replace("%M", &self.folder("mount"))
+                .replace("%S", &format!("/run{SECRETS}"))
+                .replace("%O", &own)
+        };
+        deeds.iter().map(fill).collect()
+    }
+
+    /// `tollgate OPTIONS --policy FILE -- violate DEEDS`
+    fn command(&self, verb: &[&str], policy: &Path, deeds: &[&str]) -> Command {
+        let mut command = match self.unprivileged {
+            true => {
+                let mut command = Command::new(&self.program);
+                command.uid(65534).gid(65534);
+                command
+            }
+            false => {
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-ec", STAGE, "sh"]);
+                command.arg(&self.program);
+                command
+            }
+        };
+        command
+            .env("FILES", if self.has_files { "1" } else { "" })
+            .env("W", self.scratch.path())
+            .env("S", SECRETS)
+            .env("M", self.folder("mount"))
+            .args(verb)
+            .arg("--policy")
+            .arg(policy)
+            .arg("--")
+            .arg(&self.workload)
+            .args(self.words(deeds))
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn enforce(&self, options: &[&str], policy: &Path, deeds: &[&str]) -> Finished {
+        let verb: Vec<&str> = ["enforce", "-q"].iter().chain(options).copied().collect();
+        Limited::start(&mut self.command(&verb, policy, deeds), LIMIT).finish(b"")
+    }
+
+    /// What became of each deed, by its name and argument.
+    fn outcomes(&self, policy: &Path, deeds: &[&str]) -> BTreeMap<String, i32> {
+        let finished = self.enforce(&[], policy, deeds);
+        assert_eq!(finished.code(), 0, "{}", finished.stderr);
+        let found = outcomes(&finished.stdout);
+        assert_eq!(found.len(), deeds.len(), "{}", finished.stdout);
+        found
+    }
+}
+
+fn outcomes(printed: &str) -> BTreeMap<String, i32> {
+    let lines = printed.lines().filter_map(|line| {
+        let (name, number) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), number.parse().ok()?))
+    });
+    lines.collect()
+}
+
+fn list_of(rule: &str) -> &'static str {
+    if rule.starts_with("disallow") || rule.starts_with("disable-cap") {
+        "hardeningRules: [RULE]"
+    } else if rule.ends_with("-mitigation") {
+        "vulMitigationRules: [RULE]"
+    } else {
+        "attackProtectionRules: [{rules: [RULE]}]"
+    }
+}
+
+fn policy(rule: &str, enforcer: &str) -> String {
+    policy_with(rule, enforcer, "")
+}
+
+fn policy_with(rule: &str, enforcer: &str, switches: &str) -> String {
+    let rules = list_of(rule).replace("RULE", rule);
+    format!(
+        "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+         privileged: true\n{switches}    {rules}\n"
+    )
+}
+
+const ALLOW: &str = "policy:\n  enforcer: SeccompLandlockCaps\n  mode: AlwaysAllow\n";
+
+/// Goes through the rows; every mistake is told, not only the first.
+fn check(lab: &Lab, rows: &[Row]) {
+    let mut mistakes = Vec::new();
+    let deeds = |row: &Row| -> Vec<&str> {
+        let denied = row.denied.iter().map(|(deed, _)| *deed);
+        denied.chain(row.still.iter().copied()).collect()
+    };
+    for row in rows {
+        let all = deeds(row);
+        let free = lab.outcomes(&lab.policy(ALLOW), &all);
+        let bound = lab.outcomes(&lab.policy(&policy(row.rule, row.enforcer)), &all);
+        let name = |deed: &str| lab.words(&[deed]).remove(0);
+        let (rule, enforcer) = (row.rule, row.enforcer);
+        for (deed, expected) in row.denied {
+            let (found, control) = (bound[&name(deed)], free[&name(deed)]);
+            if found != *expected {
+                mistakes.push(format!(
+                    "{rule} by {enforcer}: {deed} gave {found} instead of {expected}"
+                ));
+            }
+            if control == *expected {
+                mistakes.push(format!(
+                    "{rule}: {deed} gives {control} without the rule, too"
+                ));
+            }
+        }
+        for deed in row.still {
+            let (found, control) = (bound[&name(deed)], free[&name(deed)]);
+            if found != 0 || control != 0 {
+                mistakes.push(format!(
+                    "{rule} by {enforcer}: {deed} gave {found}, and {control} without"
+                ));
+            }
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
+#[test]
+fn what_a_filter_carries_fails_with_its_error_and_nothing_else_does() {
+    e2e::need_root!();
+    check(&Lab::new(), BY_SECCOMP);
+}
+
+#[test]
+fn what_landlock_carries_fails_with_its_error_and_nothing_else_does() {
+    e2e::need_root!();
+    check(&Lab::with_files(), BY_LANDLOCK);
+}
+
+#[test]
+fn what_capabilities_carry_fails_with_its_error_and_nothing_else_does() {
+    e2e::need_root!();
+    check(&Lab::new(), BY_CAPS);
+}
+
+/// Deeds that need a privilege, and so are not done by an ordinary user without the rule either.
+const NEEDS_PRIVILEGE: [&str; 12] = [
+    "mounts",
+    "binds",
+    "opens_fs",
+    "clones",
+    "mounts_anew",
+    "bpf_load",
+    "raw_icmp",
+    "packets",
+    "module",
+    "new_kernel",
+    "unmounts",
+    "page_faults",
+];
+
+#[test]
+fn filters_and_rulesets_need_no_privilege() {
+    e2e::need_root!();
+    let lab = Lab::unprivileged();
+    let mut checked = 0;
+    for table in [BY_SECCOMP, BY_LANDLOCK] {
+        for row in table {
+            let is_private = |deed: &str| {
+                NEEDS_PRIVILEGE.iter().any(|name| deed.starts_with(name))
+                    || deed.contains("/etc/")
+                    || deed.contains("%S")
+                    || deed.contains("/run/")
+                    || deed.contains("%O")
+                    || deed.contains("to-shadow")
+            };
+            let denied: Vec<_> = row
+                .denied
+                .iter()
+                .filter(|(deed, _)| !is_private(deed))
+                .collect();
+            if denied.is_empty() {
+                continue;
+            }
+            let deeds: Vec<&str> = denied.iter().map(|(deed, _)| *deed).collect();
+            let bound = lab.outcomes(&lab.policy(&policy(row.rule, row.enforcer)), &deeds);
+            for (deed, expected) in denied {
+                let found = bound[&lab.words(&[deed])[0]];
+                assert_eq!(found, *expected, "{} by {}: {deed}", row.rule, row.enforcer);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 40, "{checked}");
+}
+
+#[test]
+fn each_of_the_41_capabilities_can_be_taken_away() {
+    e2e::need_root!();
+    let lab = Lab::new();
+    let list = Limited::start(
+        Command::new(e2e::program())
+            .args(["policy", "list", "--json"])
+            .stdin(Stdio::null()),
+        LIMIT,
+    )
+    .finish(b"");
+    let rules: Vec<Value> = serde_json::from_str(&list.stdout).expect("it prints JSON");
+    let mut seen = 0;
+    for (number, name) in CAPABILITIES.iter().enumerate() {
+        let rule = format!("disable-cap-{name}");
+        assert!(
+            rules.iter().any(|known| known["name"] == rule.as_str()),
+            "{rule}"
+        );
+        let own = format!("capability={number}");
+        let other = format!("capability={}", (number + 1) % CAPABILITIES.len());
+        let deeds = [own.as_str(), other.as_str(), "user_unshare"];
+        let free = lab.outcomes(&lab.policy(ALLOW), &deeds);
+        let bound = lab.outcomes(&lab.policy(&policy(&rule, "CapsSeccomp")), &deeds);
+        if free[&own] != 0 {
+            // This machine's root has not got it.
+            continue;
+        }
+        assert_eq!(
+            (bound[&own], bound["user_unshare"]),
+            (EPERM, EPERM),
+            "{rule}"
+        );
+        assert_eq!(bound[&other], free[&other], "{rule}");
+        seen += 1;
+    }
+    assert!(seen >= 14, "{seen} of them");
+}
+
+const CAPABILITIES: [&str; 41] = [
+    "chown",
+    "dac-override",
+    "dac-read-search",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "linux-immutable",
+    "net-bind-service",
+    "net-broadcast",
+    "net-admin",
+    "net-raw",
+    "ipc-lock",
+    "ipc-owner",
+    "sys-module",
+    "sys-rawio",
+    "sys-chroot",
+    "sys-ptrace",
+    "sys-pacct",
+    "sys-admin",
+    "sys-boot",
+    "sys-nice",
+    "sys-resource",
+    "sys-time",
+    "sys-tty-config",
+    "mknod",
+    "lease",
+    "audit-write",
+    "audit-control",
+    "setfcap",
+    "mac-override",
+    "mac-admin",
+    "syslog",
+    "wake-alarm",
+    "block-suspend",
+    "audit-read",
+    "perfmon",
+    "bpf",
+    "checkpoint-restore",
+];
+
+/// Lines of alerts.
+fn violations(finished: &Finished) -> Vec<Value> {
+    let lines = finished.stdout.lines();
+    let alerts = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    alerts
+        .filter(|alert| alert["rule"] == "Policy violation")
+        .collect()
+}
+
+const SWITCHES: [(&str, &str, i32, usize, &str); 4] = [
+    ("false", "false", EPERM, 0, ""),
+    ("false", "true", EPERM, 1, "denied"),
+    ("true", "true", 0, 1, "audited"),
+    ("true", "false", 0, 0, ""),
+];
+
+#[test]
+fn the_two_switches_have_four_meanings() {
+    let lab = Lab::unprivileged();
+    for (allow, audit, errno, lines, action) in SWITCHES {
+        let switches = format!("    allowViolations: {allow}\n    auditViolations: {audit}\n");
+        let text = policy_with("disallow-create-user-ns", "Seccomp", &switches);
+        let finished = lab.enforce(&["--json"], &lab.policy(&text), &["user_unshare"]);
+        let found = outcomes(&finished.stdout);
+        assert_eq!(
+            found.get("user_unshare"),
+            Some(&errno),
+            "{}",
+            finished.stdout
+        );
+        let told = violations(&finished);
+        assert_eq!(told.len(), lines, "{allow} {audit}: {}", finished.stdout);
+        for alert in told {
+            assert_eq!(alert["output_fields"]["policy.action"], action);
+        }
+    }
+}
+
+#[test]
+fn a_denial_is_one_line_with_rule_enforcer_process_and_arguments() {
+    let lab = Lab::unprivileged();
+    let switches = "    auditViolations: true\n";
+    let text = policy_with("disable-tcp", "Seccomp", switches);
+    let deeds = ["tcp", "udp", "tcp6"];
+    let finished = lab.enforce(&["--json"], &lab.policy(&text), &deeds);
+    let told = violations(&finished);
+    assert_eq!(told.len(), 2, "{}", finished.stdout);
+    let fields = &told[0]["output_fields"];
+    assert_eq!(fields["policy.rule"], "disable-tcp");
+    assert_eq!(fields["policy.enforcer"], "Seccomp");
+    assert_eq!(fields["policy.errno"], "EPERM");
+    assert_eq!(fields["evt.type"], "socket");
+    assert_eq!(fields["proc.name"], "violate");
+    assert_eq!(fields["user.uid"], 65534);
+    assert_eq!(fields["container.id"], "host");
+    let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+    assert!(text("proc.exepath").ends_with("/violate"), "{fields}");
+    assert!(text("evt.args").contains("AF_INET"), "{fields}");
+    assert!(
+        fields["proc.pid"].as_i64().is_some_and(|pid| pid > 1),
+        "{fields}"
+    );
+    assert_eq!(told[1]["output_fields"]["evt.type"], "socket");
+}
+
+#[test]
+fn a_thousand_denials_are_a_thousand_lines() {
+    let lab = Lab::unprivileged();
+    let text = policy_with(
+        "disallow-create-user-ns",
+        "Seccomp",
+        "    auditViolations: true\n",
+    );
+    let finished = lab.enforce(&["--json"], &lab.policy(&text), &["floods=1000"]);
+    assert_eq!(outcomes(&finished.stdout)["floods=1000"], 0);
+    assert_eq!(violations(&finished).len(), 1000, "{}", finished.stderr);
+}
+
+/// A rule that sees the call that the policy denies.
+const RULES: &str = "\
+- rule: New namespace
+  desc: a user namespace is asked for
+  condition: evt.type = unshare
+  output: unshare gave %evt.res
+  priority: NOTICE
+";
+
+#[test]
+fn one_filter_serves_rules_and_policy() {
+    let lab = Lab::unprivileged();
+    let rules = lab.scratch.file("rules.yaml", 0o644, RULES);
+    let rules = rules.display().to_string();
+    for (audit, lines) in [("false", 0), ("true", 1)] {
+        let switches = format!("    auditViolations: {audit}\n");
+        let text = policy_with("disallow-create-user-ns", "Seccomp", &switches);
+        let verb = ["run", "-q", "--json", "-r", rules.as_str()];
+        let policy = lab.policy(&text);
+        let mut command = lab.command(&verb, &policy, &["user_unshare", "user_clone"]);
+        let finished = Limited::start(&mut command, LIMIT).finish(b"");
+        let found = outcomes(&finished.stdout);
+        assert_eq!((found["user_unshare"], found["user_clone"]), (EPERM, EPERM));
+        let alerts: Vec<Value> = finished
+            .stdout
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        let seen: Vec<_> = alerts
+            .iter()
+            .filter(|a| a["rule"] == "New namespace")
+            .collect();
+        assert_eq!(seen.len(), 1, "{}", finished.stdout);
+        assert_eq!(seen[0]["output_fields"]["evt.res"], "EPERM");
+        let told = violations(&finished);
+        // `unshare` and `clone`.
+        assert_eq!(told.len(), 2 * lines, "{}", finished.stdout);
+    }
+}
+
+#[test]
+fn a_killed_agent_takes_no_rule_with_it() {
+    let lab = Lab::unprivileged();
+    let text = policy_with(
+        "disallow-create-user-ns",
+        "Seccomp",
+        "    auditViolations: true\n",
+    );
+    let policy = lab.policy(&text);
+    let pidfile = lab.folder("work/pid");
+    let rules = lab.scratch.file("rules.yaml", 0o644, RULES);
+    let rules = rules.display().to_string();
+    let verb = [
+        "run",
+        "-q",
+        "--json",
+        "-r",
+        rules.as_str(),
+        "-P",
+        pidfile.as_str(),
+    ];
+    let mut command = lab.command(&verb, &policy, &["attempts=2500"]);
+    let running = Limited::start(&mut command, LIMIT);
+    let mut killed = Vec::new();
+    let began = Instant::now();
+    while killed.len() < 3 && began.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(100));
+        let pid = std::fs::read_to_string(&pidfile).ok();
+        let Some(pid) = pid.and_then(|text| text.trim().parse::<i32>().ok()) else {
+            continue;
+        };
+        if !killed.contains(&pid) {
+            let agent = Pid::from_raw(pid).expect("pids are positive");
+            kill_process(agent, Signal::KILL).expect("it runs");
+            killed.push(pid);
+        }
+    }
+    let finished = running.finish(b"");
+    assert_eq!(killed.len(), 3, "{}", finished.stderr);
+    assert_eq!(outcomes(&finished.stdout)["attempts=2500"], 0);
+    assert!(violations(&finished).len() > 100, "{}", finished.stderr);
+}
+
+#[test]
+fn of_200_starts_whose_command_is_the_attack_none_succeeds() {
+    let lab = Lab::unprivileged();
+    let policy = lab.policy(&policy("disallow-create-user-ns", "SeccompLandlockCaps"));
+    for start in 0..200 {
+        let found = lab.outcomes(&policy, &["user_clone"]);
+        assert_eq!(found["user_clone"], EPERM, "start {start}");
+    }
+}
+
+#[test]
+fn nothing_runs_if_the_policy_cannot_be_put_in_force() {
+    let lab = Lab::unprivileged();
+    let cases = [
+        (
+            "disallow-mounts",
+            "Seccomp",
+            2,
+            "did you mean `disallow-mount`?",
+        ),
+        (
+            "disallow-access-kallsyms",
+            "SeccompLandlockCaps",
+            3,
+            "disallow-access-kallsyms",
+        ),
+        ("disallow-mount", "BPF", 3, "BPF: not enforced"),
+        ("disallow-mount", "AppArmor", 3, "AppArmor: not enforced"),
+        // What the peer ignores: targets, addresses, sockets with a path, single file systems.
+        (
+            "block-access-to-metadata-service",
+            "SeccompLandlock",
+            3,
+            "an address is in memory",
+        ),
+        (
+            "block-access-to-container-runtime",
+            "SeccompLandlock",
+            3,
+            "by path",
+        ),
+        (
+            "disallow-mount-procfs",
+            "SeccompLandlock",
+            3,
+            "disallow-mount denies all",
+        ),
+    ];
+    for (rule, enforcer, code, part) in cases {
+        let finished = lab.enforce(&[], &lab.policy(&policy(rule, enforcer)), &["forks"]);
+        assert_eq!(finished.code(), code, "{rule}: {}", finished.stderr);
+        assert!(
+            finished.stderr.contains(part),
+            "{rule}: {}",
+            finished.stderr
+        );
+        assert_eq!(finished.stdout, "", "{rule} ran");
+    }
+    let text = policy("disallow-access-kallsyms", "SeccompLandlockCaps");
+    let options = ["--accept-partial", "disallow-access-kallsyms"];
+    let finished = lab.enforce(&options, &lab.policy(&text), &["forks"]);
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+}
+
+#[test]
+fn audit_denies_nothing_and_tells_what_would_be() {
+    let lab = Lab::unprivileged();
+    let text = policy("disallow-create-user-ns", "SeccompLandlockCaps");
+    let finished = lab.enforce(
+        &["--audit", "--json"],
+        &lab.policy(&text),
+        &["user_unshare"],
+    );
+    assert_eq!(outcomes(&finished.stdout)["user_unshare"], 0);
+    let told = violations(&finished);
+    assert_eq!(told.len(), 1, "{}", finished.stdout);
+    assert_eq!(
+        told[0]["output_fields"]["policy.rule"],
+        "disallow-create-user-ns"
+    );
+}
+
+#[test]
+fn engines_that_cannot_hold_a_call_enforce_and_say_that_they_cannot_report() {
+    let lab = Lab::unprivileged();
+    let quiet = policy("disallow-create-user-ns", "Seccomp");
+    let policy = lab.policy(&quiet);
+    let verb = ["run", "-q", "--engine", "ptrace"];
+    let mut command = lab.command(&verb, &policy, &["user_unshare", "forks"]);
+    let finished = Limited::start(&mut command, LIMIT).finish(b"");
+    let found = outcomes(&finished.stdout);
+    assert_eq!(
+        (found["user_unshare"], found["forks"]),
+        (EPERM, 0),
+        "{}",
+        finished.stderr
+    );
+    let text = policy_with(
+        "disallow-create-user-ns",
+        "Seccomp",
+        "    auditViolations: true\n",
+    );
+    let policy = lab.policy(&text);
+    let mut command = lab.command(&verb, &policy, &["forks"]);
+    let finished = Limited::start(&mut command, LIMIT).finish(b"");
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
+    assert!(finished.stderr.contains("notify"), "{}", finished.stderr);
+}
+
+#[test]
+fn the_environment_of_processes_outside_is_out_of_reach_without_two_capabilities() {
+    e2e::need_root!();
+    let lab = Lab::new();
+    let both = "policy:\n  enforcer: CapsLandlockSeccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+                privileged: true\n    hardeningRules: [disallow-access-procfs-root, disable-cap-sys-admin]\n";
+    let deed = lab.words(&["reads_environment=%O"]).remove(0);
+    assert_eq!(lab.outcomes(&lab.policy(ALLOW), &[deed.as_str()])[&deed], 0);
+    let deeds = [deed.as_str(), "own_status"];
+    let bound = lab.outcomes(&lab.policy(both), &deeds);
+    assert_eq!((bound[&deed], bound["own_status"]), (EACCES, 0));
+}
+
+/// D1 of the defects that the reference lists in the peer.
+#[test]
+fn disks_are_denied_though_their_rule_is_made_from_a_list() {
+    e2e::need_root!();
+    let table = std::fs::read_to_string("/proc/partitions").expect("proc is mounted");
+    let names = table
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().nth(3));
+    let disk = names
+        .map(|name| format!("/dev/{name}"))
+        .find(|path| std::fs::File::open(path).is_ok());
+    let Some(disk) = disk else {
+        e2e::skip!("has no disk that root can open", || Ok(table.clone()));
+    };
+    let lab = Lab::new();
+    let deed = format!("reads={disk}");
+    let deeds = [deed.as_str(), "writes=/dev/null"];
+    assert_eq!(lab.outcomes(&lab.policy(ALLOW), &deeds)[&deed], 0);
+    let text = policy("disallow-debug-disk-device", "Landlock");
+    let bound = lab.outcomes(&lab.policy(&text), &deeds);
+    assert_eq!((bound[&deed], bound["writes=/dev/null"]), (EACCES, 0));
+}
+
+/// D11: a raw rule that only reports does not undo what another one denies.
+#[test]
+fn a_rule_that_reports_does_not_weaken_one_that_denies() {
+    let lab = Lab::unprivileged();
+    let text = "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+                privileged: true\n    hardeningRules: [disallow-create-user-ns]\n    \
+                syscallRawRules:\n    - {names: [unshare], action: SCMP_ACT_LOG}\n";
+    let found = lab.enforce(&["--json"], &lab.policy(text), &["user_unshare"]);
+    assert_eq!(outcomes(&found.stdout)["user_unshare"], EPERM);
+}
+
+#[test]
+fn raw_rules_kill_trap_and_refuse_as_they_say() {
+    let lab = Lab::unprivileged();
+    let cases = [
+        ("action: SCMP_ACT_ERRNO, errnoRet: 95", 95),
+        ("action: SCMP_ACT_KILL_PROCESS", 1031),
+        ("action: SCMP_ACT_TRAP", 1031),
+    ];
+    for (action, expected) in cases {
+        let text = format!(
+            "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+             privileged: true\n    syscallRawRules:\n    - {{names: [unshare], {action}, args: \
+             [{{index: 0, value: 268435456, valueTwo: 268435456, op: SCMP_CMP_MASKED_EQ}}]}}\n"
+        );
+        let found = lab.outcomes(&lab.policy(&text), &["user_unshare", "forks"]);
+        assert_eq!(
+            (found["user_unshare"], found["forks"]),
+            (expected, 0),
+            "{action}"
+        );
+    }
+}
