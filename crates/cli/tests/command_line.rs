@@ -60,6 +60,7 @@ fn help_is_as_it_was() {
     for (name, args) in [
         ("help.txt", &["--help"][..]),
         ("help-run.txt", &["run", "--help"]),
+        ("help-enforce.txt", &["enforce", "--help"]),
         ("help-watch.txt", &["watch", "--help"]),
         ("help-replay.txt", &["replay", "--help"]),
         ("help-falco.txt", &["falco", "--help"]),
@@ -139,7 +140,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["rules", "check"], "<FILE>"),
         (
             &["man", "nothing"],
-            "help: one of run, watch, replay, falco, rules",
+            "help: one of run, enforce, watch, replay, falco, rules",
         ),
         (
             &["generate", "list", "no-such-action"],

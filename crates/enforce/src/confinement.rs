@@ -186,7 +186,7 @@ fn restrict(ruleset: &OwnedFd) -> sys::Result<()> {
 fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     match what.split_once(' ') {
-        Some((noun, rest)) if noun == "capability" => match number {
+        Some(("capability", rest)) => match number {
             1 => format!("1 capability {rest}"),
             _ => format!("{number} capabilities {rest}"),
         },

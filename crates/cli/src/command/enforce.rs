@@ -38,7 +38,6 @@ fn watched(args: Enforce) -> Run {
             quiet: args.quiet,
             without_rules: true,
             stats_interval: 5000,
-            ring_kib: 8192,
             ..Detection::default()
         },
         confine: Optional {
@@ -49,6 +48,9 @@ fn watched(args: Enforce) -> Run {
         on_agent_death: OnAgentDeath::Continue,
         agent_timeout: 1000,
         resume: args.resume,
+        told_container: None,
+        told_bundle: None,
+        told_host_mounts: false,
         command: args.command,
     }
 }

@@ -303,6 +303,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             ring_kib: None,
             quiet: false,
             manner: Manner::Falco,
+            without_rules: false,
         },
     })
 }
