@@ -243,7 +243,7 @@ fn a_policy_alone_is_what_its_rules_mean() {
         // The generator takes its values from a plan.
         let mut values = Plan::default();
         for rule in &profile.rules {
-            let groups = &[rule.when.clone()];
+            let groups = std::slice::from_ref(&rule.when);
             let more = plan(&[(rule.call, groups)]);
             let entry = values
                 .calls
