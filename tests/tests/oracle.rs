@@ -457,3 +457,25 @@ fn a_call_that_kills_its_caller_is_told() {
     assert_eq!(alerts[0].field("evt.rawres"), result);
     assert_eq!(alerts[0].field("proc.name"), "bash");
 }
+
+/// Of a call that does not return, all is printed but its result.
+#[test]
+fn one_argument_that_is_unknown_hides_none_of_the_others() {
+    if Engine::under_test() == Engine::Ebpf {
+        // It looks at calls when they return, so there is none whose result is unknown.
+        return;
+    }
+    let rule = "
+- rule: Ends
+  desc: the end of a process
+  condition: evt.type = exit_group and proc.name = bash
+  output: ends (%evt.args)
+  priority: NOTICE
+";
+    let watched = Watch::new(["bash", "-c", "exit 7"]).rules(rule).run();
+    assert_eq!(watched.code(), 7, "{}", watched.story());
+    let alerts = watched.of("Ends");
+    assert_eq!(alerts.len(), 1, "{}", watched.story());
+    assert_eq!(alerts[0].field("evt.args"), "res=<NA> status=7");
+    assert!(alerts[0].output.ends_with("ends (res=<NA> status=7)"));
+}

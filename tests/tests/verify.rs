@@ -329,6 +329,11 @@ fn rings_are_refused_unless_allowed() {
 ";
     let refused = race(&["ring"], quiet, &[]);
     assert_eq!(Account::of(&refused).one, ENOSYS);
+    // It is told, whether a rule asks for it or not.
+    let announced = refused.of("Tollgate internal: io_uring");
+    assert_eq!(announced.len(), 1, "{}", refused.story());
+    assert_eq!(announced[0].field("tollgate.denied"), "true");
+    assert_eq!(count(&refused, "rings"), 1);
     // A rule that asks for the call sees it, and its result.
     let seen = race(&["ring"], asking, &[]);
     assert_eq!(Account::of(&seen).one, ENOSYS);

@@ -243,6 +243,22 @@ fn unreadable_memory_and_unlearnt_results_stay_unknown() {
             ("fd.typechar", "'f'"),
         ],
     );
+    // For comparisons: what is printed tells what is known.
+    for field in ["evt.args", "evt.info"] {
+        let shown = Field::parse(field)
+            .expect("it is one")
+            .shown(&builder.complete());
+        assert_eq!(
+            show(shown),
+            "'fd=<NA> dirfd=-100(AT_FDCWD) name=<NA> flags=0(O_RDONLY) mode=0640 dev=<NA> ino=<NA>'"
+        );
+    }
+    let name = Field::parse("fd.name").expect("it is one");
+    assert_eq!(
+        show(name.shown(&builder.complete())),
+        "?",
+        "it has no parts"
+    );
 }
 
 fn end(ip: &str, port: u16) -> Known<Endpoint> {

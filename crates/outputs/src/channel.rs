@@ -139,6 +139,8 @@ pub trait Channel: Send {
 pub struct Peer {
     timeouts: AtomicU64,
     restarts: AtomicU64,
+    /// Why a delivery is being tried again.
+    trouble: Mutex<Option<String>>,
     /// Leader of the process group that the channel writes to. There only while it is not reaped,
     /// so that the number cannot be another process's.
     group: Mutex<Option<Pid>>,
@@ -154,6 +156,17 @@ impl Peer {
     /// How often the other end was started anew after it had ended by itself or been killed.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Why the alert that is being delivered has to wait, if it has.
+    pub fn trouble(&self) -> Option<String> {
+        // A text is stored whole or not at all.
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.clone()
+    }
+
+    pub(crate) fn set_trouble(&self, text: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
     pub(crate) fn count_timeout(&self) {

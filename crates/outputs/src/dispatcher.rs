@@ -80,6 +80,8 @@ pub struct ChannelCounters {
     pub timeouts: u64,
     /// How often the other end, a program, was started anew.
     pub restarts: u64,
+    /// Why the alert that is being delivered has to wait, if it has.
+    pub trouble: Option<String>,
 }
 
 /// What has happened to alerts so far.
@@ -450,6 +452,7 @@ impl Lane {
             pending: self.queue.pending(),
             timeouts: self.peer.timeouts(),
             restarts: self.peer.restarts(),
+            trouble: self.peer.trouble(),
         }
     }
 }

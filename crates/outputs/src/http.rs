@@ -1,6 +1,7 @@
 //! A web server that gets each alert as a POST request.
 
 mod names;
+mod outage;
 mod tls;
 
 use std::fmt;
@@ -9,7 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -19,6 +20,7 @@ use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
 use self::names::Names;
+use self::outage::Outage;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 
 /// Where alerts are sent, and how.
@@ -101,7 +103,8 @@ pub enum HttpError {
 ///
 /// An answer other than 2xx is a loss. Redirections are not followed: an alert goes where it was
 /// configured to go. A server that hangs up on a connection that was in use before gets the alert
-/// once more on a new one, so it may see an alert twice.
+/// once more on a new one, so it may see an alert twice. While nobody listens at the address the alert
+/// is tried again and again, for some seconds.
 pub struct HttpChannel {
     options: HttpOptions,
     agent: Agent,
@@ -110,6 +113,7 @@ pub struct HttpChannel {
     timeouts_in_a_row: u32,
     /// Whether a connection may be left from an alert before.
     has_connected: bool,
+    outage: Outage,
     peer: Arc<Peer>,
 }
 
@@ -142,6 +146,7 @@ impl HttpChannel {
             echo: echo.map(File::from),
             timeouts_in_a_row: 0,
             has_connected: false,
+            outage: Outage::default(),
             peer: Arc::default(),
         })
     }
@@ -154,10 +159,18 @@ impl HttpChannel {
                 Ok(()) => {
                     self.timeouts_in_a_row = 0;
                     self.has_connected = true;
+                    self.is_there();
                     return Ok(());
                 }
                 Err(error) => error,
             };
+            if error.kind() == ErrorKind::ConnectionRefused {
+                if self.wait_for_server(&error) {
+                    continue;
+                }
+                return Err(error);
+            }
+            self.is_there();
             if error.kind() == ErrorKind::TimedOut {
                 self.peer.count_timeout();
                 self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
@@ -169,6 +182,26 @@ impl HttpChannel {
                 continue;
             }
             return Err(error);
+        }
+    }
+
+    /// Nobody listens: waits a while; false if that has taken too long.
+    fn wait_for_server(&mut self, error: &io::Error) -> bool {
+        let pause = self.outage.refused(Instant::now());
+        let Some(pause) = pause.filter(|_| !self.peer.is_killed()) else {
+            self.peer.set_trouble(None);
+            return false;
+        };
+        self.peer.set_trouble(Some(error.to_string()));
+        std::thread::sleep(pause);
+        true
+    }
+
+    /// Somebody listens.
+    fn is_there(&mut self) {
+        if self.outage.has_begun() {
+            self.outage.end();
+            self.peer.set_trouble(None);
         }
     }
 
@@ -221,6 +254,7 @@ impl Channel for HttpChannel {
     fn reopen(&mut self) -> io::Result<()> {
         self.agent = agent(&self.options).map_err(io::Error::other)?;
         self.has_connected = false;
+        self.outage.end();
         Ok(())
     }
 

@@ -196,7 +196,7 @@ impl Template {
         evaluation: &mut Evaluation<'_, '_, '_>,
     ) -> Vec<(Arc<str>, AlertValue)> {
         let mut value = |id: OperandId| {
-            let value = evaluation.value(id);
+            let value = evaluation.shown(id);
             alert_value(&value, evaluation.operands(), id)
         };
         self.fields
@@ -227,7 +227,7 @@ fn push(out: &mut String, args: std::fmt::Arguments<'_>) {
 }
 
 fn push_value(out: &mut String, id: OperandId, evaluation: &mut Evaluation<'_, '_, '_>) {
-    let value = evaluation.value(id);
+    let value = evaluation.shown(id);
     let notation = Notation::of(evaluation.operands(), id);
     push_shown(out, &value, notation);
 }

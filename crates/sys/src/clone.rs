@@ -13,6 +13,9 @@ impl CloneFlags {
     pub const FILES: Self = Self(libc::CLONE_FILES as u64);
     /// One working directory, root and umask.
     pub const FS: Self = Self(libc::CLONE_FS as u64);
+    /// The caller's parent is the child's parent, too: it is told of the child's end, and the child
+    /// outlives the caller without becoming somebody else's. Refused to a namespace's first process.
+    pub const PARENT: Self = Self(libc::CLONE_PARENT as u64);
     /// A new mount namespace.
     pub const NEWNS: Self = Self(libc::CLONE_NEWNS as u64);
     /// A new pid namespace, in which the child is 1.

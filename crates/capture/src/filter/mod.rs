@@ -105,7 +105,9 @@ pub struct FilterOptions {
     /// `clone3`, whose flags are in memory. Refusing makes libc fall back to `clone`, whose flags
     /// are in a register, so that new threads pass without a stop; container runtimes do the same.
     pub clone3: Special,
-    /// `io_uring_setup`: a ring carries out calls that no filter sees.
+    /// What is done with an io_uring, which carries out calls that no filter sees. To ask for one is
+    /// not meant: that is seen, whatever becomes of it. Refused, a ring that was made by somebody
+    /// else and handed over is of no use either.
     pub io_uring: Special,
     /// Numbers that no table knows, i.e. calls of kernels to come, and x32 numbers out of range.
     pub unknown_numbers: Action,
@@ -134,7 +136,7 @@ impl FilterOptions {
     }
 
     /// Reports planned calls to a listener; refuses clone3 unless a rule names it; lets rings be
-    /// set up, seen; reports unknown numbers.
+    /// used; reports unknown numbers.
     pub fn notify(native: Arch) -> Self {
         Self {
             native,

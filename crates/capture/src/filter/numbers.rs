@@ -96,7 +96,7 @@ fn leaf_of(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Leaf {
     let options = merged.options;
     let special = match call {
         Syscall::CLONE3 => options.clone3,
-        Syscall::IO_URING_SETUP => options.io_uring,
+        Syscall::IO_URING_ENTER | Syscall::IO_URING_REGISTER => options.io_uring,
         _ => Special::AsPlanned,
     };
     let planned = merged.plan.calls.get(&call);

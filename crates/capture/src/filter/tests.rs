@@ -429,7 +429,11 @@ fn plain_clones_pass_and_clone3_is_refused_until_a_rule_names_it() {
         action_of(&refused, audit, clone3, [0; 6]),
         Action::Errno(38)
     );
-    assert_eq!(action_of(&refused, audit, 425, [0; 6]), Action::Errno(38));
+    // Who asks for a ring is heard, and answered by the supervisor; a ring made elsewhere is of no use.
+    let asked = compile(&plan(&[(Syscall::IO_URING_SETUP, ALWAYS)]), &refuse).unwrap();
+    assert_eq!(action_of(&asked, audit, 425, [0; 6]), Action::Notify);
+    assert_eq!(action_of(&asked, audit, 426, [0; 6]), Action::Errno(38));
+    assert_eq!(action_of(&asked, audit, 427, [0; 6]), Action::Errno(38));
 }
 
 #[test]

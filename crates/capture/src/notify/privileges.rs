@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use event::{Credentials, Pid};
@@ -56,8 +56,8 @@ type FileId = ((u32, u32), u64, (i64, u32));
 
 /// How many files are remembered; of more, none is looked at.
 const SEEN_LIMIT: usize = 16 * 1024;
-/// How long a file system may take to show a file's attributes.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// How long a file system may take to show a file's attributes: long for one that answers at all.
+const PATIENCE: Duration = Duration::from_millis(50);
 const SET_USER_ID: u16 = 0o4000;
 /// With the group's right to execute; without it the bit means mandatory locking.
 const SET_GROUP_ID: u16 = 0o2010;
@@ -102,7 +102,11 @@ impl Watched {
         }
         let attribute = path.clone();
         let look = move || (has_capabilities(&attribute), ignores_privileges(&attribute));
-        let (has_capabilities, ignored) = self.deadline.run(PATIENCE, look).ok()?;
+        let Ok((has_capabilities, ignored)) = self.deadline.run(PATIENCE, look) else {
+            // Its next start is looked at.
+            self.forget(&file);
+            return None;
+        };
         if ignored || (privileged == 0 && !has_capabilities) {
             return None;
         }
@@ -114,11 +118,23 @@ impl Watched {
     }
 
     fn is_new(&self, file: &Statx) -> bool {
-        let changed = (file.stx_ctime.tv_sec, file.stx_ctime.tv_nsec);
-        let device = (file.stx_dev_major, file.stx_dev_minor);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.len() < SEEN_LIMIT && seen.insert((device, file.stx_ino, changed))
+        let mut seen = self.seen();
+        seen.len() < SEEN_LIMIT && seen.insert(file_id(file))
     }
+
+    fn forget(&self, file: &Statx) {
+        self.seen().remove(&file_id(file));
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashSet<FileId>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn file_id(file: &Statx) -> FileId {
+    let device = (file.stx_dev_major, file.stx_dev_minor);
+    let changed = (file.stx_ctime.tv_sec, file.stx_ctime.tv_nsec);
+    (device, file.stx_ino, changed)
 }
 
 /// What the file would have changed for the caller. Root needs no capabilities of a file.

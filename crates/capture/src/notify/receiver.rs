@@ -291,7 +291,7 @@ impl<J: Judge> Receiver<J> {
             if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
                 tripwire.arm(call.tid, &shared.tree.census);
             }
-            if call.syscall == abi::Syscall::IO_URING_SETUP && self.ring(&mut view, &process) {
+            if verify::uses_ring(call.syscall) && self.ring(&mut view, &process) {
                 return;
             }
         }

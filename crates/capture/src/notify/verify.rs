@@ -67,8 +67,8 @@ const CLONE_THREAD: u64 = 0x1_0000;
 pub struct VerifyOptions {
     /// Which calls.
     pub verify: Verify,
-    /// Whether `io_uring_setup` fails with ENOSYS. The filter sees to that where no rule asks for
-    /// the call.
+    /// Whether the calls for an io_uring fail with ENOSYS. The filter sees to that but where a
+    /// process asks for one, or a rule asks for the call.
     pub deny_rings: bool,
 }
 
@@ -247,7 +247,7 @@ impl Verifier {
                 self.mode != Verify::Off
             }
             S::IO_URING_SETUP => true,
-            _ => false,
+            syscall => self.deny_rings && uses_ring(syscall),
         }
     }
 
@@ -518,6 +518,15 @@ impl Verifier {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a call makes or uses an io_uring.
+pub(crate) fn uses_ring(syscall: Syscall) -> bool {
+    use Syscall as S;
+    matches!(
+        syscall,
+        S::IO_URING_SETUP | S::IO_URING_ENTER | S::IO_URING_REGISTER
+    )
 }
 
 /// Whether a mapping is one that nobody else can write. That of the old i386 call is in memory.

@@ -138,7 +138,7 @@ impl<J: Judge> Engine<J> {
         if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
             tripwire.arm(call.tid, &shared.tree.census);
         }
-        if call.syscall != abi::Syscall::IO_URING_SETUP {
+        if !verify::uses_ring(call.syscall) || !shared.verifier.concerns(call.syscall) {
             return None;
         }
         let denied = shared.verifier.deny_rings;

@@ -5,13 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use event::Pid;
-use sys::clone::CloneFlags;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
 use sys::shared::SharedPage;
 use sys::signal::SignalSet;
-use sys::wait::{self, Target};
 
 use super::board::{Board, Order, State, word};
 use super::command::slot;
@@ -20,7 +18,7 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure, signals,
+    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure, orphans, signals,
     waiter,
 };
 use crate::terminal;
@@ -38,8 +36,6 @@ const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
 const DETACHED_POLL: Duration = Duration::from_millis(200);
 /// Time between two looks for the end of the workload before an agent's turn has come.
 const TURN_POLL: Duration = Duration::from_millis(250);
-/// How long the waiter may take to end when the workload has ended.
-const WAITER_GRACE: Duration = Duration::from_secs(1);
 /// Number of the first agent.
 pub(super) const FIRST: u64 = 0;
 
@@ -59,7 +55,7 @@ pub(super) struct First<'a> {
 pub(super) fn first(first: First<'_>) -> i32 {
     let inherited = first.inherited;
     let outcome = supervise(first);
-    reap_waiter(&inherited.board);
+    orphans::see_off(inherited.board.pid(word::WAITER_PID));
     if let Err(message) = outcome {
         tell(inherited, message);
     }
@@ -76,19 +72,6 @@ pub(super) fn alone(first: First<'_>) -> i32 {
     board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
     board.set(word::KEEPER_DONE, 1);
     self::first(first)
-}
-
-/// The waiter's parent is this process: nobody else would, where the first process of a container does
-/// not reap.
-fn reap_waiter(board: &Board) {
-    let waiter = board.pid(word::WAITER_PID);
-    if waiter > 0
-        && let Ok(process) = sys::pidfd::open(waiter)
-    {
-        is_readable(process.as_fd(), WAITER_GRACE);
-    }
-    // Stops of what was traced are nobody's concern any more, either.
-    while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
 }
 
 fn supervise(first: First<'_>) -> Result<Served, Message> {
@@ -113,7 +96,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
         callers_mask: first.callers_mask,
     };
     let ends = first.ends;
-    let waiter = sys::clone::clone_child(CloneFlags::FILES, || {
+    let waiter = sys::clone::clone_child(orphans::flags_for_waiter(), || {
         waiter::run(launch, &page, board, ends)
     })
     .map_err(not_ready)?;
@@ -146,7 +129,11 @@ fn attend(
     let board = &inherited.board;
     let waiter = board.pid(word::WAITER_PID);
     signals::outlive_command().map_err(not_ready)?;
-    let waiter_process = sys::pidfd::open(waiter).map_err(not_ready)?;
+    let waiter_process = sys::pidfd::open(waiter).map_err(|error| match error.errno() {
+        // It has ended and been reaped, if it is the child of another one.
+        ESRCH => last_words(&inherited.from_waiter),
+        errno => Message::NotReady(errno),
+    })?;
     raise_descriptor_limit().map_err(not_ready)?;
     let begun = |slot| begun(page, slot, &waiter_process, &inherited.from_waiter);
     let source = match mechanism {
@@ -442,5 +429,6 @@ fn has_hung_up(listener: &Listener) -> bool {
     poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
+const ESRCH: i32 = 3;
 const ETIMEDOUT: i32 = 110;
 const EIO: i32 = 5;

@@ -217,13 +217,15 @@ impl Front<'_> {
         if let Some(keeper) = &self.keeper {
             is_readable(keeper.as_fd(), FAREWELL);
         }
-        while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+        orphans::see_off(self.inherited.board.pid(word::WAITER_PID));
     }
 
     /// Where there is no keeper, this process says what the agent took with it.
     fn agent_gone(&self) -> Failure {
         let board = &self.inherited.board;
         board.count_lost_alerts(board.generation());
+        // Its waiter is this process's child.
+        orphans::see_off(board.pid(word::WAITER_PID));
         if let Some(text) = board.lost_alerts_to_say() {
             eprintln!("tollgate: {text}");
         }

@@ -12,12 +12,30 @@
 //!
 //! As the first process of a pid namespace, the front is the parent of every orphan there.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
+use sys::clone::CloneFlags;
 use sys::credential::capabilities;
 use sys::prctl::set_child_subreaper;
 use sys::signal::{Disposition, SignalStream, set_disposition};
 use sys::wait::{self, Target};
+
+use super::inherited::is_readable;
+
+/// How long the waiter may take to end when the workload has ended.
+const WAITER_GRACE: Duration = Duration::from_secs(1);
+
+/// Whose child the waiter is to be: who outlives the agent, so that an agent's death leaves nobody to a
+/// first process that perhaps does not reap; where only ancestors may look into the workload the
+/// agent has to be one, and the keeper takes in what it leaves.
+pub(super) fn flags_for_waiter() -> CloneFlags {
+    if is_tracing_by_ancestors() {
+        CloneFlags::FILES
+    } else {
+        CloneFlags::FILES | CloneFlags::PARENT
+    }
+}
 
 /// What the waiter does with orphans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +50,8 @@ impl Orphans {
     /// Decides, and asks the kernel for orphans if they are needed. To be called before there is a
     /// child that could have some.
     pub(super) fn decide() -> Self {
-        let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE));
         // Refused by no kernel that has seccomp listeners.
-        if !capable && is_tracing_restricted() && set_child_subreaper(true).is_ok() {
+        if is_tracing_by_ancestors() && set_child_subreaper(true).is_ok() {
             Self::TakeIn
         } else {
             Self::Leave
@@ -86,7 +103,26 @@ pub(super) fn forget_if_first(pid: i32) -> sys::Result<()> {
     Ok(())
 }
 
-/// Whether a process may look into its own descendants only. Where `/proc` does not show kernel
+/// Whether this process may look into its own descendants only.
+fn is_tracing_by_ancestors() -> bool {
+    let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE));
+    !capable && is_tracing_restricted()
+}
+
+/// Waits for the end of the waiter if this process is its parent, and reaps what it can.
+pub(super) fn see_off(waiter: i32) {
+    let is_child = || matches!(wait::wait(Target::Pid(waiter), wait::NO_HANG), Ok(None));
+    if waiter > 0
+        && is_child()
+        && let Ok(process) = sys::pidfd::open(waiter)
+    {
+        is_readable(process.as_fd(), WAITER_GRACE);
+    }
+    // Stops of what was traced are nobody's concern any more, either.
+    while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+}
+
+/// Whether a process without privileges may look into its own descendants only. Where `/proc` does not show kernel
 /// settings (`subset=pid`) that is assumed.
 fn is_tracing_restricted() -> bool {
     const SETTINGS: &str = "/proc/sys/kernel";

@@ -57,8 +57,8 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::absent("evt.pluginname", Text, "there are no plugins", "Name of the plugin that made the event."),
     FieldSpec::absent("evt.plugininfo", Text, "there are no plugins", "The event as its plugin describes it."),
     // Arguments.
-    FieldSpec::new("evt.args", Text, Source::Params, |e, _| param::all(e), "All arguments: `name=value(meaning) ...`."),
-    FieldSpec::new("evt.info", Text, Source::Params, |e, _| param::all(e), "The same as evt.args."),
+    FieldSpec::new("evt.args", Text, Source::Params, |e, _| param::all(e), "All arguments: `name=value(meaning) ...`; one that is unknown is printed as `<NA>`.").in_parts(|e, _| param::known(e)),
+    FieldSpec::new("evt.info", Text, Source::Params, |e, _| param::all(e), "The same as evt.args.").in_parts(|e, _| param::known(e)),
     FieldSpec::new("evt.arg", Text, Source::Param, arg, "One argument by name or position, in words where there are any: `evt.arg.flags`, `evt.arg[1]`.").with(ArgumentKind::Param),
     FieldSpec::new("evt.rawarg", Text, Source::RawParam, raw_arg, "One argument by name, as a number where it is one: `evt.rawarg.fd`.").with(ArgumentKind::Param),
     FieldSpec::new("evt.abspath", Path, Source::Path, abs_path, "Absolute path of calls that take a directory descriptor; `.src` and `.dst` where there are two.").with(ArgumentKind::Suffix { required: false, names: &["src", "dst"] }),

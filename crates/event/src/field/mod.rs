@@ -97,6 +97,8 @@ pub struct FieldSpec {
     pub description: &'static str,
     /// Answers it. Use [`Field::extract`], which checks the stage first.
     pub extract: Extract,
+    /// What is printed where the whole is unknown and parts of it are not: see [`Field::shown`].
+    pub known_parts: Option<Extract>,
 }
 
 impl FieldSpec {
@@ -119,6 +121,7 @@ impl FieldSpec {
             host_name: false,
             description,
             extract,
+            known_parts: None,
         }
     }
 
@@ -149,6 +152,12 @@ impl FieldSpec {
     /// The same, compared with host names.
     const fn named_host(mut self) -> Self {
         self.host_name = true;
+        self
+    }
+
+    /// The same with what is printed where not all of it is known.
+    const fn in_parts(mut self, known_parts: Extract) -> Self {
+        self.known_parts = Some(known_parts);
         self
     }
 
@@ -312,6 +321,15 @@ impl Field {
             return Value::Unknown;
         }
         (self.spec.extract)(event, &self.argument)
+    }
+
+    /// What to print for a value that is unknown: the parts that are known, at any stage. Not for
+    /// comparisons, which have to stay undecided.
+    pub fn shown<'a>(&self, event: &Event<'a>) -> Value<'a> {
+        match self.spec.known_parts {
+            Some(known_parts) => known_parts(event, &self.argument),
+            None => Value::Unknown,
+        }
     }
 }
 

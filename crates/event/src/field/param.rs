@@ -17,6 +17,8 @@ pub(super) enum Words<'a> {
         plain: &'a [u8],
         meaning: Option<&'a [u8]>,
     },
+    /// As it was passed; what that means is unknown.
+    Half(&'a [u8]),
 }
 
 /// The parameter as a value.
@@ -69,7 +71,7 @@ fn unsigned(ty: ParamType) -> bool {
 /// The parameter as Falco prints it in `evt.arg`: its meaning if it has one.
 pub(super) fn shown<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
     match words(event, at) {
-        Words::Unknown => Value::Unknown,
+        Words::Unknown | Words::Half(_) => Value::Unknown,
         Words::Absent => Value::Absent,
         Words::Known { plain, meaning } => Value::Text(meaning.unwrap_or(plain)),
     }
@@ -77,7 +79,27 @@ pub(super) fn shown<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
 
 /// All parameters as Falco prints them in `evt.args`: `name=plain(meaning)`.
 pub(super) fn all<'a>(event: &Event<'a>) -> Value<'a> {
+    match line(event) {
+        (_, Whole::No) => Value::Unknown,
+        (line, Whole::Yes) => line.value(),
+    }
+}
+
+/// The same with a mark for each parameter that is unknown; what is known is no worse for it.
+pub(super) fn known<'a>(event: &Event<'a>) -> Value<'a> {
+    line(event).0.value()
+}
+
+/// Whether everything in a line is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    No,
+    Yes,
+}
+
+fn line<'a>(event: &Event<'a>) -> (Text<'a>, Whole) {
     let mut line = Text::new(event.arena);
+    let mut whole = Whole::Yes;
     for (at, spec) in event.kind.spec().params.iter().enumerate() {
         if at > 0 {
             line.push(b" ");
@@ -85,7 +107,14 @@ pub(super) fn all<'a>(event: &Event<'a>) -> Value<'a> {
         line.push(spec.name.as_bytes());
         line.push(b"=");
         match words(event, at) {
-            Words::Unknown => return Value::Unknown,
+            Words::Unknown => {
+                whole = Whole::No;
+                line.push(UNKNOWN);
+            }
+            Words::Half(plain) => {
+                whole = Whole::No;
+                line.push(plain);
+            }
             Words::Absent => line.push(missing(spec.ty)),
             Words::Known {
                 plain,
@@ -102,14 +131,16 @@ pub(super) fn all<'a>(event: &Event<'a>) -> Value<'a> {
             }
         }
     }
-    line.value()
+    (line, whole)
 }
+
+const UNKNOWN: &[u8] = b"<NA>";
 
 /// Falco prints missing buffers and tuples as NULL.
 fn missing(ty: ParamType) -> &'static [u8] {
     match ty {
         ParamType::Bytes | ParamType::Texts | ParamType::Tuple => b"NULL",
-        _ => b"<NA>",
+        _ => UNKNOWN,
     }
 }
 
@@ -125,7 +156,7 @@ fn words<'a>(event: &Event<'a>, at: usize) -> Words<'a> {
         None => return Words::Absent,
     };
     match meaning(event, spec, value) {
-        Value::Unknown => Words::Unknown,
+        Value::Unknown => Words::Half(plain),
         Value::Text(text) if !text.is_empty() => Words::Known {
             plain,
             meaning: Some(text),

@@ -220,17 +220,72 @@ fn a_server_that_hangs_up_gets_the_alert_on_a_new_connection() {
     }
 }
 
-#[test]
-fn a_dead_port_fails_at_once() {
+/// An address that nobody listens at.
+fn dead_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    drop(listener);
+    listener.local_addr().unwrap()
+}
+
+#[test]
+fn a_server_that_comes_back_gets_what_it_has_missed_once_and_soon() {
+    let address = dead_port();
+    let mut channel = open(options(format!("http://{address}/")));
+    let server = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        let listener = TcpListener::bind(address).unwrap();
+        let bodies: Vec<_> = (0..3)
+            .map(|_| {
+                let (stream, _) = listener.accept().unwrap();
+                let mut stream = BufReader::new(stream);
+                let request = receive(&mut stream).expect("a request");
+                stream.get_mut().write_all(OK.as_bytes()).unwrap();
+                request.body
+            })
+            .collect();
+        (bodies, listener.local_addr().unwrap())
+    });
+    let peer = channel.peer();
+    let watcher = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(150));
+        peer.trouble()
+    });
+    let alerts = deliveries(3, json());
     let start = Instant::now();
-    let error = open(options(url))
-        .deliver(&deliveries(3, json()))
-        .unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(5));
+    channel.deliver(&alerts).unwrap();
+    // Pauses of 50, 100 and 200 ms, or one more on a busy machine.
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let trouble = watcher.join().unwrap().expect("it waits");
+    assert!(trouble.contains("refused"), "{trouble}");
+    assert_eq!(channel.peer().trouble(), None);
+    let (bodies, _) = server.join().unwrap();
+    let lines: Vec<_> = alerts.iter().map(|alert| alert.line().trim_end()).collect();
+    let bodies: Vec<_> = bodies
+        .iter()
+        .map(|body| String::from_utf8_lossy(body).into_owned())
+        .collect();
+    assert_eq!(bodies, lines);
+}
+
+#[test]
+fn a_server_that_stays_away_is_waited_for_once_and_what_it_misses_is_lost() {
+    let mut channel = open(options(format!("http://{}/", dead_port())));
+    channel.outage = Outage::of_at_most(Duration::from_millis(200));
+    let start = Instant::now();
+    let error = channel.deliver(&deliveries(3, json())).unwrap_err();
+    let waited = start.elapsed();
     assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!((error.delivered, error.dead), (0, false));
+    assert!(waited >= Duration::from_millis(200), "{waited:?}");
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
+    let start = Instant::now();
+    channel.deliver(&deliveries(100, json())).unwrap_err();
+    assert!(start.elapsed() < Duration::from_millis(200), "once each");
+    // Whoever ends the program does not wait, either.
+    channel.reopen().unwrap();
+    channel.peer().kill();
+    let start = Instant::now();
+    channel.deliver(&deliveries(1, json())).unwrap_err();
+    assert!(start.elapsed() < Duration::from_millis(50));
 }
 
 #[test]

@@ -218,6 +218,14 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         value
     }
 
+    /// The value of an operand as it is printed: what is unknown as a whole may be known in part.
+    pub(crate) fn shown(&mut self, id: OperandId) -> Value<'a> {
+        match (self.value(id), self.program.operands.as_field(id)) {
+            (Value::Unknown, Some(field)) => field.shown(self.event),
+            (value, _) => value,
+        }
+    }
+
     fn remembered(&self, id: OperandId) -> Option<&Value<'a>> {
         let (generation, position) = self.memo.slots[id.index()];
         (generation == self.memo.generation).then(|| &self.values[position as usize])

@@ -143,10 +143,9 @@ impl Blueprint {
         let board = Arc::clone(&listening.board);
         if self.verify.deny_rings {
             // The table has room for far more than what is refused here.
-            let is_noted = board
-                .deny_table()
-                .refuse_everywhere(Syscall::IO_URING_SETUP, ENOSYS);
-            debug_assert!(is_noted, "the deny table is full");
+            let are_noted =
+                RING_CALLS.map(|call| board.deny_table().refuse_everywhere(call, ENOSYS));
+            debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
         }
         let carries = Carries::of(self.mechanism);
         let installed = self.rules.installed.clone();
@@ -244,6 +243,12 @@ impl Account for AlertAccount {
 }
 
 /// What a call for a ring fails with, as where the kernel has none.
+/// Calls that make or use an io_uring.
+const RING_CALLS: [Syscall; 3] = [
+    Syscall::IO_URING_SETUP,
+    Syscall::IO_URING_ENTER,
+    Syscall::IO_URING_REGISTER,
+];
 const ENOSYS: u16 = 38;
 
 fn complain(quiet: bool, problem: &str) {
@@ -356,7 +361,9 @@ impl Services for Running {
             let waiting = channel.pending;
             if lost > 0 || waiting > 0 {
                 let name = channel.channel;
-                let problem = format!("{name}: {lost} alerts lost, {waiting} not delivered");
+                let why = channel.trouble.map(|trouble| format!(": {trouble}"));
+                let why = why.unwrap_or_default();
+                let problem = format!("{name}: {lost} alerts lost, {waiting} not delivered{why}");
                 complain(self.quiet, &problem);
             }
         }

@@ -32,7 +32,7 @@ use super::agent::FIRST;
 use super::board::{Cause, Order, State, word};
 use super::inherited::{Inherited, is_readable};
 use super::message::Message;
-use super::orphans::Orphans;
+use super::orphans::{self, Orphans};
 use super::relay::tell;
 use super::signals::{self, SIGCHLD};
 
@@ -185,6 +185,7 @@ impl Keeper<'_> {
         while next == Next::GoOn {
             next = self.step();
         }
+        orphans::see_off(self.inherited.board.pid(word::WAITER_PID));
         self.inherited.board.set(word::KEEPER_DONE, 1);
         0
     }
