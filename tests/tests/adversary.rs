@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root};
+use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root, skip};
 
 /// Opens of the file that every attack takes.
 const SEEN: &str = "\
@@ -12,6 +12,15 @@ const SEEN: &str = "\
   desc: opens of one file
   condition: evt.type in (open, openat, openat2) and fd.name endswith /secret
   output: \"seen %evt.type %evt.rawres %proc.name %fd.name\"
+  priority: DEBUG
+";
+
+/// For this rule descriptors 0 to 2 are kept track of.
+const REDIRECTED: &str = "\
+- rule: Redirected
+  desc: standard streams that are sockets
+  condition: evt.type in (dup, dup2, dup3) and fd.num in (0, 1, 2) and fd.type in (ipv4, ipv6)
+  output: redirected
   priority: DEBUG
 ";
 
@@ -49,6 +58,13 @@ impl Setting {
     fn option(self, option: &str) -> Self {
         Self {
             watch: self.watch.option(option),
+            ..self
+        }
+    }
+
+    fn rules(self, text: &str) -> Self {
+        Self {
+            watch: self.watch.rules(text),
             ..self
         }
     }
@@ -576,6 +592,102 @@ fn programs_whose_names_do_not_come_hold_up_their_callers_alone() {
 fn a_page_of_a_file_that_does_not_come_holds_up_its_caller_alone() {
     need_root!();
     held("fuse_pages", 1);
+}
+
+/// Threads whose processes keep whoever attaches to them, or reads of them, waiting for ever: an exec, or
+/// a change of the memory, that waits for a file of their own. One holds up a receiver, and eight more
+/// than there are.
+fn kept(name: &str, processes: i64, counted: &str) {
+    let setting = Setting::new(Identity::Root);
+    let attack = setting.script(&format!(
+        "cd %W && cp \"$0\" attack && exec ./attack {name} \"$1\" more"
+    ));
+    attack.goes_on(name, Identity::Root);
+    attack.expect("still_held", &[(processes, 0)]);
+    let count = |step: &str| attack.results(step)[0].0;
+    println!(
+        "{name}: opens a second before {}, while processes keep receivers {} and {}, after {}",
+        count("before"),
+        count("during"),
+        count("later"),
+        count("after")
+    );
+    // Each of those has a thread that opens files as fast as it can, too.
+    let share = count("before") / (2 * processes + 1);
+    assert!(count("later") > share / 10, "{}", attack.story_in_short());
+    assert!(attack.counter(counted) >= 1, "{}", attack.story_in_short());
+    // A tracer is attached already, and does not read what is not there.
+    let is_traced = Engine::under_test().traces();
+    let told = attack.watched.alerts.iter();
+    let told = told
+        .filter(|alert| alert.rule.ends_with(" timed out"))
+        .count();
+    assert!(told >= 1 || is_traced, "{}", attack.story_in_short());
+}
+
+#[test]
+fn an_exec_that_does_not_end_keeps_nobody_from_other_processes() {
+    need_root!();
+    kept("held_exec", 1, "attach_timeouts");
+    kept("held_execs", 8, "attach_timeouts");
+}
+
+#[test]
+fn no_receiver_is_put_at_risk_when_the_last_thread_is_made() {
+    need_root!();
+    if Engine::under_test().traces() {
+        skip!("has one thread that nobody takes the place of", || Ok(
+            String::from("it does not wait for pages")
+        ));
+    }
+    let attack = Setting::new(Identity::Root)
+        .script("cd %W && cp \"$0\" attack && exec ./attack crowded \"$1\" more");
+    let story = attack.story_in_short();
+    assert_eq!(attack.watched.code(), 0, "{story}");
+    attack.expect("limited", &[(0, 0)]);
+    attack.expect("fork", &[(-1, 11)]);
+    attack.expect("opens", &[(5, 0)]);
+    let count = |step: &str| attack.results(step)[0].0;
+    for step in ["during", "later", "after"] {
+        assert!(count(step) > count("before") / 20, "{step}: {story}");
+    }
+    let trouble = attack.watched.of("Tollgate internal: engine trouble");
+    assert!(
+        trouble[0].output.contains("cannot start a thread"),
+        "{story}"
+    );
+    // Meanwhile nothing is silently passed over, and all is as before when threads can be had again.
+    assert!(!attack.watched.of(UNDECIDED).is_empty(), "{story}");
+    assert!(attack.watched.of(GAP).is_empty(), "{story}");
+    assert!(
+        attack.seen() as i64 >= count("before") + count("after"),
+        "{story}"
+    );
+}
+
+/// What sleeps is followed by one thread, which others that are followed can keep busy.
+#[test]
+fn callers_that_are_followed_all_the_time_leave_room_for_others() {
+    need_root!();
+    let attack = Setting::new(Identity::Root)
+        .rules(REDIRECTED)
+        .script("cd %W && \"$0\" busy \"$1\"; \"$0\" opens \"$1\"");
+    attack.goes_on("busy", Identity::Root);
+    let slept = attack.results("slept")[0].0;
+    println!("busy: {slept} calls slept and returned in three seconds");
+    assert!(slept > 100, "{}", attack.story_in_short());
+}
+
+#[test]
+fn memory_that_is_locked_for_ever_holds_up_nobody_else() {
+    need_root!();
+    if Engine::under_test().traces() {
+        skip!("looks at every page table itself", || Ok(String::from(
+            "the whole workload waits, and is told of"
+        )));
+    }
+    kept("locked", 1, "read_timeouts");
+    kept("locked_many", 8, "read_timeouts");
 }
 
 #[test]

@@ -399,6 +399,58 @@ fn what_passes_in_a_gap_is_counted_exactly() {
     assert_eq!(*pieces(&stats, "denied_unwatched"), 0);
 }
 
+/// What a process may not do while it is in it: make another.
+struct NoChildren(PathBuf);
+
+impl NoChildren {
+    fn of(pid: i32) -> Self {
+        let folder = PathBuf::from(format!("/sys/fs/cgroup/pids/tollgate-test-{pid}"));
+        fs::create_dir(&folder).expect("root makes control groups");
+        fs::write(folder.join("pids.max"), "1").expect("it is ours");
+        fs::write(folder.join("cgroup.procs"), pid.to_string()).expect("it runs");
+        Self(folder)
+    }
+}
+
+impl Drop for NoChildren {
+    fn drop(&mut self) {
+        let procs = self.0.join("cgroup.procs");
+        let members = fs::read_to_string(&procs).unwrap_or_default();
+        for member in members.lines() {
+            // One that has ended meanwhile is not there any more.
+            let _ = fs::write("/sys/fs/cgroup/pids/cgroup.procs", member);
+        }
+        fs::remove_dir(&self.0).expect("it is empty");
+    }
+}
+
+/// A workload can use up all processes that may be had: until there is one for an agent, calls pass and
+/// are counted.
+#[test]
+fn an_agent_that_cannot_be_started_is_started_as_soon_as_it_can() {
+    if !e2e::is_root() || !Path::new("/sys/fs/cgroup/pids/cgroup.procs").exists() {
+        e2e::skip!("needs root and control groups of processes", || Ok(
+            String::from("/sys/fs/cgroup/pids is not there")
+        ));
+    }
+    let mut run = Run::start(&[]);
+    run.sees_again();
+    let limit = NoChildren::of(run.keeper());
+    let agent = run.kill_idle_agent();
+    assert_eq!(run.open(100, 5, "counted"), all(500));
+    until("it is said", || {
+        run.stderr().contains("cannot start another agent")
+    });
+    assert_eq!(run.open(7, 1, "secret"), all(7));
+    drop(limit);
+    run.next_agent(agent);
+    run.sees_again();
+    let gaps = run.gaps(1);
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(gaps[0].field("tollgate.gap.by_call"), "openat:507");
+    assert_eq!(*pieces(&run.ends_well(), "passed_agent_killed"), 507);
+}
+
 #[test]
 fn calls_are_refused_while_nobody_watches_if_that_was_asked_for() {
     let mut run = Run::start(&["--on-agent-death", "deny"]);

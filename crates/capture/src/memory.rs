@@ -311,7 +311,13 @@ impl Memory {
     fn readable(&self, tid: Tid, address: u64, wanted: usize) -> usize {
         match self.access.get() {
             Access::Free => wanted,
-            Access::Resident => self.resident(tid, address, wanted),
+            // Page tables are looked at under a lock of the process, which it can hold for ever.
+            Access::Resident => {
+                self.gauge.enter();
+                let found = self.resident(tid, address, wanted);
+                self.gauge.leave();
+                found
+            }
             Access::Refused => 0,
         }
     }

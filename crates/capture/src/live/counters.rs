@@ -63,6 +63,8 @@ counters! {
     unreadable,
     /// Reads of the caller's memory that missed the deadline.
     read_timeouts,
+    /// Attempts to attach to a caller that missed it.
+    attach_timeouts,
     /// Rules that stayed undecided because something could not be learnt.
     undecided,
     /// Callers that were gone before their call was looked at (killed while parked).

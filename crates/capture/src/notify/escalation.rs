@@ -14,10 +14,10 @@ use sys::notify::Delivery;
 use sys::ptrace;
 use sys::wait::{self, Status};
 
+use super::Seat;
 use super::call::Call;
 use super::worker::Role;
 use crate::live::census::Census;
-use crate::memory::Gauge;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.
 const PATIENCE: u32 = 4;
@@ -45,6 +45,8 @@ pub(crate) enum Stop {
     Died,
     /// The caller did not stop within the deadline; it stays seized and will stop late.
     Stuck,
+    /// Attaching took so long that the call was given to somebody else.
+    TakenAway,
 }
 
 /// A stopped thread.
@@ -70,27 +72,26 @@ pub(crate) type LateStops = Vec<(i32, Status)>;
 /// Stops the caller after its call. Stops of other tracees of this thread go into `late`.
 ///
 /// Preconditions: the caller is parked in notification `call.id`.
-/// Postconditions: unless `Refused`, the notification is answered.
+/// Postconditions: unless `Refused` or `TakenAway`, the notification is answered.
 pub(crate) fn stop_after(
     call: &Call,
     listener: &sys::notify::Listener,
-    gauge: &Gauge,
+    seat: &Seat,
     is_late: impl Fn(i32) -> bool,
     late: &mut LateStops,
 ) -> Stop {
     let tid = call.tid.0;
-    let is_exec = Role::of(call.syscall) == Role::Exec;
-    if ptrace::seize(tid, if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 }).is_err() {
-        return Stop::Refused;
+    if let Some(stop) = attach(call, seat) {
+        return stop;
     }
     // A thread that was seized can be interrupted unless it is gone, which the wait reports.
     let _ = ptrace::interrupt(tid);
     // An answer that finds nobody means that the caller was killed, which the wait reports too, or
     // that a signal or this interruption took it out of the call (before 5.19), or a freeze.
     let is_let_go = listener.respond_continue(call.id) == Ok(Delivery::Delivered);
-    gauge.enter();
+    seat.waiting.enter();
     let stop = wait_for_stop(call, is_late, late);
-    gauge.leave();
+    seat.waiting.leave();
     match stop {
         // Whatever it has done since, perhaps the same call again, somebody else looks at.
         Stop::Returned { held, .. } | Stop::Sleeps(held) if !is_let_go => Stop::Withdrawn(held),
@@ -100,16 +101,28 @@ pub(crate) fn stop_after(
 }
 
 /// As [`stop_after`] for a caller that may never stop: does not wait for it.
-pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener) -> Stop {
+pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener, seat: &Seat) -> Stop {
     let tid = call.tid.0;
-    let is_exec = Role::of(call.syscall) == Role::Exec;
-    if ptrace::seize(tid, if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 }).is_err() {
-        return Stop::Refused;
+    if let Some(stop) = attach(call, seat) {
+        return stop;
     }
     // As there.
     let _ = ptrace::interrupt(tid);
     let _ = listener.respond_continue(call.id);
     Stop::Stuck
+}
+
+/// Seizes the caller; answers with what came of it instead. The kernel makes this wait for an exec in
+/// the caller's process, and no signal ends the wait: see [`super::stuck`].
+fn attach(call: &Call, seat: &Seat) -> Option<Stop> {
+    let is_exec = Role::of(call.syscall) == Role::Exec;
+    let options = if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 };
+    seat.begin_attaching();
+    let seized = ptrace::seize(call.tid.0, options);
+    if !seat.attached() {
+        return Some(Stop::TakenAway);
+    }
+    seized.is_err().then_some(Stop::Refused)
 }
 
 fn wait_for_stop(call: &Call, is_late: impl Fn(i32) -> bool, late: &mut LateStops) -> Stop {

@@ -16,6 +16,7 @@ mod obstacle;
 mod privileges;
 mod pulse;
 mod receiver;
+mod reserve;
 mod ruling;
 mod stuck;
 pub(crate) mod tracer;
@@ -52,7 +53,7 @@ pub use obstacle::{Obstacle, obstacle};
 pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
-use receiver::Receiver;
+use reserve::Hazard;
 pub(crate) use ruling::Ruled;
 use ruling::Ruling;
 pub use ruling::Rulings;
@@ -72,6 +73,11 @@ pub trait Notices: Send + Sync {
     fn undecided(&self, event: &Event<'_>, rules: u32);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
     fn read_timed_out(&self, pid: Pid);
+    /// Nobody can attach to a thread of the process while it executes a program whose file does not
+    /// come; the call was looked at without its result.
+    fn attaching_timed_out(&self, pid: Pid) {
+        let _ = pid;
+    }
     /// A process tried something against those who watch it, or made itself unreadable.
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
         let _ = (process, intrusion);
@@ -515,6 +521,8 @@ impl<J: Judge> Shared<J> {
 pub(crate) struct Seat {
     /// Inside a read of the caller's memory.
     pub(crate) reading: Arc<Gauge>,
+    /// Inside a call that attaches to the caller.
+    attaching: Gauge,
     /// Inside a wait for a caller to stop.
     pub(crate) waiting: Gauge,
     order: Order,
@@ -540,11 +548,13 @@ const READING: u32 = 1;
 const WORKING: u32 = 2;
 const RETIRED: u32 = 3;
 const ENDED: u32 = 4;
+const ATTACHING: u32 = 5;
 
 impl Seat {
     pub(crate) fn new(order: Order, pulse: &Arc<Pulse>) -> Self {
         Self {
             reading: Arc::new(Gauge::default()),
+            attaching: Gauge::default(),
             waiting: Gauge::default(),
             order,
             state: AtomicU32::new(IDLE),
@@ -566,9 +576,16 @@ impl Seat {
         self.state.store(READING, Ordering::Release);
     }
 
-    /// A call was inherited from a receiver that got stuck with it.
-    pub(crate) fn inherit(&self, notification: &Notification) {
-        self.pulse.received(notification);
+    /// From here to [`Seat::attached`] the watchdog may take the call away, too.
+    pub(crate) fn begin_attaching(&self) {
+        self.state.store(ATTACHING, Ordering::Release);
+        self.attaching.enter();
+    }
+
+    /// The receiver has attached to the caller, or was refused. False: the call was taken away.
+    pub(crate) fn attached(&self) -> bool {
+        self.attaching.leave();
+        self.leaves(ATTACHING)
     }
 
     /// The call has been dealt with.
@@ -578,16 +595,33 @@ impl Seat {
 
     /// The caller's memory has been read. False: the call was taken away.
     pub(crate) fn proceed(&self) -> bool {
-        let exchange =
-            self.state
-                .compare_exchange(READING, WORKING, Ordering::AcqRel, Ordering::Acquire);
-        exchange.is_ok() || self.state.load(Ordering::Acquire) == IDLE
+        self.leaves(READING)
     }
 
-    /// Takes the call away from a receiver that is stuck reading.
-    pub(crate) fn retire(&self) -> Option<Notification> {
+    fn leaves(&self, state: u32) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let exchange = self
+            .state
+            .compare_exchange(state, WORKING, success, failure);
+        exchange != Err(RETIRED)
+    }
+
+    /// What the receiver is inside of that may not end, and since which time it came to that.
+    pub(crate) fn inside(&self, hazard: Hazard) -> Option<u64> {
+        match hazard {
+            Hazard::Attaching => self.attaching.inside(),
+            Hazard::Reading => self.reading.inside(),
+        }
+    }
+
+    /// Takes the call away from a receiver that is stuck.
+    pub(crate) fn retire(&self, hazard: Hazard) -> Option<Notification> {
+        let state = match hazard {
+            Hazard::Attaching => ATTACHING,
+            Hazard::Reading => READING,
+        };
         self.state
-            .compare_exchange(READING, RETIRED, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(state, RETIRED, Ordering::AcqRel, Ordering::Acquire)
             .ok()
             .map(|_| self.current())
     }
@@ -625,34 +659,6 @@ impl Seat {
     pub(crate) fn thread(&self) -> i32 {
         self.thread.load(Ordering::Acquire)
     }
-}
-
-/// Starts a receiver in a thread of its own.
-pub(crate) fn spawn_receiver<J: Judge + 'static>(
-    shared: &Arc<Shared<J>>,
-    seat: &Arc<Seat>,
-    unfinished: Option<Notification>,
-) -> std::io::Result<()> {
-    let (shared, seat) = (Arc::clone(shared), Arc::clone(seat));
-    std::thread::Builder::new()
-        .name("receiver".to_owned())
-        .spawn(move || {
-            seat.set_thread(rustix::thread::gettid().as_raw_nonzero().get());
-            let mut unfinished = unfinished;
-            loop {
-                let receiver = Receiver::new(Arc::clone(&shared), Arc::clone(&seat));
-                let run = std::panic::AssertUnwindSafe(|| receiver.run(unfinished.take()));
-                if std::panic::catch_unwind(run).is_ok() {
-                    seat.end();
-                    return;
-                }
-                // The panic hook has said why. Its call must not stay parked.
-                Counters::add(&shared.counters.receiver_panics);
-                shared.answer(seat.current().id);
-                seat.done();
-            }
-        })?;
-    Ok(())
 }
 
 /// Starts the tracer in a thread of its own.

@@ -20,6 +20,7 @@ use super::decode;
 use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::lineage;
+use super::reserve::{Hazard, Unfinished};
 use super::stdio::{self, Effect};
 use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
@@ -70,26 +71,21 @@ impl<J: Judge> Receiver<J> {
 
     /// Serves calls until the last watched process has ended or this receiver was replaced.
     /// `unfinished`: the call that the predecessor got stuck with.
-    pub(crate) fn run(mut self, unfinished: Option<sys::notify::Notification>) {
-        if let Some(notification) = unfinished {
-            self.seat.inherit(&notification);
-            self.memory.allow(Access::Refused);
-            self.handle(&notification);
-            self.memory.allow(Access::Free);
-            self.seat.done();
+    pub(crate) fn run(mut self, unfinished: Option<Unfinished>) {
+        if let Some(unfinished) = unfinished {
+            let access = match unfinished.hazard {
+                Hazard::Attaching => self.access(&unfinished.notification),
+                Hazard::Reading => Access::Refused,
+            };
+            self.serve(&unfinished.notification, access);
         }
         let mut notification = sys::notify::Notification::default();
         while !self.seat.is_retired() && self.may_receive() {
             match self.worker.shared.listener.receive(&mut notification) {
                 Ok(Received::Notification) => {
                     self.note_arrival(&notification);
-                    self.seat.begin(&notification);
-                    let shared = &self.worker.shared;
-                    let caller = Tid(notification.tid);
-                    self.memory
-                        .allow(shared.stuck.access(caller, &shared.tree.census));
-                    self.handle(&notification);
-                    self.seat.done();
+                    let access = self.access(&notification);
+                    self.serve(&notification, access);
                     self.last_answer_ns = now_ns(Clock::Monotonic);
                 }
                 // A signal from the watchdog, or the caller was killed before it was received.
@@ -98,6 +94,20 @@ impl<J: Judge> Receiver<J> {
             }
         }
         self.leave();
+    }
+
+    /// What may be read of the caller's memory.
+    fn access(&self, notification: &sys::notify::Notification) -> Access {
+        let shared = &self.worker.shared;
+        let caller = Tid(notification.tid);
+        shared.stuck.access(caller, &shared.tree.census)
+    }
+
+    fn serve(&mut self, notification: &sys::notify::Notification, access: Access) {
+        self.seat.begin(notification);
+        self.memory.allow(access);
+        self.handle(notification);
+        self.seat.done();
     }
 
     /// Concludes what can no longer be waited for. At the end of the workload there is nothing.
@@ -445,7 +455,9 @@ impl<J: Judge> Receiver<J> {
         }
         let stop = if view.decoded.refused && self.memory.is_limited() {
             // The kernel waits for the same page.
-            escalation::stop_some_time(call, &shared.listener)
+            escalation::stop_some_time(call, &shared.listener, &self.seat)
+        } else if !shared.stuck.may_attach(call.tid, &shared.tree.census) {
+            Stop::Refused
         } else {
             self.stop_after(call)
         };
@@ -500,6 +512,9 @@ impl<J: Judge> Receiver<J> {
                 self.abandoned.insert(call.tid.0, followed);
                 self.seat.set_has_abandoned(true);
             }
+            // Another receiver has this call since. This thread ends, and with it the attachment.
+            Stop::TakenAway if is_exec => _ = shared.tracer.exec_returned(process.pid, false),
+            Stop::TakenAway => {}
         }
     }
 
@@ -513,7 +528,7 @@ impl<J: Judge> Receiver<J> {
             let stop = escalation::stop_after(
                 call,
                 &shared.listener,
-                &self.seat.waiting,
+                &self.seat,
                 |tid| self.abandoned.contains_key(&tid),
                 &mut late,
             );

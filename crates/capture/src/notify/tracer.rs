@@ -5,7 +5,7 @@
 //! counts ([`super::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
 //! it, driven by requests of the receivers and by the stops of its tracees.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -130,10 +130,11 @@ pub(crate) struct TracerHandle {
     /// Threads that are traced or expected; zero means that no receiver needs to ask.
     active: AtomicUsize,
     state: Mutex<State>,
-    /// Processes whose exec has been let go and has not returned. Attaching to a thread waits for
-    /// an exec in its process, and the exec waits for its other threads to be reaped, which are
-    /// perhaps this tracer's: no thread of such a process is attached to.
-    execs: Mutex<HashSet<Pid>>,
+    /// Processes with execs that have been let go and have not returned, and how many each has.
+    /// Attaching to a thread waits for an exec in its process, and the exec waits for its file, which
+    /// may be the workload's own, and for its other threads to be reaped, which are perhaps this
+    /// tracer's: no thread of such a process is attached to.
+    execs: Mutex<HashMap<Pid, u32>>,
     wake: OwnedFd,
 }
 
@@ -256,14 +257,26 @@ impl TracerHandle {
 
     /// An exec is about to be let go.
     pub(crate) fn exec_begins(&self, pid: Pid) {
-        self.execs().insert(pid);
+        let mut execs = self.execs();
+        if execs.len() >= EXECS_LIMIT {
+            execs.clear();
+        }
+        *execs.entry(pid).or_default() += 1;
     }
 
     /// It has returned. After a success the other threads of the process are gone, whatever was
     /// expected of them; the kernel does not report the end of a leader that another thread
     /// replaced.
     pub(crate) fn exec_returned(&self, pid: Pid, succeeded: bool) -> usize {
-        self.execs().remove(&pid);
+        let mut execs = self.execs();
+        let others = execs
+            .get_mut(&pid)
+            .filter(|execs| !succeeded && **execs > 1);
+        match others {
+            Some(execs) => *execs -= 1,
+            None => _ = execs.remove(&pid),
+        }
+        drop(execs);
         if !succeeded || !self.is_active() {
             return 0;
         }
@@ -316,7 +329,7 @@ impl TracerHandle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn execs(&self) -> MutexGuard<'_, HashSet<Pid>> {
+    fn execs(&self) -> MutexGuard<'_, HashMap<Pid, u32>> {
         self.execs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -459,8 +472,13 @@ impl<J: Judge> Tracer<J> {
         let shared = Arc::clone(&self.worker.shared);
         let mut idle = 0;
         for _ in 0..ATTACH_TRIES {
-            let execs = shared.tracer.execs();
-            if !execs.contains(&pid) {
+            let is_alone = || shared.tree.census.thread_count(pid) == Some(1);
+            let mut execs = shared.tracer.execs();
+            // The only thread of a process is in the call for which it is attached to.
+            if execs.contains_key(&pid) && is_alone() {
+                execs.remove(&pid);
+            }
+            if !execs.contains_key(&pid) && shared.stuck.may_attach(tid, &shared.tree.census) {
                 // Held meanwhile: no exec is let go before this returns.
                 if ptrace::seize(tid.0, OPTIONS).is_ok() {
                     return true;
@@ -504,9 +522,15 @@ impl<J: Judge> Tracer<J> {
         &self.worker.shared
     }
 
+    /// Serves what has stopped by now, and not what stops again meanwhile: requests have their turn,
+    /// whatever the threads do.
     fn serve_stops(&mut self) {
         let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
-        while let Ok(Some((tid, status))) = wait::wait(wait::Target::Any, options) {
+        let mut stops = Vec::new();
+        while let Ok(Some(stop)) = wait::wait(wait::Target::Any, options) {
+            stops.push(stop);
+        }
+        for (tid, status) in stops {
             self.stopped(Tid(tid), status);
         }
     }
@@ -822,6 +846,8 @@ const WATCH_DEADLINE: Duration = Duration::from_secs(1);
 const WATCH_ROUNDS: usize = 16;
 /// How often attaching waits for an exec in flight, and how long each time.
 const ATTACH_TRIES: usize = 100;
+/// Processes with an exec of which the end is not known; of a program's, a handful.
+const EXECS_LIMIT: usize = 4096;
 /// How often attaching is tried in vain while none of our threads holds the thread.
 const IDLE_TRIES: usize = 2;
 const ATTACH_PAUSE: Duration = Duration::from_millis(1);

@@ -2,11 +2,11 @@
 //!
 //! It sleeps on the listener's hang-up, looks at the receivers once in a while, and acts when one
 //! has been inside the same wait for two looks in a row: a receiver stuck in a read of the
-//! caller's memory is replaced (the wait cannot be interrupted), one stuck waiting for a caller to
-//! stop is interrupted by a signal.
+//! caller's memory, or in attaching to the caller, is replaced (these cannot be interrupted), one
+//! stuck waiting for a caller to stop is interrupted by a signal.
 //!
 //! Under attack, by many callers whose pages do not come, each replacement comes too late for those
-//! who wait behind it. So it looks much more often from the first stuck read on, and no process
+//! who wait behind it. So it looks much more often from the first stuck one on, and no process
 //! holds more than a few receivers (`stuck`).
 
 use std::os::fd::AsFd;
@@ -20,7 +20,8 @@ use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_dispositi
 
 use super::counters::Counters;
 use super::escalation;
-use super::{Order, Seat, Shared, spawn_receiver, spawn_tracer};
+use super::reserve::{Hazard, Reserve, Unfinished};
+use super::{Order, Seat, Shared, spawn_tracer};
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
 const TICK: Duration = Duration::from_millis(50);
@@ -40,8 +41,32 @@ const LEAVE_PATIENCE: u32 = 100;
 
 struct Post {
     seat: Arc<Seat>,
+    attaching_since: Option<u64>,
     reading_since: Option<u64>,
     waiting_since: Option<u64>,
+    /// It is stuck, and nobody can take its place.
+    is_given_up: bool,
+}
+
+impl Post {
+    fn new(seat: Arc<Seat>) -> Self {
+        Self {
+            seat,
+            attaching_since: None,
+            reading_since: None,
+            waiting_since: None,
+            is_given_up: false,
+        }
+    }
+
+    /// Whether the other receiver is needed because of it.
+    fn is_held(&self) -> bool {
+        self.waiting_since.is_some() || self.is_given_up || self.seat.has_abandoned()
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.attaching_since.is_some() || self.reading_since.is_some()
+    }
 }
 
 /// Makes the interrupting signal harmless and announces children by descriptor.
@@ -55,24 +80,24 @@ pub(crate) fn prepare_signals() -> std::io::Result<()> {
 pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Result<JoinHandle<()>> {
     let tracer = spawn_tracer(&shared)?;
     let tripwire = super::tripwire::start(&shared)?;
+    let mut reserve = Reserve::new(&shared)?;
     let mut posts = Vec::new();
     for order in [Order::First, Order::Second] {
         let seat = Arc::new(Seat::new(order, &shared.pulse));
-        spawn_receiver(&shared, &seat, None)?;
-        posts.push(Post {
-            seat,
-            reading_since: None,
-            waiting_since: None,
-        });
+        if !reserve.take(&seat, None) {
+            return Err(std::io::Error::other("a receiver did not start"));
+        }
+        posts.push(Post::new(seat));
     }
     std::thread::Builder::new()
         .name("watchdog".to_owned())
-        .spawn(move || watch(&shared, posts, tracer, tripwire))
+        .spawn(move || watch(&shared, posts, reserve, tracer, tripwire))
 }
 
 fn watch<J: Judge + 'static>(
     shared: &Arc<Shared<J>>,
     mut posts: Vec<Post>,
+    mut reserve: Reserve<J>,
     tracer: JoinHandle<()>,
     tripwire: Option<JoinHandle<()>>,
 ) {
@@ -86,17 +111,20 @@ fn watch<J: Judge + 'static>(
             if is_long {
                 look_at_wait(shared, post);
             }
-            if let Some(replacement) = look_at_read(shared, post) {
-                rounds.alarm();
-                replacements.push(replacement);
+            post.is_given_up = false;
+            for hazard in [Hazard::Reading, Hazard::Attaching] {
+                if let Some(replacement) = look_at(shared, post, hazard, &mut reserve) {
+                    rounds.alarm();
+                    replacements.push(replacement);
+                }
             }
         }
         posts.retain(|post| !post.seat.is_retired());
         posts.append(&mut replacements);
         shared.stuck.forget_ended();
         if is_long {
-            let is_held = |post: &Post| post.waiting_since.is_some() || post.seat.has_abandoned();
-            shared.stay_parallel(rounds.is_alarmed() || posts.iter().any(is_held));
+            reserve.refill();
+            shared.stay_parallel(rounds.is_alarmed() || posts.iter().any(Post::is_held));
         }
     }
     shared.end();
@@ -147,7 +175,7 @@ impl Rounds {
     }
 
     fn pause(&self, posts: &[Post]) -> Duration {
-        if self.is_alarmed() || posts.iter().any(|post| post.reading_since.is_some()) {
+        if self.is_alarmed() || posts.iter().any(Post::is_suspect) {
             SHORT_TICK
         } else {
             TICK
@@ -180,37 +208,59 @@ fn look_at_wait<J: Judge>(shared: &Shared<J>, post: &mut Post) {
     post.waiting_since = waiting;
 }
 
-/// Replaces a receiver that is stuck in a read; answers with its replacement.
-fn look_at_read<J: Judge + 'static>(shared: &Arc<Shared<J>>, post: &mut Post) -> Option<Post> {
-    let reading = post.seat.reading.inside();
+/// Replaces a receiver that is stuck; answers with its replacement.
+fn look_at<J: Judge + 'static>(
+    shared: &Arc<Shared<J>>,
+    post: &mut Post,
+    hazard: Hazard,
+    reserve: &mut Reserve<J>,
+) -> Option<Post> {
+    let now = post.seat.inside(hazard);
+    let since = match hazard {
+        Hazard::Attaching => &mut post.attaching_since,
+        Hazard::Reading => &mut post.reading_since,
+    };
     // One that only waits for a processor is not stuck.
-    let is_stuck = reading.is_some() && reading == post.reading_since && sleeps(post.seat.thread());
-    post.reading_since = reading;
+    let is_stuck = now.is_some() && now == *since && sleeps(post.seat.thread());
+    *since = now;
     if !is_stuck {
         return None;
     }
-    let unfinished = post.seat.retire()?;
+    if !reserve.has_one() {
+        post.is_given_up = true;
+        return None;
+    }
+    let notification = post.seat.retire(hazard)?;
+    let caller = Tid(notification.tid);
     shared
         .stuck
-        .add(Tid(unfinished.tid), &post.seat, &shared.tree.census);
+        .add(caller, hazard, &post.seat, &shared.tree.census);
     shared.stay_parallel(true);
-    Counters::add(&shared.counters.read_timeouts);
-    shared.notices.read_timed_out(Pid(unfinished.tid));
+    match hazard {
+        Hazard::Attaching => {
+            Counters::add(&shared.counters.attach_timeouts);
+            shared.notices.attaching_timed_out(Pid(notification.tid));
+        }
+        Hazard::Reading => {
+            Counters::add(&shared.counters.read_timeouts);
+            shared.notices.read_timed_out(Pid(notification.tid));
+        }
+    }
     let order = if post.seat.is_second() {
         Order::Second
     } else {
         Order::First
     };
     let seat = Arc::new(Seat::new(order, &shared.pulse));
-    // Without a thread the caller would stay parked: let it go unseen rather than hang it.
-    if spawn_receiver(shared, &seat, Some(unfinished)).is_err() {
-        shared.answer(unfinished.id);
+    let unfinished = Unfinished {
+        notification,
+        hazard,
+    };
+    if !reserve.take(&seat, Some(unfinished)) {
+        // Rather unseen than for ever parked.
+        shared.answer(notification.id);
     }
-    Some(Post {
-        seat,
-        reading_since: None,
-        waiting_since: None,
-    })
+    Some(Post::new(seat))
 }
 
 /// Whether a thread of this process waits for something else than a processor.

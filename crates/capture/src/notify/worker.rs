@@ -180,11 +180,17 @@ impl<J: Judge> Worker<J> {
         if Role::of(call.syscall) == Role::Exec {
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
-            let lost = self.shared.tracer.exec_returned(process.pid, succeeded);
-            self.shared
-                .counters
-                .gone
-                .fetch_add(lost as u64, Ordering::Relaxed);
+            // One whose result is not learnt may go on for as long as it likes.
+            let shared = &self.shared;
+            if outcome != Outcome::Unlearnt
+                || shared.tree.census.thread_count(process.pid) == Some(1)
+            {
+                let lost = shared.tracer.exec_returned(process.pid, succeeded);
+                shared
+                    .counters
+                    .gone
+                    .fetch_add(lost as u64, Ordering::Relaxed);
+            }
             if succeeded {
                 self.shared.verifier.exec(process);
             }

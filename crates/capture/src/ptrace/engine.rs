@@ -35,6 +35,10 @@ use crate::notify::worker::Worker;
 /// Memory kept by the arena between calls; a call that needs more gives it back.
 const ARENA_KEEP: usize = 256 * 1024;
 
+/// The kernel names the youngest of those that have stopped, so threads that stop all the time would keep
+/// the older ones waiting for ever. Every so many stops all get their turn.
+const FAIR_EVERY: u32 = 16;
+
 /// What stops every traced thread, beside its calls.
 const OPTIONS: u32 = ptrace::OPTION_TRACESYSGOOD
     | ptrace::OPTION_TRACEFORK
@@ -151,9 +155,14 @@ impl<J: Judge> Engine<J> {
 
     /// Serves stops and requests until no traced thread is left.
     pub(super) fn run(&mut self) {
+        let mut turns = 0_u32;
         loop {
             while let Some(request) = self.inbox.take() {
                 self.serve(request);
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(FAIR_EVERY) {
+                self.serve_stops();
             }
             match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
                 Ok(Some((tid, status))) => self.stopped(Tid(tid), status),
@@ -166,10 +175,14 @@ impl<J: Judge> Engine<J> {
         }
     }
 
-    /// Serves stops without waiting for one.
+    /// Serves what has stopped by now, each thread once, without waiting for another.
     pub(super) fn serve_stops(&mut self) {
         let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
-        while let Ok(Some((tid, status))) = wait::wait(wait::Target::Any, options) {
+        let mut stops = Vec::new();
+        while let Ok(Some(stop)) = wait::wait(wait::Target::Any, options) {
+            stops.push(stop);
+        }
+        for (tid, status) in stops {
             self.stopped(Tid(tid), status);
         }
     }

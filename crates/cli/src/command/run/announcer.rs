@@ -214,6 +214,19 @@ impl Notices for Announcer {
         });
     }
 
+    fn attaching_timed_out(&self, pid: Pid) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: attaching timed out",
+            priority: Priority::Warning,
+            message: format!(
+                "results of a process's calls cannot be learnt while it executes a program whose \
+                 file does not come (pid={}): FUSE",
+                pid.0
+            ),
+            fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+
     fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
         let path = String::from_utf8_lossy(&withheld.path).into_owned();
         let (what, privilege) = match withheld.privilege {

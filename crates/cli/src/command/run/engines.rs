@@ -304,6 +304,7 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("followed", counters.followed),
             ("unreadable", counters.unreadable),
             ("read_timeouts", counters.read_timeouts),
+            ("attach_timeouts", counters.attach_timeouts),
             ("undecided", counters.undecided),
             ("gone", counters.gone),
             ("unknown_callers", counters.unknown_callers),

@@ -18,6 +18,9 @@ use super::{Keeper, Next, OnAgentDeath, PREPARATION_NS, STARVED_LIMITS, workload
 /// Deaths of agents within [`STORM_WINDOW_NS`] after which there is no other.
 pub(super) const STORM_DEATHS: usize = 6;
 const STORM_WINDOW_NS: u64 = 60_000_000_000;
+/// Turns of standing in between two attempts to start an agent, where that is refused: of a call each, or
+/// of some milliseconds.
+const RETRY_TURNS: u32 = 4;
 /// How long the waiter may take to say how a command ended that has ended.
 const END_GRACE_NS: u64 = 5_000_000_000;
 /// Time between two looks for that.
@@ -83,8 +86,9 @@ impl Keeper<'_> {
         mut first: Option<Successor>,
     ) -> Next {
         let board = &self.inherited.board;
+        let mut waited = 0_u32;
         loop {
-            if first.is_none() && self.is_storm() {
+            if first.is_none() && waited == 0 && self.is_storm() {
                 return self.stand_in_for_good(gap);
             }
             let generation = board.generation() + 1;
@@ -92,9 +96,21 @@ impl Keeper<'_> {
                 || Successor::start(self.inherited, listener, generation, Program::This),
                 Ok,
             );
-            let Ok(successor) = successor else {
-                return self.stand_in_for_good(gap);
+            let successor = match successor {
+                Ok(successor) => successor,
+                Err(error) => {
+                    // The workload has used up all processes or memory that may be had, for now.
+                    if waited == 0 {
+                        eprintln!("tollgate: {error}: cannot start another agent; trying on");
+                    }
+                    waited = waited.saturating_add(1);
+                    if let Some(next) = self.serve_a_while(gap) {
+                        return next;
+                    }
+                    continue;
+                }
             };
+            waited = 0;
             if let Some(next) = self.await_successor(gap, generation, successor) {
                 return next;
             }
@@ -143,6 +159,25 @@ impl Keeper<'_> {
         self.say_lost_alerts();
         self.say_the_end();
         Some(Next::Done)
+    }
+
+    /// Answers calls for a while; `None` if there are more to come.
+    fn serve_a_while(&mut self, gap: &Gap<'_>) -> Option<Next> {
+        for _ in 0..RETRY_TURNS {
+            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+            self.unswept = self.unswept.and_then(|unswept| gap.sweep(unswept).1);
+            self.inherited.keeper_bell.hush();
+            self.read_signals();
+            while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+            if turn == Turn::HungUp {
+                gap.end();
+                gap.say_totals();
+                self.say_lost_alerts();
+                self.say_the_end();
+                return Some(Next::Done);
+            }
+        }
+        None
     }
 
     /// Records a death; whether there were too many.
