@@ -615,14 +615,13 @@ fn kept(name: &str, processes: i64, counted: &str) {
     // Each of those has a thread that opens files as fast as it can, too.
     let share = count("before") / (2 * processes + 1);
     assert!(count("later") > share / 10, "{}", attack.story_in_short());
-    assert!(attack.counter(counted) >= 1, "{}", attack.story_in_short());
-    // A tracer is attached already, and does not read what is not there.
-    let is_traced = Engine::under_test().traces();
-    let told = attack.watched.alerts.iter();
-    let told = told
-        .filter(|alert| alert.rule.ends_with(" timed out"))
-        .count();
-    assert!(told >= 1 || is_traced, "{}", attack.story_in_short());
+    // A tracer is attached already.
+    if !Engine::under_test().traces() {
+        assert!(attack.counter(counted) >= 1, "{}", attack.story_in_short());
+        let mut told = attack.watched.alerts.iter();
+        let is_told = told.any(|alert| alert.rule.ends_with(" timed out"));
+        assert!(is_told, "{}", attack.story_in_short());
+    }
 }
 
 #[test]
@@ -659,8 +658,9 @@ fn no_receiver_is_put_at_risk_when_the_last_thread_is_made() {
     // Meanwhile nothing is silently passed over, and all is as before when threads can be had again.
     assert!(!attack.watched.of(UNDECIDED).is_empty(), "{story}");
     assert!(attack.watched.of(GAP).is_empty(), "{story}");
+    let seen = i64::try_from(attack.seen()).expect("a small number");
     assert!(
-        attack.seen() as i64 >= count("before") + count("after"),
+        seen >= count("before") + count("after"),
         "{story}"
     );
 }
@@ -673,9 +673,15 @@ fn callers_that_are_followed_all_the_time_leave_room_for_others() {
         .rules(REDIRECTED)
         .script("cd %W && \"$0\" busy \"$1\"; \"$0\" opens \"$1\"");
     attack.goes_on("busy", Identity::Root);
-    let slept = attack.results("slept")[0].0;
-    println!("busy: {slept} calls slept and returned in three seconds");
-    assert!(slept > 100, "{}", attack.story_in_short());
+    let count = |step: &str| attack.results(step)[0].0;
+    let (alone, slept) = (count("alone"), count("slept"));
+    println!("busy: {slept} calls slept and returned in two seconds, {alone} alone");
+    if !Engine::under_test().traces() {
+        assert!(attack.counter("stdio_watches") >= 4, "{}", attack.story_in_short());
+        assert!(attack.counter("followed") >= 10, "{}", attack.story_in_short());
+    }
+    // Four others take their share of the processors.
+    assert!(slept > alone / 25, "{}", attack.story_in_short());
 }
 
 #[test]
