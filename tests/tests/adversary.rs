@@ -659,10 +659,7 @@ fn no_receiver_is_put_at_risk_when_the_last_thread_is_made() {
     assert!(!attack.watched.of(UNDECIDED).is_empty(), "{story}");
     assert!(attack.watched.of(GAP).is_empty(), "{story}");
     let seen = i64::try_from(attack.seen()).expect("a small number");
-    assert!(
-        seen >= count("before") + count("after"),
-        "{story}"
-    );
+    assert!(seen >= count("before") + count("after"), "{story}");
 }
 
 /// What sleeps is followed by one thread, which others that are followed can keep busy.
@@ -677,8 +674,16 @@ fn callers_that_are_followed_all_the_time_leave_room_for_others() {
     let (alone, slept) = (count("alone"), count("slept"));
     println!("busy: {slept} calls slept and returned in two seconds, {alone} alone");
     if !Engine::under_test().traces() {
-        assert!(attack.counter("stdio_watches") >= 4, "{}", attack.story_in_short());
-        assert!(attack.counter("followed") >= 10, "{}", attack.story_in_short());
+        assert!(
+            attack.counter("stdio_watches") >= 4,
+            "{}",
+            attack.story_in_short()
+        );
+        assert!(
+            attack.counter("followed") >= 10,
+            "{}",
+            attack.story_in_short()
+        );
     }
     // Four others take their share of the processors.
     assert!(slept > alone / 25, "{}", attack.story_in_short());

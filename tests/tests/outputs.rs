@@ -320,12 +320,23 @@ fn the_end_says_what_was_lost() {
     let finished = run_loudly(&watch);
     assert_eq!(finished.code(), 3);
     let text = &finished.stderr;
+    // It was waited for, as long as the end may take.
     assert!(
-        text.contains("cannot write alerts to http: Connection refused"),
+        text.contains("tollgate: http: 0 alerts lost, 1 not delivered: Connection refused"),
         "{text}"
     );
+    // What cannot be waited for is lost at once.
+    let watch = marking(": < %W/mark; exit 3");
+    let watch = set(
+        watch,
+        &["file_output.enabled=true", "file_output.filename=/dev/full"],
+    );
+    let finished = run_loudly(&watch);
+    assert_eq!(finished.code(), 3);
+    let text = &finished.stderr;
+    assert!(text.contains("cannot write alerts to file: "), "{text}");
     assert!(
-        text.contains("tollgate: http: 1 alerts lost, 0 not delivered"),
+        text.contains("tollgate: file: 1 alerts lost, 0 not delivered"),
         "{text}"
     );
 }
