@@ -18,8 +18,8 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure, orphans, signals,
-    waiter,
+    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure, orphans,
+    signals, waiter,
 };
 use crate::terminal;
 
@@ -344,9 +344,8 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         };
         let patience = relay.is_none().then_some(pause);
         if relay.is_none() {
-            // It has ended with the command. No stop of what is traced is taken: those are others'.
-            let waiter = Target::Pid(board.pid(word::WAITER_PID));
-            let _ = wait::wait(waiter, wait::NO_HANG);
+            // It has ended with the command, and may be this process's child.
+            orphans::reap_waiter(board.pid(word::WAITER_PID));
         }
         // Whatever woke it, everything is looked at.
         let _ = poll::poll(&mut polled, patience);

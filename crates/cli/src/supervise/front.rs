@@ -211,13 +211,13 @@ impl Front<'_> {
     /// Waits for the keeper, which waits for the agent, so that nothing is left for the first process
     /// of a container, which may not reap. While processes of the workload are watched on, they stay.
     fn see_off(&self) {
-        if self.inherited.board.load(word::OUTLIVED) != 0 {
-            return;
-        }
-        if let Some(keeper) = &self.keeper {
+        let board = &self.inherited.board;
+        let outlives = board.load(word::OUTLIVED) != 0;
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !outlives) {
             is_readable(keeper.as_fd(), FAREWELL);
         }
-        orphans::see_off(self.inherited.board.pid(word::WAITER_PID));
+        // It ends with the command, whoever outlives that.
+        orphans::see_off(board.pid(word::WAITER_PID));
     }
 
     /// Where there is no keeper, this process says what the agent took with it.

@@ -109,6 +109,14 @@ fn is_tracing_by_ancestors() -> bool {
     !capable && is_tracing_restricted()
 }
 
+/// Takes note of the waiter's end if this process is its parent. No stop of what is traced is taken: those
+/// are for others to see.
+pub(super) fn reap_waiter(waiter: i32) {
+    if waiter > 0 {
+        let _ = wait::wait(Target::Pid(waiter), wait::NO_HANG);
+    }
+}
+
 /// Waits for the end of the waiter if this process is its parent, and reaps what it can.
 pub(super) fn see_off(waiter: i32) {
     let is_child = || matches!(wait::wait(Target::Pid(waiter), wait::NO_HANG), Ok(None));
