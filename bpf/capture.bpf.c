@@ -20,7 +20,7 @@ _Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
 _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
 _Static_assert(sizeof(struct row) == 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
-_Static_assert(sizeof(struct control) == 80, "see tables.rs");
+_Static_assert(sizeof(struct control) == 80, "see programs.rs");
 
 /* A value of a per-processor map may have 32 KiB. */
 #define SCRATCH 32000
@@ -57,19 +57,12 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct control);
-} control SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct calls);
-} calls SEC(".maps");
+/* Each in a section, and so in a map, of its own: read without a look-up. */
+struct control control SEC(".data.control");
+struct calls calls SEC(".data.calls");
+/* By number: not 0 if some convention has a row for it. Of all calls of the machine this is all that
+ * most come to. */
+u8 interest[CALLS] SEC(".data.interest");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -143,13 +136,6 @@ static __always_inline void count(u32 which)
 
 	if (all && which < COUNTERS)
 		all->count[which]++;
-}
-
-static __always_inline struct control *controls(void)
-{
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&control, &zero);
 }
 
 static __always_inline struct scratch *working_memory(void)
@@ -742,15 +728,15 @@ __noinline int describe(u64 task_address, u32 kind)
 }
 
 /* Whether the process is one to be watched. */
-static __always_inline bool in_scope(struct control *c, s32 pid)
+static __always_inline bool in_scope(s32 pid)
 {
-	if (pid == c->agent || c->off)
+	if (pid == control.agent || control.off)
 		return false;
-	return !c->scoped || bpf_map_lookup_elem(&scope, &pid) != NULL;
+	return !control.scoped || bpf_map_lookup_elem(&scope, &pid) != NULL;
 }
 
 /* Sends the record that is in the working memory. */
-static __always_inline long send(struct scratch *s, struct control *c, bool is_critical)
+static __always_inline long send(struct scratch *s, bool is_critical)
 {
 	u32 size = s->header.size;
 
@@ -761,7 +747,7 @@ static __always_inline long send(struct scratch *s, struct control *c, bool is_c
 	if (is_critical)
 		return bpf_ringbuf_output(&critical, s, size, 0);
 	/* Waking the agent costs more than the record: for a crowd, once. */
-	if (bpf_ringbuf_query(&bulk, BPF_RB_AVAIL_DATA) < c->wake_bytes)
+	if (bpf_ringbuf_query(&bulk, BPF_RB_AVAIL_DATA) < control.wake_bytes)
 		return bpf_ringbuf_output(&bulk, s, size, BPF_RB_NO_WAKEUP);
 	return bpf_ringbuf_output(&bulk, s, size, BPF_RB_FORCE_WAKEUP);
 }
@@ -959,48 +945,32 @@ __noinline int take_one(u32 key, u32 index, u32 abi)
 #define TRUE_PATH sizeof(struct header)
 #define PASSED_PATH (sizeof(struct header) + 2 * PIECE_LIMIT)
 
-static __always_inline void step(struct scratch *s, const struct automaton *automaton, u8 byte)
-{
-	u32 from = s->state & (STATES - 1);
-	u16 edge = automaton->edge[from * CLASSES + (automaton->class_of[byte] & (CLASSES - 1))];
-
-	s->state = edge & (STATES - 1);
-	if (edge & EDGE_SPEAKS)
-		s->found |= automaton->slots[edge & (STATES - 1)];
-}
-
 /* Slots with a pattern that the text at one of the two places has. */
 __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 {
 	struct scratch *s = working_memory();
 	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
 	const u8 *text;
-	u8 last = 0;
+	u64 found;
+	u32 state;
 
 	if (!s || !automaton || len > FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
 	text = at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
-	s->state = 0;
-	s->found = 0;
-	s->odd = 0;
-	s->dotted = 0;
-	step(s, automaton, 0);
+	state = automaton->edge[automaton->class_of[0] & (CLASSES - 1)] & (STATES - 1);
+	found = automaton->slots[state];
 	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
-		u8 byte;
+		u32 class;
 
 		if (i >= len)
 			break;
-		byte = text[i];
-		/* `//`, `/.` and `/..`: the agent makes another path of it. */
-		if (last == '/' && (byte == '/' || byte == '.'))
-			s->odd = 1;
-		if (last == '.' && byte == '.')
-			s->dotted = 1;
-		last = byte;
-		step(s, automaton, byte);
+		class = automaton->class_of[text[i]] & (CLASSES - 1);
+		state = automaton->edge[state * CLASSES + class] & (STATES - 1);
+		/* No branch: one in each turn would be two ways for the verifier to follow. */
+		found |= automaton->slots[state];
 	}
-	step(s, automaton, 0);
-	return s->found;
+	state = automaton->edge[state * CLASSES + (automaton->class_of[0] & (CLASSES - 1))];
+	return found | automaton->slots[state & (STATES - 1)];
 }
 
 /* Whether both places hold the same text. */
@@ -1028,52 +998,144 @@ __noinline int is_same_text(u32 len)
 	return 1;
 }
 
+/* Since 6.2 any address can be read as if it were in a variable: a load that cannot fault, where
+ * bpf_probe_read_kernel is a call. */
+#define LOADS bpf_ksym_exists(bpf_rdonly_cast)
+#define at_kernel(address, type) bpf_core_cast((void *)(address), type)
+
+/* Whether the path that was passed has this name of the kernel's at `at`. */
+__noinline int is_name(u32 at, u64 name, u32 len)
+{
+	struct scratch *s = working_memory();
+	const u8 *text;
+
+	if (!LOADS || !s || at > FILTER_PATH_LIMIT)
+		return 0;
+	text = at_offset(s, PASSED_PATH + at);
+	for (u32 i = 0; i < COMPONENT_LIMIT / 8; i++) {
+		u32 left = len - i * 8;
+		u64 differ;
+
+		if (i * 8 >= len)
+			return 1;
+		/* Any structure that begins with a word. What is behind the end of the name may not be
+		 * there: then it reads as 0. */
+		differ = *(u64 *)(text + i * 8) ^
+			 (u64)at_kernel(name + i * 8, struct timespec64)->tv_sec;
+		if (left < 8)
+			differ <<= 64 - 8 * left;
+		if (differ)
+			return 0;
+	}
+	return 0;
+}
+
+/* Whether the path that was passed, of `len` bytes, is the file's own: its names are compared from the
+ * last to the first, without a copy. A no may be wrong. */
+__noinline int is_at(u64 file_address, u32 len)
+{
+	struct scratch *s = working_memory();
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct dentry *dentry, *root_dentry;
+	struct vfsmount *vfsmount, *root_mount;
+
+	if (!LOADS || !s || len > FILTER_PATH_LIMIT)
+		return 0;
+	{
+		struct file *file = at_kernel(file_address, struct file);
+
+		dentry = file->f_path.dentry;
+		vfsmount = file->f_path.mnt;
+		root_dentry = task->fs->root.dentry;
+		root_mount = task->fs->root.mnt;
+	}
+	s->used = len;
+	for (u32 i = 0; i < COMPONENTS; i++) {
+		u32 left = s->used, name_len;
+
+		if (dentry == root_dentry && vfsmount == root_mount)
+			return left == 0;
+		if (dentry == vfsmount->mnt_root) {
+			struct mount *mount, *above;
+
+			mount = at_kernel((u64)vfsmount - bpf_core_field_offset(struct mount, mnt),
+					  struct mount);
+			above = mount->mnt_parent;
+			if (above == mount)
+				return 0;
+			dentry = mount->mnt_mountpoint;
+			vfsmount = at_kernel((u64)above + bpf_core_field_offset(struct mount, mnt),
+					     struct vfsmount);
+			continue;
+		}
+		name_len = dentry->d_name.len;
+		if (name_len >= left || name_len >= COMPONENT_LIMIT)
+			return 0;
+		left -= name_len;
+		if (left > FILTER_PATH_LIMIT)
+			return 0;
+		if (*(u8 *)at_offset(s, PASSED_PATH + left - 1) != '/' ||
+		    !is_name(left, (u64)dentry->d_name.name, name_len))
+			return 0;
+		s->used = left - 1;
+		dentry = dentry->d_parent;
+	}
+	return 0;
+}
+
+/* Slots that the file's own path has. */
+static __always_inline u64 slots_of_file(struct scratch *s, u32 bank, struct file *file, u32 *len)
+{
+	u32 found;
+
+	s->header.size = sizeof(struct header);
+	found = take_path((u64)BPF_CORE_READ(file, f_path.dentry),
+			  (u64)BPF_CORE_READ(file, f_path.mnt), TRUE_PATH);
+	*len = found & 0xffff;
+	if (found >> 16)
+		return ALL_SLOTS;
+	return slots_of_text(bank, 0, *len);
+}
+
 /* Slots that take the path of a call that opens a file: by the file that was opened, and by an
  * absolute path that was passed, which a symbolic link may lead elsewhere. */
 __noinline u64 by_path(u32 bank, s64 result, u64 passed)
 {
 	struct scratch *s = working_memory();
-	struct control *c = controls();
-	u64 slots = 0, dotted;
+	u64 slots, dotted = bank ? control.dotted[1] : control.dotted[0];
+	struct file *file = NULL;
 	u32 true_len = 0;
 	long len;
 
-	if (!s || !c)
+	if (!s)
 		return ALL_SLOTS;
-	dotted = bank ? c->dotted[1] : c->dotted[0];
-	s->header.size = sizeof(struct header);
-	if (result >= 0) {
-		struct file *file = file_of(result);
-		u32 found;
-
-		if (!file)
-			return ALL_SLOTS;
-		found = take_path((u64)BPF_CORE_READ(file, f_path.dentry),
-				  (u64)BPF_CORE_READ(file, f_path.mnt), TRUE_PATH);
-		true_len = found & 0xffff;
-		if (found >> 16)
-			return ALL_SLOTS;
-		slots = slots_of_text(bank, 0, true_len);
-	}
 	len = bpf_probe_read_user_str(at_offset(s, PASSED_PATH), FILTER_PATH_LIMIT,
 				      (void *)passed);
 	if (len <= 1 || len >= FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
 	len -= 1;
-	if (result >= 0 && (u32)len == true_len && is_same_text(true_len))
-		/* The kernel's own paths have neither `.` nor `..` in them. */
-		return slots & ~dotted;
-	if (*(u8 *)at_offset(s, PASSED_PATH) == '/') {
-		slots |= slots_of_text(bank, 1, len);
-		if (s->odd || s->dotted)
+	if (result >= 0) {
+		file = file_of(result);
+		if (!file)
 			return ALL_SLOTS;
+	}
+	slots = slots_of_text(bank, 1, len);
+	if (*(u8 *)at_offset(s, PASSED_PATH) == '/') {
+		/* The agent makes another path of it. */
+		if (slots & (SLOT_ODD | SLOT_DOTTED))
+			return ALL_SLOTS;
+		if (!file)
+			return slots & SLOT_TRAILING ? ALL_SLOTS : slots & ~dotted;
+		if (!is_at((u64)file, len))
+			slots |= slots_of_file(s, bank, file, &true_len);
 		return slots & ~dotted;
 	}
+	if (!(slots & SLOT_DOTTED))
+		dotted = ~dotted;
+	else
+		dotted = ALL_SLOTS;
 	/* What was opened says it all; a failure says nothing. */
-	if (result < 0)
-		slots = ALL_SLOTS;
-	slots_of_text(bank, 1, len);
-	return s->dotted ? slots : slots & ~dotted;
+	return (file ? slots_of_file(s, bank, file, &true_len) : ALL_SLOTS) & dotted;
 }
 
 /* Slots that take the name of the process. */
@@ -1090,47 +1152,40 @@ static __always_inline u64 by_name(u32 bank)
 	return slots ? *slots : 0;
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
+static __always_inline u32 number_of(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+/* Whether any rule asks for a call of this number. */
+static __always_inline bool is_of_interest(u32 nr)
+{
+	nr &= ~X32_BIT;
+	return nr < CALLS && interest[nr];
+}
+
+/* A call of a number that rules ask for has returned. */
+static __noinline int returned(struct pt_regs *regs, long result)
 {
 	struct arguments arguments = {};
-	struct control *c;
-	struct calls *table;
 	struct scratch *s;
 	struct row *row;
-	u32 zero = 0, nr, abi, key, operation = 0;
+	u32 nr = number_of(regs), abi = abi_of(nr), bank = control.bank & 1, key, operation = 0;
 	u64 slots;
-	s32 pid;
 
-#if defined(__TARGET_ARCH_x86)
-	nr = regs->orig_ax;
-#else
-	nr = regs->syscallno;
-#endif
-	c = controls();
-	table = bpf_map_lookup_elem(&calls, &zero);
-	if (!c || !table || (nr & ~X32_BIT) >= CALLS)
-		return 0;
-	key = c->bank & 1;
-	{
-		u32 low = nr & (CALLS - 1);
-
-		/* Most calls are of no interest under any convention. */
-		if (!(table->row[key][ABI_NATIVE][low] | table->row[key][ABI_I386][low] |
-		      table->row[key][ABI_X32][low]))
-			return 0;
-		abi = abi_of(nr);
-		key = key * ROWS + table->row[key][abi][low];
-	}
+	key = bank * ROWS + calls.row[bank][abi][nr & (CALLS - 1)];
 	if ((key & (ROWS - 1)) == 0)
 		return 0;
 	row = bpf_map_lookup_elem(&rows, &key);
 	if (!row)
 		return 0;
-	count(COUNT_SEEN);
-	registers(regs, abi, arguments.value);
 	if (row->flags & ROW_EXEC && result == 0)
 		return 0;
+	registers(regs, abi, arguments.value);
 	if (row->flags & ROW_SOCKETCALL) {
 		u32 real[6] = {};
 
@@ -1156,14 +1211,12 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		count(COUNT_REGISTERS);
 		return 0;
 	}
-	pid = bpf_get_current_pid_tgid() >> 32;
-	if (!in_scope(c, pid)) {
+	if (!in_scope(bpf_get_current_pid_tgid() >> 32)) {
 		count(COUNT_SCOPE);
 		return 0;
 	}
-	if (c->filters) {
-		u32 bank = c->bank & 1;
-		u64 any = bank ? c->any_name[1] : c->any_name[0];
+	if (control.filters) {
+		u64 any = bank ? control.any_name[1] : control.any_name[0];
 
 		if (slots & ~any) {
 			slots &= any | by_name(bank);
@@ -1172,7 +1225,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 				return 0;
 			}
 		}
-		any = bank ? c->any_path[1] : c->any_path[0];
+		any = bank ? control.any_path[1] : control.any_path[0];
 		if (row->flags & ROW_OPENS && !(slots & any)) {
 			u64 passed = arguments.value[row->path_arg & 7];
 
@@ -1205,7 +1258,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 			break;
 		take_one(key, i, abi);
 	}
-	if (send(s, c, row->flags & ROW_CRITICAL)) {
+	if (send(s, row->flags & ROW_CRITICAL)) {
 		u64 *losses = bpf_map_lookup_elem(&lost, &key);
 
 		count(row->flags & ROW_CRITICAL ? COUNT_LOST_CRITICAL : COUNT_LOST_BULK);
@@ -1217,11 +1270,88 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	return 0;
 }
 
+/* Ways to see calls return, of which the agent attaches one (crates/capture/src/ebpf/hooks.rs). This
+ * one runs at every call of the machine: what it does before it leaves is the price of all others. */
+SEC("tp_btf/sys_exit")
+int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
+{
+	if (!is_of_interest(number_of(regs)))
+		return 0;
+	return returned(regs, result);
+}
+
+struct exit_of_call {
+	u64 common;
+	s64 nr;
+	s64 result;
+};
+
+/* Runs at the calls that it is attached to, as far as they enter by the native convention. */
+SEC("?tp")
+int call_exit(struct exit_of_call *ctx)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	if (!is_of_interest(number_of(regs)))
+		return 0;
+	return returned(regs, ctx->result);
+}
+
+/* Where functions' own programs go on; one for each type of function, see function_exit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} bodies SEC(".maps"), bodies_plain SEC(".maps");
+
+/* Functions that carry out calls jump to one of these when they return. The kernel has two types of
+ * them, and a program can go with one. */
+SEC("?fexit")
+int function_exit(u64 *ctx)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	if (!is_of_interest(number_of(regs)))
+		return 0;
+	return returned(regs, ctx[1]);
+}
+
+SEC("?fexit")
+int function_exit_plain(u64 *ctx)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	if (!is_of_interest(number_of(regs)))
+		return 0;
+	return returned(regs, ctx[1]);
+}
+
+/* Threads of the kernel and those that it makes for a process have made no call. */
+#define PF_IO_WORKER 0x10
+#define PF_USER_WORKER 0x4000
+#define PF_KTHREAD 0x200000
+
+/* The new task of a clone does not come back through the function that carried the call out. */
+SEC("?fexit")
+int first_run(u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs;
+
+	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD))
+		return 0;
+	regs = (void *)bpf_task_pt_regs(task);
+	if (!is_of_interest(number_of(regs)))
+		return 0;
+	return returned(regs, 0);
+}
+
 /* --- processes ------------------------------------------------------------------------------- */
 
-static __always_inline void send_state(struct scratch *s, struct control *c)
+static __always_inline void send_state(struct scratch *s)
 {
-	if (send(s, c, true))
+	if (send(s, true))
 		count(COUNT_LOST_STATE);
 }
 
@@ -1263,22 +1393,65 @@ struct {
 	__type(value, u8);
 } at_execveat SEC(".maps");
 
-SEC("tracepoint/syscalls/sys_enter_execveat")
-int enter_execveat(void *ctx)
+static __always_inline void note_execveat(void)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 	u8 yes = 1;
 
 	bpf_map_update_elem(&at_execveat, &tid, &yes, BPF_ANY);
+}
+
+/* Since 6.10. Afterwards the kernel puts another number into the register. */
+SEC("?tp_btf/sched_prepare_exec")
+int BPF_PROG(prepare_exec, struct task_struct *task, struct linux_binprm *bprm)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	u32 nr = number_of(regs), tid = (u32)bpf_get_current_pid_tgid();
+
+	switch (abi_of(nr)) {
+#if defined(__TARGET_ARCH_x86)
+	case ABI_NATIVE:
+		nr = nr == 322;
+		break;
+	case ABI_I386:
+		nr = nr == 358;
+		break;
+	default:
+		nr = nr == (X32_BIT | 545);
+#else
+	default:
+		nr = nr == 281;
+#endif
+	}
+	if (nr)
+		note_execveat();
+	else
+		bpf_map_delete_elem(&at_execveat, &tid);
 	return 0;
 }
 
-SEC("tracepoint/syscalls/sys_exit_execveat")
+/* The same before 6.10: any hook of this kind costs every call of the machine something. */
+SEC("?tracepoint/syscalls/sys_enter_execveat")
+int enter_execveat(void *ctx)
+{
+	note_execveat();
+	return 0;
+}
+
+SEC("?tracepoint/syscalls/sys_exit_execveat")
 int exit_execveat(void *ctx)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 
 	bpf_map_delete_elem(&at_execveat, &tid);
+	return 0;
+}
+
+/* The same where functions can be hooked. */
+SEC("?fentry")
+int function_execveat(void *ctx)
+{
+	note_execveat();
 	return 0;
 }
 
@@ -1342,12 +1515,11 @@ __noinline int take_cgroups(void)
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
-	struct control *c = controls();
 	struct scratch *s = working_memory();
 	struct mm_struct *mm;
 	u64 arg_start, arg_end, env_start, env_end;
 
-	if (!c || !s || !c->states || !in_scope(c, BPF_CORE_READ(task, tgid)))
+	if (!s || !control.states || !in_scope(BPF_CORE_READ(task, tgid)))
 		return 0;
 	describe(bpf_get_current_task(), RECORD_EXEC);
 	/* Which of the two calls it was is in no register any more. */
@@ -1371,8 +1543,8 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	take_stack(arg_start, arg_end, PIECE_ARGUMENTS, PIECE_LIMIT * 2);
 	take_directory(AT_FDCWD);
 	take_cgroups();
-	if (c->environment)
-		take_stack(env_start, env_end, PIECE_ENVIRONMENT, c->environment);
+	if (control.environment)
+		take_stack(env_start, env_end, PIECE_ENVIRONMENT, control.environment);
 	{
 		u32 at = room(s);
 		const char *name = BPF_CORE_READ(bprm, filename);
@@ -1385,51 +1557,49 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 				seal(s, at, PIECE_FILENAME, len, PIECE_STRING, 0);
 		}
 	}
-	send_state(s, c);
+	send_state(s);
 	return 0;
 }
 
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
 {
-	struct control *c = controls();
 	struct scratch *s = working_memory();
 	s32 pid = BPF_CORE_READ(child, tgid), from = BPF_CORE_READ(parent, tgid);
 	u64 address;
 	u8 yes = 1;
 
 	/* A thread. */
-	if (!c || !s || BPF_CORE_READ(child, pid) != pid)
+	if (!s || BPF_CORE_READ(child, pid) != pid)
 		return 0;
-	if (!in_scope(c, from))
+	if (!in_scope(from))
 		return 0;
-	if (c->scoped)
+	if (control.scoped)
 		bpf_map_update_elem(&scope, &pid, &yes, BPF_ANY);
-	if (!c->states)
+	if (!control.states)
 		return 0;
 	/* As a number: functions of their own take no kernel pointers. */
 	if (bpf_probe_read_kernel(&address, sizeof(address), ctx + 1))
 		return 0;
 	describe(address, RECORD_FORK);
-	send_state(s, c);
+	send_state(s);
 	return 0;
 }
 
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(sched_process_exit, struct task_struct *task)
 {
-	struct control *c = controls();
 	struct scratch *s = working_memory();
 	s32 pid = BPF_CORE_READ(task, tgid);
 
 	/* The last thread takes the process along. */
-	if (!c || !s || BPF_CORE_READ(task, signal, live.counter) != 0 || !in_scope(c, pid))
+	if (!s || BPF_CORE_READ(task, signal, live.counter) != 0 || !in_scope(pid))
 		return 0;
-	if (c->scoped)
+	if (control.scoped)
 		bpf_map_delete_elem(&scope, &pid);
-	if (!c->states)
+	if (!control.states)
 		return 0;
 	describe(bpf_get_current_task(), RECORD_EXIT);
-	send_state(s, c);
+	send_state(s);
 	return 0;
 }

@@ -213,11 +213,16 @@ struct control {
 	u64 dotted[BANKS]; /* slots that ask for `..` in the path that was passed */
 };
 
+/* What the automaton says of any path, beside the slots of the plan: `//`, `/./` or `/../` is in it;
+ * `..` is; it ends in `/`. */
+#define SLOT_ODD (1ULL << 63)
+#define SLOT_DOTTED (1ULL << 62)
+#define SLOT_TRAILING (1ULL << 61)
+
 /* All patterns on paths as one automaton (Aho-Corasick). It reads a NUL, the path, and another NUL,
  * so that a pattern can hold on to either end. */
 #define STATES 4096
 #define CLASSES 64
-#define EDGE_SPEAKS 0x8000 /* the state that this leads to completes a pattern */
 
 struct automaton {
 	u8 class_of[256];
@@ -229,7 +234,6 @@ struct automaton {
 #define FILTER_PATH_LIMIT 512
 
 /* Counters, one set for each processor. */
-#define COUNT_SEEN 0 /* calls of a planned number */
 #define COUNT_REGISTERS 1 /* dropped by their arguments or result */
 #define COUNT_SCOPE 2
 #define COUNT_PATH 3

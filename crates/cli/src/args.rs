@@ -174,6 +174,10 @@ pub(crate) struct Detection {
     /// Id of the container that is watched, where it cannot be found out
     #[arg(long, value_name = "ID")]
     pub(crate) container_id: Option<String>,
+    /// How the engine ebpf sees calls; auto takes the cheapest that works here and sees all
+    #[arg(long, value_enum, default_value_t = Hooks::Auto, hide_possible_values = true,
+          value_name = "auto|functions|per-call|raw")]
+    pub(crate) hooks: Hooks,
     /// With the engine ebpf, look at paths and names in the agent alone; to compare with
     #[arg(long, hide = true)]
     pub(crate) unfiltered: bool,
@@ -190,6 +194,31 @@ pub(crate) struct Detection {
     /// Set by verbs that have no rules.
     #[arg(skip)]
     pub(crate) without_rules: bool,
+}
+
+/// Where the programs of the engine ebpf are attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Hooks {
+    /// The cheapest that works and sees every call
+    #[default]
+    Auto,
+    /// Functions that carry out calls
+    Functions,
+    /// Tracepoints of single calls
+    PerCall,
+    /// The tracepoint of all calls
+    Raw,
+}
+
+impl From<Hooks> for capture::ebpf::Hooks {
+    fn from(hooks: Hooks) -> Self {
+        match hooks {
+            Hooks::Auto => Self::Auto,
+            Hooks::Functions => Self::Functions,
+            Hooks::PerCall => Self::PerCall,
+            Hooks::Raw => Self::Raw,
+        }
+    }
 }
 
 /// When another file of a recording is begun; the files have numbers behind their name then.

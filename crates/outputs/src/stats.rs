@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub filtered_in_kernel: Option<u64>,
     /// What became of the events, under the engine's own names.
     pub pieces: Vec<(&'static str, u64)>,
+    /// How the engine works, in words, under its own names.
+    pub notes: Vec<(&'static str, String)>,
 }
 
 /// Gives an engine's counters. Called on the stats thread.
@@ -269,6 +271,9 @@ impl Sampler {
                 pieces.number(name, *value);
             }
         });
+        for (name, text) in &now.notes {
+            object.string(name, text);
+        }
         object.object("alerts", |object| write_alerts(object, &alerts));
         object.close();
         line.push('\n');

@@ -8,6 +8,7 @@
 mod kernel;
 
 pub mod attempt;
+pub mod bpf;
 pub mod clone;
 pub mod credential;
 pub mod error;

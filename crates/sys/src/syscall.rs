@@ -17,6 +17,61 @@ pub unsafe fn raw(nr: i64, args: [u64; 6]) -> i64 {
     }
 }
 
+/// Whether a 64-bit program can make calls by the 32-bit convention, with `int 0x80`: a child process
+/// makes one. A kernel that has none, or is told by `ia32_emulation=off` to refuse it, ends the child by
+/// SIGSEGV.
+///
+/// # Errors
+/// EAGAIN, ENOMEM: there can be no child.
+#[cfg(target_arch = "x86_64")]
+pub fn has_int80() -> crate::Result<bool> {
+    use crate::clone::{CloneFlags, clone_child_unchecked};
+    use crate::wait::{ALL, Status, Target, wait};
+    const GETPID: u64 = 20;
+    const SET_DUMPABLE: i32 = 4;
+    let child = || {
+        // SAFETY: the request takes no address; a child that is not dumpable leaves no core file.
+        let undumpable = unsafe { syscall!("prctl", libc::SYS_prctl, SET_DUMPABLE, 0, 0, 0, 0) };
+        if undumpable.is_err() {
+            return 2;
+        }
+        let result: u64;
+        // SAFETY: the call takes no argument and changes nothing. The kernel keeps all registers but rax
+        // and, in some versions, r8 to r11; the stack is not touched.
+        unsafe {
+            std::arch::asm!(
+                "int 0x80",
+                inlateout("rax") GETPID => result,
+                out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+                options(nostack)
+            );
+        }
+        i32::from(result.cast_signed() <= 0)
+    };
+    // SAFETY: the child makes two calls and ends; it neither allocates nor takes a lock.
+    let pid = unsafe { clone_child_unchecked(CloneFlags::default(), child) }?;
+    loop {
+        match wait(Target::Pid(pid), ALL) {
+            Ok(Some((_, Status::Signaled { signal, .. }))) => {
+                return Ok(signal != libc::SIGSEGV);
+            }
+            Ok(Some((_, Status::Exited(code)))) => return Ok(code != 1),
+            Ok(_) => {}
+            Err(error) if error.is(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether programs can make calls by the x32 convention.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn has_x32() -> bool {
+    const GETPID: i64 = 0x4000_0000 + 39;
+    // SAFETY: the call takes no argument and changes nothing.
+    unsafe { raw(GETPID, [0; 6]) > 0 }
+}
+
 /// Calls without an effect on anything this program relies on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Harmless {

@@ -9,7 +9,12 @@ use event::PathPattern;
 
 const STATES: usize = 4096;
 const CLASSES: usize = 64;
-const SPEAKS: u16 = 0x8000;
+/// What is said of any path, whatever the patterns (bpf/record.h).
+const ODD: u64 = 1 << 63;
+const DOTTED: u64 = 1 << 62;
+const TRAILING: u64 = 1 << 61;
+/// Bits that are left for patterns.
+pub(super) const PATTERN_BITS: usize = 61;
 /// `struct automaton`.
 pub(super) const SIZE: usize = 256 + 2 * STATES * CLASSES + 8 * STATES;
 
@@ -39,10 +44,9 @@ impl Node {
 impl Automaton {
     /// Of patterns and the slots they speak for. `None` if they are too many, or too long.
     pub(super) fn new(patterns: &BTreeMap<PathPattern, u64>) -> Option<Self> {
-        let texts: Vec<(Vec<u8>, u64)> = patterns
-            .iter()
-            .map(|(pattern, slots)| (text(pattern), *slots))
-            .collect();
+        let patterns = patterns.iter().map(|(pattern, slots)| (pattern, *slots));
+        let texts = patterns.map(|(pattern, slots)| (text(pattern), slots));
+        let texts: Vec<(Vec<u8>, u64)> = texts.chain(marks()).collect();
         let mut automaton = Self {
             classes: [0; 256],
             width: 1,
@@ -117,9 +121,7 @@ impl Automaton {
         to.extend(self.classes);
         for node in &self.nodes {
             for next in node.next {
-                let speaks = self.nodes[usize::from(next)].slots != 0;
-                let edge = if speaks { next | SPEAKS } else { next };
-                to.extend(edge.to_ne_bytes());
+                to.extend(next.to_ne_bytes());
             }
         }
         to.resize(256 + 2 * STATES * CLASSES, 0);
@@ -129,6 +131,20 @@ impl Automaton {
         to.resize(SIZE, 0);
         to
     }
+}
+
+/// Parts of a path that make another one of it, or that rules ask for by themselves.
+fn marks() -> impl Iterator<Item = (Vec<u8>, u64)> {
+    let marks: [(&[u8], u64); 7] = [
+        (b"//", ODD),
+        (b"/./", ODD),
+        (b"/.\0", ODD),
+        (b"/../", ODD),
+        (b"/..\0", ODD),
+        (b"..", DOTTED),
+        (b"/\0", TRAILING),
+    ];
+    marks.into_iter().map(|(text, bit)| (text.to_vec(), bit))
 }
 
 fn text(pattern: &PathPattern) -> Vec<u8> {
@@ -192,6 +208,27 @@ mod tests {
                 .enumerate()
                 .filter(|(_, pattern)| holds(pattern, path))
                 .fold(0, |all, (bit, _)| all | 1 << bit);
+            let text = String::from_utf8_lossy(path);
+            let found = found(&automaton, path) & !(ODD | DOTTED | TRAILING);
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_makes_another_path_of_a_path_is_found_without_any_pattern() {
+        let automaton = Automaton::new(&BTreeMap::new()).expect("few patterns");
+        for (path, expected) in [
+            (&b"/a/b"[..], 0),
+            (b"/a/.hidden/.b", 0),
+            (b"/a/b..c", DOTTED),
+            (b"/a//b", ODD),
+            (b"/a/./b", ODD),
+            (b"/a/.", ODD),
+            (b"/a/../b", ODD | DOTTED),
+            (b"/a/..", ODD | DOTTED),
+            (b"../a", DOTTED),
+            (b"/a/", TRAILING),
+        ] {
             let text = String::from_utf8_lossy(path);
             assert_eq!(found(&automaton, path), expected, "{text}");
         }

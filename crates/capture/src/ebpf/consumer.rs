@@ -201,7 +201,7 @@ impl<J: Judge + 'static> Consumer<J> {
             return;
         }
         self.looked = Instant::now();
-        let counts = self.shared.maps.counts();
+        let counts = self.shared.kernel_counts();
         let lost = counts.lost();
         if lost > self.lost {
             let by_call = self.shared.losses();

@@ -11,6 +11,8 @@
 
 mod automaton;
 mod consumer;
+mod functions;
+mod hooks;
 mod places;
 mod programs;
 mod record;
@@ -19,7 +21,7 @@ mod tables;
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
@@ -33,8 +35,10 @@ use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
 
 use consumer::Consumer;
 use places::Places;
+use hooks::Attached;
+pub use hooks::{Attachment, Hooks};
 pub use programs::RingSizes;
-use programs::{Attached, Control, KernelCounts, Maps, Programs};
+use programs::{Control, KernelCounts, Maps, Programs};
 use table::Table;
 use tables::Tables;
 
@@ -65,6 +69,14 @@ pub enum Error {
         /// Why.
         #[source]
         cause: libbpf_rs::Error,
+    },
+    /// What was asked for by name does not work here.
+    #[error("cannot see calls by {hooks}: {why}")]
+    Hooks {
+        /// What.
+        hooks: &'static str,
+        /// Why.
+        why: String,
     },
     /// The compiled programs lack something.
     #[error("cannot find {name} in the programs of the engine ebpf")]
@@ -140,6 +152,8 @@ pub struct Parts<J: Judge> {
     pub rings: RingSizes,
     /// Whether paths and names of processes are looked at in the kernel already.
     pub filters: bool,
+    /// How calls are seen.
+    pub hooks: Hooks,
     /// What is watched.
     pub target: Target,
     /// Processes of the agent between a command and whoever started it: rules do not see them as
@@ -263,12 +277,26 @@ struct Shared<J: Judge> {
     is_scoped: bool,
     stopping: AtomicBool,
     ended: AtomicBool,
+    /// What the kernel counted when it was last asked.
+    kernel: Mutex<KernelCounts>,
+    /// Programs are attached for as long as this is there.
+    attached: Mutex<Option<Attached>>,
 }
 
 impl<J: Judge> Shared<J> {
+    /// What the kernel has counted. If it does not say, that is told, and the answer is the last one:
+    /// none would look like no losses.
+    fn kernel_counts(&self) -> KernelCounts {
+        let mut last = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.maps.counts() {
+            Ok(counts) => *last = counts,
+            Err(error) => self.notices.engine_trouble(&error),
+        }
+        *last
+    }
+
     fn snapshot(&self) -> EbpfCounters {
         let KernelCounts {
-            seen,
             by_registers,
             by_scope,
             by_path,
@@ -280,10 +308,11 @@ impl<J: Judge> Shared<J> {
             lost_bulk,
             lost_state,
             no_memory,
-        } = self.maps.counts();
+        } = self.kernel_counts();
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         EbpfCounters {
-            seen,
+            seen: by_registers + by_scope + by_path + by_name + sent
+                + lost_critical + lost_bulk + no_memory,
             rejected_registers: by_registers,
             rejected_scope: by_scope,
             rejected_path: by_path,
@@ -305,19 +334,35 @@ impl<J: Judge> Shared<J> {
     /// Lost records by call.
     fn losses(&self) -> BTreeMap<String, u64> {
         let tables = self.tables.load();
-        let losses = self.maps.losses().into_iter();
+        let losses = match self.maps.losses() {
+            Ok(losses) => losses,
+            Err(error) => {
+                self.notices.engine_trouble(&error);
+                return BTreeMap::new();
+            }
+        };
+        let losses = losses.into_iter();
         losses
             .map(|(row, lost)| (tables.names(row).join("/"), lost))
             .collect()
+    }
+
+    /// Puts other tables into force. Calls are hooked first, so that none that the tables ask for is
+    /// missed.
+    fn install(&self, plan: &Plan) -> Result<Tables, Error> {
+        let tables = Tables::new(plan)?;
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(attached) = attached.as_mut() {
+            attached.attach_more(&tables)?;
+        }
+        self.maps.install(&tables)?;
+        Ok(tables)
     }
 }
 
 impl<J: Judge> Ruled<J> for Shared<J> {
     fn replace(&self, judge: Arc<J>, planned: &Plan, _paths: &[Vec<u8>]) {
-        match Tables::new(&plan(planned.clone())).and_then(|tables| {
-            self.maps.install(&tables)?;
-            Ok(tables)
-        }) {
+        match self.install(&plan(planned.clone())) {
             Ok(tables) => self.tables.store(Arc::new(tables)),
             Err(error) => self.notices.engine_trouble(&error),
         }
@@ -333,8 +378,7 @@ impl<J: Judge> Ruled<J> for Shared<J> {
 pub struct Engine<J: Judge> {
     shared: Arc<Shared<J>>,
     consumer: JoinHandle<()>,
-    /// Programs are attached for as long as this lives.
-    attached: Attached,
+    attachment: Attachment,
 }
 
 impl<J: Judge + 'static> Engine<J> {
@@ -359,6 +403,7 @@ impl<J: Judge + 'static> Engine<J> {
                 filters: parts.filters,
                 ..Control::default()
             },
+            parts.hooks,
         )?;
         let table = Arc::new(Table::new(parts.transparent));
         let index: Arc<dyn ProcessIndex> = Arc::clone(&table) as _;
@@ -382,7 +427,7 @@ impl<J: Judge + 'static> Engine<J> {
         }
         table.seed(world.proc());
         programs.maps().install(&tables)?;
-        programs.attach_calls()?;
+        let attachment = programs.attach_calls(&tables)?;
         let (maps, attached) = programs.into_parts();
         let shared = Arc::new(Shared {
             judge: ArcSwap::new(parts.judge),
@@ -398,13 +443,20 @@ impl<J: Judge + 'static> Engine<J> {
             is_scoped,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            kernel: Mutex::default(),
+            attached: Mutex::new(Some(attached)),
         });
         let consumer = Consumer::start(Arc::clone(&shared))?;
         Ok(Self {
             shared,
             consumer,
-            attached,
+            attachment,
         })
+    }
+
+    /// How calls are seen, as it was chosen at the start.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
     }
 
     /// A handle that replaces the rules.
@@ -441,7 +493,12 @@ impl<J: Judge + 'static> Engine<J> {
     pub fn join(self) -> EbpfCounters {
         // A panic of the consumer has been reported by the panic hook.
         let _ = self.consumer.join();
-        drop(self.attached);
+        // The programs are detached.
+        self.shared
+            .attached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         self.shared.snapshot()
     }
 }
@@ -468,12 +525,13 @@ fn descendants(pids: &[Pid]) -> Vec<Pid> {
     found
 }
 
-/// Whether the engine works here: everything is loaded and attached, and let go again.
+/// Whether the engine works here: everything is loaded and attached as for this plan, and let go again.
+/// Answers with how calls would be seen.
 ///
 /// # Errors
 ///
 /// What does not work.
-pub fn probe() -> Result<(), Error> {
+pub fn probe(plan: &Plan) -> Result<Attachment, Error> {
     let sizes = RingSizes {
         critical: 64 << 10,
         bulk: 64 << 10,
@@ -483,7 +541,8 @@ pub fn probe() -> Result<(), Error> {
         scoped: true,
         ..Control::default()
     };
-    let mut programs = Programs::load(sizes, control)?;
+    let tables = Tables::new(plan)?;
+    let mut programs = Programs::load(sizes, control, Hooks::Auto)?;
     programs.attach_processes()?;
-    programs.attach_calls()
+    programs.attach_calls(&tables)
 }

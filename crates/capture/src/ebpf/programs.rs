@@ -1,13 +1,14 @@
 //! Loading the programs, attaching them, and their maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, Once, PoisonError};
 
 use event::Pid;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 use super::Error;
-use super::tables::{BANKS, CALLS_SIZE, ROWS, Tables};
+use super::hooks::{Attached, Attachment, Hooks, Options};
+use super::tables::{BANKS, CALLS, CALLS_SIZE, ROWS, Tables};
 
 /// What the build script has compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
@@ -18,10 +19,12 @@ const PROCESS_PROGRAMS: [&str; 3] = [
     "sched_process_exec",
     "sched_process_exit",
 ];
-const CALL_PROGRAM: &str = "sys_exit";
-/// Programs that tell an execveat from an execve. Where there is no tracefs, or no such call, each exec
-/// that succeeds is told as an execve.
-const EXECVEAT_PROGRAMS: [&str; 2] = ["enter_execveat", "exit_execveat"];
+/// Tells an execveat from an execve.
+const EXECVEAT_PROGRAM: &str = "prepare_exec";
+/// The same for kernels that lack its tracepoint (before 6.10), where functions can be hooked, and
+/// elsewhere. Where there is no tracefs, or no such call, each exec that succeeds is told as an execve.
+const EXECVEAT_FUNCTION_PROGRAM: &str = "function_execveat";
+const EXECVEAT_TRACEPOINT_PROGRAMS: [&str; 2] = ["enter_execveat", "exit_execveat"];
 
 /// Sizes of the rings, in bytes: powers of two, as the kernel demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +85,6 @@ impl Control {
 /// The counters of the programs (bpf/record.h), summed over processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelCounts {
-    pub(super) seen: u64,
     pub(super) by_registers: u64,
     pub(super) by_scope: u64,
     pub(super) by_path: u64,
@@ -100,7 +102,6 @@ impl KernelCounts {
     fn from_sums(sums: &[u64]) -> Self {
         let at = |index: usize| sums.get(index).copied().unwrap_or(0);
         Self {
-            seen: at(0),
             by_registers: at(1),
             by_scope: at(2),
             by_path: at(3),
@@ -123,8 +124,7 @@ impl KernelCounts {
 
 /// The loaded programs.
 pub(super) struct Programs {
-    object: Object,
-    links: Vec<Link>,
+    attached: Attached,
     maps: Maps,
 }
 
@@ -132,6 +132,7 @@ pub(super) struct Programs {
 pub(super) struct Maps {
     control: MapHandle,
     calls: MapHandle,
+    interest: MapHandle,
     rows: MapHandle,
     scope: MapHandle,
     automata: MapHandle,
@@ -140,30 +141,33 @@ pub(super) struct Maps {
     lost: MapHandle,
     pub(super) critical: MapHandle,
     pub(super) bulk: MapHandle,
-    state: Mutex<Control>,
+    state: Mutex<State>,
+}
+
+/// What was written last.
+struct State {
+    control: Control,
+    interest: [u8; CALLS],
 }
 
 impl Programs {
     /// Loads them; nothing is attached yet.
-    pub(super) fn load(sizes: RingSizes, control: Control) -> Result<Self, Error> {
+    pub(super) fn load(sizes: RingSizes, control: Control, hooks: Hooks) -> Result<Self, Error> {
         hear_libbpf();
-        let mut open = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .map_err(Error::load)?;
-        for mut map in open.maps_mut() {
-            let size = match map.name().to_str() {
-                Some("critical") => sizes.critical,
-                Some("bulk") => sizes.bulk,
-                _ => continue,
-            };
-            map.set_max_entries(size).map_err(Error::load)?;
-        }
-        let object = open.load().map_err(Error::load)?;
+        let options = Options::find(hooks);
+        let ((object, loaded), options) = match open(sizes, &options) {
+            Ok(opened) => (opened, options),
+            Err(refused) if options.has_functions() => {
+                // Functions are what a kernel may have and yet refuse.
+                let options = options.without_functions(chain(&refused));
+                (open(sizes, &options)?, options)
+            }
+            Err(refused) => return Err(refused),
+        };
         let maps = Maps::of(&object, control)?;
         maps.write_control(control)?;
         Ok(Self {
-            object,
-            links: Vec::new(),
+            attached: Attached::new(object, loaded, options),
             maps,
         })
     }
@@ -172,37 +176,29 @@ impl Programs {
     pub(super) fn attach_processes(&mut self) -> Result<(), Error> {
         PROCESS_PROGRAMS
             .iter()
-            .try_for_each(|name| self.attach(name))?;
-        for name in EXECVEAT_PROGRAMS {
-            let _ = self.attach(name);
+            .try_for_each(|name| self.attached.attach(name))?;
+        let is_loaded = |name: &str| self.attached.is_loaded(name);
+        if is_loaded(EXECVEAT_PROGRAM) {
+            return self.attached.attach(EXECVEAT_PROGRAM);
+        }
+        if is_loaded(EXECVEAT_FUNCTION_PROGRAM) {
+            return self.attached.attach(EXECVEAT_FUNCTION_PROGRAM);
+        }
+        for name in EXECVEAT_TRACEPOINT_PROGRAMS {
+            // See there: what is lost is the name of a rare call.
+            let _ = self.attached.attach(name);
         }
         Ok(())
     }
 
     /// From now on planned calls are.
-    pub(super) fn attach_calls(&mut self) -> Result<(), Error> {
-        self.attach(CALL_PROGRAM)
+    pub(super) fn attach_calls(&mut self, tables: &Tables) -> Result<Attachment, Error> {
+        self.attached.attach_calls(tables)
     }
 
-    fn attach(&mut self, name: &'static str) -> Result<(), Error> {
-        let program = self
-            .object
-            .progs_mut()
-            .find(|program| program.name() == name);
-        let program = program.ok_or(Error::Missing { name })?;
-        let link = program.attach();
-        self.links
-            .push(link.map_err(|cause| Error::Attach { name, cause })?);
-        Ok(())
-    }
-
-    /// The maps; the programs stay attached for as long as the links are held.
+    /// The maps; the programs stay attached for as long as the other part is held.
     pub(super) fn into_parts(self) -> (Maps, Attached) {
-        let attached = Attached {
-            _links: self.links,
-            _object: self.object,
-        };
-        (self.maps, attached)
+        (self.maps, self.attached)
     }
 
     pub(super) fn maps(&self) -> &Maps {
@@ -210,10 +206,54 @@ impl Programs {
     }
 }
 
-/// Detaches the programs when it is dropped.
-pub(super) struct Attached {
-    _links: Vec<Link>,
-    _object: Object,
+/// The object, and the names of its programs.
+fn open(sizes: RingSizes, options: &Options) -> Result<(Object, BTreeSet<String>), Error> {
+    let mut open = ObjectBuilder::default()
+        .open_memory(OBJECT)
+        .map_err(Error::load)?;
+    for mut map in open.maps_mut() {
+        let size = match map.name().to_str() {
+            Some("critical") => sizes.critical,
+            Some("bulk") => sizes.bulk,
+            _ => continue,
+        };
+        map.set_max_entries(size).map_err(Error::load)?;
+    }
+    let tells_execs = has_tracepoint(EXECVEAT_TRACEPOINT);
+    for mut program in open.progs_mut() {
+        let name = program.name().to_str();
+        if name == Some(EXECVEAT_PROGRAM) && tells_execs {
+            program.set_autoload(true);
+        }
+        let is_other = name.is_some_and(|name| EXECVEAT_TRACEPOINT_PROGRAMS.contains(&name));
+        if is_other && !tells_execs && !options.has_functions() {
+            program.set_autoload(true);
+        }
+    }
+    options.prepare(&mut open)?;
+    let loaded = open.progs().filter(|program| program.autoload());
+    let loaded = loaded.map(|program| program.name().to_string_lossy().into_owned());
+    let loaded = loaded.collect();
+    Ok((open.load().map_err(Error::load)?, loaded))
+}
+
+/// Its type, as BTF has it, and the event in tracefs is not asked because it may not be mounted.
+const EXECVEAT_TRACEPOINT: &str = "btf_trace_sched_prepare_exec";
+
+fn has_tracepoint(name: &str) -> bool {
+    let btf = libbpf_rs::btf::Btf::from_vmlinux();
+    btf.is_ok_and(|btf| {
+        btf.type_by_name::<libbpf_rs::btf::types::Typedef<'_>>(name)
+            .is_some()
+    })
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
+    }
 }
 
 impl Maps {
@@ -224,8 +264,9 @@ impl Maps {
             MapHandle::try_from(&map).map_err(Error::map)
         };
         Ok(Self {
-            control: handle("control")?,
-            calls: handle("calls")?,
+            control: handle(".data.control")?,
+            calls: handle(".data.calls")?,
+            interest: handle(".data.interest")?,
             rows: handle("rows")?,
             scope: handle("scope")?,
             automata: handle("automata")?,
@@ -234,7 +275,10 @@ impl Maps {
             lost: handle("lost")?,
             critical: handle("critical")?,
             bulk: handle("bulk")?,
-            state: Mutex::new(control),
+            state: Mutex::new(State {
+                control,
+                interest: [0; CALLS],
+            }),
         })
     }
 
@@ -249,7 +293,7 @@ impl Maps {
     /// Puts tables into force: written beside those in use, then switched to.
     pub(super) fn install(&self, tables: &Tables) -> Result<(), Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let bank = (state.bank + 1) % u32::try_from(BANKS).expect("two");
+        let bank = (state.control.bank + 1) % u32::try_from(BANKS).expect("two");
         let first = bank * u32::try_from(ROWS).expect("fits the table");
         for (index, row) in tables.rows() {
             let key = first + u32::try_from(index).expect("fewer than the rows");
@@ -263,21 +307,34 @@ impl Maps {
         tables.write_numbers(index, &mut calls);
         let written = self.calls.update(&key, &calls, MapFlags::ANY);
         written.map_err(Error::map)?;
+        // Before the switch calls of either are let through, and afterwards those of the new one.
+        let interest = tables.interest();
+        self.write_interest(&std::array::from_fn(|number| {
+            interest[number] | state.interest[number]
+        }))?;
         if let Some(automaton) = tables.automaton() {
             let written = self
                 .automata
                 .update(&bank.to_ne_bytes(), &automaton, MapFlags::ANY);
             written.map_err(Error::map)?;
         }
-        state.any_path[index] = tables.any_path();
-        state.any_name[index] = tables.any_name();
-        state.dotted[index] = tables.dotted();
+        state.control.any_path[index] = tables.any_path();
+        state.control.any_name[index] = tables.any_name();
+        state.control.dotted[index] = tables.dotted();
         if self.write_names(bank, tables).is_err() {
             // More than there is room for: then none is looked at.
-            state.any_name[index] = u64::MAX;
+            state.control.any_name[index] = u64::MAX;
         }
-        state.bank = bank;
-        self.write_control(*state)
+        state.control.bank = bank;
+        self.write_control(state.control)?;
+        state.interest = interest;
+        self.write_interest(&interest)
+    }
+
+    fn write_interest(&self, interest: &[u8; CALLS]) -> Result<(), Error> {
+        let key = 0_u32.to_ne_bytes();
+        let written = self.interest.update(&key, interest, MapFlags::ANY);
+        written.map_err(Error::map)
     }
 
     /// Names of processes of one bank, in the place of those that were there.
@@ -305,8 +362,8 @@ impl Maps {
     /// Nothing is sent any more.
     pub(super) fn switch_off(&self) -> Result<(), Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.off = true;
-        self.write_control(*state)
+        state.control.off = true;
+        self.write_control(state.control)
     }
 
     /// Adds a process to the watched ones.
@@ -322,37 +379,38 @@ impl Maps {
     }
 
     /// The counters now.
-    pub(super) fn counts(&self) -> KernelCounts {
-        let sums = sums(&self.counters, 0, 16);
-        KernelCounts::from_sums(&sums)
+    pub(super) fn counts(&self) -> Result<KernelCounts, Error> {
+        let sums = sums(&self.counters, 0, 16)?;
+        Ok(KernelCounts::from_sums(&sums))
     }
 
     /// Lost records by row, rows without any left out.
-    pub(super) fn losses(&self) -> BTreeMap<usize, u64> {
+    pub(super) fn losses(&self) -> Result<BTreeMap<usize, u64>, Error> {
         let mut losses = BTreeMap::new();
         for key in 0..ROWS * BANKS {
-            let Ok(number) = u32::try_from(key) else {
-                break;
-            };
-            let lost = sums(&self.lost, number, 1).first().copied().unwrap_or(0);
+            let number = u32::try_from(key).expect("fits the table");
+            let lost: u64 = sums(&self.lost, number, 1)?.into_iter().sum();
             if lost > 0 {
                 *losses.entry(Self::row_index(number)).or_default() += lost;
             }
         }
-        losses
+        Ok(losses)
     }
 }
 
 /// Counters of one entry, summed over processors.
-fn sums(map: &MapHandle, key: u32, count: usize) -> Vec<u64> {
+fn sums(map: &MapHandle, key: u32, count: usize) -> Result<Vec<u64>, Error> {
     let mut sums = vec![0; count];
     let found = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
-    for processor in found.ok().flatten().unwrap_or_default() {
-        for (sum, bytes) in sums.iter_mut().zip(processor.chunks_exact(8)) {
-            *sum += bytes.try_into().map_or(0, u64::from_ne_bytes);
+    let found = found.map_err(Error::map)?.ok_or(Error::Missing {
+        name: "a counter of losses",
+    })?;
+    for processor in found {
+        for (sum, bytes) in sums.iter_mut().zip(processor.as_chunks::<8>().0) {
+            *sum += u64::from_ne_bytes(*bytes);
         }
     }
-    sums
+    Ok(sums)
 }
 
 /// What libbpf said last: its errors are numbers alone.

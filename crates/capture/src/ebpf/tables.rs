@@ -6,13 +6,13 @@ use abi::{Arch, RegisterTest, Syscall, TestOp, TestWidth};
 use event::{DescriptorSource, EventKind, Interest, ParamSource, PathPattern, Plan, Reason};
 
 use super::Error;
-use super::automaton::Automaton;
+use super::automaton::{self, Automaton};
 use crate::filter::adapt;
 
 /// Rows of one bank; row 0 is no row.
 pub(super) const ROWS: usize = 1024;
 pub(super) const BANKS: usize = 2;
-const CALLS: usize = 1024;
+pub(super) const CALLS: usize = 1024;
 /// Conventions in the order of the tables.
 const ABIS: [Arch; 3] = [Arch::X86_64, Arch::I386, Arch::X32];
 const TESTS: usize = 40;
@@ -28,7 +28,7 @@ const ROW_EXEC: u32 = 2;
 const ROW_SOCKETCALL: u32 = 4;
 const ROW_OPENS: u32 = 8;
 /// Slots of the plan; the first asks for no path and no name.
-const SLOTS: usize = 64;
+const SLOTS: usize = automaton::PATTERN_BITS;
 
 /// What of the caller's memory goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,15 +210,7 @@ impl Tables {
             slots: Slots::new(),
         };
         let mut numbers = vec![0; ABIS.len() * CALLS];
-        for (index, arch) in ABIS.into_iter().enumerate() {
-            if Arch::native() != Some(Arch::X86_64) && index > 0 {
-                continue;
-            }
-            let arch = if index == 0 {
-                Arch::native().unwrap_or(arch)
-            } else {
-                arch
-            };
+        for (index, arch) in architectures() {
             for number in 0..CALLS {
                 let raw = arch.raw_number(u32::try_from(number).expect("fewer than 1024"));
                 let decoded = abi::arch::decode(arch.audit(), raw);
@@ -270,6 +262,32 @@ impl Tables {
         }
     }
 
+    /// The calls that have a row.
+    pub(super) fn calls(&self) -> Vec<(Arch, &'static str)> {
+        let mut calls = Vec::new();
+        for (index, arch) in architectures() {
+            for number in 0..CALLS {
+                if self.numbers[index * CALLS + number] == 0 {
+                    continue;
+                }
+                let raw = arch.raw_number(u32::try_from(number).expect("fewer than 1024"));
+                let decoded = abi::arch::decode(arch.audit(), raw);
+                if let Some((arch, Some(call))) = decoded {
+                    calls.push((arch, call.name()));
+                }
+            }
+        }
+        calls
+    }
+
+    /// By number: not 0 if some convention has a row for it.
+    pub(super) fn interest(&self) -> [u8; CALLS] {
+        std::array::from_fn(|number| {
+            let rows = (0..ABIS.len()).map(|abi| self.numbers[abi * CALLS + number]);
+            u8::from(rows.into_iter().any(|row| row != 0))
+        })
+    }
+
     /// The automaton for paths, encoded; `None` if the patterns are too many for it.
     pub(super) fn automaton(&self) -> Option<Vec<u8>> {
         self.automaton.as_ref().map(Automaton::encode)
@@ -311,6 +329,17 @@ impl Tables {
     pub(super) fn names(&self, row: usize) -> &[&'static str] {
         self.names.get(row).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The conventions of this machine, with their places in the table.
+fn architectures() -> impl Iterator<Item = (usize, Arch)> {
+    let native = Arch::native().unwrap_or(ABIS[0]);
+    let others = ABIS
+        .into_iter()
+        .enumerate()
+        .skip(1)
+        .filter(move |_| native == ABIS[0]);
+    std::iter::once((0, native)).chain(others)
 }
 
 struct Builder<'p> {

@@ -20,6 +20,7 @@ use super::announcer::Announcer;
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
+use crate::terminal;
 
 /// Which engine carries the plan out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(super) struct Tuning {
     pub(super) filters: bool,
     /// Size of the ring for most events.
     pub(super) ring_kib: u32,
+    /// How calls are seen.
+    pub(super) hooks: ebpf::Hooks,
 }
 
 /// What an engine is started from.
@@ -71,6 +74,7 @@ pub(super) struct Request {
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
+    pub(super) quiet: bool,
 }
 
 impl Request {
@@ -223,14 +227,19 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
             ..ebpf::RingSizes::default()
         },
         filters: request.tuning.filters,
+        hooks: request.tuning.hooks,
         target,
         transparent: request.listening.transparent,
     })
     .context("cannot start the engine ebpf")?;
     let counters = engine.counter_source();
+    let hooks = engine.attachment().to_string();
+    if !request.quiet {
+        terminal::complain(&format!("tollgate: calls are seen by {hooks}\n"));
+    }
     Ok(Started {
         rulings: engine.rulings(),
-        counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched)),
+        counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched, &hooks)),
         watcher: Box::new(engine),
     })
 }
@@ -252,7 +261,7 @@ impl Watcher for ebpf::Engine<Engine> {
     }
 }
 
-fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched) -> Snapshot {
+fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) -> Snapshot {
     Snapshot {
         events: counters.sent + counters.lost(),
         drops: counters.lost(),
@@ -277,6 +286,7 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched) -> Snapshot {
             ("evicted", counters.evicted),
             ("matched", matched.total()),
         ],
+        notes: vec![("hooks", hooks.to_owned())],
     }
 }
 
@@ -340,5 +350,6 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("alerts_lost_with_agent", board.lost_alerts()),
             ("matched", matched.total()),
         ],
+        notes: Vec::new(),
     }
 }

@@ -232,6 +232,7 @@ fn blueprint(
         tuning: engines::Tuning {
             filters: !detection.unfiltered,
             ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
+            hooks: detection.hooks.into(),
         },
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,

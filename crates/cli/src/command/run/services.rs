@@ -162,6 +162,7 @@ impl Blueprint {
             refuse_non_dumpable: self.refuse_non_dumpable,
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),
+            quiet: self.quiet,
         };
         let Started {
             watcher,

@@ -1,0 +1,177 @@
+//! The kernel's functions that carry out calls.
+//!
+//! Which one belongs to a number is in no table that can be read, so every function is hooked that may
+//! do: a name of the call as the kernel writes it, with all that its architectures put before or
+//! behind it. One hook too many costs nothing, because the program looks at the number that was called.
+//! A call for which none is found is a reason to hook all calls instead.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use abi::Arch;
+use libbpf_rs::btf::{Btf, BtfKind, BtfType, ReferencesType, TypeId};
+
+/// A function that can be hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    /// Its number in the kernel's BTF.
+    pub(super) id: u32,
+    /// That of its type.
+    pub(super) prototype: u32,
+}
+
+/// All functions of the running kernel whose names begin like those of calls.
+#[derive(Debug, Default)]
+pub(super) struct Functions {
+    by_name: HashMap<String, Function>,
+}
+
+/// What names of such functions begin with.
+const PREFIXES: [&str; 6] = [
+    "__x64_sys_",
+    "__x64_compat_sys_",
+    "__ia32_sys_",
+    "__ia32_compat_sys_",
+    "__arm64_sys_",
+    "__arm64_compat_sys_",
+];
+/// The first function that a new task runs.
+pub(super) const FIRST_RUN: &str = "schedule_tail";
+
+impl Functions {
+    /// Reads the kernel's BTF.
+    pub(super) fn read() -> Result<Self, String> {
+        let btf = Btf::from_vmlinux().map_err(|error| format!("cannot read its BTF: {error}"))?;
+        let mut by_name = HashMap::new();
+        let count = u32::try_from(btf.len()).unwrap_or(u32::MAX);
+        for id in 1..count {
+            let Some(found) = btf.type_by_id::<BtfType<'_>>(TypeId::from(id)) else {
+                continue;
+            };
+            if found.kind() != BtfKind::Func {
+                continue;
+            }
+            let Some(name) = found.name().and_then(|name| name.to_str()) else {
+                continue;
+            };
+            let is_call = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            if !is_call && name != FIRST_RUN {
+                continue;
+            }
+            let Ok(function) = libbpf_rs::btf::types::Func::try_from(found) else {
+                continue;
+            };
+            let prototype = u32::from(function.referenced_type_id());
+            by_name.insert(name.to_owned(), Function { id, prototype });
+        }
+        Ok(Self { by_name })
+    }
+
+    /// The function of this name.
+    pub(super) fn named(&self, name: &str) -> Option<Function> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The functions of some calls, by name. The error names calls that have none.
+    pub(super) fn of(
+        &self,
+        calls: &[(Arch, &'static str)],
+    ) -> Result<BTreeMap<String, Function>, Vec<String>> {
+        let mut found = BTreeMap::new();
+        let mut missing = Vec::new();
+        for (arch, call) in calls.iter().copied() {
+            let mut has_any = false;
+            for name in candidates(arch, call) {
+                if let Some(function) = self.named(&name) {
+                    has_any = true;
+                    found.insert(name, function);
+                }
+            }
+            if !has_any {
+                missing.push(format!("{call} ({arch:?})"));
+            }
+        }
+        if missing.is_empty() {
+            Ok(found)
+        } else {
+            Err(missing)
+        }
+    }
+}
+
+/// Names under which the kernel may have a call.
+pub(super) fn entry_names(call: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let bare = call.trim_start_matches('_');
+    let mut stems = vec![call, bare];
+    for end in ["32", "64", "_time64"] {
+        stems.extend(bare.strip_suffix(end));
+    }
+    // Those whose names have nothing in common with the call's.
+    stems.extend(match call {
+        "mmap2" => Some("mmap_pgoff"),
+        "_newselect" => Some("select"),
+        "ugetrlimit" => Some("getrlimit"),
+        "umount" => Some("oldumount"),
+        "umount2" => Some("umount"),
+        "olduname" | "oldolduname" => Some("uname"),
+        _ => None,
+    });
+    for stem in stems {
+        names.insert(stem.to_owned());
+        for start in ["new", "old", "old_", "ia32_"] {
+            names.insert(format!("{start}{stem}"));
+        }
+        for end in ["16", "32", "64", "_time32", "_time64"] {
+            names.insert(format!("{stem}{end}"));
+        }
+    }
+    names
+}
+
+fn candidates(arch: Arch, call: &str) -> Vec<String> {
+    let prefixes = match arch {
+        Arch::X86_64 => &PREFIXES[..1],
+        Arch::X32 => &PREFIXES[..2],
+        Arch::I386 => &PREFIXES[2..4],
+        Arch::Aarch64 => &PREFIXES[4..],
+    };
+    let names = entry_names(call);
+    let all = prefixes
+        .iter()
+        .flat_map(|prefix| names.iter().map(move |name| format!("{prefix}{name}")));
+    all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_differ_from_the_calls_are_found() {
+        // arch/x86/entry/syscalls/syscall_{64,32}.tbl
+        for (arch, call, function) in [
+            (Arch::X86_64, "openat", "__x64_sys_openat"),
+            (Arch::X86_64, "stat", "__x64_sys_newstat"),
+            (Arch::X86_64, "uname", "__x64_sys_newuname"),
+            (Arch::X86_64, "umount2", "__x64_sys_umount"),
+            (Arch::X86_64, "sendfile", "__x64_sys_sendfile64"),
+            (Arch::I386, "open", "__ia32_compat_sys_open"),
+            (Arch::I386, "chown32", "__ia32_sys_chown"),
+            (Arch::I386, "chown", "__ia32_sys_chown16"),
+            (Arch::I386, "clone", "__ia32_compat_sys_ia32_clone"),
+            (Arch::I386, "mmap2", "__ia32_sys_mmap_pgoff"),
+            (Arch::I386, "_newselect", "__ia32_compat_sys_select"),
+            (Arch::I386, "recvmmsg", "__ia32_compat_sys_recvmmsg_time32"),
+            (Arch::I386, "recvmmsg_time64", "__ia32_compat_sys_recvmmsg_time64"),
+            (Arch::I386, "futex_time64", "__ia32_sys_futex"),
+            (Arch::I386, "stat64", "__ia32_compat_sys_ia32_stat64"),
+            (Arch::I386, "umount", "__ia32_sys_oldumount"),
+            (Arch::X32, "execve", "__x64_compat_sys_execve"),
+        ] {
+            assert!(
+                candidates(arch, call).iter().any(|name| name == function),
+                "{call} {function}"
+            );
+        }
+    }
+}

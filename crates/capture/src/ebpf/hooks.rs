@@ -1,0 +1,505 @@
+//! How calls are seen to return, chosen by trying.
+//!
+//! | hooks | who pays | what it takes |
+//! |---|---|---|
+//! | functions | the planned calls alone | BPF programs on functions, a kernel that does not preempt itself, rules that name few calls |
+//! | per-call | every call a little | no way to call by another convention than the native one: such calls pass these tracepoints unseen |
+//! | raw | every call | nothing |
+//!
+//! Tracepoints of calls are not attached where functions are: one is enough to send every call of the
+//! machine the slow way in and out of the kernel.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use abi::Arch;
+use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
+
+use super::Error;
+use super::functions::{FIRST_RUN, Function, Functions, entry_names};
+use super::tables::Tables;
+
+/// Which of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hooks {
+    /// The cheapest that works and sees every call.
+    #[default]
+    Auto,
+    /// The functions that carry out planned calls (`fexit`).
+    Functions,
+    /// The tracepoints of planned calls.
+    PerCall,
+    /// The one tracepoint of all calls.
+    Raw,
+}
+
+impl Hooks {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Functions => "functions",
+            Self::PerCall => "per-call",
+            Self::Raw => "raw",
+        }
+    }
+}
+
+/// What came of the choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// What is attached.
+    pub hooks: Hooks,
+    /// To how many places.
+    pub places: usize,
+    /// Why nothing cheaper is.
+    pub reasons: Vec<String>,
+    /// What passes unseen, if it was asked for by name.
+    pub unseen: Option<String>,
+}
+
+impl fmt::Display for Attachment {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.hooks {
+            Hooks::Functions => write!(to, "functions: {} hooked by fexit", self.places)?,
+            Hooks::PerCall => write!(to, "per-call: {} tracepoints", self.places)?,
+            _ => write!(to, "raw: tp_btf/sys_exit")?,
+        }
+        for reason in &self.reasons {
+            write!(to, "; {reason}")?;
+        }
+        if let Some(unseen) = &self.unseen {
+            write!(to, "; NOT SEEN: {unseen}")?;
+        }
+        Ok(())
+    }
+}
+
+/// More functions or tracepoints than this are slower to attach than they save.
+const PLACES_LIMIT: usize = 160;
+const CALL_PROGRAM: &str = "sys_exit";
+const PER_CALL_PROGRAM: &str = "call_exit";
+/// By type of function.
+const BODIES: [(&str, &str); 2] = [
+    ("function_exit", "bodies"),
+    ("function_exit_plain", "bodies_plain"),
+];
+const FIRST_RUN_PROGRAM: &str = "first_run";
+/// A function of each type: one of a call with arguments, one of a call without. Which calls they are
+/// does not matter.
+const EXAMPLES: [&str; 2] = ["close", "getpid"];
+
+/// What could be attached, found out before the programs are loaded.
+#[derive(Debug)]
+pub(super) struct Options {
+    wanted: Hooks,
+    functions: Result<Functions, String>,
+    /// What calls would pass the tracepoints of calls unseen.
+    other_conventions: Option<String>,
+}
+
+impl Options {
+    pub(super) fn find(wanted: Hooks) -> Self {
+        let functions = match wanted {
+            Hooks::Auto | Hooks::Functions => try_functions(),
+            Hooks::PerCall | Hooks::Raw => Err("not asked for".to_owned()),
+        };
+        Self {
+            wanted,
+            functions,
+            other_conventions: other_conventions(),
+        }
+    }
+
+    /// Gives up functions, because the kernel refused the programs for them.
+    pub(super) fn without_functions(self, why: String) -> Self {
+        Self {
+            functions: Err(why),
+            ..self
+        }
+    }
+
+    pub(super) fn has_functions(&self) -> bool {
+        self.functions.is_ok()
+    }
+
+    /// Has those programs loaded that may be attached.
+    pub(super) fn prepare(&self, open: &mut OpenObject) -> Result<(), Error> {
+        let per_call = self.wanted == Hooks::PerCall
+            || (self.wanted == Hooks::Auto && self.other_conventions.is_none());
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let target = match (&self.functions, name.as_str()) {
+                (_, PER_CALL_PROGRAM) if per_call => {
+                    program.set_autoload(true);
+                    continue;
+                }
+                (Ok(functions), _) => functions.example(&name),
+                (Err(_), _) => None,
+            };
+            if let Some(target) = target {
+                program
+                    .set_attach_target(0, Some(target))
+                    .map_err(Error::load)?;
+                program.set_autoload(true);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Functions {
+    /// The function that a program of ours is loaded for.
+    fn example(&self, program: &str) -> Option<String> {
+        if program == FIRST_RUN_PROGRAM {
+            return Some(FIRST_RUN.to_owned());
+        }
+        if program == "function_execveat" {
+            return Some(format!("{}execveat", native_prefix()));
+        }
+        let index = BODIES.iter().position(|(name, _)| *name == program)?;
+        Some(format!("{}{}", native_prefix(), EXAMPLES[index]))
+    }
+
+    /// Which of our programs goes with a function.
+    fn body(&self, function: Function) -> Option<usize> {
+        EXAMPLES.iter().position(|call| {
+            let example = self.named(&format!("{}{call}", native_prefix()));
+            example.is_some_and(|example| example.prototype == function.prototype)
+        })
+    }
+}
+
+fn native_prefix() -> &'static str {
+    if cfg!(target_arch = "aarch64") {
+        "__arm64_sys_"
+    } else {
+        "__x64_sys_"
+    }
+}
+
+/// What is attached; it is as long as this lives.
+pub(super) struct Attached {
+    object: Object,
+    loaded: BTreeSet<String>,
+    options: Options,
+    links: Vec<Link>,
+    functions: Vec<OwnedFd>,
+    /// By name: tracepoints or functions.
+    places: BTreeSet<String>,
+    attachment: Option<Attachment>,
+}
+
+impl Attached {
+    pub(super) fn new(object: Object, loaded: BTreeSet<String>, options: Options) -> Self {
+        Self {
+            object,
+            loaded,
+            options,
+            links: Vec::new(),
+            functions: Vec::new(),
+            places: BTreeSet::new(),
+            attachment: None,
+        }
+    }
+
+    /// Whether the kernel has taken a program.
+    pub(super) fn is_loaded(&self, name: &str) -> bool {
+        self.loaded.contains(name)
+    }
+
+    /// Attaches one program to what it was written for.
+    pub(super) fn attach(&mut self, name: &'static str) -> Result<(), Error> {
+        let program = self
+            .object
+            .progs_mut()
+            .find(|program| program.name() == name);
+        let program = program.ok_or(Error::Missing { name })?;
+        let link = program.attach();
+        self.links
+            .push(link.map_err(|cause| Error::Attach { name, cause })?);
+        Ok(())
+    }
+
+    /// From now on the calls of these tables are seen, in the cheapest way that sees them all.
+    pub(super) fn attach_calls(&mut self, tables: &Tables) -> Result<Attachment, Error> {
+        let calls = returning(tables);
+        let mut reasons = Vec::new();
+        let wanted = self.options.wanted;
+        if matches!(wanted, Hooks::Auto | Hooks::Functions) {
+            match self.attach_functions(&calls) {
+                Ok(()) => return Ok(self.chosen(Hooks::Functions, reasons)),
+                Err(why) => reasons.push(format!("not functions: {why}")),
+            }
+            if wanted == Hooks::Functions {
+                return Err(Error::Hooks {
+                    hooks: wanted.name(),
+                    why: reasons.join("; "),
+                });
+            }
+        }
+        if matches!(wanted, Hooks::Auto | Hooks::PerCall) {
+            match self.attach_per_call(&calls) {
+                Ok(()) => return Ok(self.chosen(Hooks::PerCall, reasons)),
+                Err(why) => reasons.push(format!("not per call: {why}")),
+            }
+            if wanted == Hooks::PerCall {
+                return Err(Error::Hooks {
+                    hooks: wanted.name(),
+                    why: reasons.join("; "),
+                });
+            }
+        }
+        self.attach(CALL_PROGRAM)?;
+        self.places.insert(CALL_PROGRAM.to_owned());
+        Ok(self.chosen(Hooks::Raw, reasons))
+    }
+
+    /// The same when other rules ask for more. What is attached for calls that nobody asks for any
+    /// more stays: the program leaves at once.
+    pub(super) fn attach_more(&mut self, tables: &Tables) -> Result<(), Error> {
+        let hooks = self.attachment.as_ref().map(|attachment| attachment.hooks);
+        let calls = returning(tables);
+        let more = match hooks {
+            Some(Hooks::Functions) => self.attach_functions(&calls),
+            Some(Hooks::PerCall) => self.attach_per_call(&calls),
+            _ => return Ok(()),
+        };
+        let Err(why) = more else { return Ok(()) };
+        // Two of them at once would tell of calls twice.
+        self.functions.clear();
+        let kept = self.links.len().min(self.kept_links());
+        self.links.truncate(kept);
+        self.places.clear();
+        self.attach(CALL_PROGRAM)?;
+        self.places.insert(CALL_PROGRAM.to_owned());
+        self.chosen(
+            Hooks::Raw,
+            vec![format!("the rules that were loaded last ask for more: {why}")],
+        );
+        Ok(())
+    }
+
+    /// Links that are not for calls: they are made first.
+    fn kept_links(&self) -> usize {
+        self.links.len().saturating_sub(match self.attachment {
+            Some(Attachment {
+                hooks: Hooks::PerCall,
+                ..
+            }) => self.places.len(),
+            _ => 0,
+        })
+    }
+
+    fn chosen(&mut self, hooks: Hooks, reasons: Vec<String>) -> Attachment {
+        let unseen = self.options.other_conventions.clone();
+        let attachment = Attachment {
+            hooks,
+            places: self.places.len(),
+            reasons,
+            unseen: unseen.filter(|_| hooks == Hooks::PerCall),
+        };
+        self.attachment = Some(attachment.clone());
+        attachment
+    }
+
+    fn attach_functions(&mut self, calls: &[(Arch, &'static str)]) -> Result<(), String> {
+        let functions = self.options.functions.as_ref().map_err(Clone::clone)?;
+        let found = functions.of(calls).map_err(|missing| {
+            let missing: Vec<_> = missing.into_iter().take(5).collect();
+            format!("no function is known for {}", missing.join(", "))
+        })?;
+        if found.len() > PLACES_LIMIT {
+            return Err(format!("the rules ask for {} functions", found.len()));
+        }
+        let mut hooked = Vec::new();
+        for (name, function) in &found {
+            if self.places.contains(name) {
+                continue;
+            }
+            let body = functions.body(*function);
+            let body = body.ok_or_else(|| format!("{name} is of an unknown type"))?;
+            hooked.push((name.clone(), self.hook(*function, body)?));
+        }
+        let is_first = self.places.is_empty();
+        for (name, hook) in hooked {
+            self.places.insert(name);
+            self.functions.push(hook);
+        }
+        if is_first {
+            self.attach(FIRST_RUN_PROGRAM).map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    fn hook(&self, function: Function, body: usize) -> Result<OwnedFd, String> {
+        let (program, map) = BODIES[body];
+        let loaded = self.object.progs().find(|loaded| loaded.name() == program);
+        let loaded = loaded.ok_or_else(|| format!("there is no {program}"))?;
+        let bodies = self.object.maps().find(|found| found.name() == map);
+        let bodies = bodies.ok_or_else(|| format!("there is no {map}"))?;
+        let descriptor = loaded.as_fd().as_raw_fd();
+        bodies
+            .update(
+                &0_u32.to_ne_bytes(),
+                &descriptor.to_ne_bytes(),
+                MapFlags::ANY,
+            )
+            .map_err(|error| told(&error))?;
+        let stub = sys::bpf::load_return_hook(function.id, Some(bodies.as_fd()));
+        let stub = stub.map_err(|error| error.to_string())?;
+        sys::bpf::attach_hook(stub.as_fd()).map_err(|error| error.to_string())
+    }
+
+    fn attach_per_call(&mut self, calls: &[(Arch, &'static str)]) -> Result<(), String> {
+        if let (Some(others), Hooks::Auto) = (&self.options.other_conventions, self.options.wanted)
+        {
+            return Err(format!("{others} would pass unseen"));
+        }
+        let native: Vec<_> = calls
+            .iter()
+            .filter(|(arch, _)| Some(*arch) == Arch::native())
+            .collect();
+        if native.len() > PLACES_LIMIT {
+            return Err(format!("the rules ask for {} calls", native.len()));
+        }
+        let mut events = BTreeSet::new();
+        for (_, call) in native {
+            let found = tracepoint(call);
+            events.insert(found.ok_or_else(|| format!("there is no tracepoint of {call}"))?);
+        }
+        for event in events {
+            if self.places.contains(&event) {
+                continue;
+            }
+            let mut programs = self.object.progs_mut();
+            let program = programs.find(|program| program.name() == PER_CALL_PROGRAM);
+            let program = program.ok_or_else(|| format!("there is no {PER_CALL_PROGRAM}"))?;
+            let link =
+                program.attach_tracepoint(libbpf_rs::TracepointCategory::Syscalls, event.as_str());
+            let link = link.map_err(|error| format!("{event}: {}", told(&error)))?;
+            self.links.push(link);
+            self.places.insert(event);
+        }
+        Ok(())
+    }
+}
+
+/// The calls of the tables but those that never return, of which no hook here tells.
+fn returning(tables: &Tables) -> Vec<(Arch, &'static str)> {
+    let mut calls = tables.calls();
+    calls.retain(|(_, call)| !["exit", "exit_group", "rt_sigreturn", "sigreturn"].contains(call));
+    calls
+}
+
+/// The tracepoint of a call's return.
+fn tracepoint(call: &str) -> Option<String> {
+    let folders = [
+        "/sys/kernel/tracing/events/syscalls",
+        "/sys/kernel/debug/tracing/events/syscalls",
+    ];
+    let exists = |event: &String| {
+        folders
+            .iter()
+            .any(|folder| Path::new(folder).join(event).exists())
+    };
+    // Its own name, and else the one name of another that there is.
+    let own = format!("sys_exit_{call}");
+    let others = entry_names(call).into_iter();
+    let others = others.map(|name| format!("sys_exit_{name}"));
+    // newstat goes before stat, which is the call of the same name that only old programs make.
+    let newer = format!("sys_exit_new{call}");
+    [newer, own].into_iter().chain(others).find(exists)
+}
+
+/// Whether functions can be hooked: a program is really put on one.
+fn try_functions() -> Result<Functions, String> {
+    if let Some(why) = preempts() {
+        return Err(why);
+    }
+    let functions = Functions::read()?;
+    let example = format!("{}{}", native_prefix(), EXAMPLES[0]);
+    let known = functions.named(&example);
+    let known = known.ok_or_else(|| format!("the kernel has no function {example}"))?;
+    let refused = |error: sys::SyscallError| error.to_string();
+    let program = sys::bpf::load_return_hook(known.id, None).map_err(refused)?;
+    sys::bpf::attach_hook(program.as_fd()).map_err(refused)?;
+    Ok(functions)
+}
+
+/// Why the kernel may take the processor away from a program on a function. Another one that runs then
+/// would find the working memory in use, and the same one would not run at all. Programs on tracepoints
+/// are safe from that.
+fn preempts() -> Option<String> {
+    let version = rustix::system::uname();
+    let version = version.version().to_string_lossy().into_owned();
+    if !version.contains("PREEMPT") {
+        return None;
+    }
+    if !version.contains("PREEMPT_DYNAMIC") {
+        return Some("the kernel preempts itself".to_owned());
+    }
+    match fs::read_to_string("/sys/kernel/debug/sched/preempt") {
+        Ok(modes) if modes.contains("(none)") || modes.contains("(voluntary)") => None,
+        Ok(modes) => Some(format!("the kernel preempts itself ({})", modes.trim())),
+        Err(error) => Some(format!(
+            "cannot tell whether the kernel preempts itself: /sys/kernel/debug/sched/preempt: {error}"
+        )),
+    }
+}
+
+/// Which calls a program can make that the tracepoints of calls do not tell of, found out by making
+/// them.
+fn other_conventions() -> Option<String> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        match sys::syscall::has_int80() {
+            Ok(true) => return Some("calls by `int 0x80` and of 32-bit programs".to_owned()),
+            Err(error) => return Some(format!("calls by `int 0x80` (cannot try one: {error})")),
+            Ok(false) => {}
+        }
+        sys::syscall::has_x32().then(|| "calls of x32 programs".to_owned())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        Some("calls of 32-bit programs".to_owned())
+    }
+}
+
+fn told(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", told(cause)),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_chosen_is_said_with_its_reasons() {
+        let attachment = Attachment {
+            hooks: Hooks::Raw,
+            places: 1,
+            reasons: vec!["not functions: a".to_owned(), "not per call: b".to_owned()],
+            unseen: None,
+        };
+        assert_eq!(
+            attachment.to_string(),
+            "raw: tp_btf/sys_exit; not functions: a; not per call: b"
+        );
+        let attachment = Attachment {
+            hooks: Hooks::PerCall,
+            places: 7,
+            reasons: Vec::new(),
+            unseen: Some("calls by x".to_owned()),
+        };
+        assert_eq!(
+            attachment.to_string(),
+            "per-call: 7 tracepoints; NOT SEEN: calls by x"
+        );
+    }
+}
