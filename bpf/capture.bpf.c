@@ -42,9 +42,6 @@ struct scratch {
 	volatile u32 used;
 	volatile u32 count;
 	volatile u32 path_flags;
-	volatile u32 state;
-	volatile u32 odd;
-	volatile u32 dotted;
 	volatile u64 found;
 	/* Names on the way up to the root. */
 	const u8 *name[COMPONENTS];
@@ -144,6 +141,11 @@ static __always_inline struct scratch *working_memory(void)
 
 	return bpf_map_lookup_elem(&scratch, &zero);
 }
+
+/* Since 6.2 any address can be read as if it were in a variable: a load that cannot fault, where
+ * bpf_probe_read_kernel is a call. */
+#define LOADS bpf_ksym_exists(bpf_rdonly_cast)
+#define at_kernel(address, type) bpf_core_cast((void *)(address), type)
 
 #define field_exists(expression) bpf_core_field_exists(expression)
 
@@ -486,18 +488,24 @@ __noinline int take_file(u64 file_address, u32 kind, u64 number)
 	return 0;
 }
 
-static __always_inline struct file *file_of(int number)
+/* The address of an open file, 0 if there is none of this number. */
+static __always_inline u64 file_of(struct scratch *s, int number)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct files_struct *files = BPF_CORE_READ(task, files);
-	struct fdtable *table = BPF_CORE_READ(files, fdt);
-	struct file **slots = BPF_CORE_READ(table, fd);
+	struct fdtable *table = bpf_get_current_task_btf()->files->fdt;
+	struct file **slot;
 	struct file *file = NULL;
 
-	if (number < 0 || (u32)number >= BPF_CORE_READ(table, max_fds))
-		return NULL;
-	bpf_probe_read_kernel(&file, sizeof(file), slots + number);
-	return file;
+	if (number < 0 || (u32)number >= table->max_fds)
+		return 0;
+	slot = table->fd + number;
+	if (LOADS) {
+		/* Any structure that begins with a pointer; and a detour that makes a number of it, because
+		 * functions of their own take no pointers. */
+		s->found = (u64)at_kernel(slot, struct list_head)->next;
+		return s->found;
+	}
+	bpf_probe_read_kernel(&file, sizeof(file), slot);
+	return (u64)file;
 }
 
 /* The directory that relative paths start at. */
@@ -518,7 +526,7 @@ __noinline int take_directory(int number)
 		dentry = BPF_CORE_READ(task, fs, pwd.dentry);
 		mount = BPF_CORE_READ(task, fs, pwd.mnt);
 	} else {
-		struct file *file = file_of(number);
+		struct file *file = (void *)file_of(s, number);
 
 		if (!file)
 			return -1;
@@ -760,12 +768,9 @@ static __always_inline long send(struct scratch *s, bool is_critical)
 static __always_inline u32 abi_of(u32 nr)
 {
 #if defined(__TARGET_ARCH_x86)
-	struct task_struct *task;
-
 	if (nr & X32_BIT)
 		return ABI_X32;
-	task = (void *)bpf_get_current_task();
-	if (BPF_CORE_READ(task, thread_info.status) & TS_COMPAT)
+	if (bpf_get_current_task_btf()->thread_info.status & TS_COMPAT)
 		return ABI_I386;
 #endif
 	return ABI_NATIVE;
@@ -918,11 +923,11 @@ static __always_inline void take(struct scratch *s, const struct fetch *fetch, u
 		take_message(value, width);
 		break;
 	case FETCH_FD:
-		take_file((u64)file_of(value), PIECE_FILE, (s64)(int)value);
+		take_file(file_of(s, value), PIECE_FILE, (s64)(int)value);
 		break;
 	case FETCH_RESULT:
 		if ((s64)s->header.result >= 0)
-			take_file((u64)file_of(s->header.result), PIECE_FILE, s->header.result);
+			take_file(file_of(s, s->header.result), PIECE_FILE, s->header.result);
 		break;
 	}
 }
@@ -998,11 +1003,6 @@ __noinline int is_same_text(u32 len)
 	return 1;
 }
 
-/* Since 6.2 any address can be read as if it were in a variable: a load that cannot fault, where
- * bpf_probe_read_kernel is a call. */
-#define LOADS bpf_ksym_exists(bpf_rdonly_cast)
-#define at_kernel(address, type) bpf_core_cast((void *)(address), type)
-
 /* Whether the path that was passed has this name of the kernel's at `at`. */
 __noinline int is_name(u32 at, u64 name, u32 len)
 {
@@ -1074,8 +1074,10 @@ __noinline int is_at(u64 file_address, u32 len)
 		left -= name_len;
 		if (left > FILTER_PATH_LIMIT)
 			return 0;
+		/* A detour that makes a number of it: functions of their own take no pointers. */
+		s->found = (u64)dentry->d_name.name;
 		if (*(u8 *)at_offset(s, PASSED_PATH + left - 1) != '/' ||
-		    !is_name(left, (u64)dentry->d_name.name, name_len))
+		    !is_name(left, s->found, name_len))
 			return 0;
 		s->used = left - 1;
 		dentry = dentry->d_parent;
@@ -1115,7 +1117,7 @@ __noinline u64 by_path(u32 bank, s64 result, u64 passed)
 		return ALL_SLOTS;
 	len -= 1;
 	if (result >= 0) {
-		file = file_of(result);
+		file = (void *)file_of(s, result);
 		if (!file)
 			return ALL_SLOTS;
 	}
@@ -1141,8 +1143,7 @@ __noinline u64 by_path(u32 bank, s64 result, u64 passed)
 /* Slots that take the name of the process. */
 static __always_inline u64 by_name(u32 bank)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
 	struct name_key key = { .bank = bank };
 	u64 *slots;
 

@@ -56,8 +56,8 @@ pub struct Attachment {
     pub places: usize,
     /// Why nothing cheaper is.
     pub reasons: Vec<String>,
-    /// What passes unseen, if it was asked for by name.
-    pub unseen: Option<String>,
+    /// What passes unseen. Where it can do harm these hooks are taken only if they were asked for.
+    pub unseen: Vec<String>,
 }
 
 impl fmt::Display for Attachment {
@@ -70,7 +70,7 @@ impl fmt::Display for Attachment {
         for reason in &self.reasons {
             write!(to, "; {reason}")?;
         }
-        if let Some(unseen) = &self.unseen {
+        for unseen in &self.unseen {
             write!(to, "; NOT SEEN: {unseen}")?;
         }
         Ok(())
@@ -189,6 +189,8 @@ pub(super) struct Attached {
     functions: Vec<OwnedFd>,
     /// By name: tracepoints or functions.
     places: BTreeSet<String>,
+    /// Calls that the kernel lacks.
+    lacking: Vec<&'static str>,
     attachment: Option<Attachment>,
 }
 
@@ -201,6 +203,7 @@ impl Attached {
             links: Vec::new(),
             functions: Vec::new(),
             places: BTreeSet::new(),
+            lacking: Vec::new(),
             attachment: None,
         }
     }
@@ -294,12 +297,19 @@ impl Attached {
     }
 
     fn chosen(&mut self, hooks: Hooks, reasons: Vec<String>) -> Attachment {
-        let unseen = self.options.other_conventions.clone();
+        let mut unseen = Vec::new();
+        if hooks == Hooks::PerCall {
+            unseen.extend(self.options.other_conventions.clone());
+            if !self.lacking.is_empty() {
+                let lacking = self.lacking.join(", ");
+                unseen.push(format!("attempts at calls that this kernel lacks ({lacking})"));
+            }
+        }
         let attachment = Attachment {
             hooks,
             places: self.places.len(),
             reasons,
-            unseen: unseen.filter(|_| hooks == Hooks::PerCall),
+            unseen,
         };
         self.attachment = Some(attachment.clone());
         attachment
@@ -366,9 +376,17 @@ impl Attached {
             return Err(format!("the rules ask for {} calls", native.len()));
         }
         let mut events = BTreeSet::new();
+        let mut without = Vec::new();
         for (_, call) in native {
-            let found = tracepoint(call);
-            events.insert(found.ok_or_else(|| format!("there is no tracepoint of {call}"))?);
+            match tracepoint(call) {
+                Some(event) => {
+                    events.insert(event);
+                }
+                None => without.push(*call),
+            }
+        }
+        if !without.is_empty() {
+            self.lacking = lacking(without)?;
         }
         for event in events {
             if self.places.contains(&event) {
@@ -385,6 +403,30 @@ impl Attached {
         }
         Ok(())
     }
+}
+
+/// Of calls that have no tracepoint: all of them, if the kernel lacks each. Then they can only fail.
+fn lacking(calls: Vec<&'static str>) -> Result<Vec<&'static str>, String> {
+    let symbols = fs::read_to_string("/proc/kallsyms")
+        .map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
+    // In the place of a call that was left out stands a weak function.
+    let strong = symbols.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let kind = words.next()?;
+        let name = words.next()?.strip_prefix(native_prefix())?;
+        (!kind.eq_ignore_ascii_case("w")).then_some(name)
+    });
+    let strong: BTreeSet<&str> = strong.collect();
+    if strong.is_empty() {
+        return Err("/proc/kallsyms names no functions of calls".to_owned());
+    }
+    for call in &calls {
+        let is_there = |name: &String| strong.contains(name.as_str());
+        if entry_names(call).iter().any(is_there) {
+            return Err(format!("there is no tracepoint of {call}"));
+        }
+    }
+    Ok(calls)
 }
 
 /// The calls of the tables but those that never return, of which no hook here tells.
@@ -416,9 +458,6 @@ fn tracepoint(call: &str) -> Option<String> {
 
 /// Whether functions can be hooked: a program is really put on one.
 fn try_functions() -> Result<Functions, String> {
-    if let Some(why) = preempts() {
-        return Err(why);
-    }
     let functions = Functions::read()?;
     let example = format!("{}{}", native_prefix(), EXAMPLES[0]);
     let known = functions.named(&example);
@@ -426,7 +465,10 @@ fn try_functions() -> Result<Functions, String> {
     let refused = |error: sys::SyscallError| error.to_string();
     let program = sys::bpf::load_return_hook(known.id, None).map_err(refused)?;
     sys::bpf::attach_hook(program.as_fd()).map_err(refused)?;
-    Ok(functions)
+    match preempts() {
+        None => Ok(functions),
+        Some(why) => Err(why),
+    }
 }
 
 /// Why the kernel may take the processor away from a program on a function. Another one that runs then
@@ -485,7 +527,7 @@ mod tests {
             hooks: Hooks::Raw,
             places: 1,
             reasons: vec!["not functions: a".to_owned(), "not per call: b".to_owned()],
-            unseen: None,
+            unseen: Vec::new(),
         };
         assert_eq!(
             attachment.to_string(),
@@ -495,7 +537,7 @@ mod tests {
             hooks: Hooks::PerCall,
             places: 7,
             reasons: Vec::new(),
-            unseen: Some("calls by x".to_owned()),
+            unseen: vec!["calls by x".to_owned()],
         };
         assert_eq!(
             attachment.to_string(),

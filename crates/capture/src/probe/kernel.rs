@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use abi::Syscall;
-use event::{CallPlan, Need, Plan};
 use sys::features::{self, KernelVersion};
 
 use super::Support;
@@ -58,7 +56,7 @@ pub(super) fn version() -> Support {
 
 /// Loads and attaches the programs of the engine, and lets them go.
 pub(super) fn ebpf() -> Support {
-    match ebpf::probe(&sample()) {
+    match ebpf::probe() {
         Ok(attachment) => Support::yes(format!("the programs load, and see calls by {attachment}")),
         Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
             format!("{error}: there is no /sys/kernel/btf/vmlinux"),
@@ -71,24 +69,5 @@ pub(super) fn ebpf() -> Support {
             }
             Support::no(why, "run as root, on Linux 5.11 or newer with BTF")
         }
-    }
-}
-
-/// A plan of calls that rules usually ask for.
-fn sample() -> Plan {
-    let call = |call| {
-        let planned = CallPlan {
-            any_of: vec![Vec::new()],
-            strings: false,
-            result: Need::Never,
-            reasons: Vec::new(),
-        };
-        (call, planned)
-    };
-    Plan {
-        calls: [Syscall::OPENAT, Syscall::CONNECT, Syscall::PTRACE]
-            .map(call)
-            .into(),
-        ..Plan::default()
     }
 }

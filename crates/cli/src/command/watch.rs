@@ -50,7 +50,7 @@ fn mechanism(engine: WatchEngine, pids: &[Pid]) -> Result<Mechanism, Failure> {
         WatchEngine::Ptrace => Ok(tracer),
         WatchEngine::Auto if pids.is_empty() => Ok(Mechanism::Kernel),
         WatchEngine::Auto => Ok(match ebpf::probe() {
-            Ok(()) => Mechanism::Kernel,
+            Ok(_) => Mechanism::Kernel,
             Err(_) => tracer,
         }),
     }
