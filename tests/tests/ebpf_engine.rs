@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Limited, Scratch, Watch, Watched, need_root, program};
+use e2e::{Engine, Fixture, Limited, Scratch, Watch, Watched, need_root, need_slow, program, skip};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -145,6 +145,16 @@ fn a_thousand_files_in_a_crowd_are_all_found() {
 
 /// Watches the machine while `act` runs; what was printed, and the last line of statistics.
 fn watch_host(options: &[&str], rules: &str, act: impl FnOnce()) -> (String, Value) {
+    watch_host_for(LIMIT, options, rules, |_| act())
+}
+
+/// The same with a limit of its own; `act` gets the watcher's pid.
+fn watch_host_for(
+    limit: Duration,
+    options: &[&str],
+    rules: &str,
+    act: impl FnOnce(i32),
+) -> (String, Value) {
     let files = Scratch::new();
     let rules = files.file("rules.yaml", 0o644, rules);
     let (stats, pid) = (files.path().join("stats"), files.path().join("pid"));
@@ -164,15 +174,15 @@ fn watch_host(options: &[&str], rules: &str, act: impl FnOnce()) -> (String, Val
         .arg("-P")
         .arg(&pid)
         .args(options);
-    let limited = Limited::start(&mut command, LIMIT);
+    let limited = Limited::start(&mut command, limit);
     let started = std::time::Instant::now();
     while fs::read_to_string(&pid).map_or(true, |text| text.is_empty()) {
         assert!(started.elapsed() < LIMIT, "the watch does not begin");
         std::thread::sleep(Duration::from_millis(20));
     }
-    act();
     let number = fs::read_to_string(&pid).expect("it was there");
     let number: i32 = number.trim().parse().expect("a pid");
+    act(number);
     let process = rustix::process::Pid::from_raw(number).expect("not zero");
     rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("it runs");
     let finished = limited.finish(b"");
@@ -225,6 +235,76 @@ fn a_flood_hides_nothing_of_other_processes() {
             .is_some_and(|count| count > 50_000),
         "{stats}"
     );
+}
+
+/// Memory of a process, in KiB.
+fn resident(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let word = line.and_then(|line| line.split_ascii_whitespace().next());
+    word.and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// Where a control group of the second version can be made.
+fn unified() -> Option<&'static Path> {
+    let folders = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    folders
+        .into_iter()
+        .find(|folder| folder.join("cgroup.controllers").exists())
+}
+
+/// A million processes and 100,000 control groups with TOLLGATE_TEST_CHURN=100, which takes minutes; a
+/// hundredth of each without.
+#[test]
+fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
+    need_root!();
+    need_slow!();
+    let Some(unified) = unified() else {
+        skip!("has no control groups of the second version", || Ok(
+            String::from("no cgroup.controllers below /sys/fs/cgroup")
+        ));
+    };
+    let scale = std::env::var("TOLLGATE_TEST_CHURN").map_or(1, |scale| {
+        scale.parse().expect("TOLLGATE_TEST_CHURN is a number")
+    });
+    let fixture = Fixture::compile("crowd");
+    let files = Scratch::new();
+    let crowd = files.program(fixture.program(), "crowd");
+    let secret = files.file("secret", 0o644, "");
+    let folder = unified.join(format!("tollgate-churn-{}", std::process::id()));
+    fs::create_dir(&folder).expect("root makes control groups");
+    let rules = "- rule: In a group\n  desc: x\n  condition: evt.type in (open, openat) and fd.name endswith /secret and proc.name = crowd and container.id != none\n  output: x\n  priority: DEBUG\n\
+                 - rule: Program\n  desc: x\n  condition: evt.type = execve and proc.args startswith marked-after-churn\n  output: x\n  priority: DEBUG\n";
+    let run = |words: &[String]| {
+        let done = Command::new(&crowd).args(words).status();
+        assert!(done.expect("the program runs").success());
+    };
+    let births = |count: u64| run(&["births".to_owned(), count.to_string()]);
+    let groups = |count: u64| {
+        let [folder, secret] = [&folder, &secret].map(|path| path.display().to_string());
+        run(&["groups".to_owned(), count.to_string(), folder, secret]);
+    };
+    let mut sizes = Vec::new();
+    let limit = Duration::from_secs(1800);
+    let (printed, stats) = watch_host_for(limit, &[], rules, |watcher| {
+        // What is kept of processes and places that have ended is bounded: first that much.
+        births(10_000);
+        groups(1_000);
+        sizes.push(resident(watcher));
+        births(10_000 * scale);
+        sizes.push(resident(watcher));
+        groups(1_000 * scale);
+        sizes.push(resident(watcher));
+        let marked = Command::new("true").arg("marked-after-churn").status();
+        assert!(marked.expect("it runs").success());
+    });
+    fs::remove_dir(&folder).expect("its groups are gone");
+    println!("resident KiB: {sizes:?}; {stats}");
+    assert!(printed.contains("\"rule\":\"Program\""), "{stats}");
+    let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
+    assert!(last < first + first / 4, "{sizes:?} {stats}");
+    assert_eq!(stats["cur"]["drops"], 0, "{stats}");
+    assert_eq!(stats["pieces"]["evicted"], 0, "{stats}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! a kernel without Yama, and little of it can be pretended.
 
 use e2e::Identity::{self, Docker, DockerTracing, Root, User};
-use e2e::{Alert, Guest, GuestRun, need_slow, skip};
+use e2e::{Alert, Fixture, Guest, GuestRun, need_slow, skip};
 
 /// One program of each way to be seen: a path that is read, one that is made, a program start.
 const ACTS: &str =
@@ -199,4 +199,97 @@ fn the_demo_misses_nothing_in_the_guest() {
     for key in ["missed", "unexpected", "dropped", "problems"] {
         assert_eq!(pass[key], 0, "{key}: {run:?}");
     }
+}
+
+/// What the engine `ebpf` needs to find its way.
+const MOUNTS: &str = "busybox mount -t debugfs debugfs /sys/kernel/debug; \
+                      busybox mount -t tracefs tracefs /sys/kernel/tracing;\n";
+
+/// Opens in every way, a child that is told by its own return from clone, execs of both kinds.
+const SEEN: &str = "\
+- rule: Seen
+  desc: opens of one file
+  condition: evt.type in (open, openat, openat2) and fd.name endswith /secret
+  output: seen %evt.type %evt.rawres
+  priority: DEBUG
+- rule: Born
+  desc: the return of clone, fork and vfork in the child
+  condition: evt.type in (clone, fork, vfork, clone3) and evt.rawres = 0 and proc.name = sh
+  output: born %evt.type
+  priority: DEBUG
+- rule: Program
+  desc: program starts
+  condition: evt.type in (execve, execveat) and proc.name = true
+  output: program %proc.cmdline
+  priority: DEBUG
+";
+
+#[test]
+fn functions_are_hooked_in_the_guest_and_nothing_is_missed() {
+    need_slow!();
+    let attack = Fixture::compile("attack");
+    let rules = attack.folder().join("seen.yaml");
+    std::fs::write(&rules, SEEN).expect("the folder is writable");
+    let script = format!(
+        "{MOUNTS}tollgate doctor | grep '^ebpf'; mkdir /tmp/w; echo > /tmp/w/secret; cd /tmp/w
+         for hooks in auto raw; do
+             tollgate run --engine ebpf --hooks $hooks --json -o rule_matching=all -r /seen.yaml \
+                 -s /tmp/stats -- sh -c '/attack tables /tmp/w/secret; cat secret; \
+                     busybox ls /missing/secret; /usr/bin/true one; (/usr/bin/true two)'
+             echo end of $hooks; grep -o '\"hooks\":\"[a-z]*' /tmp/stats | tail -n 1
+         done"
+    );
+    let guest = Guest::new().file(&attack.folder().join("attack"), "/attack");
+    let run = guest.file(&rules, "/seen.yaml").run(0, Root, &script);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stdout.contains("see calls by functions: "), "{run:?}");
+    let (by_functions, by_raw) = run.stdout.split_once("end of auto").expect("both ran");
+    assert!(by_raw.contains("\"hooks\":\"functions"), "{run:?}");
+    assert!(by_raw.contains("\"hooks\":\"raw"), "{run:?}");
+    let accounts = |text: &str| {
+        let alerts = text.lines().filter_map(Alert::parse);
+        let mut accounts: Vec<_> = alerts
+            .map(|alert| format!("{} {}", alert.rule, alert.output))
+            .collect();
+        accounts.sort();
+        accounts
+    };
+    let (by_functions, by_raw) = (accounts(by_functions), accounts(by_raw));
+    assert_eq!(by_functions, by_raw, "{run:?}");
+    for rule in ["Seen", "Born", "Program"] {
+        let is_of = |account: &&String| account.starts_with(rule);
+        assert!(by_raw.iter().filter(is_of).count() >= 2, "{rule}: {run:?}");
+    }
+}
+
+/// Nanoseconds are instructions here.
+fn instructions(run: &GuestRun, label: &str) -> f64 {
+    let line = run.stdout.lines().find_map(|line| line.strip_prefix(label));
+    let line = line.unwrap_or_else(|| panic!("{label}: {run:?}"));
+    let figures: serde_json::Value = serde_json::from_str(line.trim()).expect("JSON");
+    // The least disturbed of many: interrupts go by this clock, too.
+    let windows = figures["windows"].as_array().expect("an array");
+    let least = windows.iter().filter_map(serde_json::Value::as_f64);
+    least.fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn calls_that_no_rule_asks_for_cost_no_instruction_where_functions_are_hooked() {
+    let guest = guest!().counting();
+    let measured = "tollgate workload getppid --operations 200000";
+    let script = format!(
+        "{MOUNTS}echo native $({measured})
+         for hooks in functions raw; do
+             tollgate watch --quiet --hooks $hooks -r /rules.yaml -P /tmp/$hooks > /dev/null &
+             until [ -s /tmp/$hooks ]; do sleep 0.1; done
+             echo $hooks $({measured}); kill $(cat /tmp/$hooks); wait
+         done"
+    );
+    let run = guest.run(0, Root, &script);
+    assert_eq!(run.code, 0, "{run:?}");
+    let [native, functions, raw] =
+        ["native ", "functions ", "raw "].map(|label| instructions(&run, label));
+    println!("instructions of a getppid: native {native}, functions {functions}, raw {raw}");
+    assert!(functions < native * 1.02, "{run:?}");
+    assert!(raw > native * 1.1, "the measure can tell: {run:?}");
 }

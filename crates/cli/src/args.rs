@@ -208,6 +208,9 @@ pub(crate) enum Hooks {
     PerCall,
     /// The tracepoint of all calls
     Raw,
+    /// An empty program, for measurements
+    #[value(hide = true)]
+    Nothing,
 }
 
 impl From<Hooks> for capture::ebpf::Hooks {
@@ -217,6 +220,7 @@ impl From<Hooks> for capture::ebpf::Hooks {
             Hooks::Functions => Self::Functions,
             Hooks::PerCall => Self::PerCall,
             Hooks::Raw => Self::Raw,
+            Hooks::Nothing => Self::Nothing,
         }
     }
 }

@@ -162,7 +162,11 @@ mod tests {
             (Arch::I386, "mmap2", "__ia32_sys_mmap_pgoff"),
             (Arch::I386, "_newselect", "__ia32_compat_sys_select"),
             (Arch::I386, "recvmmsg", "__ia32_compat_sys_recvmmsg_time32"),
-            (Arch::I386, "recvmmsg_time64", "__ia32_compat_sys_recvmmsg_time64"),
+            (
+                Arch::I386,
+                "recvmmsg_time64",
+                "__ia32_compat_sys_recvmmsg_time64",
+            ),
             (Arch::I386, "futex_time64", "__ia32_sys_futex"),
             (Arch::I386, "stat64", "__ia32_compat_sys_ia32_stat64"),
             (Arch::I386, "umount", "__ia32_sys_oldumount"),

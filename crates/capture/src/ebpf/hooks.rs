@@ -34,6 +34,8 @@ pub enum Hooks {
     PerCall,
     /// The one tracepoint of all calls.
     Raw,
+    /// An empty program there, which sees nothing: for measurements.
+    Nothing,
 }
 
 impl Hooks {
@@ -43,6 +45,7 @@ impl Hooks {
             Self::Functions => "functions",
             Self::PerCall => "per-call",
             Self::Raw => "raw",
+            Self::Nothing => "nothing",
         }
     }
 }
@@ -65,6 +68,7 @@ impl fmt::Display for Attachment {
         match self.hooks {
             Hooks::Functions => write!(to, "functions: {} hooked by fexit", self.places)?,
             Hooks::PerCall => write!(to, "per-call: {} tracepoints", self.places)?,
+            Hooks::Nothing => write!(to, "nothing: an empty program at tp_btf/sys_exit")?,
             _ => write!(to, "raw: tp_btf/sys_exit")?,
         }
         for reason in &self.reasons {
@@ -80,6 +84,7 @@ impl fmt::Display for Attachment {
 /// More functions or tracepoints than this are slower to attach than they save.
 const PLACES_LIMIT: usize = 160;
 const CALL_PROGRAM: &str = "sys_exit";
+const EMPTY_PROGRAM: &str = "nothing";
 const PER_CALL_PROGRAM: &str = "call_exit";
 /// By type of function.
 const BODIES: [(&str, &str); 2] = [
@@ -104,7 +109,7 @@ impl Options {
     pub(super) fn find(wanted: Hooks) -> Self {
         let functions = match wanted {
             Hooks::Auto | Hooks::Functions => try_functions(),
-            Hooks::PerCall | Hooks::Raw => Err("not asked for".to_owned()),
+            Hooks::PerCall | Hooks::Raw | Hooks::Nothing => Err("not asked for".to_owned()),
         };
         Self {
             wanted,
@@ -132,6 +137,10 @@ impl Options {
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             let target = match (&self.functions, name.as_str()) {
+                (_, EMPTY_PROGRAM) if self.wanted == Hooks::Nothing => {
+                    program.set_autoload(true);
+                    continue;
+                }
                 (_, PER_CALL_PROGRAM) if per_call => {
                     program.set_autoload(true);
                     continue;
@@ -255,6 +264,10 @@ impl Attached {
                 });
             }
         }
+        if wanted == Hooks::Nothing {
+            self.attach(EMPTY_PROGRAM)?;
+            return Ok(self.chosen(wanted, reasons));
+        }
         self.attach(CALL_PROGRAM)?;
         self.places.insert(CALL_PROGRAM.to_owned());
         Ok(self.chosen(Hooks::Raw, reasons))
@@ -280,7 +293,9 @@ impl Attached {
         self.places.insert(CALL_PROGRAM.to_owned());
         self.chosen(
             Hooks::Raw,
-            vec![format!("the rules that were loaded last ask for more: {why}")],
+            vec![format!(
+                "the rules that were loaded last ask for more: {why}"
+            )],
         );
         Ok(())
     }
@@ -298,11 +313,16 @@ impl Attached {
 
     fn chosen(&mut self, hooks: Hooks, reasons: Vec<String>) -> Attachment {
         let mut unseen = Vec::new();
+        if hooks == Hooks::Nothing {
+            unseen.push("any call".to_owned());
+        }
         if hooks == Hooks::PerCall {
             unseen.extend(self.options.other_conventions.clone());
             if !self.lacking.is_empty() {
                 let lacking = self.lacking.join(", ");
-                unseen.push(format!("attempts at calls that this kernel lacks ({lacking})"));
+                unseen.push(format!(
+                    "attempts at calls that this kernel lacks ({lacking})"
+                ));
             }
         }
         let attachment = Attachment {
@@ -339,7 +359,8 @@ impl Attached {
             self.functions.push(hook);
         }
         if is_first {
-            self.attach(FIRST_RUN_PROGRAM).map_err(|error| told(&error))?;
+            self.attach(FIRST_RUN_PROGRAM)
+                .map_err(|error| told(&error))?;
         }
         Ok(())
     }

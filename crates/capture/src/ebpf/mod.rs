@@ -21,8 +21,8 @@ mod tables;
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
@@ -34,9 +34,9 @@ use crate::procfs::ProcError;
 use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
 
 use consumer::Consumer;
-use places::Places;
 use hooks::Attached;
 pub use hooks::{Attachment, Hooks};
+use places::Places;
 pub use programs::RingSizes;
 use programs::{Control, KernelCounts, Maps, Programs};
 use table::Table;
@@ -311,8 +311,14 @@ impl<J: Judge> Shared<J> {
         } = self.kernel_counts();
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         EbpfCounters {
-            seen: by_registers + by_scope + by_path + by_name + sent
-                + lost_critical + lost_bulk + no_memory,
+            seen: by_registers
+                + by_scope
+                + by_path
+                + by_name
+                + sent
+                + lost_critical
+                + lost_bulk
+                + no_memory,
             rejected_registers: by_registers,
             rejected_scope: by_scope,
             rejected_path: by_path,
@@ -559,9 +565,13 @@ fn sample() -> Plan {
         (call, planned)
     };
     Plan {
-        calls: [abi::Syscall::OPENAT, abi::Syscall::CONNECT, abi::Syscall::PTRACE]
-            .map(call)
-            .into(),
+        calls: [
+            abi::Syscall::OPENAT,
+            abi::Syscall::CONNECT,
+            abi::Syscall::PTRACE,
+        ]
+        .map(call)
+        .into(),
         ..Plan::default()
     }
 }
