@@ -1,6 +1,7 @@
 //! From the rings to the judge.
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -104,7 +105,8 @@ pub(super) struct Consumer<J: Judge> {
     /// Added to a time since boot to get one since the epoch.
     epoch: u64,
     number: u64,
-    lost: u64,
+    /// What the kernel had counted when it was last looked: sent and lost.
+    counted: (u64, u64),
     looked: Instant,
 }
 
@@ -133,7 +135,7 @@ impl<J: Judge + 'static> Consumer<J> {
             directories: Vec::new(),
             epoch: now_ns(Clock::Real).wrapping_sub(now_ns(Clock::Boot)),
             number: 0,
-            lost: 0,
+            counted: (0, 0),
             looked: Instant::now(),
             shared,
         }
@@ -159,7 +161,10 @@ impl<J: Judge + 'static> Consumer<J> {
                 .borrow()
                 .records()
                 .for_each(|record| self.judge(record));
-            self.report_losses(is_last && taken == 0);
+            if self.report_losses(is_last && taken == 0).is_break() {
+                self.shared.gave_up.store(true, Ordering::Release);
+                return Err(Error::TooManyLost);
+            }
             if taken == 0 {
                 if is_last {
                     return Ok(());
@@ -196,19 +201,20 @@ impl<J: Judge + 'static> Consumer<J> {
         self.epoch = now_ns(Clock::Real).wrapping_sub(now_ns(Clock::Boot));
     }
 
-    fn report_losses(&mut self, at_once: bool) {
+    fn report_losses(&mut self, at_once: bool) -> ControlFlow<()> {
         if !at_once && self.looked.elapsed() < LOSS_INTERVAL {
-            return;
+            return ControlFlow::Continue(());
         }
         self.looked = Instant::now();
         let counts = self.shared.kernel_counts();
-        let lost = counts.lost();
-        if lost > self.lost {
-            let by_call = self.shared.losses();
-            let notices = &self.shared.notices;
-            notices.events_dropped(lost - self.lost, counts.sent, &by_call);
-            self.lost = lost;
+        let (sent, lost) = (counts.sent, counts.lost());
+        let (sent_before, lost_before) = std::mem::replace(&mut self.counted, (sent, lost));
+        if lost <= lost_before {
+            return ControlFlow::Continue(());
         }
+        let by_call = self.shared.losses();
+        let notices = &self.shared.notices;
+        notices.events_dropped(lost - lost_before, sent - sent_before, &by_call)
     }
 
     fn judge(&mut self, record: &[u8]) {

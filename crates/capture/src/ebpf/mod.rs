@@ -92,6 +92,9 @@ pub enum Error {
         /// How many fit.
         limit: usize,
     },
+    /// More was lost than is allowed.
+    #[error("cannot go on: more events were lost than is allowed")]
+    TooManyLost,
     /// A process that is to be watched has ended, or never was.
     #[error("cannot watch process {pid}: there is none")]
     Gone {
@@ -277,6 +280,7 @@ struct Shared<J: Judge> {
     is_scoped: bool,
     stopping: AtomicBool,
     ended: AtomicBool,
+    gave_up: AtomicBool,
     /// What the kernel counted when it was last asked.
     kernel: Mutex<KernelCounts>,
     /// Programs are attached for as long as this is there.
@@ -449,6 +453,7 @@ impl<J: Judge + 'static> Engine<J> {
             is_scoped,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
             kernel: Mutex::default(),
             attached: Mutex::new(Some(attached)),
         });
@@ -484,6 +489,11 @@ impl<J: Judge + 'static> Engine<J> {
     /// Whether the last watched process has ended and all its events were judged.
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether it has ended because more was lost than [`Notices::events_dropped`] allows.
+    pub fn has_given_up(&self) -> bool {
+        self.shared.gave_up.load(Ordering::Acquire)
     }
 
     /// Judges what has been sent so far, and ends. [`Engine::join`] waits for that.

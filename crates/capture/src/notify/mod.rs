@@ -28,6 +28,7 @@ pub(crate) mod watchdog;
 pub(crate) mod worker;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -113,10 +114,16 @@ pub trait Notices: Send + Sync {
     }
     /// The file system could not tell of all opens.
     fn tripwire_overflowed(&self) {}
-    /// So many records found no room since this was last said; `sent` went through so far.
-    /// `by_call`: all that were lost.
-    fn events_dropped(&self, dropped: u64, sent: u64, by_call: &BTreeMap<String, u64>) {
+    /// So many records found no room since the last look a second ago, and so many went through. `by_call`:
+    /// all that were ever lost. Answers whether the engine may go on.
+    fn events_dropped(
+        &self,
+        dropped: u64,
+        sent: u64,
+        by_call: &BTreeMap<String, u64>,
+    ) -> ControlFlow<()> {
         let _ = (dropped, sent, by_call);
+        ControlFlow::Continue(())
     }
     /// The engine cannot do something that it ought to.
     fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {

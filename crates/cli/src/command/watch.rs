@@ -31,7 +31,11 @@ pub(crate) fn execute(args: Watch) -> Outcome {
             if end == End::NoneLeft && !quiet {
                 terminal::complain("tollgate: every process that was to be watched has ended\n");
             }
-            Ok(Exit::Ok)
+            Ok(match end {
+                // It was told, and asked for.
+                End::TooManyLost => Exit::Failed,
+                End::Asked | End::NoneLeft => Exit::Ok,
+            })
         }
         Err(error) => Err(failure(&error)),
     }

@@ -91,9 +91,9 @@ pub(super) const INEFFECTIVE: &[Ineffective] = &[
     ),
     key("syscall_drop_failed_exit", &["false"], FAILED),
     key(
-        "syscall_event_drops",
-        &[],
-        "the notify engine cannot drop events",
+        "syscall_event_drops.simulate_drops",
+        &["false"],
+        "no losses are pretended",
     ),
     key(
         "syscall_event_timeouts.max_consecutives",

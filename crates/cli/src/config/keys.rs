@@ -6,8 +6,8 @@ use super::append::{append_output, static_fields};
 use super::model::Config;
 use super::tree::{Node, Problem};
 use super::values::{
-    buffer, capture_mode, choice, engine_kind, log_level, priority, queue_capacity, rule_matching,
-    rules_files, selections, small,
+    buffer, capture_mode, choice, drop_actions, drop_threshold, engine_kind, log_level, priority,
+    queue_capacity, rule_matching, rules_files, selections, small,
 };
 
 /// One setting.
@@ -164,6 +164,16 @@ pub(super) const KEYS: &[Key] = &[
     Key::other("static_fields", "object", static_fields),
     Key::boolean("stdout_output.enabled", |config| &mut config.stdout_enabled),
     Key::boolean("syslog_output.enabled", |config| &mut config.syslog_enabled),
+    Key::other("syscall_event_drops.actions", "array", drop_actions),
+    Key::other(
+        "syscall_event_drops.max_burst",
+        "integer",
+        |config, node| small(node).map(|burst| config.drops.rate.max_burst = burst),
+    ),
+    Key::number("syscall_event_drops.rate", |config| {
+        &mut config.drops.rate.per_second
+    }),
+    Key::other("syscall_event_drops.threshold", "number", drop_threshold),
     Key::boolean("time_format_iso_8601", |config| &mut config.time_format_iso_8601),
     Key::other("verify", "string", |config, node| {
         choice(node).map(|value| config.verify = value)

@@ -23,7 +23,9 @@ use self::keys::KEYS;
 pub(crate) use self::model::ProgramOutput;
 #[cfg(test)]
 pub(crate) use self::model::RuntimeOptions;
-pub(crate) use self::model::{Config, EngineKind, HttpOutput, Log, WatchContainers};
+pub(crate) use self::model::{
+    Config, DropAction, DropSettings, EngineKind, HttpOutput, Log, WatchContainers,
+};
 pub(crate) use self::schema::schema;
 use self::tree::{Node, Origin, Problem, Value};
 use crate::exit::Exit;

@@ -22,6 +22,7 @@ pub(crate) struct Config {
     pub(crate) buffered_outputs: bool,
     pub(crate) rule_matching: RuleMatching,
     pub(crate) throttle: ThrottleRate,
+    pub(crate) drops: DropSettings,
     /// Alerts that a channel's queue holds, if not the default.
     pub(crate) queue_capacity: Option<usize>,
     /// How long a channel may take over an alert, and the end of the program waits for one that
@@ -115,6 +116,39 @@ fn matches_wildcard(pattern: &str, text: &str) -> bool {
         }
     }
     true
+}
+
+/// What is done when the engine `ebpf` loses events: `syscall_event_drops`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DropSettings {
+    /// None: nothing is done, but counting.
+    pub(crate) actions: Vec<DropAction>,
+    /// The part of a second's events from which on something is done.
+    pub(crate) threshold: f64,
+    /// How often something is done.
+    pub(crate) rate: ThrottleRate,
+}
+
+impl Default for DropSettings {
+    /// Every loss is told.
+    fn default() -> Self {
+        Self {
+            actions: vec![DropAction::Alert],
+            threshold: 0.0,
+            rate: ThrottleRate::default(),
+        }
+    }
+}
+
+/// One thing that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DropAction {
+    /// An alert.
+    Alert,
+    /// The end.
+    Exit,
+    /// A line on the standard error.
+    Log,
 }
 
 /// `file_output`.
@@ -253,6 +287,7 @@ impl Default for Config {
             buffered_outputs: false,
             rule_matching: RuleMatching::First,
             throttle: ThrottleRate::default(),
+            drops: DropSettings::default(),
             queue_capacity: None,
             output_timeout_ms: 2000,
             stdout_enabled: true,
@@ -318,6 +353,14 @@ impl Config {
                 stderr: false,
                 syslog: true,
                 ..Log::default()
+            },
+            drops: DropSettings {
+                actions: vec![DropAction::Log, DropAction::Alert],
+                threshold: 0.1,
+                rate: ThrottleRate {
+                    per_second: 0.033_33,
+                    max_burst: 1,
+                },
             },
             ..Self::default()
         }

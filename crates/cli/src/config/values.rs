@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use rules::{Priority, RuleMatching};
 
 use super::append::group;
-use super::model::{Config, EngineKind, Selection};
+use super::model::{Config, DropAction, EngineKind, Selection};
 use super::tree::{Entry, Node, Problem};
 use crate::recording::CaptureMode;
 
@@ -30,6 +30,45 @@ where
 {
     T::try_from(node.integer()?)
         .map_err(|error| Problem::new(&node.origin, format!("too large: {error}")))
+}
+
+/// As Falco: `ignore` stands alone.
+pub(super) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let mut actions = Vec::new();
+    let mut ignores = false;
+    for word in node.list()? {
+        actions.push(match word.text()? {
+            "alert" => DropAction::Alert,
+            "exit" => DropAction::Exit,
+            "log" => DropAction::Log,
+            "ignore" => {
+                ignores = true;
+                continue;
+            }
+            other => {
+                let message = format!("cannot take `{other}` for what is done about losses");
+                return Err(Problem::new(&word.origin, message)
+                    .help("known are `ignore`, `log`, `alert` and `exit`"));
+            }
+        });
+    }
+    if ignores && !actions.is_empty() {
+        let message = "cannot ignore losses and do something about them";
+        return Err(Problem::new(&node.origin, message).help("remove `ignore`, or the others"));
+    }
+    config.drops.actions = actions;
+    Ok(())
+}
+
+/// A part of all events.
+pub(super) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let threshold = node.number()?;
+    if threshold > 1.0 {
+        let message = format!("cannot lose more than all events: {threshold} is above 1");
+        return Err(Problem::new(&node.origin, message).help("name a part, from 0 to 1"));
+    }
+    config.drops.threshold = threshold;
+    Ok(())
 }
 
 /// 0 is Falco's word for "as large as it gets"; a queue here always has a bound.

@@ -21,6 +21,8 @@ pub(crate) enum End {
     Asked,
     /// No watched process is left.
     NoneLeft,
+    /// More events were lost than the configuration allows.
+    TooManyLost,
 }
 
 /// Watches until the processes have ended, or the time is over, or a signal asks for the end.
@@ -46,7 +48,11 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
     let deadline = limit.map(|limit| Instant::now() + limit);
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {
         if services.has_ended() {
-            end = End::NoneLeft;
+            end = if services.has_given_up() {
+                End::TooManyLost
+            } else {
+                End::NoneLeft
+            };
             break;
         }
         let mut polled = [PollFd::new(ends.as_fd(), poll::IN)];

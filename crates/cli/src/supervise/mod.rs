@@ -113,6 +113,10 @@ pub(crate) enum Report {
 pub(crate) trait Services {
     /// Whether the last watched process has ended.
     fn has_ended(&self) -> bool;
+    /// Whether watching has ended because too many events were lost.
+    fn has_given_up(&self) -> bool {
+        false
+    }
     /// The command itself has ended: everything it caused is to be delivered now.
     fn flush(&self);
     /// Tells the user.

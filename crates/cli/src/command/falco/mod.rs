@@ -18,7 +18,7 @@ use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
-use crate::args::{Detection, Replay, Rotation, Watch, WatchEngine};
+use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
 use crate::command::{replay, run, watch};
 use crate::config::{self, Config, EngineKind, Manner};
 use crate::exit::Exit;
@@ -301,6 +301,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             container_id: None,
             unfiltered: false,
             ring_kib: None,
+            hooks: Hooks::Auto,
             quiet: false,
             manner: Manner::Falco,
             without_rules: false,

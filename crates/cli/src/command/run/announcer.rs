@@ -1,6 +1,7 @@
 //! What the engine says of itself, as internal alerts.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,12 @@ use capture::notify::{
     Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, Violation, Withheld, obstacle,
 };
 use event::{Event, Pid, Process};
-use outputs::{Dispatcher, Internal};
+use outputs::{Dispatcher, Internal, Throttle};
 use rules::{AlertValue, Priority};
 
 use super::violations::Violations;
+use crate::config::{DropAction, DropSettings};
+use crate::terminal;
 
 /// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
 /// written in a second.
@@ -22,6 +25,36 @@ pub(super) struct Announcer {
     /// Whether no process can make itself unreadable to this one.
     reads_all: bool,
     violations: Violations,
+    drops: Drops,
+}
+
+/// What is done when events are lost, and how often.
+struct Drops {
+    settings: DropSettings,
+    throttle: Mutex<Throttle>,
+}
+
+impl Drops {
+    fn new(settings: DropSettings) -> Self {
+        Self {
+            throttle: Mutex::new(Throttle::new(settings.rate, Instant::now())),
+            settings,
+        }
+    }
+
+    fn does(&self, action: DropAction) -> bool {
+        self.settings.actions.contains(&action)
+    }
+
+    /// Whether these losses of a second are enough, and not too soon after others.
+    #[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
+    fn is_acted_on(&self, dropped: u64, sent: u64) -> bool {
+        let part = dropped as f64 / (dropped + sent).max(1) as f64;
+        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.settings.actions.is_empty()
+            && part >= self.settings.threshold
+            && throttle.admit(Instant::now())
+    }
 }
 
 /// How long a cause counts for the same process: looking for it takes longer than all else about an
@@ -30,12 +63,13 @@ const CAUSE_KEPT: Duration = Duration::from_millis(100);
 const CAP_SYS_PTRACE: u8 = 19;
 
 impl Announcer {
-    pub(super) fn new(dispatcher: Dispatcher) -> anyhow::Result<Self> {
+    pub(super) fn new(dispatcher: Dispatcher, drops: DropSettings) -> anyhow::Result<Self> {
         let own = sys::credential::capabilities(0);
         Ok(Self {
             violations: Violations::new(dispatcher.clone())?,
             dispatcher,
             looked: Mutex::default(),
+            drops: Drops::new(drops),
             reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
         })
     }
@@ -88,7 +122,15 @@ impl Notices for Announcer {
         self.violations.report(event, violation);
     }
 
-    fn events_dropped(&self, dropped: u64, sent: u64, by_call: &BTreeMap<String, u64>) {
+    fn events_dropped(
+        &self,
+        dropped: u64,
+        sent: u64,
+        by_call: &BTreeMap<String, u64>,
+    ) -> ControlFlow<()> {
+        if !self.drops.is_acted_on(dropped, sent) {
+            return ControlFlow::Continue(());
+        }
         let calls = by_call.iter().map(|(call, lost)| format!("{call}={lost}"));
         let calls = calls.collect::<Vec<_>>().join(" ");
         let mut fields = vec![
@@ -97,15 +139,26 @@ impl Notices for Announcer {
             ("n_drops_buffer", AlertValue::Uint(dropped)),
         ];
         fields.push(("tollgate.calls", AlertValue::Text(calls.clone())));
-        self.dispatcher.emit_internal(Internal {
-            rule: "Falco internal: syscall event drop",
-            priority: Priority::Critical,
-            message: format!(
-                "Falco internal: syscall event drop. {dropped} system calls dropped since the last \
-                 report ({calls})"
-            ),
-            fields,
-        });
+        let message = format!(
+            "Falco internal: syscall event drop. {dropped} system calls dropped in the last second \
+             ({calls})"
+        );
+        if self.drops.does(DropAction::Log) {
+            terminal::complain(&format!("tollgate: {message}\n"));
+        }
+        if self.drops.does(DropAction::Alert) {
+            self.dispatcher.emit_internal(Internal {
+                rule: "Falco internal: syscall event drop",
+                priority: Priority::Critical,
+                message,
+                fields,
+            });
+        }
+        if self.drops.does(DropAction::Exit) {
+            terminal::complain("tollgate: ends, as syscall_event_drops.actions has it\n");
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     }
 
     fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
@@ -326,5 +379,33 @@ impl Notices for Announcer {
                 ("tollgate.denied", AlertValue::Bool(denied)),
             ],
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outputs::ThrottleRate;
+
+    fn drops(threshold: f64, actions: &[DropAction]) -> Drops {
+        Drops::new(DropSettings {
+            actions: actions.to_vec(),
+            threshold,
+            rate: ThrottleRate {
+                per_second: 0.001,
+                max_burst: 2,
+            },
+        })
+    }
+
+    #[test]
+    fn losses_are_acted_on_from_the_threshold_on_and_not_too_often() {
+        let some = drops(0.1, &[DropAction::Log]);
+        assert!(!some.is_acted_on(9, 100), "too few");
+        assert!(some.is_acted_on(12, 88));
+        assert!(some.is_acted_on(100, 0));
+        assert!(!some.is_acted_on(100, 0), "no token is left");
+        assert!(some.does(DropAction::Log) && !some.does(DropAction::Alert));
+        assert!(!drops(0.0, &[]).is_acted_on(100, 0), "losses are ignored");
     }
 }

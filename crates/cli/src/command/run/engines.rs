@@ -19,6 +19,7 @@ use rules::Engine;
 use super::announcer::Announcer;
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
+use crate::config::DropSettings;
 use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
 use crate::terminal;
 
@@ -75,6 +76,7 @@ pub(super) struct Request {
     pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
     pub(super) quiet: bool,
+    pub(super) drops: DropSettings,
 }
 
 impl Request {
@@ -94,6 +96,10 @@ impl Request {
 pub(super) trait Watcher {
     /// Whether the last watched process has ended.
     fn has_ended(&self) -> bool;
+    /// Whether it ended because too much was lost.
+    fn has_given_up(&self) -> bool {
+        false
+    }
     /// Receives no more calls; [`Watcher::join`] waits for those at hand.
     fn let_go(&self);
     /// Keeps the workload's hands off another process of ours.
@@ -165,7 +171,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         judge: Arc::new(request.rules.judge),
         world: Arc::new(world),
         processes,
-        notices: Arc::new(Announcer::new(request.dispatcher)?),
+        notices: Arc::new(Announcer::new(request.dispatcher, request.drops)?),
         guard,
         verify: request.verify,
         paths,
@@ -221,7 +227,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         plan,
         judge: Arc::new(request.rules.judge),
         world,
-        notices: Arc::new(Announcer::new(request.dispatcher)?),
+        notices: Arc::new(Announcer::new(request.dispatcher, request.drops)?),
         rings: ebpf::RingSizes {
             bulk: request.tuning.ring_kib.saturating_mul(1024),
             ..ebpf::RingSizes::default()
@@ -247,6 +253,10 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
 impl Watcher for ebpf::Engine<Engine> {
     fn has_ended(&self) -> bool {
         ebpf::Engine::has_ended(self)
+    }
+
+    fn has_given_up(&self) -> bool {
+        ebpf::Engine::has_given_up(self)
     }
 
     fn let_go(&self) {

@@ -234,6 +234,7 @@ fn blueprint(
             ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
             hooks: detection.hooks.into(),
         },
+        drops: config.drops.clone(),
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         settings: config,

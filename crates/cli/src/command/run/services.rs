@@ -23,6 +23,7 @@ use super::reports;
 use super::sink::DeferredSink;
 use super::watched_files::{self, Watched};
 use crate::config::Config;
+use crate::config::DropSettings;
 use crate::failure::Failure;
 use crate::journal;
 use crate::recording::{Unstarted, Writing};
@@ -113,6 +114,8 @@ pub(super) struct Blueprint {
     /// Whether a process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
+    /// What is done when events are lost.
+    pub(super) drops: DropSettings,
     /// How long a channel that does not move is waited for.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
@@ -163,6 +166,7 @@ impl Blueprint {
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),
             quiet: self.quiet,
+            drops: self.drops,
         };
         let Started {
             watcher,
@@ -297,6 +301,11 @@ impl Services for Running {
         self.watcher
             .as_ref()
             .is_none_or(|watcher| watcher.has_ended())
+    }
+
+    fn has_given_up(&self) -> bool {
+        let watcher = self.watcher.as_ref();
+        watcher.is_some_and(|watcher| watcher.has_given_up())
     }
 
     fn flush(&self) {
