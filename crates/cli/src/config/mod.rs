@@ -379,6 +379,11 @@ capture:
 runtime:
   binary: crun
   watch: annotated
+syscall_event_drops:
+  actions: [log, exit]
+  threshold: 0.5
+  rate: 2
+  max_burst: 7
 ";
 
     #[test]
@@ -466,6 +471,14 @@ runtime:
                 level: Priority::Error,
             },
             watch_config_files: true,
+            drops: DropSettings {
+                actions: vec![DropAction::Log, DropAction::Exit],
+                threshold: 0.5,
+                rate: ThrottleRate {
+                    per_second: 2.0,
+                    max_burst: 7,
+                },
+            },
             engine: EngineSettings {
                 ebpf_buffer: 5,
                 ..EngineSettings::default()
