@@ -319,7 +319,12 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 			s->path_flags |= FILE_PATH_CUT;
 			break;
 		}
-		to = at_offset(s, at + used);
+		used += at;
+		/* Said again: verifiers before 6.8 forget it where the number leaves the registers. */
+		asm volatile("" : "+r"(used));
+		if (used > START_LIMIT + 256 + PIECE_LIMIT)
+			break;
+		to = at_offset(s, used);
 		*to = '/';
 		len = bpf_probe_read_kernel_str(to + 1, COMPONENT_LIMIT,
 						s->name[(count - 1 - i) & (COMPONENTS - 1)]);
@@ -327,9 +332,12 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 			s->path_flags |= FILE_PATH_CUT;
 			break;
 		}
-		s->used = used + len;
+		s->used += len;
 	}
 	if (s->used == 0) {
+		asm volatile("" : "+r"(at));
+		if (at > START_LIMIT + 256)
+			return 0;
 		*(u8 *)at_offset(s, at) = '/';
 		s->used = 1;
 	}
@@ -950,32 +958,37 @@ __noinline int take_one(u32 key, u32 index, u32 abi)
 #define TRUE_PATH sizeof(struct header)
 #define PASSED_PATH (sizeof(struct header) + 2 * PIECE_LIMIT)
 
+/* The state that a byte leads to. */
+static __always_inline u64 next_state(const struct automaton *automaton, u64 state, u8 byte)
+{
+	u64 edge = state * CLASSES + (automaton->class_of[byte] & (CLASSES - 1));
+
+	/* The compiler makes an "or" of the sum, for which verifiers know no bounds. */
+	asm volatile("%0 &= %1" : "+r"(edge) : "i"(STATES * CLASSES - 1));
+	return automaton->edge[edge] & (STATES - 1);
+}
+
 /* Slots with a pattern that the text at one of the two places has. */
 __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 {
 	struct scratch *s = working_memory();
 	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
 	const u8 *text;
-	u64 found;
-	u32 state;
+	u64 found, state;
 
 	if (!s || !automaton || len > FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
 	text = at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
-	state = automaton->edge[automaton->class_of[0] & (CLASSES - 1)] & (STATES - 1);
+	state = next_state(automaton, 0, 0);
 	found = automaton->slots[state];
 	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
-		u32 class;
-
 		if (i >= len)
 			break;
-		class = automaton->class_of[text[i]] & (CLASSES - 1);
-		state = automaton->edge[state * CLASSES + class] & (STATES - 1);
+		state = next_state(automaton, state, text[i]);
 		/* No branch: one in each turn would be two ways for the verifier to follow. */
 		found |= automaton->slots[state];
 	}
-	state = automaton->edge[state * CLASSES + (automaton->class_of[0] & (CLASSES - 1))];
-	return found | automaton->slots[state & (STATES - 1)];
+	return found | automaton->slots[next_state(automaton, state, 0)];
 }
 
 /* Whether both places hold the same text. */

@@ -141,7 +141,7 @@ impl Guest {
         machine.arg("-initrd").arg(&image);
         machine.args([
             "-append",
-            "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off",
+            "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off no_timer_check",
         ]);
         machine
             .arg("-serial")
