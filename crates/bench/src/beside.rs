@@ -24,7 +24,7 @@ const READY: &str = "%READY";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a watcher may take to write its counters and end.
-const FAREWELL: Duration = Duration::from_secs(10);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The exit status when the stage could not be set, so that no sample of it counts.
 const NOT_SET: u8 = 70;
@@ -300,7 +300,7 @@ fn scratch(name: &str) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-fn start(command: &mut Command, program: &str) -> Result<Child, Error> {
+pub(crate) fn start(command: &mut Command, program: &str) -> Result<Child, Error> {
     command
         .stdin(Stdio::null())
         .spawn()
@@ -312,7 +312,7 @@ fn start(command: &mut Command, program: &str) -> Result<Child, Error> {
 }
 
 /// Waits for the end of `child`, and brings it about when a stop is requested or time is up.
-fn wait(stop: &Stop, child: &mut Child, limit: Duration) -> Result<ExitStatus, Error> {
+pub(crate) fn wait(stop: &Stop, child: &mut Child, limit: Duration) -> Result<ExitStatus, Error> {
     let fail = |source| Error::supervise("wait for", "a process")(source);
     // A process that has been waited for has a status and no number any more.
     if let Some(status) = child.try_wait().map_err(fail)? {
@@ -353,7 +353,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 /// As a shell says it.
-fn code(status: ExitStatus) -> u8 {
+pub(crate) fn code(status: ExitStatus) -> u8 {
     let number = status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal));

@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use regex::Regex;
 
+use crate::client::Client;
 use crate::execute::Processes;
 use crate::host::Host;
 use crate::limit::{Broken, Limit};
+use crate::part::Part;
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
 use crate::run::{Ended, Progress};
-use crate::suite::{self, Choice, Os, Syscalls, Unix};
+use crate::suite::{self, Apps, Choice, Engine, Lifecycle, Os, Syscalls, Unix};
 use crate::summary::{self, Summary};
-use crate::{Error, Stop, beside, compare, original, pages, quick, run};
+use crate::{Error, Stop, beside, client, compare, original, pages, part, quick, run};
 
 /// Measure what a subject costs a workload.
 #[derive(Args, Clone, Debug)]
@@ -35,6 +37,12 @@ pub enum Verb {
     Os(Os),
     /// Repeat single calls untraced, traced and with further probes; latency, neighbours, delay
     Syscalls(Syscalls),
+    /// Create, start, ask, kill and delete containers with every OCI runtime found
+    Lifecycle(Lifecycle),
+    /// Measure parts of tollgate: events replayed, alerts, starts, filters by size
+    Engine(Engine),
+    /// Run real servers and jobs, those that are installed
+    Apps(Apps),
     /// Run a plan, or compare two folders of results
     Compare(Compare),
     /// Summarise a folder of results again, as a page and in forms that programs read
@@ -48,6 +56,15 @@ pub enum Verb {
     /// Run a command in other surroundings; for plans
     #[command(hide = true)]
     Inside(Inside),
+    /// Start a server, ask it, and end it; for plans
+    #[command(hide = true)]
+    Client(Asking),
+    /// Measure a part of tollgate; for plans
+    #[command(hide = true)]
+    Part(PartArgs),
+    /// Run a command with a rule about so many calls; for plans
+    #[command(hide = true)]
+    Filter(Filter),
     /// Run a program of UnixBench itself; for plans
     #[command(hide = true)]
     Original(Original),
@@ -86,6 +103,32 @@ pub struct Inside {
 enum Surroundings {
     QuarterCpu,
     Session,
+}
+
+/// Requests, and the server's command line.
+#[derive(Args, Clone, Debug)]
+pub struct Asking {
+    #[command(flatten)]
+    client: Client,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// A part of tollgate, and for how long.
+#[derive(Args, Clone, Debug)]
+pub struct PartArgs {
+    #[arg(value_enum)]
+    part: Part,
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+/// The size of a filter and a command.
+#[derive(Args, Clone, Debug)]
+pub struct Filter {
+    size: String,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
 }
 
 /// A test of UnixBench, and where UnixBench is.
@@ -222,6 +265,20 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
         Verb::Unix(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
         Verb::Os(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
         Verb::Syscalls(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Lifecycle(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Engine(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Apps(suite) => {
+            let missing = suite.missing();
+            if !missing.is_empty() {
+                let note = format!("left out, because not installed: {}\n", missing.join(", "));
+                // A note that nobody can read is no reason not to measure.
+                let _ = std::io::stderr().write_all(note.as_bytes());
+            }
+            run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
+        }
+        Verb::Client(Asking { client, words }) => print(out, &client::run(client, words)?),
+        Verb::Part(PartArgs { part, seconds }) => print(out, &part::run(program, *part, *seconds)?),
+        Verb::Filter(Filter { size, words }) => part::filter(program, size, words),
         Verb::Beside(beside) => beside::beside(&beside.words),
         Verb::Neighbour(Neighbour {
             load,

@@ -24,6 +24,7 @@
 //! them.
 
 mod beside;
+mod client;
 pub mod command;
 mod command_line;
 mod compare;
@@ -34,6 +35,7 @@ mod limit;
 mod order;
 mod original;
 mod pages;
+mod part;
 pub mod plan;
 mod quick;
 pub mod record;

@@ -3,6 +3,9 @@
 //! A suite is a table of workloads and a choice of subjects; running, recording and judging are those
 //! of every plan. What its report shows besides is decided by [`crate::plan::Suite`].
 
+mod apps;
+mod engine;
+mod lifecycle;
 mod os;
 mod published;
 mod setup;
@@ -18,6 +21,9 @@ use regex::Regex;
 use crate::Error;
 use crate::plan::{Figure, Plan, Subject, Suite, Workload};
 
+pub(crate) use apps::Apps;
+pub(crate) use engine::Engine;
+pub(crate) use lifecycle::Lifecycle;
 pub(crate) use os::Os;
 pub(crate) use published::{Published, published};
 pub(crate) use setup::Place;

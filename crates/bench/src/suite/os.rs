@@ -2,10 +2,9 @@
 
 use clap::Args;
 
-use crate::command::Out;
-
 use super::{Choice, Table, available, own};
 use crate::Error;
+use crate::command::Out;
 use crate::plan::{Figure, Plan, Suite, Workload};
 
 /// Run OSBench's five operations natively and under each subject

@@ -2,10 +2,9 @@
 
 use clap::Args;
 
-use crate::command::Out;
-
 use super::{Choice, Table, available, is_installed, own};
 use crate::Error;
+use crate::command::Out;
 use crate::plan::{Plan, Subject, Suite, Workload};
 
 /// Repeat single system calls untraced, traced, and with further probes

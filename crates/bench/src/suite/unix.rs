@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use workload::unixbench::{TESTS, Test};
 
-use crate::command::Out;
-
 use super::{Choice, Table, available, own};
+use crate::command::Out;
 use crate::plan::{Figure, Plan, Suite, Workload};
 use crate::{Error, command_line};
 

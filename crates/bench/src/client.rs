@@ -1,0 +1,301 @@
+//! Clients of a server that is measured: started around the server's command line, whatever that is
+//! wrapped in.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use rustix::process::Signal;
+
+use crate::beside::{FAREWELL, start, wait};
+use crate::execute::signal_group;
+use crate::suite::is_installed;
+use crate::{Error, Stop};
+
+/// A server that has a client here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Server {
+    Redis,
+    Nginx,
+    Apache,
+}
+
+/// Which requests are made.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Client {
+    #[arg(value_enum)]
+    pub(crate) server: Server,
+    /// The command, or the path
+    #[arg(long)]
+    pub(crate) ask: String,
+    #[arg(long)]
+    pub(crate) clients: u32,
+    #[arg(long)]
+    pub(crate) requests: u32,
+}
+
+/// How long a server may take until it answers; some subjects are slow to start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Server {
+    /// Programs that have to be installed.
+    pub(crate) fn needs(self) -> &'static [&'static str] {
+        match self {
+            Self::Redis => &["redis-server", "redis-benchmark"],
+            Self::Nginx => &["nginx", "ab"],
+            Self::Apache => &["apache2", "ab"],
+        }
+    }
+
+    pub(crate) fn is_installed(self) -> bool {
+        self.needs().iter().all(|program| is_installed(program))
+    }
+
+    /// The server in the foreground; [`run`] sets PORT and FOLDER, and writes the configuration there.
+    pub(crate) fn command(self) -> &'static str {
+        match self {
+            Self::Redis => {
+                r#"sh -c 'exec redis-server --port $PORT --bind 127.0.0.1 --save "" --dir "$FOLDER" --daemonize no --maxclients 2000'"#
+            }
+            Self::Nginx => r#"sh -c 'exec nginx -p "$FOLDER" -c "$FOLDER/nginx.conf"'"#,
+            Self::Apache => {
+                r#"sh -c 'exec apache2 -d "$FOLDER" -f "$FOLDER/apache.conf" -DFOREGROUND'"#
+            }
+        }
+    }
+
+    fn configuration(self, folder: &Path, port: u16) -> Option<(&'static str, String)> {
+        let folder = folder.display();
+        match self {
+            Self::Redis => None,
+            Self::Nginx => Some((
+                "nginx.conf",
+                format!(
+                    "daemon off;\nworker_processes 2;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
+                     events {{ worker_connections 2048; }}\nhttp {{\n  access_log off;\n  \
+                     client_body_temp_path {folder}/body;\n  proxy_temp_path {folder}/proxy;\n  \
+                     fastcgi_temp_path {folder}/fastcgi;\n  uwsgi_temp_path {folder}/uwsgi;\n  \
+                     scgi_temp_path {folder}/scgi;\n  \
+                     server {{ listen 127.0.0.1:{port} backlog=2048; root {folder}/www; }}\n}}\n"
+                ),
+            )),
+            Self::Apache => Some((
+                "apache.conf",
+                format!(
+                    "ServerName localhost\nListen 127.0.0.1:{port}\nPidFile {folder}/pid\nErrorLog {folder}/error.log\n\
+                     User www-data\nGroup www-data\nMutex file:{folder}\n\
+                     LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so\n\
+                     LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so\n\
+                     LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so\n\
+                     MaxRequestWorkers 1000\nServerLimit 40\nThreadsPerChild 25\nListenBacklog 2048\n\
+                     DocumentRoot {folder}/www\n<Directory {folder}/www>\n  Require all granted\n</Directory>\n"
+                ),
+            )),
+        }
+    }
+}
+
+impl Client {
+    /// As they stand behind `bench client`.
+    pub(crate) fn arguments(&self) -> String {
+        format!(
+            "{} --ask {} --clients {} --requests {}",
+            crate::suite::value_name(&self.server),
+            self.ask,
+            self.clients,
+            self.requests
+        )
+    }
+}
+
+/// Starts the server's command line, asks it, ends it; gives the line of JSON that the runner reads.
+///
+/// # Errors
+///
+/// When the server does not answer, a request fails, or the client's output is not understood.
+pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
+    let stop = Stop::on_signals()?;
+    let folder = tempfile::tempdir().map_err(Error::file("make a folder in", Path::new("/tmp")))?;
+    let port = free_port()?;
+    prepare(client.server, folder.path(), port)?;
+    let said = folder.path().join("said");
+    let output = fs::File::create(&said).map_err(Error::file("create", &said))?;
+    let again = output.try_clone().map_err(Error::file("create", &said))?;
+    let mut process = start(
+        Command::new(&server[0])
+            .args(&server[1..])
+            .env("PORT", port.to_string())
+            .env("FOLDER", folder.path())
+            .stdout(output)
+            .stderr(again)
+            .process_group(0),
+        &server[0],
+    )?;
+    let asked = wait_for_answer(port, &stop, &said).and_then(|()| ask(client, port));
+    let ended = process
+        .try_wait()
+        .map_err(Error::supervise("wait for", &server[0]))?;
+    // It may have ended by itself, which is checked above.
+    let _ = signal_group(&process, Signal::TERM);
+    wait(&Stop::new()?, &mut process, FAREWELL)?;
+    if let Some(status) = ended {
+        let said = fs::read_to_string(&said).map_err(Error::file("read", &said))?;
+        let reason = format!("the server ended by itself, with {status}: {}", said.trim());
+        return Err(Error::Stage { reason });
+    }
+    asked
+}
+
+fn free_port() -> Result<u16, Error> {
+    let stage = |error: std::io::Error| Error::Stage {
+        reason: format!("no port of the loopback address is free: {error}"),
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(stage)?;
+    Ok(listener.local_addr().map_err(stage)?.port())
+}
+
+fn prepare(server: Server, folder: &Path, port: u16) -> Result<(), Error> {
+    use std::os::unix::fs::PermissionsExt;
+    let www = folder.join("www");
+    fs::create_dir(&www).map_err(Error::file("make the folder", &www))?;
+    let page = www.join("index.html");
+    fs::write(&page, "tollgate\n".repeat(100)).map_err(Error::file("write", &page))?;
+    // A server gives up root and reads the page as another user.
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
+        .map_err(Error::file("open to others", folder))?;
+    if let Some((name, text)) = server.configuration(folder, port) {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(Error::file("write", &path))?;
+    }
+    Ok(())
+}
+
+fn wait_for_answer(port: u16, stop: &Stop, said: &Path) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if Instant::now() > deadline || stop.is_requested() {
+            let said = fs::read_to_string(said).map_err(Error::file("read", said))?;
+            let reason = format!("the server does not answer: {}", said.trim());
+            return Err(Error::Stage { reason });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn ask(client: &Client, port: u16) -> Result<String, Error> {
+    let (clients, requests) = (client.clients.to_string(), client.requests.to_string());
+    let (program, arguments) = match client.server {
+        Server::Redis => (
+            "redis-benchmark",
+            vec![
+                "-h".to_owned(),
+                "127.0.0.1".to_owned(),
+                "-p".to_owned(),
+                port.to_string(),
+                "-t".to_owned(),
+                client.ask.clone(),
+                "-c".to_owned(),
+                clients,
+                "-n".to_owned(),
+                requests,
+                "--csv".to_owned(),
+            ],
+        ),
+        Server::Nginx | Server::Apache => (
+            "ab",
+            vec![
+                "-q".to_owned(),
+                "-n".to_owned(),
+                requests,
+                "-c".to_owned(),
+                clients,
+                format!("http://127.0.0.1:{port}{}", client.ask),
+            ],
+        ),
+    };
+    let output = Command::new(program)
+        .args(&arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| Error::Start {
+            program: program.to_owned(),
+            line: arguments.join(" "),
+            source,
+        })?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let rate = match client.server {
+        Server::Redis => redis_rate(&said),
+        Server::Nginx | Server::Apache => ab_rate(&said, client.requests),
+    };
+    let rate = rate
+        .filter(|rate| output.status.success() && *rate > 0.0)
+        .ok_or_else(|| Error::Stage {
+            reason: format!(
+                "{program} had failures or no result: {said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            ),
+        })?;
+    let elapsed = f64::from(client.requests) / rate * 1e9;
+    Ok(format!(
+        "{{\"operations\":{},\"elapsed_ns\":{elapsed:.0}}}\n",
+        client.requests
+    ))
+}
+
+/// Requests per second: the second cell of the last line.
+fn redis_rate(csv: &str) -> Option<f64> {
+    let line = csv
+        .lines()
+        .rfind(|line| line.starts_with('"') && !line.starts_with("\"test\""))?;
+    line.split(',').nth(1)?.trim_matches('"').parse().ok()
+}
+
+/// Requests per second, if all were answered.
+fn ab_rate(said: &str, requests: u32) -> Option<f64> {
+    let after = |key: &str| -> Option<f64> {
+        let line = said.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let complete = after("Complete requests:")? == f64::from(requests);
+    let none = |key| after(key).unwrap_or(0.0) == 0.0;
+    (complete && none("Failed requests:") && none("Non-2xx responses:"))
+        .then(|| after("Requests per second:"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pasted from redis-benchmark 7.0.
+    #[test]
+    fn rates_of_redis_benchmark_are_read() {
+        let csv = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\"\n\"GET\",\"60606.06\",\"0.412\",\"0.104\"\n";
+        assert_eq!(redis_rate(csv), Some(60606.06));
+        assert_eq!(redis_rate("Could not connect to Redis"), None);
+    }
+
+    /// Pasted from ab 2.3.
+    #[test]
+    fn rates_of_ab_count_only_without_failures() {
+        let said = "Concurrency Level:      4\nTime taken for tests:   0.113 seconds\nComplete requests:      1000\n\
+                    Failed requests:        0\nRequests per second:    8849.71 [#/sec] (mean)\n";
+        assert_eq!(ab_rate(said, 1000), Some(8849.71));
+        assert_eq!(ab_rate(said, 2000), None);
+        assert_eq!(
+            ab_rate(
+                &said.replace("requests:        0", "requests:        3"),
+                1000
+            ),
+            None
+        );
+        assert_eq!(
+            ab_rate(&(said.to_owned() + "Non-2xx responses:      1000\n"), 1000),
+            None
+        );
+    }
+}
