@@ -5,6 +5,7 @@
 
 mod dependencies;
 mod documents;
+mod figures;
 mod source;
 mod tokens;
 mod tree;
@@ -23,7 +24,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 4] = [
+const CHECKS: [Check; 5] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -44,10 +45,25 @@ const CHECKS: [Check; 4] = [
         "links and paths in documents lead somewhere",
         documents::check,
     ),
+    (
+        "figures",
+        "tables of figures in documents are what their results say",
+        figures::check,
+    ),
 ];
 
 fn main() -> ExitCode {
+    // Without an argument the usage follows.
     let wanted = std::env::args().nth(1).unwrap_or_default();
+    if wanted == "figures" && std::env::args().nth(2).as_deref() == Some("--write") {
+        return match Tree::read().and_then(|tree| figures::write(&tree)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("xtask: {error:#}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let chosen: Vec<&Check> = CHECKS
         .iter()
         .filter(|(name, ..)| wanted == "check" || wanted == *name)

@@ -1,5 +1,6 @@
 //! Parts of tollgate that are measured by themselves, as command lines like everything else.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -34,13 +35,14 @@ const COPIES: u32 = 20;
 /// When a program does not do its part.
 pub(crate) fn run(program: &Path, part: Part, seconds: f64) -> Result<String, Error> {
     let folder = tempfile::tempdir().map_err(Error::file("make a folder in", Path::new("/tmp")))?;
+    let mut extra = BTreeMap::new();
     let (operations, elapsed) = match part {
         Part::ReplayRules => replay(program, folder.path(), &[])?,
         Part::ReplayFilter => {
             let condition = "fd.name contains /no-such-file and proc.name = nobody";
             replay(program, folder.path(), &["--filter", condition])?
         }
-        Part::AlertLatency => alerts(program, folder.path(), seconds)?,
+        Part::AlertLatency => alerts(program, folder.path(), seconds, &mut extra)?,
         Part::Start => starts(program, seconds)?,
     };
     let elapsed = elapsed.as_nanos();
@@ -117,7 +119,12 @@ fn events_in(said: &str) -> Result<u64, Error> {
 
 /// From the moment at which a shell is told to open a file until its alert has been read. The shell has
 /// the file opened by itself, so that no process is started meanwhile.
-fn alerts(program: &Path, folder: &Path, seconds: f64) -> Result<(u64, Duration), Error> {
+fn alerts(
+    program: &Path,
+    folder: &Path,
+    seconds: f64,
+    extra: &mut BTreeMap<&'static str, f64>,
+) -> Result<(u64, Duration), Error> {
     let file = folder.join("watched");
     fs::write(&file, "").map_err(Error::file("write", &file))?;
     let rules = folder.join("rules.yaml");
@@ -146,7 +153,7 @@ fn alerts(program: &Path, folder: &Path, seconds: f64) -> Result<(u64, Duration)
     let mut from = BufReader::new(child.stdout.take().expect("it is a pipe"));
     let fail = Error::supervise("talk to", "tollgate run");
     let mut line = String::new();
-    let (mut count, mut sum, begin) = (0_u64, Duration::ZERO, Instant::now());
+    let (mut count, mut latencies, begin) = (0_u64, Vec::new(), Instant::now());
     // The first shows that everything has started.
     while count == 0 || begin.elapsed().as_secs_f64() < seconds {
         let start = Instant::now();
@@ -156,16 +163,23 @@ fn alerts(program: &Path, folder: &Path, seconds: f64) -> Result<(u64, Duration)
             break;
         }
         if count > 0 {
-            sum += start.elapsed();
+            latencies.push(start.elapsed().as_secs_f64() * 1e9);
         }
         count += 1;
     }
     drop(to);
     child.wait().map_err(&fail)?;
-    if count < 2 {
+    let sum = Duration::from_secs_f64(latencies.iter().sum::<f64>() / 1e9);
+    let Ok(sample) = stats::Sample::new(latencies) else {
         return Err(Error::Stage {
             reason: "no alerts came".to_owned(),
         });
+    };
+    for (name, at) in [("p50_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99)] {
+        // Far in the tail only where enough alerts lie beyond.
+        if sample.len() as f64 * (1.0 - at) >= 10.0 || at == 0.5 {
+            extra.insert(name, sample.quantile(at));
+        }
     }
     Ok((count - 1, sum))
 }

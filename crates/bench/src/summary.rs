@@ -87,6 +87,9 @@ pub struct Row {
     /// Medians of the other numbers that the workload reports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, f64>,
+    /// Their 95th percentiles, from twenty samples on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra_p95: BTreeMap<String, f64>,
     /// What may be said.
     pub verdict: Option<String>,
     /// Median CPU time in user mode of one sample.
@@ -374,7 +377,8 @@ fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Int
         p_adjusted: None,
         score,
         index,
-        extra: extras(&valid),
+        extra: extras(&valid, 0.5, 1),
+        extra_p95: extras(&valid, 0.95, ENOUGH_FOR_P95),
         verdict: verdict.map(|verdict| words(verdict, subject, drops)),
         user_us: numbers(&|sample| Some(sample.user_us as f64)).map(|n| n.median()),
         sys_us: numbers(&|sample| Some(sample.sys_us as f64)).map(|n| n.median()),
@@ -405,13 +409,17 @@ fn unixbench_score(recording: &Recording, workload: &str, times: Option<&Numbers
     Some((sum / kept.len() as f64).exp())
 }
 
-fn extras(valid: &[&Sample]) -> BTreeMap<String, f64> {
+/// One sample in twenty lies beyond the 95th percentile.
+const ENOUGH_FOR_P95: usize = 20;
+
+fn extras(valid: &[&Sample], at: f64, least: usize) -> BTreeMap<String, f64> {
     let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (name, value) in valid.iter().flat_map(|sample| &sample.extra) {
         all.entry(name.clone()).or_default().push(*value);
     }
     all.into_iter()
-        .filter_map(|(name, values)| Some((name, Numbers::new(values).ok()?.median())))
+        .filter(|(_, values)| values.len() >= least)
+        .filter_map(|(name, values)| Some((name, Numbers::new(values).ok()?.quantile(at))))
         .collect()
 }
 

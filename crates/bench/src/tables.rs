@@ -132,7 +132,14 @@ fn cross_check(summary: &Summary) -> Option<Titled> {
 fn others(summary: &Summary) -> Option<Titled> {
     let mut table = Table::new(
         3,
-        ["workload", "subject", "figure", "median", "over native's"],
+        [
+            "workload",
+            "subject",
+            "figure",
+            "median",
+            "p95",
+            "over native's",
+        ],
     );
     // The clock alone, which every loop reports, says nothing that the time does not.
     let says_more = |row: &&Row| row.extra.keys().any(|name| name != "clock_ms");
@@ -148,6 +155,7 @@ fn others(summary: &Summary) -> Option<Titled> {
                 row.subject.clone(),
                 name.clone(),
                 named(name, *value),
+                or_dash(row.extra_p95.get(name).map(|value| named(name, *value))),
                 or_dash(ratio),
             ]);
         }

@@ -63,6 +63,9 @@ pub struct Args {
     /// Processes that repeat the same meanwhile, to delay this one
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub attackers: u16,
+    /// Operations that each thread makes in a second, with pauses in between; 0 for as many as it can
+    #[arg(long, default_value_t = 0)]
+    pub rate: u64,
     /// The call that the load `study` makes
     #[arg(long, default_value = "getpid")]
     pub call: String,

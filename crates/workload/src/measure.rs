@@ -144,6 +144,26 @@ enum Limit {
     Time(Duration),
 }
 
+/// How a thread goes about its operations.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// Each is timed.
+    is_timed: bool,
+    /// So many in a second, or as many as possible if 0.
+    rate: u64,
+}
+
+impl Pace {
+    /// Waits until it is time to have done `operations`.
+    fn wait(self, start: Instant, operations: u64) {
+        if self.rate == 0 {
+            return;
+        }
+        let due = Duration::from_secs_f64(operations as f64 / self.rate as f64);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+}
+
 /// What one thread did.
 struct Lap {
     operations: u64,
@@ -165,7 +185,11 @@ pub(crate) fn repeat(
         let prepared = prepare(setup);
         barrier.wait();
         let batch = if setup.args.latency { 1 } else { batch };
-        lap(setup.limit(), batch, setup.args.latency, &mut *prepared?)
+        let pace = Pace {
+            is_timed: setup.args.latency,
+            rate: setup.args.rate,
+        };
+        lap(setup.limit(), batch, pace, &mut *prepared?)
     };
     let clock = cpu_time()?;
     let laps = std::thread::scope(|scope| {
@@ -183,6 +207,14 @@ pub(crate) fn repeat(
     laps.iter().for_each(|lap| latencies.merge(&lap.latencies));
     let mut extra: BTreeMap<String, f64> = latencies.figures().into_iter().collect();
     extra.insert("clock_ms".to_owned(), clock.as_secs_f64() * 1e3);
+    if setup.args.rate > 0 {
+        let all: u64 = laps.iter().map(|lap| lap.operations).sum();
+        let longest = laps.iter().map(|lap| lap.elapsed).max().unwrap_or_default();
+        extra.insert(
+            "events_per_second".to_owned(),
+            all as f64 / longest.as_secs_f64(),
+        );
+    }
     let fastest = |window: usize| {
         laps.iter()
             .filter_map(|lap| lap.windows[window])
@@ -206,7 +238,7 @@ fn cpu_time() -> Result<Duration, Error> {
 fn lap(
     limit: Limit,
     batch: u64,
-    is_timed: bool,
+    pace: Pace,
     operation: &mut dyn FnMut(u64) -> Result<(), Error>,
 ) -> Result<Lap, Error> {
     let mut windows = vec![None; WINDOWS];
@@ -224,9 +256,10 @@ fn lap(
             Limit::Time(all) => (share(elapsed.as_nanos(), all.as_nanos()), batch),
         };
         operation(size)?;
+        pace.wait(start, operations + size);
         let now = start.elapsed();
         operations += size;
-        if is_timed {
+        if pace.is_timed {
             latencies.note(now - elapsed);
         }
         let per_operation = (now - elapsed).as_nanos() as f64 / size as f64;
@@ -258,7 +291,14 @@ mod tests {
             std::thread::sleep(Duration::from_micros(200));
             Ok(())
         };
-        let lap = lap(limit, batch, true, &mut operation).unwrap();
+        let lap = {
+            let pace = Pace {
+                is_timed: true,
+                rate: 0,
+            };
+            lap(limit, batch, pace, &mut operation)
+        }
+        .unwrap();
         (lap, sizes)
     }
 
@@ -281,6 +321,20 @@ mod tests {
         assert!(lap.windows.iter().flatten().count() > 10);
         // A batch of ten sleeps for at least 200 us.
         assert!(lap.windows.iter().flatten().all(|ns| *ns >= 20_000.0));
+    }
+
+    #[test]
+    fn a_rate_is_kept() {
+        let pace = Pace {
+            is_timed: false,
+            rate: 1000,
+        };
+        let lap = lap(Limit::Operations(200), 10, pace, &mut |_| Ok(())).unwrap();
+        assert!(
+            lap.elapsed >= Duration::from_millis(190),
+            "{:?}",
+            lap.elapsed
+        );
     }
 
     #[test]

@@ -27,6 +27,10 @@ const PARTS: [(&str, &str); 4] = [
 /// How many calls the rules of the measured filters name.
 const FILTERS: [u32; 3] = [1, 20, 60];
 
+/// Opens in a second and thread, for the rate at which events begin to be lost.
+const RATES: [u32; 5] = [5_000, 20_000, 50_000, 100_000, 200_000];
+const THREADS: u32 = 2;
+
 impl Engine {
     /// The plan.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
@@ -47,6 +51,16 @@ impl Engine {
         ] {
             workloads.push(own(name, unit, &format!("{name} --seconds {seconds}")));
         }
+        for rate in RATES {
+            workloads.push(Workload {
+                group: Some("paced opens".to_owned()),
+                ..own(
+                    &format!("rate-{}k", rate * THREADS / 1000),
+                    "pair",
+                    &format!("open_close --threads {THREADS} --rate {rate} --seconds {seconds}"),
+                )
+            });
+        }
         let mut subjects: Vec<Subject> = FILTERS.iter().map(|calls| filter(*calls)).collect();
         subjects.push(Subject {
             name: "every open".to_owned(),
@@ -54,6 +68,13 @@ impl Engine {
             version: Some("{tollgate} version".to_owned()),
         });
         subjects.extend(available(&["notify", "ebpf"], &self.choice.rules)?);
+        // Every open becomes an event, and the losses are drawn over the rate.
+        subjects.push(Subject {
+            name: "ebpf every open".to_owned(),
+            wrapper: "{tollgate} bench beside {tollgate} watch -q --engine ebpf --unfiltered -s {stats} -P %READY -- {}"
+                .to_owned(),
+            version: Some("{tollgate} version".to_owned()),
+        });
         self.choice.plan(Table {
             suite: Suite::Engine,
             name: "engine",

@@ -24,7 +24,7 @@ const PROGRAMS: [&str; 3] = ["hello", "pause", "yes"];
 const HYBRID: &str = "unshare -m sh -c 'umount /sys/fs/cgroup/unified; exec \"$@\"' --";
 
 /// Name, program, what goes before it on a machine with both hierarchies, arguments.
-const RUNTIMES: [(&str, &str, &str, &str); 5] = [
+const RUNTIMES: [(&str, &str, &str, &str); 6] = [
     ("runc", "runc", "", ""),
     ("crun", "crun", HYBRID, ""),
     ("youki", "youki", "", ""),
@@ -34,6 +34,8 @@ const RUNTIMES: [(&str, &str, &str, &str); 5] = [
         "",
         "--platform=systrap --network=none --ignore-cgroups",
     ),
+    // Ours hands over to runc, and watches what starts in the containers.
+    ("tollgate", "runc", "{tollgate}", "--runtime-of-tollgate"),
     (
         "runsc-ptrace",
         "runsc",

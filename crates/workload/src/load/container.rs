@@ -149,6 +149,7 @@ impl Life<'_> {
             times.push(("start_to_output", started.elapsed()));
             times.push(("create_to_output", create.elapsed()));
             wait_for_end(pid)?;
+            self.wait_until_stopped()?;
         }
         self.must("state", &mut self.command(&["state", &self.id]), &mut times)?;
         if !self.greets {
@@ -160,6 +161,7 @@ impl Life<'_> {
             )?;
             wait_for_end(pid)?;
             times.push(("kill_to_exit", killed.elapsed()));
+            self.wait_until_stopped()?;
         }
         self.must(
             "delete",
@@ -167,6 +169,34 @@ impl Life<'_> {
             &mut times,
         )?;
         Ok(times)
+    }
+
+    /// A runtime may learn of the end of its container a little later than the kernel.
+    fn wait_until_stopped(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = self
+                .command(&["state", &self.id])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .output()
+                .map_err(Error::file("start", PathBuf::from(&self.runtime[0])))?;
+            let state: serde_json::Value =
+                serde_json::from_slice(&output.stdout).map_err(|_error| Error::Unexpected {
+                    expected: "the container's state as JSON".to_owned(),
+                    got: String::from_utf8_lossy(&output.stdout).into_owned(),
+                })?;
+            if state["status"] == "stopped" {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(Error::Unexpected {
+                    expected: "the status `stopped`".to_owned(),
+                    got: state["status"].to_string(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -1,9 +1,10 @@
 //! A program of a few hundred bytes of code, dynamically linked to the C library as C programs are.
 //!
-//! What fork and exec cost depends on the size of the program that makes them. UnixBench's are small C
-//! programs; this one has their shape (a page of code within 32 KiB of file, the loader, the C
-//! library, 8 KiB of zeroed memory), so that the cost is not that of this large program and no
-//! compiler is needed where it runs.
+//! What fork and exec cost depends on the size of the program that makes them, and above all on how many
+//! pages it touches: in a virtual machine a page fault costs microseconds. UnixBench's are small C
+//! programs; this one has their shape (segments as a linker lays them out, the loader, the C library's
+//! start-up code and functions, 8 KiB of zeroed memory), so that the cost is not that of this large
+//! program and no compiler is needed where it runs.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,19 +28,39 @@ pub(super) fn count(times: u64) -> String {
 }
 
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
-const LIBRARY: &[u8] = b"\0libc.so.6\0";
+const LIBRARY: &str = "libc.so.6";
 
-const HEADERS: u64 = 6;
+/// Functions of the C library, in the order in which the code finds their addresses.
+const IMPORTED: [&str; 7] = [
+    "__libc_start_main",
+    "fork",
+    "wait",
+    "exit",
+    "execv",
+    "time",
+    "sprintf",
+];
+
+/// The file as a linker lays it out: headers and tables, code, constants, data, each from a page of its
+/// own.
+const PAGE: u64 = 0x1000;
+const CODE_AT: u64 = PAGE;
+const MAIN_AT: u64 = CODE_AT + 0x40;
+const CONSTANTS_AT: u64 = 2 * PAGE;
+/// Addresses of the imported functions, which the loader fills in and then protects.
+const ADDRESSES_AT: u64 = 5 * PAGE;
+const DYNAMIC_AT: u64 = ADDRESSES_AT + 0x100;
+/// What stays writable: a page, and 8 KiB that are not in the file.
+const DATA_AT: u64 = ADDRESSES_AT + PAGE;
+const END: u64 = DATA_AT + PAGE;
+const ZEROED: u64 = 8 * 1024;
+
+const HEADERS: u64 = 9;
 const LOADER_AT: u64 = 64 + HEADERS * 56;
 const STRINGS_AT: u64 = LOADER_AT + 32;
-const SYMBOLS_AT: u64 = STRINGS_AT + 16;
-const HASH_AT: u64 = SYMBOLS_AT + 24;
-const CODE_AT: u64 = 0x240;
-/// The size of the part that is mapped without write access.
-const TEXT: u64 = 0x8000;
-/// Where the writable part lies: one page behind the text, as linkers do.
-const DATA_AT: u64 = TEXT + 0x1000;
-const ZEROED: u64 = 8 * 1024;
+const SYMBOLS_AT: u64 = STRINGS_AT + 0x80;
+const HASH_AT: u64 = SYMBOLS_AT + 8 * 24;
+const RELOCATIONS_AT: u64 = HASH_AT + 0x40;
 
 /// Writes the program.
 pub(super) fn write(path: &Path, part: Part) -> Result<(), Error> {
@@ -60,34 +81,36 @@ pub(super) fn write(path: &Path, part: Part) -> Result<(), Error> {
 }
 
 fn image(part: Part) -> Vec<u8> {
-    let dynamic = dynamic();
-    let mut image = vec![0; usize_of(TEXT)];
-    put(&mut image, 0, &file_header());
-    put(&mut image, 64, &program_headers(dynamic.len() as u64));
-    put(&mut image, LOADER_AT, LOADER.as_bytes());
-    put(&mut image, STRINGS_AT, LIBRARY);
-    // One bucket and one chain, both empty: the program offers no symbol.
-    put(
-        &mut image,
-        HASH_AT,
-        &[1_u32, 1, 0, 0].map(u32::to_le_bytes).concat(),
-    );
-    let code = match part {
+    let main = match part {
         Part::Execl => EXECL,
         Part::Spawn => SPAWN,
     };
-    put(&mut image, CODE_AT, code);
-    image.extend(dynamic);
+    let (strings, names) = strings();
+    let mut image = vec![0; usize_of(END)];
+    for (at, bytes) in [
+        (0, file_header()),
+        (64, program_headers()),
+        (LOADER_AT, LOADER.as_bytes().to_vec()),
+        (HASH_AT, hash()),
+        (SYMBOLS_AT, symbols(&names)),
+        (RELOCATIONS_AT, relocations()),
+        (CODE_AT, START.to_vec()),
+        (MAIN_AT, main.to_vec()),
+        (DYNAMIC_AT, dynamic(strings.len() as u64)),
+        (STRINGS_AT, strings),
+    ] {
+        let at = usize_of(at);
+        image[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
     image
-}
-
-fn put(image: &mut [u8], at: u64, bytes: &[u8]) {
-    let at = usize_of(at);
-    image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 fn usize_of(number: u64) -> usize {
     usize::try_from(number).expect("offsets in a small file fit")
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// elf(5), `Elf64_Ehdr`: a position-independent program for x86-64.
@@ -95,131 +118,195 @@ fn file_header() -> Vec<u8> {
     let mut header = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     header.extend([3_u16, 62].map(u16::to_le_bytes).concat());
     header.extend(1_u32.to_le_bytes());
-    header.extend([CODE_AT, 64, 0].map(u64::to_le_bytes).concat());
+    header.extend(words(&[CODE_AT, 64, 0]));
     header.extend(0_u32.to_le_bytes());
-    header.extend([64_u16, 56, 6, 64, 0, 0].map(u16::to_le_bytes).concat());
+    header.extend([64_u16, 56, 9, 64, 0, 0].map(u16::to_le_bytes).concat());
     header
 }
 
 /// elf(5), `Elf64_Phdr`.
-fn program_headers(dynamic: u64) -> Vec<u8> {
+fn program_headers() -> Vec<u8> {
     const READ: u32 = 4;
     const WRITE: u32 = 2;
     const EXECUTE: u32 = 1;
-    let header = |kind: u32, flags: u32, [offset, address, in_file, in_memory, align]: [u64; 5]| {
-        let words = [offset, address, address, in_file, in_memory, align];
-        [
-            [kind, flags].map(u32::to_le_bytes).concat(),
-            words.map(u64::to_le_bytes).concat(),
-        ]
-        .concat()
+    const LOAD: u32 = 1;
+    const RELRO: u32 = 0x6474_e552;
+    const STACK: u32 = 0x6474_e551;
+    let header = |kind: u32, flags: u32, at: u64, in_file: u64, in_memory: u64, align: u64| {
+        let mut header = [kind, flags].map(u32::to_le_bytes).concat();
+        header.extend(words(&[at, at, at, in_file, in_memory, align]));
+        header
     };
-    let loader = LOADER.len() as u64 + 1;
-    let table = HEADERS * 56;
+    let same = |kind, flags, at, size, align| header(kind, flags, at, size, size, align);
+    let data = END - ADDRESSES_AT;
     [
-        header(6, READ, [64, 64, table, table, 8]),
-        header(3, READ, [LOADER_AT, LOADER_AT, loader, loader, 1]),
-        header(1, READ | EXECUTE, [0, 0, TEXT, TEXT, 0x1000]),
-        header(
-            1,
-            READ | WRITE,
-            [TEXT, DATA_AT, dynamic, dynamic + ZEROED, 0x1000],
-        ),
-        header(2, READ | WRITE, [TEXT, DATA_AT, dynamic, dynamic, 8]),
-        header(0x6474_e551, READ | WRITE, [0, 0, 0, 0, 16]),
+        same(6, READ, 64, HEADERS * 56, 8),
+        same(3, READ, LOADER_AT, LOADER.len() as u64 + 1, 1),
+        same(LOAD, READ, 0, PAGE, PAGE),
+        same(LOAD, READ | EXECUTE, CODE_AT, PAGE, PAGE),
+        same(LOAD, READ, CONSTANTS_AT, PAGE, PAGE),
+        header(LOAD, READ | WRITE, ADDRESSES_AT, data, data + ZEROED, PAGE),
+        same(2, READ | WRITE, DYNAMIC_AT, 16 * 12, 8),
+        same(RELRO, READ, ADDRESSES_AT, PAGE, 1),
+        same(STACK, READ | WRITE, 0, 0, 16),
     ]
     .concat()
+}
+
+/// The library's name and those of its functions, each ended by a zero; and where they begin.
+fn strings() -> (Vec<u8>, Vec<u32>) {
+    let mut strings = vec![0];
+    let mut places = Vec::new();
+    for name in std::iter::once(&LIBRARY).chain(&IMPORTED) {
+        places.push(u32::try_from(strings.len()).expect("a few names"));
+        strings.extend(name.as_bytes());
+        strings.push(0);
+    }
+    (strings, places)
+}
+
+/// elf(5), `Elf64_Sym`: functions that are defined elsewhere. The first symbol is none.
+fn symbols(names: &[u32]) -> Vec<u8> {
+    const GLOBAL_FUNCTION: u8 = 0x12;
+    let mut symbols = vec![0; 24];
+    for name in &names[1..] {
+        symbols.extend(name.to_le_bytes());
+        symbols.extend([GLOBAL_FUNCTION, 0, 0, 0]);
+        symbols.extend(words(&[0, 0]));
+    }
+    symbols
+}
+
+/// One empty bucket, and a link for each symbol: the program offers none.
+fn hash() -> Vec<u8> {
+    let symbols = u32::try_from(IMPORTED.len() + 1).expect("a few names");
+    let mut hash = [1, symbols, 0].map(u32::to_le_bytes).concat();
+    hash.extend(vec![0; IMPORTED.len() * 4 + 4]);
+    hash
+}
+
+/// elf(5), `Elf64_Rela`: the address of each function goes to its place.
+fn relocations() -> Vec<u8> {
+    const GLOBAL_DATA: u64 = 6;
+    (1_u64..)
+        .zip(IMPORTED)
+        .flat_map(|(symbol, _)| {
+            words(&[
+                ADDRESSES_AT + (symbol - 1) * 8,
+                symbol << 32 | GLOBAL_DATA,
+                0,
+            ])
+        })
+        .collect()
 }
 
 /// elf(5), `Elf64_Dyn`: the library that is needed, and the tables that the loader reads.
-fn dynamic() -> Vec<u8> {
-    let strings = LIBRARY.len() as u64;
-    [
-        [1, 1],
-        [4, HASH_AT],
-        [5, STRINGS_AT],
-        [6, SYMBOLS_AT],
-        [10, strings],
-        [11, 24],
-        [21, 0],
-        [0, 0],
-    ]
-    .concat()
-    .into_iter()
-    .flat_map(u64::to_le_bytes)
-    .collect()
+fn dynamic(strings: u64) -> Vec<u8> {
+    const BIND_NOW: u64 = 8;
+    let relocations = IMPORTED.len() as u64 * 24;
+    words(
+        &[
+            [1, 1],
+            [4, HASH_AT],
+            [5, STRINGS_AT],
+            [6, SYMBOLS_AT],
+            [7, RELOCATIONS_AT],
+            [8, relocations],
+            [9, 24],
+            [10, strings],
+            [11, 24],
+            [30, BIND_NOW],
+            [21, 0],
+            [0, 0],
+        ]
+        .concat(),
+    )
 }
 
-/// Takes one from the count in its first argument and executes itself with the same arguments; with the
-/// count at zero it ends.
+/// As C's start-up code: gives `main`, the arguments and the loader's exit function to `__libc_start_main`.
 #[rustfmt::skip]
-const EXECL: &[u8] = &[
-    0x48, 0x8b, 0x5c, 0x24, 0x10,                      // 0x00 mov rbx,QWORD PTR [rsp+0x10]
-    0x48, 0x8d, 0x4b, 0x07,                            // 0x05 lea rcx,[rbx+0x7]
-    0x80, 0x39, 0x30,                                  // 0x09 cmp BYTE PTR [rcx],0x30
-    0x75, 0x14,                                        // 0x0c jne 22
-    0xc6, 0x01, 0x39,                                  // 0x0e mov BYTE PTR [rcx],0x39
-    0x48, 0xff, 0xc9,                                  // 0x11 dec rcx
-    0x48, 0x39, 0xd9,                                  // 0x14 cmp rcx,rbx
-    0x73, 0xf0,                                        // 0x17 jae 9
-    0x31, 0xff,                                        // 0x19 xor edi,edi
-    0xb8, 0x3c, 0x00, 0x00, 0x00,                      // 0x1b mov eax,0x3c
-    0x0f, 0x05,                                        // 0x20 syscall
-    0xfe, 0x09,                                        // 0x22 dec BYTE PTR [rcx]
-    0x48, 0x8b, 0x7c, 0x24, 0x08,                      // 0x24 mov rdi,QWORD PTR [rsp+0x8]
-    0x48, 0x8d, 0x74, 0x24, 0x08,                      // 0x29 lea rsi,[rsp+0x8]
-    0x48, 0x8b, 0x04, 0x24,                            // 0x2e mov rax,QWORD PTR [rsp]
-    0x48, 0x8d, 0x54, 0xc4, 0x10,                      // 0x32 lea rdx,[rsp+rax*8+0x10]
-    0xb8, 0x3b, 0x00, 0x00, 0x00,                      // 0x37 mov eax,0x3b
-    0x0f, 0x05,                                        // 0x3c syscall
-    0xf7, 0xd8,                                        // 0x3e neg eax
-    0x89, 0xc7,                                        // 0x40 mov edi,eax
-    0xb8, 0x3c, 0x00, 0x00, 0x00,                      // 0x42 mov eax,0x3c
-    0x0f, 0x05,                                        // 0x47 syscall
+const START: &[u8] = &[
+    0x31, 0xed,                                                  // 0x1000 xor ebp,ebp
+    0x49, 0x89, 0xd1,                                            // 0x1002 mov r9,rdx
+    0x5e,                                                        // 0x1005 pop rsi
+    0x48, 0x89, 0xe2,                                            // 0x1006 mov rdx,rsp
+    0x48, 0x83, 0xe4, 0xf0,                                      // 0x1009 and rsp,0xfffffffffffffff0
+    0x50,                                                        // 0x100d push rax
+    0x54,                                                        // 0x100e push rsp
+    0x45, 0x31, 0xc0,                                            // 0x100f xor r8d,r8d
+    0x31, 0xc9,                                                  // 0x1012 xor ecx,ecx
+    0x48, 0x8d, 0x3d, 0x25, 0x00, 0x00, 0x00,                    // 0x1014 lea rdi,[rip+0x25]
+    0xff, 0x15, 0xdf, 0x3f, 0x00, 0x00,                          // 0x101b call __libc_start_main
+    0xf4,                                                        // 0x1021 hlt
 ];
 
-/// As often as its first argument says: clone(2) as the C library's fork calls it, and wait4(2) for a child
-/// that must end with 0.
+/// `main`: asks for the time, prints it into a buffer, takes one from the count in its first argument and
+/// executes itself with the same arguments; with the count at zero it returns 0.
+#[rustfmt::skip]
+const EXECL: &[u8] = &[
+    0x53,                                                        // 0x1040 push rbx
+    0x48, 0x83, 0xec, 0x30,                                      // 0x1041 sub rsp,0x30
+    0x48, 0x89, 0xf3,                                            // 0x1045 mov rbx,rsi
+    0x31, 0xff,                                                  // 0x1048 xor edi,edi
+    0xff, 0x15, 0xd8, 0x3f, 0x00, 0x00,                          // 0x104a call time
+    0x48, 0x89, 0xc2,                                            // 0x1050 mov rdx,rax
+    0xc7, 0x04, 0x24, 0x25, 0x6c, 0x75, 0x00,                    // 0x1053 mov DWORD PTR [rsp],0x756c25
+    0x48, 0x89, 0xe6,                                            // 0x105a mov rsi,rsp
+    0x48, 0x8d, 0x7c, 0x24, 0x10,                                // 0x105d lea rdi,[rsp+0x10]
+    0x31, 0xc0,                                                  // 0x1062 xor eax,eax
+    0xff, 0x15, 0xc6, 0x3f, 0x00, 0x00,                          // 0x1064 call sprintf
+    0x48, 0x8b, 0x53, 0x08,                                      // 0x106a mov rdx,QWORD PTR [rbx+0x8]
+    0x48, 0x8d, 0x4a, 0x07,                                      // 0x106e lea rcx,[rdx+0x7]
+    0x80, 0x39, 0x30,                                            // 0x1072 cmp BYTE PTR [rcx],0x30
+    0x75, 0x0f,                                                  // 0x1075 jne 1086
+    0xc6, 0x01, 0x39,                                            // 0x1077 mov BYTE PTR [rcx],0x39
+    0x48, 0xff, 0xc9,                                            // 0x107a dec rcx
+    0x48, 0x39, 0xd1,                                            // 0x107d cmp rcx,rdx
+    0x73, 0xf0,                                                  // 0x1080 jae 1072
+    0x31, 0xc0,                                                  // 0x1082 xor eax,eax
+    0xeb, 0x13,                                                  // 0x1084 jmp 1099
+    0xfe, 0x09,                                                  // 0x1086 dec BYTE PTR [rcx]
+    0x48, 0x8b, 0x3b,                                            // 0x1088 mov rdi,QWORD PTR [rbx]
+    0x48, 0x89, 0xde,                                            // 0x108b mov rsi,rbx
+    0xff, 0x15, 0x8c, 0x3f, 0x00, 0x00,                          // 0x108e call execv
+    0xb8, 0x48, 0x00, 0x00, 0x00,                                // 0x1094 mov eax,0x48
+    0x48, 0x83, 0xc4, 0x30,                                      // 0x1099 add rsp,0x30
+    0x5b,                                                        // 0x109d pop rbx
+    0xc3,                                                        // 0x109e ret
+];
+
+/// `main`: as often as its first argument says, fork(3), and wait(3) for a child that calls exit(3) and must
+/// end with 0.
 #[rustfmt::skip]
 const SPAWN: &[u8] = &[
-    0x48, 0x8b, 0x5c, 0x24, 0x10,                      // 0x00 mov rbx,QWORD PTR [rsp+0x10]
-    0x48, 0x8d, 0x4b, 0x07,                            // 0x05 lea rcx,[rbx+0x7]
-    0x80, 0x39, 0x30,                                  // 0x09 cmp BYTE PTR [rcx],0x30
-    0x75, 0x0f,                                        // 0x0c jne 1d
-    0xc6, 0x01, 0x39,                                  // 0x0e mov BYTE PTR [rcx],0x39
-    0x48, 0xff, 0xc9,                                  // 0x11 dec rcx
-    0x48, 0x39, 0xd9,                                  // 0x14 cmp rcx,rbx
-    0x73, 0xf0,                                        // 0x17 jae 9
-    0x31, 0xff,                                        // 0x19 xor edi,edi
-    0xeb, 0x4d,                                        // 0x1b jmp 6a
-    0xfe, 0x09,                                        // 0x1d dec BYTE PTR [rcx]
-    0xbf, 0x11, 0x00, 0x20, 0x01,                      // 0x1f mov edi,0x1200011
-    0x31, 0xf6,                                        // 0x24 xor esi,esi
-    0x31, 0xd2,                                        // 0x26 xor edx,edx
-    0x4c, 0x8d, 0x54, 0x24, 0xc0,                      // 0x28 lea r10,[rsp-0x40]
-    0x45, 0x31, 0xc0,                                  // 0x2d xor r8d,r8d
-    0xb8, 0x38, 0x00, 0x00, 0x00,                      // 0x30 mov eax,0x38
-    0x0f, 0x05,                                        // 0x35 syscall
-    0x85, 0xc0,                                        // 0x37 test eax,eax
-    0x78, 0x2b,                                        // 0x39 js 66
-    0x74, 0x34,                                        // 0x3b je 71
-    0x48, 0xc7, 0xc7, 0xff, 0xff, 0xff, 0xff,          // 0x3d mov rdi,0xffffffffffffffff
-    0x48, 0x8d, 0x74, 0x24, 0xb8,                      // 0x44 lea rsi,[rsp-0x48]
-    0x31, 0xd2,                                        // 0x49 xor edx,edx
-    0x45, 0x31, 0xd2,                                  // 0x4b xor r10d,r10d
-    0xb8, 0x3d, 0x00, 0x00, 0x00,                      // 0x4e mov eax,0x3d
-    0x0f, 0x05,                                        // 0x53 syscall
-    0x85, 0xc0,                                        // 0x55 test eax,eax
-    0x78, 0x0d,                                        // 0x57 js 66
-    0x8b, 0x44, 0x24, 0xb8,                            // 0x59 mov eax,DWORD PTR [rsp-0x48]
-    0x85, 0xc0,                                        // 0x5d test eax,eax
-    0x74, 0xa4,                                        // 0x5f je 5
-    0xb8, 0xb9, 0xff, 0xff, 0xff,                      // 0x61 mov eax,0xffffffb9
-    0xf7, 0xd8,                                        // 0x66 neg eax
-    0x89, 0xc7,                                        // 0x68 mov edi,eax
-    0xb8, 0x3c, 0x00, 0x00, 0x00,                      // 0x6a mov eax,0x3c
-    0x0f, 0x05,                                        // 0x6f syscall
-    0x31, 0xff,                                        // 0x71 xor edi,edi
-    0xb8, 0xe7, 0x00, 0x00, 0x00,                      // 0x73 mov eax,0xe7
-    0x0f, 0x05,                                        // 0x78 syscall
+    0x53,                                                        // 0x1040 push rbx
+    0x48, 0x83, 0xec, 0x10,                                      // 0x1041 sub rsp,0x10
+    0x48, 0x8b, 0x5e, 0x08,                                      // 0x1045 mov rbx,QWORD PTR [rsi+0x8]
+    0x48, 0x8d, 0x4b, 0x07,                                      // 0x1049 lea rcx,[rbx+0x7]
+    0x80, 0x39, 0x30,                                            // 0x104d cmp BYTE PTR [rcx],0x30
+    0x75, 0x0f,                                                  // 0x1050 jne 1061
+    0xc6, 0x01, 0x39,                                            // 0x1052 mov BYTE PTR [rcx],0x39
+    0x48, 0xff, 0xc9,                                            // 0x1055 dec rcx
+    0x48, 0x39, 0xd9,                                            // 0x1058 cmp rcx,rbx
+    0x73, 0xf0,                                                  // 0x105b jae 104d
+    0x31, 0xc0,                                                  // 0x105d xor eax,eax
+    0xeb, 0x27,                                                  // 0x105f jmp 1088
+    0xfe, 0x09,                                                  // 0x1061 dec BYTE PTR [rcx]
+    0xff, 0x15, 0x9f, 0x3f, 0x00, 0x00,                          // 0x1063 call fork
+    0x85, 0xc0,                                                  // 0x1069 test eax,eax
+    0x78, 0x16,                                                  // 0x106b js 1083
+    0x74, 0x1f,                                                  // 0x106d je 108e
+    0x48, 0x89, 0xe7,                                            // 0x106f mov rdi,rsp
+    0xff, 0x15, 0x98, 0x3f, 0x00, 0x00,                          // 0x1072 call wait
+    0x85, 0xc0,                                                  // 0x1078 test eax,eax
+    0x78, 0x07,                                                  // 0x107a js 1083
+    0x8b, 0x04, 0x24,                                            // 0x107c mov eax,DWORD PTR [rsp]
+    0x85, 0xc0,                                                  // 0x107f test eax,eax
+    0x74, 0xc6,                                                  // 0x1081 je 1049
+    0xb8, 0x47, 0x00, 0x00, 0x00,                                // 0x1083 mov eax,0x47
+    0x48, 0x83, 0xc4, 0x10,                                      // 0x1088 add rsp,0x10
+    0x5b,                                                        // 0x108c pop rbx
+    0xc3,                                                        // 0x108d ret
+    0x31, 0xff,                                                  // 0x108e xor edi,edi
+    0xff, 0x15, 0x82, 0x3f, 0x00, 0x00,                          // 0x1090 call exit
 ];
