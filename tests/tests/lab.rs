@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use e2e::{Scratch, need_root};
+use e2e::{Scratch, need_root, skip};
 
 /// Runs `tollgate bench` in `folder`; status, standard output, standard error.
 fn bench(folder: &Path, line: &str) -> (i32, String, String) {
@@ -142,4 +142,102 @@ fn single_calls_are_traced_from_within_the_kernel_and_delayed() {
         out.contains("bpftrace tracepoint on the call, 2023"),
         "{out}"
     );
+}
+
+#[test]
+fn containers_come_and_go_under_each_runtime() {
+    need_root!();
+    if !e2e::installed("runc") {
+        skip!("needs runc", || Ok(String::from(
+            "runc is in no folder of PATH"
+        )));
+    }
+    let scratch = Scratch::new();
+    let (code, out, err) = bench(
+        scratch.path(),
+        "lifecycle --quick --workload ^(hello|pause)$ --out run",
+    );
+    assert_eq!(code, 0, "{out}{err}");
+    let run = scratch.path().join("run");
+    // What runs where gVisor is installed is not this test's to judge.
+    assert_valid(&run, &["runsc", "youki"]);
+    for row in rows(&run).iter().filter(|row| row["n"].as_u64() > Some(0)) {
+        for phase in ["create_ms", "start_ms", "state_ms", "delete_ms"] {
+            assert!(row["extra"][phase].as_f64() > Some(0.0), "{phase}: {row}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_the_engine_are_measured_by_themselves() {
+    let scratch = Scratch::new();
+    // A recording is made and replayed many times, which a debug build takes long for.
+    let replay = if e2e::slow() { "replay|" } else { "" };
+    let line = format!(
+        "engine --quick --workload ^({replay}alert|start|getppid|rate-10k) --subject notify --out run"
+    );
+    let (code, out, err) = bench(scratch.path(), &line);
+    assert_eq!(code, 0, "{out}{err}");
+    let run = scratch.path().join("run");
+    assert_valid(&run, &[]);
+    let page = std::fs::read_to_string(run.join("report.html")).expect("the run wrote its page");
+    assert!(
+        page.contains("Losses by rate"),
+        "the paced opens make a curve"
+    );
+}
+
+#[test]
+fn servers_answer_clients_that_are_not_watched() {
+    if !e2e::installed("redis-benchmark") {
+        skip!("needs redis-benchmark", || Ok(String::from(
+            "redis-benchmark is in no folder of PATH"
+        )));
+    }
+    let scratch = Scratch::new();
+    let line = "apps --quick --workload ^(redis-get-50|reads-4k)$ --subject notify --out run";
+    let (code, out, err) = bench(scratch.path(), line);
+    assert_eq!(code, 0, "{out}{err}");
+    assert_valid(&scratch.path().join("run"), &[]);
+    assert!(out.contains("vArmor 0.5 seccomp"), "{out}");
+}
+
+/// A run that is interrupted reports what it has.
+#[test]
+fn an_interrupted_suite_still_reports() {
+    let scratch = Scratch::new();
+    let mut child = Command::new(e2e::program())
+        .args([
+            "bench",
+            "unix",
+            "--copies",
+            "1",
+            "--seconds",
+            "0.1",
+            "--rounds",
+            "1000",
+        ])
+        .args([
+            "--workload",
+            "^syscall$",
+            "--subject",
+            "shell=env {}",
+            "--out",
+            "run",
+        ])
+        .current_dir(scratch.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let samples = scratch.path().join("run/samples.jsonl");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while std::fs::read_to_string(&samples).map_or(0, |text| text.lines().count()) < 4 {
+        assert!(std::time::Instant::now() < deadline, "no samples");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130));
+    assert!(scratch.path().join("run/report.html").exists());
 }

@@ -34,15 +34,18 @@ const RUNTIMES: [(&str, &str, &str, &str); 6] = [
         "",
         "--platform=systrap --network=none --ignore-cgroups",
     ),
-    // Ours hands over to runc, and watches what starts in the containers.
-    ("tollgate", "runc", "{tollgate}", "--runtime-of-tollgate"),
     (
         "runsc-ptrace",
         "runsc",
         "",
         "--platform=ptrace --network=none --ignore-cgroups",
     ),
+    // Ours passes commands on to runc, and watches what starts in the containers.
+    ("tollgate", "runc", "", OURS),
 ];
+
+/// In the place of runc.
+const OURS: &str = "{tollgate} runtime";
 
 impl Lifecycle {
     /// The plan: native is the first runtime that is installed.
@@ -73,10 +76,10 @@ impl Lifecycle {
         let subject = |(name, line): &(&str, String)| Subject {
             name: (*name).to_owned(),
             wrapper: format!("env TOLLGATE_BENCH_RUNTIME={} {{}}", runtime(line)),
-            version: Some(format!(
-                "{} --version",
-                name.split('-').next().unwrap_or(name)
-            )),
+            version: Some(match *name {
+                "tollgate" => "{tollgate} version".to_owned(),
+                _ => format!("{} --version", name.split('-').next().unwrap_or(name)),
+            }),
         };
         self.choice.plan(Table {
             suite: Suite::Lifecycle,
@@ -92,5 +95,8 @@ impl Lifecycle {
 fn line(program: &str, before: &str, arguments: &str) -> String {
     let is_hybrid = std::path::Path::new("/sys/fs/cgroup/unified").exists();
     let before = if is_hybrid { before } else { "" };
+    if arguments == OURS {
+        return OURS.to_owned();
+    }
     [before, program, arguments].join(" ").trim().to_owned()
 }
