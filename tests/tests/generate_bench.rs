@@ -185,7 +185,7 @@ fn a_benchmark_that_makes_no_sense_is_refused() {
         (&["--cpus=0.5"], "without knowing which process it is"),
         (
             &["--grpc-unix-socket=/run/x.sock"],
-            "cannot take alerts by gRPC",
+            "cannot connect to unix:///run/x.sock",
         ),
     ] {
         let mut command = Command::new(e2e::program());

@@ -10,6 +10,7 @@ mod failure;
 mod installed;
 mod journal;
 mod lookup;
+mod metrics;
 mod recording;
 mod rule_files;
 mod supervise;

@@ -43,6 +43,11 @@ impl Delivery {
         self.line.get_or_init(|| self.formatter.line(&self.alert))
     }
 
+    /// The alert as text with time and priority, in whatever form lines are.
+    pub fn output(&self) -> String {
+        self.formatter.text(&self.alert)
+    }
+
     /// About how much memory the alert and its line take.
     pub(crate) fn size(&self) -> usize {
         let fields: usize = self
@@ -61,9 +66,11 @@ fn value_size(value: &AlertValue) -> usize {
         + match value {
             AlertValue::Text(text) => text.len(),
             AlertValue::List(values) => values.iter().map(value_size).sum(),
-            AlertValue::Absent | AlertValue::Bool(_) | AlertValue::Int(_) | AlertValue::Uint(_) => {
-                0
-            }
+            AlertValue::Absent
+            | AlertValue::Bool(_)
+            | AlertValue::Float(_)
+            | AlertValue::Int(_)
+            | AlertValue::Uint(_) => 0,
         }
 }
 

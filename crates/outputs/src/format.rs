@@ -84,6 +84,12 @@ impl Formatter {
         line
     }
 
+    /// The alert as text, also where lines are JSON.
+    pub(crate) fn text(&self, alert: &Alert) -> String {
+        let (Format::Text(time) | Format::Json(_, time)) = self.format;
+        self.output(alert, time)
+    }
+
     fn output(&self, alert: &Alert, format: TimeFormat) -> String {
         let time = match format {
             TimeFormat::Clock => time::clock(alert.time_ns, &self.zone),
@@ -143,6 +149,8 @@ fn write_value(out: &mut String, value: &AlertValue) {
         AlertValue::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
         AlertValue::Int(value) => out.push_str(&value.to_string()),
         AlertValue::Uint(value) => out.push_str(&value.to_string()),
+        AlertValue::Float(value) if value.is_finite() => out.push_str(&value.to_string()),
+        AlertValue::Float(_) => out.push_str("null"),
         AlertValue::Text(text) => json::write_string(out, text),
         AlertValue::List(values) => write_list(out, values, write_value),
     }

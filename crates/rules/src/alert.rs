@@ -15,6 +15,8 @@ pub enum AlertValue {
     Int(i64),
     /// Unsigned number.
     Uint(u64),
+    /// Fraction. No field of an event is one; metrics are.
+    Float(f64),
     /// Text; bytes that are not UTF-8 are replaced.
     Text(String),
     /// Several values.

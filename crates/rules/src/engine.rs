@@ -15,6 +15,7 @@ use crate::compile::program::{Program, Source};
 use crate::compile::tree::Tree;
 use crate::diagnostic::{Code, Diagnostic, Location, Severity};
 use crate::output::Template;
+use crate::profile::{Profile, SAMPLED};
 use crate::ruleset::{Priority, Rule, Ruleset};
 
 /// Which of several matching rules alert. The first one is Falco's default.
@@ -40,6 +41,8 @@ pub struct EngineOptions {
     pub static_fields: Vec<(Arc<str>, String)>,
     /// Nanoseconds since the epoch, for [`Alert::made_ns`].
     pub clock: fn() -> u64,
+    /// Whether to keep count of what rules cost: see [`Engine::costs`].
+    pub profile: bool,
     /// Sees what is concluded, if somebody records it.
     pub recorder: Option<Arc<dyn Recorder>>,
 }
@@ -73,6 +76,7 @@ impl Default for EngineOptions {
             append_output: Vec::new(),
             static_fields: Vec::new(),
             clock: system_time,
+            profile: false,
             recorder: None,
         }
     }
@@ -142,6 +146,7 @@ pub struct Engine {
     sink: Box<dyn AlertSink>,
     recorder: Option<Arc<dyn Recorder>>,
     concluded: AtomicU64,
+    pub(crate) profile: Option<Profile>,
 }
 
 /// A rule that is evaluated.
@@ -159,6 +164,21 @@ pub(crate) struct CompiledRule {
     capture: bool,
     capture_duration_ms: u32,
     matches: AtomicU64,
+}
+
+/// How often a rule has matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleMatches<'e> {
+    /// Its name.
+    pub rule: &'e str,
+    /// Its priority.
+    pub priority: Priority,
+    /// Where its events come from.
+    pub source: &'e str,
+    /// Its tags.
+    pub tags: &'e [String],
+    /// How often.
+    pub matches: u64,
 }
 
 /// Working memory of one thread.
@@ -213,6 +233,7 @@ impl Engine {
         let program = Program::new(checker.operands, checker.atoms, &sources);
         let engine = Self {
             program,
+            profile: options.profile.then(|| Profile::new(rules.len())),
             rules,
             rule_matching: options.rule_matching,
             static_fields: options.static_fields.clone(),
@@ -260,6 +281,18 @@ impl Engine {
         self.rules
             .iter()
             .map(|rule| (&*rule.name, rule.matches.load(Ordering::Relaxed)))
+    }
+
+    /// The rules that are evaluated with priority, source, tags, and how often each has matched, in load
+    /// order.
+    pub fn rule_matches(&self) -> impl Iterator<Item = RuleMatches<'_>> {
+        self.rules.iter().map(|rule| RuleMatches {
+            rule: &rule.name,
+            priority: rule.priority,
+            source: &rule.source,
+            tags: &rule.tags,
+            matches: rule.matches.load(Ordering::Relaxed),
+        })
     }
 
     /// The fields that the output of a rule reports, if it is evaluated.
@@ -320,7 +353,12 @@ impl Judge for Engine {
     fn weigh(&self, scratch: &mut Scratch, event: &Event<'_>) -> Weight {
         scratch.evaluated += 1;
         let entries = &self.program.kind(event.kind).entries;
+        // What no thread does is a question about a call that an engine imagines.
+        let profile = self.profile.as_ref().filter(|_| event.tid != event::Tid(0));
         if entries.is_empty() {
+            if let Some(profile) = profile {
+                profile.judged(event.kind);
+            }
             return Weight::Reject;
         }
         // What no thread does is not recorded: engines ask about calls that they imagine.
@@ -331,8 +369,13 @@ impl Judge for Engine {
         let mut weight = Weight::Reject;
         let candidates = evaluation.candidates();
         let entries = entries.iter().enumerate();
+        let timed = profile.filter(|_| scratch.evaluated.is_multiple_of(SAMPLED));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
-            match evaluation.rule(entry) {
+            let truth = match timed {
+                None => evaluation.rule(entry),
+                Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),
+            };
+            match truth {
                 Truth::False => {}
                 Truth::Unknown => return Weight::Undecided,
                 Truth::True if entry.output_stage > event.stage => return Weight::Undecided,
@@ -343,6 +386,9 @@ impl Judge for Engine {
                     }
                 }
             }
+        }
+        if let (Some(profile), Weight::Reject) = (profile, weight) {
+            profile.judged(event.kind);
         }
         weight
     }
@@ -355,8 +401,17 @@ impl Judge for Engine {
         let mut matched = Vec::new();
         let candidates = evaluation.candidates();
         let entries = self.program.kind(event.kind).entries.iter().enumerate();
+        if let Some(profile) = &self.profile {
+            profile.judged(event.kind);
+        }
+        let sampled = scratch.evaluated.is_multiple_of(SAMPLED);
+        let timed = self.profile.as_ref().filter(|_| sampled);
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
-            match evaluation.rule(entry) {
+            let truth = match timed {
+                None => evaluation.rule(entry),
+                Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),
+            };
+            match truth {
                 Truth::False => {}
                 Truth::Unknown => undecided += 1,
                 Truth::True => {

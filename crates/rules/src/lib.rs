@@ -10,6 +10,7 @@ pub mod load;
 mod output;
 mod paths;
 pub mod plan;
+pub mod profile;
 pub mod ruleset;
 
 pub use alert::{Alert, AlertValue};

@@ -31,6 +31,7 @@ const FAILED: &str = "failed calls are left out in the kernel if no rule can mat
 const DRIVER: &str = "this engine is not in Falco any more, nor here";
 const METADATA: &str = "the Kubernetes API is not asked";
 const RUNTIMES: &str = "container runtimes are found by their state on disk";
+const STATISTICS: &str = "these statistics are not kept";
 const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
 
 /// All of them.
@@ -70,8 +71,6 @@ pub(super) const INEFFECTIVE: &[Ineffective] = &[
         &["300"],
         STATE,
     ),
-    key("grpc", &[], "the gRPC output is not in this release"),
-    key("grpc_output", &[], "the gRPC output is not in this release"),
     key(
         "libs_logger.enabled",
         &["true", "false"],
@@ -80,7 +79,19 @@ pub(super) const INEFFECTIVE: &[Ineffective] = &[
     key("libs_logger.severity", &["info"], "there is no such log"),
     key("load_plugins", &["[]", "[container]"], PLUGINS),
     key("metadata_download", &[], METADATA),
-    key("metrics", &[], "write counters with -s FILE"),
+    key("metrics.jemalloc_stats_enabled", &["false"], STATISTICS),
+    key(
+        "metrics.kernel_event_counters_per_cpu_enabled",
+        &["false"],
+        RINGS,
+    ),
+    key(
+        "metrics.kernel_iter_event_counters_enabled",
+        &["false"],
+        "there are no iterators",
+    ),
+    key("metrics.libbpf_stats_enabled", &["false"], STATISTICS),
+    key("metrics.plugins_metrics_enabled", &["false"], PLUGINS),
     key("modern_bpf.cpus_for_each_syscall_buffer", &["2"], RINGS),
     key("plugins", &["[]", "container"], PLUGINS),
     key("plugins_hostinfo", &["true", "false"], PLUGINS),
@@ -100,7 +111,7 @@ pub(super) const INEFFECTIVE: &[Ineffective] = &[
         &["1000"],
         "no engine waits for events with a time limit",
     ),
-    key("webserver", &[], "the web server is not in this release"),
+    key("webserver.threadiness", &["0"], "one thread is enough"),
 ];
 
 impl Ineffective {

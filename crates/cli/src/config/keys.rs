@@ -6,8 +6,8 @@ use super::append::{append_output, static_fields};
 use super::model::Config;
 use super::tree::{Node, Problem};
 use super::values::{
-    buffer, capture_mode, choice, drop_actions, drop_threshold, engine_kind, log_level, priority,
-    queue_capacity, rule_matching, rules_files, selections, small,
+    address, buffer, capture_mode, choice, drop_actions, drop_threshold, endpoint, engine_kind,
+    interval, log_level, priority, queue_capacity, rule_matching, rules_files, selections, small,
 };
 
 /// One setting.
@@ -112,6 +112,15 @@ pub(super) const KEYS: &[Key] = &[
     Key::boolean("file_output.enabled", |config| &mut config.file_output.enabled),
     Key::file("file_output.filename", |config| &mut config.file_output.filename),
     Key::boolean("file_output.keep_alive", |config| &mut config.file_output.keep_alive),
+    Key::text("grpc.bind_address", |config| &mut config.grpc.bind_address),
+    Key::file("grpc.cert_chain", |config| &mut config.grpc.cert_chain),
+    Key::boolean("grpc.enabled", |config| &mut config.grpc.enabled),
+    Key::file("grpc.private_key", |config| &mut config.grpc.private_key),
+    Key::file("grpc.root_certs", |config| &mut config.grpc.root_certs),
+    Key::other("grpc.threadiness", "integer", |config, node| {
+        small(node).map(|threads| config.grpc.threadiness = threads)
+    }),
+    Key::boolean("grpc_output.enabled", |config| &mut config.grpc.output),
     Key::file("http_output.ca_bundle", |config| &mut config.http_output.ca_bundle),
     Key::file("http_output.ca_cert", |config| &mut config.http_output.ca_cert),
     Key::file("http_output.ca_path", |config| &mut config.http_output.ca_path),
@@ -140,6 +149,16 @@ pub(super) const KEYS: &[Key] = &[
     Key::other("log_level", "string", log_level),
     Key::boolean("log_stderr", |config| &mut config.log.stderr),
     Key::boolean("log_syslog", |config| &mut config.log.syslog),
+    Key::boolean("metrics.convert_memory_to_mb", |config| &mut config.metrics.megabytes),
+    Key::boolean("metrics.enabled", |config| &mut config.metrics.enabled),
+    Key::boolean("metrics.include_empty_values", |config| &mut config.metrics.empty_values),
+    Key::other("metrics.interval", "string", interval),
+    Key::boolean("metrics.kernel_event_counters_enabled", |config| &mut config.metrics.kernel),
+    Key::file("metrics.output_file", |config| &mut config.metrics.output_file),
+    Key::boolean("metrics.output_rule", |config| &mut config.metrics.output_rule),
+    Key::boolean("metrics.resource_utilization_enabled", |config| &mut config.metrics.resources),
+    Key::boolean("metrics.rules_counters_enabled", |config| &mut config.metrics.rules),
+    Key::boolean("metrics.state_counters_enabled", |config| &mut config.metrics.state),
     Key::integer("output_timeout", |config| &mut config.output_timeout_ms),
     Key::other("outputs.max_burst", "integer", |config, node| {
         small(node).map(|burst| config.throttle.max_burst = burst)
@@ -179,4 +198,13 @@ pub(super) const KEYS: &[Key] = &[
         choice(node).map(|value| config.verify = value)
     }),
     Key::boolean("watch_config_files", |config| &mut config.watch_config_files),
+    Key::boolean("webserver.enabled", |config| &mut config.webserver.enabled),
+    Key::other("webserver.k8s_healthz_endpoint", "string", endpoint),
+    Key::other("webserver.listen_address", "string", address),
+    Key::other("webserver.listen_port", "integer", |config, node| {
+        small(node).map(|port| config.webserver.port = port)
+    }),
+    Key::boolean("webserver.prometheus_metrics_enabled", |config| &mut config.webserver.metrics),
+    Key::file("webserver.ssl_certificate", |config| &mut config.webserver.certificate),
+    Key::boolean("webserver.ssl_enabled", |config| &mut config.webserver.tls),
 ];

@@ -180,6 +180,8 @@ impl Application {
                 return;
             }
         };
+        let enabled = entries.iter().find(|entry| entry.key == "enabled");
+        let is_off = enabled.is_some_and(|entry| entry.node.boolean() == Ok(false));
         for entry in entries {
             let path = if path.is_empty() {
                 entry.key.clone()
@@ -195,7 +197,8 @@ impl Application {
                     self.warn(&path, &entry.origin, "choose the engine with --engine");
                 }
             } else if let Some(known) = INEFFECTIVE.iter().find(|known| known.path == path) {
-                if known.is_missed(&entry.node) {
+                // What belongs to something that is switched off is not missed.
+                if !is_off && known.is_missed(&entry.node) {
                     self.warn(&path, &entry.origin, known.why);
                 }
             } else if KEYS.iter().any(|key| is_group(key.path))
@@ -283,7 +286,7 @@ mod tests {
     use outputs::{JsonParts, ThrottleRate};
     use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
 
-    use super::model::{EngineSettings, FileOutput, Selection};
+    use super::model::{EngineSettings, FileOutput, Grpc, Metrics, Selection, Webserver};
     use super::*;
     use crate::args::{IoUring, Verify};
     use crate::recording::CaptureOptions;
@@ -368,6 +371,27 @@ log_level: error
 log_stderr: false
 log_syslog: true
 watch_config_files: true
+grpc: {enabled: true, bind_address: 'localhost:5060', threadiness: 3, private_key: /k, cert_chain: /c, root_certs: /r}
+grpc_output: {enabled: true}
+webserver:
+  enabled: true
+  k8s_healthz_endpoint: /h
+  listen_address: '::1'
+  listen_port: 99
+  prometheus_metrics_enabled: true
+  ssl_certificate: /s
+  ssl_enabled: true
+metrics:
+  enabled: true
+  interval: 1m30s
+  output_rule: true
+  output_file: /m
+  rules_counters_enabled: false
+  resource_utilization_enabled: false
+  state_counters_enabled: false
+  kernel_event_counters_enabled: false
+  convert_memory_to_mb: false
+  include_empty_values: true
 engine:
   modern_ebpf: {buf_size_preset: 5}
 capture:
@@ -478,6 +502,36 @@ syscall_event_drops:
                     per_second: 2.0,
                     max_burst: 7,
                 },
+            },
+            grpc: Grpc {
+                enabled: true,
+                bind_address: "localhost:5060".to_owned(),
+                threadiness: 3,
+                private_key: "/k".into(),
+                cert_chain: "/c".into(),
+                root_certs: "/r".into(),
+                output: true,
+            },
+            webserver: Webserver {
+                enabled: true,
+                address: "::1".parse().unwrap(),
+                port: 99,
+                healthz: "/h".to_owned(),
+                metrics: true,
+                tls: true,
+                certificate: "/s".into(),
+            },
+            metrics: Metrics {
+                enabled: true,
+                interval: std::time::Duration::from_secs(90),
+                output_rule: true,
+                output_file: "/m".into(),
+                rules: false,
+                resources: false,
+                state: false,
+                kernel: false,
+                megabytes: false,
+                empty_values: true,
             },
             engine: EngineSettings {
                 ebpf_buffer: 5,

@@ -1,6 +1,8 @@
 //! What can be set, with Falco's defaults.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use outputs::{JsonParts, ThrottleRate};
@@ -40,6 +42,9 @@ pub(crate) struct Config {
     pub(crate) capture: CaptureOptions,
     pub(crate) engine: EngineSettings,
     pub(crate) log: Log,
+    pub(crate) webserver: Webserver,
+    pub(crate) metrics: Metrics,
+    pub(crate) grpc: Grpc,
     /// Whether files are watched for changes.
     pub(crate) watch_config_files: bool,
     /// The configuration files that were read, the main one first.
@@ -275,6 +280,97 @@ impl Default for Log {
     }
 }
 
+/// `webserver`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Webserver {
+    pub(crate) enabled: bool,
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) healthz: String,
+    pub(crate) metrics: bool,
+    pub(crate) tls: bool,
+    /// Certificates and key.
+    pub(crate) certificate: PathBuf,
+}
+
+impl Default for Webserver {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            port: 8765,
+            healthz: "/healthz".to_owned(),
+            metrics: false,
+            tls: false,
+            certificate: PathBuf::from("/etc/falco/falco.pem"),
+        }
+    }
+}
+
+/// `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Metrics {
+    pub(crate) enabled: bool,
+    pub(crate) interval: Duration,
+    /// Whether a snapshot is an internal event.
+    pub(crate) output_rule: bool,
+    /// File that snapshots are appended to.
+    pub(crate) output_file: PathBuf,
+    pub(crate) rules: bool,
+    pub(crate) resources: bool,
+    pub(crate) state: bool,
+    pub(crate) kernel: bool,
+    pub(crate) megabytes: bool,
+    pub(crate) empty_values: bool,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            interval: Duration::from_secs(5),
+            output_rule: false,
+            output_file: PathBuf::new(),
+            rules: true,
+            resources: true,
+            state: true,
+            kernel: true,
+            megabytes: true,
+            empty_values: false,
+        }
+    }
+}
+
+/// `grpc` and `grpc_output`, of Falco before 0.44.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grpc {
+    /// The server.
+    pub(crate) enabled: bool,
+    /// `unix:///PATH` or `ADDRESS:PORT`.
+    pub(crate) bind_address: String,
+    /// Threads; 0 is one for each CPU.
+    pub(crate) threadiness: u16,
+    pub(crate) private_key: PathBuf,
+    pub(crate) cert_chain: PathBuf,
+    pub(crate) root_certs: PathBuf,
+    /// Whether alerts are kept for its clients.
+    pub(crate) output: bool,
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            bind_address: "unix:///run/falco/falco.sock".to_owned(),
+            threadiness: 0,
+            private_key: PathBuf::from("/etc/falco/certs/server.key"),
+            cert_chain: PathBuf::from("/etc/falco/certs/server.crt"),
+            root_certs: PathBuf::from("/etc/falco/certs/ca.crt"),
+            output: false,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -306,6 +402,9 @@ impl Default for Config {
             capture: CaptureOptions::default(),
             engine: EngineSettings::default(),
             log: Log::default(),
+            webserver: Webserver::default(),
+            metrics: Metrics::default(),
+            grpc: Grpc::default(),
             watch_config_files: false,
             files: Vec::new(),
             folders: Vec::new(),
@@ -327,7 +426,7 @@ impl Config {
         compare! {
             json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
             output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output
-            verify io_uring capture engine log watch_config_files
+            verify io_uring capture engine log webserver metrics grpc watch_config_files
         }
         self.rules_files = new.rules_files;
         self.rules = new.rules;

@@ -1,6 +1,8 @@
 //! Settings that need more than to be read.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use rules::{Priority, RuleMatching};
@@ -205,4 +207,101 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
         return Err(Problem::new(origin, message));
     }
     Ok(selection)
+}
+
+pub(super) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    config.webserver.address = text
+        .parse::<IpAddr>()
+        .map_err(|_no_address| Problem::new(&node.origin, format!("`{text}` is no IP address")))?;
+    Ok(())
+}
+
+/// A path of a URL.
+pub(super) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    if !Path::new(text).has_root() {
+        let message = format!("expected a path as /healthz, found `{text}`");
+        return Err(Problem::new(&node.origin, message));
+    }
+    text.clone_into(&mut config.webserver.healthz);
+    Ok(())
+}
+
+/// Shortest time between two snapshots, as Falco documents it.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// `1h30m`, `500ms`, or milliseconds without a unit.
+pub(super) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    let interval = parse_interval(text).ok_or_else(|| {
+        Problem::new(&node.origin, format!("`{text}` is no interval"))
+            .help("write it as 1h, 5m, 30s or 500ms; the units are y w d h m s ms")
+    })?;
+    if interval < SHORTEST_INTERVAL {
+        let message = format!("`{text}` is too short");
+        return Err(Problem::new(&node.origin, message).help("the shortest is 100ms"));
+    }
+    config.metrics.interval = interval;
+    Ok(())
+}
+
+/// Units from the longest to the shortest, in milliseconds; each may stand once, in this order.
+const UNITS: [(&str, u64); 7] = [
+    ("y", 365 * 24 * 3_600_000),
+    ("w", 7 * 24 * 3_600_000),
+    ("d", 24 * 3_600_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
+
+fn parse_interval(text: &str) -> Option<Duration> {
+    if let Ok(ms) = text.parse() {
+        return Some(Duration::from_millis(ms));
+    }
+    let mut units = UNITS.iter();
+    let mut total: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(rest.len());
+        let (unit, after) = rest.split_at(letters);
+        let (_, ms) = units.find(|(name, _)| *name == unit)?;
+        total = total.checked_add(number.checked_mul(*ms)?)?;
+        rest = after;
+    }
+    (!text.is_empty()).then(|| Duration::from_millis(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_prometheus() {
+        for (text, ms) in [
+            ("1h", Some(3_600_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1m5s100ms", Some(65_100)),
+            ("500ms", Some(500)),
+            ("5000", Some(5000)),
+            ("1y", Some(31_536_000_000)),
+            ("30m1h", None),
+            ("1x", None),
+            ("h", None),
+            ("", None),
+            ("1h 5m", None),
+            ("99999999999999999999s", None),
+            ("99999999999999999y", None),
+        ] {
+            let expected = ms.map(Duration::from_millis);
+            assert_eq!(parse_interval(text), expected, "{text}");
+        }
+    }
 }

@@ -108,7 +108,7 @@ pub(crate) struct Run {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Alerts come from the HTTP output of a detector that runs (http_output with \
-                        json_output, as Falco and tollgate have it), from a file that it writes, \
+                        json_output, as Falco and tollgate have it), from its gRPC output, from a file that it writes, \
                         or with --watched from a `tollgate run` that plays each action. The exit \
                         status is 1 if an action failed or no alert came."
 )]
@@ -194,9 +194,6 @@ pub(crate) struct Bench {
     /// Draw the rates to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
-    /// Options of the event generator for Falco's gRPC output, which Falco has no more
-    #[command(flatten)]
-    pub(crate) grpc: Grpc,
 }
 
 /// `tollgate generate suite`.
@@ -282,21 +279,28 @@ pub(crate) enum ReportFormat {
     Yaml,
 }
 
-/// What older event generators connect by.
-#[derive(Args, Debug)]
+/// The gRPC output of a detector: of tollgate, and of Falco before 0.44. Any of these options chooses it.
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Grpc {
-    #[arg(long, hide = true)]
-    grpc_unix_socket: Option<String>,
-    #[arg(long, hide = true)]
-    grpc_hostname: Option<String>,
-    #[arg(long, hide = true)]
-    grpc_port: Option<u16>,
-    #[arg(long, hide = true)]
-    grpc_ca: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    grpc_cert: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    grpc_key: Option<PathBuf>,
+    /// Take alerts from the gRPC output of a detector at this socket [default, if another option of
+    /// gRPC is given: unix:///run/falco/falco.sock]
+    #[arg(long, value_name = "unix:///PATH")]
+    pub(crate) grpc_unix_socket: Option<String>,
+    /// Take them over TCP, from this host [default with --grpc-port: localhost]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) grpc_hostname: Option<String>,
+    /// The port there [default with --grpc-hostname: 5060]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) grpc_port: Option<u16>,
+    /// Who vouches for the detector, over TCP [default: /etc/falco/certs/ca.crt]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grpc_ca: Option<PathBuf>,
+    /// The certificate to show to it, over TCP [default: /etc/falco/certs/client.crt]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grpc_cert: Option<PathBuf>,
+    /// Its key [default: /etc/falco/certs/client.key]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grpc_key: Option<PathBuf>,
 }
 
 impl Grpc {
@@ -348,6 +352,8 @@ pub(crate) struct Source {
     /// Who vouches for the detector, with mtls
     #[arg(long, value_name = "FILE", default_value = "/etc/falco/certs/ca.crt")]
     pub(crate) http_client_ca: PathBuf,
+    #[command(flatten)]
+    pub(crate) grpc: Grpc,
     /// Read alerts from the end of this file on, one JSON object a line
     #[arg(long, value_name = "FILE", conflicts_with = "watched")]
     pub(crate) alerts_file: Option<PathBuf>,

@@ -42,7 +42,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     if !args.quiet {
         run::warn(&loaded);
     }
-    let dispatcher = run::outputs(&config, args.quiet)?
+    let dispatcher = run::outputs(&config, args.quiet, None)?
         .start()
         .map_err(|error| {
             Failure::from_error(Exit::Internal, &error)

@@ -122,6 +122,7 @@ fn json_value(value: &AlertValue) -> Value {
         AlertValue::Bool(value) => (*value).into(),
         AlertValue::Int(value) => (*value).into(),
         AlertValue::Uint(value) => (*value).into(),
+        AlertValue::Float(value) => (*value).into(),
         AlertValue::Text(text) => text.as_str().into(),
         AlertValue::List(values) => values.iter().map(json_value).collect(),
     }

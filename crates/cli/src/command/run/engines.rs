@@ -40,6 +40,15 @@ impl Carries {
         }
     }
 
+    /// Its name in metrics: that of Falco's engine that works in the same way, or our own.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Notify => "notify",
+            Self::Ptrace => "ptrace",
+            Self::Ebpf => "modern_bpf",
+        }
+    }
+
     /// The plan as the engine carries it out.
     pub(super) fn plan(self, plan: Plan) -> Plan {
         match self {

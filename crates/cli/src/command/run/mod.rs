@@ -13,6 +13,7 @@ mod pidfile;
 pub(super) mod program;
 mod reload;
 mod reports;
+mod servers;
 mod services;
 pub(super) mod sink;
 mod violations;
@@ -28,13 +29,14 @@ use capture::filter::{self, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
 use capture::{probe, ptrace};
 use outputs::{
-    Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings, StatsFile,
-    TimeFormat,
+    Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
+    StatsFile, TimeFormat,
 };
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 
 use self::pidfile::Pidfile;
+use self::servers::Servers;
 use self::services::{Blueprint, Rules, TheirContainer};
 use self::sink::DeferredSink;
 use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
@@ -186,6 +188,7 @@ fn blueprint(
         }
     }
     let program = compile(&rules.installed, &profile, mechanism, &config)?;
+    let servers = Servers::open(&config, memo.is_some())?;
     let open = if memo.is_some() {
         StatsFile::append
     } else {
@@ -218,7 +221,8 @@ fn blueprint(
         sink,
         recorder,
         recordings: unstarted,
-        outputs: outputs(&config, detection.quiet)?,
+        outputs: outputs(&config, detection.quiet, servers.channel(&config))?,
+        servers,
         stats,
         stats_interval: Duration::from_millis(detection.stats_interval),
         pidfile: detection
@@ -329,6 +333,7 @@ pub(super) fn engine_options(
 ) -> EngineOptions {
     EngineOptions {
         recorder,
+        profile: config.metrics.enabled,
         priority: config.priority,
         rule_matching: config.rule_matching,
         append_output: config.append_output.clone(),
@@ -414,8 +419,13 @@ fn compile(
 }
 
 /// Opens the channels and readies the dispatcher, without its threads.
-pub(super) fn outputs(config: &Config, quiet: bool) -> Result<Prepared, Failure> {
-    let channels = channels::open(config)?;
+pub(super) fn outputs(
+    config: &Config,
+    quiet: bool,
+    further: Option<Box<dyn Channel>>,
+) -> Result<Prepared, Failure> {
+    let mut channels = channels::open(config)?;
+    channels.extend(further);
     Ok(Dispatcher::prepare(settings(config, quiet), channels))
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
@@ -20,12 +20,14 @@ use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, Matched, Reloader};
 use super::reports;
+use super::servers::{Servers, Serving};
 use super::sink::DeferredSink;
 use super::watched_files::{self, Watched};
 use crate::config::Config;
 use crate::config::DropSettings;
 use crate::failure::Failure;
 use crate::journal;
+use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
 use crate::supervise::{Board, Listening, Mechanism, Report, Services, Start, signals};
@@ -106,6 +108,7 @@ pub(super) struct Blueprint {
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
     pub(super) outputs: Prepared,
+    pub(super) servers: Servers,
     pub(super) stats: Option<StatsFile>,
     pub(super) stats_interval: Duration,
     pub(super) pidfile: Option<Pidfile>,
@@ -177,6 +180,21 @@ impl Blueprint {
             Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
         };
         let matched = Arc::new(Matched::new(rulings.clone()));
+        let judge = rulings.clone();
+        let counters: metrics::Counters = {
+            let (matched, board) = (Arc::clone(&matched), Arc::clone(&board));
+            Arc::new(move || counters(&matched, &board))
+        };
+        let serving = self.servers.start(&metrics::Source {
+            wanted: self.settings.metrics.clone(),
+            engine_name: carries.name(),
+            counters: Arc::clone(&counters),
+            judge: Arc::new(move || judge.judge()),
+            dispatcher: dispatcher.clone(),
+            latency: self.sink.latency(),
+            files: metrics::Files::of(&self.settings),
+            started: SystemTime::now(),
+        })?;
         let watches_files = self.settings.watch_config_files;
         let watched = Watched::of(&self.settings);
         let reloader = Reloader {
@@ -208,7 +226,7 @@ impl Blueprint {
         // Also where warnings are not wanted: what was asked for is not there.
         let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
         let stats = self.stats.map(|file| {
-            let source = move || counters(&matched, &board);
+            let source = move || counters();
             file.start(
                 self.stats_interval,
                 Arc::new(source),
@@ -221,6 +239,7 @@ impl Blueprint {
             recordings,
             dispatcher,
             stats: stats.transpose()?,
+            serving: Some(serving),
             pidfile: self.pidfile,
             output_timeout: self.output_timeout,
             flush_deadline: OnceCell::new(),
@@ -268,6 +287,8 @@ struct Running {
     recordings: Vec<Writing>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
+    /// Dropped at the end.
+    serving: Option<Serving>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
     /// Set by the first flush.
@@ -341,7 +362,8 @@ impl Services for Running {
         if let Some(stats) = self.stats.take() {
             stats.stop();
         }
-        // It is the next one's.
+        // They are the next one's.
+        self.serving = None;
         self.pidfile = None;
     }
 

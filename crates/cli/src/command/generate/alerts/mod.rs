@@ -1,6 +1,7 @@
 //! Alerts of a detector, as they come.
 
 mod file;
+mod grpc;
 mod http;
 mod tls;
 
@@ -66,6 +67,7 @@ impl Alerts {
         let (sender, alerts) = std::sync::mpsc::channel();
         match &source.alerts_file {
             Some(file) => file::follow(file, sender)?,
+            None if source.grpc.is_wanted() => grpc::subscribe(&source.grpc, sender)?,
             None => http::listen(source, sender)?,
         }
         Ok(Self(alerts))

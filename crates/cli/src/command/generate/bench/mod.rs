@@ -75,11 +75,6 @@ pub(crate) fn execute(args: &Bench) -> Outcome {
 
 fn check(args: &Bench) -> Result<(), Failure> {
     let bad = |message: &str| Failure::new(Exit::BadInput, message);
-    if args.grpc.is_wanted() {
-        return Err(bad("cannot take alerts by gRPC").help(
-            "have the detector send them by HTTP: http_output.enabled, http_output.url, json_output",
-        ));
-    }
     if args.round_duration <= args.play.sleep {
         return Err(
             bad("cannot play in rounds that are shorter than the wait before an action")

@@ -1,0 +1,224 @@
+//! Addresses and sockets.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::ServeError;
+
+/// Where a server listens, or is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A socket in the file system, `unix:///PATH`.
+    Unix(PathBuf),
+    /// `HOST:PORT`.
+    Tcp(String),
+}
+
+impl Address {
+    /// Reads an address as Falco's configuration has it.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, ServeError> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return Ok(Self::Unix(PathBuf::from(path)));
+        }
+        let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        match port {
+            Some(Ok(_)) => Ok(Self::Tcp(text.to_owned())),
+            _ => Err(ServeError::Address {
+                address: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp(address) => f.write_str(address),
+        }
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    pub(crate) fn bind(address: &Address) -> Result<Self, ServeError> {
+        let result = match address {
+            Address::Unix(path) => bind_unix(path).map(|socket| Self::Unix(socket, path.clone())),
+            Address::Tcp(address) => TcpListener::bind(address.as_str()).map(Self::Tcp),
+        };
+        let result = result.and_then(|listener| {
+            match &listener {
+                Self::Unix(socket, _) => socket.set_nonblocking(true)?,
+                Self::Tcp(socket) => socket.set_nonblocking(true)?,
+            }
+            Ok(listener)
+        });
+        result.map_err(|source| ServeError::Listen {
+            address: address.to_string(),
+            source,
+        })
+    }
+
+    /// Another handle on the same socket, for another thread.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Unix(socket, path) => Self::Unix(socket.try_clone()?, path.clone()),
+            Self::Tcp(socket) => Self::Tcp(socket.try_clone()?),
+        })
+    }
+
+    /// Makes it known to the runtime of this thread.
+    pub(crate) fn register(self) -> io::Result<Registered> {
+        Ok(match self {
+            Self::Unix(socket, _) => Registered::Unix(tokio::net::UnixListener::from_std(socket)?),
+            Self::Tcp(socket) => Registered::Tcp(tokio::net::TcpListener::from_std(socket)?),
+        })
+    }
+
+    /// The file to remove at the end.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Unix(_, path) => Some(path.clone()),
+            Self::Tcp(_) => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().expect("it is bound").port(),
+            Self::Unix(..) => panic!("a file has no port"),
+        }
+    }
+}
+
+/// Takes the place of a socket that nobody listens at any more.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let refused = UnixStream::connect(path).map_err(|error| error.kind());
+            if !matches!(refused, Err(io::ErrorKind::ConnectionRefused)) {
+                return Err(error);
+            }
+            fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        result => result,
+    }
+}
+
+/// A listener that a runtime waits for.
+pub(crate) enum Registered {
+    Unix(tokio::net::UnixListener),
+    Tcp(tokio::net::TcpListener),
+}
+
+impl Registered {
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Tcp(listener) => Ok(Stream::Tcp(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream),
+}
+
+impl Stream {
+    pub(crate) async fn connect(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Unix(path) => Ok(Self::Unix(tokio::net::UnixStream::connect(path).await?)),
+            Address::Tcp(address) => Ok(Self::Tcp(tokio::net::TcpStream::connect(address).await?)),
+        }
+    }
+}
+
+macro_rules! each {
+    ($self:expr, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Self::Unix($stream) => $call,
+            Self::Tcp($stream) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write(context, buffer))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_of_falcos_configuration() {
+        let unix = Address::parse("unix:///run/falco.sock").expect("good");
+        assert_eq!(unix, Address::Unix("/run/falco.sock".into()));
+        assert_eq!(unix.to_string(), "unix:///run/falco.sock");
+        for good in ["0.0.0.0:5060", "localhost:1", "[::1]:5060"] {
+            assert_eq!(Address::parse(good).expect("good").to_string(), good);
+        }
+        for bad in ["", "localhost", "localhost:", "localhost:99999", "a:b"] {
+            assert!(Address::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().expect("a folder for temporary files");
+        let address = Address::Unix(dir.path().join("deep/s"));
+        drop(Listener::bind(&address).expect("a new one"));
+        let _live = Listener::bind(&address).expect("nobody listens at the old one");
+        assert!(Listener::bind(&address).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Certificates and keys.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::error::ServeError;
+
+/// Whose a server is, and whose certificates its clients must show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The certificate with those that vouch for it.
+    pub certificates: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who vouches for clients; without it clients show nothing.
+    pub client_authorities: Option<PathBuf>,
+}
+
+/// What HTTP/2 is called between the two sides.
+const H2: &[u8] = b"h2";
+
+pub(crate) fn server(files: &ServerFiles, http2: bool) -> Result<Arc<ServerConfig>, ServeError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(&files.certificates, &error))?;
+    let builder = match &files.client_authorities {
+        None => builder.with_no_client_auth(),
+        Some(authorities) => {
+            let roots = Arc::new(roots(authorities)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
+                .build()
+                .map_err(|error| unusable(authorities, &error))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(certificates(&files.certificates)?, key(&files.key)?)
+        .map_err(|error| unusable(&files.key, &error))?;
+    if http2 {
+        config.alpn_protocols = vec![H2.to_vec()];
+    }
+    Ok(Arc::new(config))
+}
+
+/// Of a client that shows a certificate and speaks HTTP/2.
+pub(crate) fn client(
+    certificate: &Path,
+    key_file: &Path,
+    authorities: &Path,
+) -> Result<Arc<ClientConfig>, ServeError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(certificate, &error))?
+        .with_root_certificates(roots(authorities)?)
+        .with_client_auth_cert(certificates(certificate)?, key(key_file)?)
+        .map_err(|error| unusable(key_file, &error))?;
+    config.alpn_protocols = vec![H2.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn roots(file: &Path) -> Result<RootCertStore, ServeError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(file, &error))?;
+    }
+    Ok(roots)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ServeError> {
+    let pem = read(file)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let all = all.map_err(|error| unusable(file, &error))?;
+    if all.is_empty() {
+        return Err(unusable(file, &"it holds no certificate in PEM form"));
+    }
+    Ok(all)
+}
+
+fn key(file: &Path) -> Result<PrivateKeyDer<'static>, ServeError> {
+    PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|error| {
+        let problem = format!("it holds no private key without a passphrase: {error}");
+        unusable(file, &problem)
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, ServeError> {
+    fs::read(file).map_err(|source| ServeError::Read {
+        path: file.to_owned(),
+        source,
+    })
+}
+
+fn unusable(file: &Path, problem: &dyn std::fmt::Display) -> ServeError {
+    ServeError::Pem {
+        path: file.to_owned(),
+        problem: problem.to_string(),
+    }
+}

@@ -1,0 +1,223 @@
+//! What others can ask of a running agent: pages over HTTP, alerts over gRPC, metrics in a file.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Scratch, program};
+use serde_json::Value;
+use serve::Address;
+use serve::grpc::{ClientFiles, subscribe};
+
+const SOON: Duration = Duration::from_secs(30);
+
+const RULES: &str = "- rule: Read it\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /it\n  \
+    output: read %fd.name by %proc.name\n  priority: WARNING\n  tags: [t-1]\n";
+
+/// A command that reads a file again and again, watched by an agent with servers.
+struct Agent {
+    /// Until it is ended.
+    child: Option<Child>,
+    scratch: Scratch,
+    port: u16,
+}
+
+impl Agent {
+    fn start(further: &str) -> Self {
+        let scratch = Scratch::new();
+        let at = |name: &str| scratch.path().join(name);
+        // Somebody else may take it before the agent does, but hardly in this moment.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        drop(listener);
+        fs::write(at("rules.yaml"), RULES).expect("the scratch folder is writable");
+        fs::write(at("it"), "").expect("the scratch folder is writable");
+        let folder = scratch.path().display().to_string();
+        let config = format!(
+            "rules_files: [{folder}/rules.yaml]\nstdout_output: {{enabled: false}}\n\
+             webserver: {{enabled: true, listen_address: 127.0.0.1, listen_port: {port}, \
+             prometheus_metrics_enabled: true}}\n\
+             metrics: {{enabled: true, interval: 500ms, output_file: {folder}/metrics, output_rule: true}}\n\
+             grpc: {{enabled: true, bind_address: 'unix://{folder}/sock', threadiness: 2}}\n\
+             grpc_output: {{enabled: true}}\n\
+             file_output: {{enabled: true, keep_alive: true, filename: {folder}/alerts}}\n{further}"
+        );
+        fs::write(at("config.yaml"), config).expect("the scratch folder is writable");
+        let script = format!("while :; do : < {folder}/it; sleep 0.05; done");
+        let mut command = Command::new(program());
+        command
+            .args(["run", "-q", "-c"])
+            .arg(at("config.yaml"))
+            .args(["--", "sh", "-c", &script]);
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the program was built");
+        Self {
+            child: Some(child),
+            scratch,
+            port,
+        }
+    }
+
+    /// What a page says, once the server answers.
+    fn get(&self, path: &str) -> String {
+        let deadline = Instant::now() + SOON;
+        loop {
+            match TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) {
+                Ok(mut stream) => {
+                    let request =
+                        format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+                    stream.write_all(request.as_bytes()).expect("it reads");
+                    let mut answer = String::new();
+                    stream.read_to_string(&mut answer).expect("it answers");
+                    return answer;
+                }
+                Err(error) => {
+                    assert!(Instant::now() < deadline, "no server: {error}");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn wait_for(&self, name: &str, is_there: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let text = fs::read_to_string(self.scratch.path().join(name)).unwrap_or_default();
+            if is_there(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{name}: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn address(&self) -> Address {
+        Address::Unix(self.scratch.path().join("sock"))
+    }
+}
+
+impl Agent {
+    /// Ends the command, and the agent with it.
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let pid = rustix::process::Pid::from_child(&child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            child.wait().expect("it is ours");
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn no_files() -> ClientFiles {
+    let none = || Path::new("").to_owned();
+    ClientFiles {
+        certificate: none(),
+        key: none(),
+        authorities: none(),
+    }
+}
+
+#[test]
+fn health_versions_and_metrics_are_served_with_falcos_names() {
+    let agent = Agent::start("");
+    let health = agent.get("/healthz");
+    assert!(health.starts_with("HTTP/1.1 200 OK\r\n"), "{health}");
+    assert!(health.ends_with("{\"status\": \"ok\"}"), "{health}");
+    let versions = agent.get("/versions");
+    let body = versions.split("\r\n\r\n").nth(1).expect("a body");
+    let versions: Value = serde_json::from_str(body).expect("JSON");
+    assert!(versions["engine_version_semver"].is_string(), "{versions}");
+    agent.wait_for("alerts", |alerts| alerts.matches("read ").count() > 3);
+    let page = agent.get("/metrics");
+    assert!(
+        page.contains("content-type: text/plain; version=0.0.4\r\n"),
+        "{page}"
+    );
+    let value = |name: &str| {
+        let line = page.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("{name}: {page}"));
+        let (_, value) = line.rsplit_once(' ').expect("a value");
+        value.parse::<f64>().expect("a number")
+    };
+    let rule = "falcosecurity_falco_rules_matches_total{priority=\"4\",rule_name=\"Read it\",\
+                source=\"syscall\",tag_t_1=\"true\"}";
+    assert!(value(rule) > 3.0);
+    assert!(value("falcosecurity_scap_n_evts_total ") > 3.0);
+    for name in [
+        "falcosecurity_scap_n_drops_total ",
+        "falcosecurity_falco_version_info{",
+        "falcosecurity_scap_engine_name_info{",
+        "falcosecurity_evt_hostname_info{",
+        "falcosecurity_falco_sha256_rules_files_info{",
+        "falcosecurity_falco_memory_rss_bytes ",
+        "falcosecurity_falco_outputs_queue_num_drops_total ",
+        "falcosecurity_falco_duration_seconds_total ",
+        "tollgate_output_delivered_total{channel=\"file\"}",
+        "tollgate_alert_latency_ns_count ",
+        "tollgate_calls_judged_total{call=\"open",
+        "tollgate_engine_events_total{what=\"trapped\"}",
+    ] {
+        value(name);
+    }
+    assert!(agent.get("/nothing").starts_with("HTTP/1.1 404 "));
+}
+
+#[test]
+fn metrics_come_on_the_interval_to_the_file_and_as_internal_events() {
+    let agent = Agent::start("json_output: true\n");
+    let lines = agent.wait_for("metrics", |text| text.lines().count() >= 3);
+    let last: Value = serde_json::from_str(lines.lines().nth(2).expect("three")).expect("JSON");
+    assert_eq!(last["sample"], 3);
+    let fields = &last["output_fields"];
+    assert!(fields["scap.n_evts"].as_u64() > Some(0), "{fields}");
+    assert!(fields["falco.rules.Read_it"].as_u64() > Some(0), "{fields}");
+    assert!(
+        fields["scap.evts_rate_sec"].as_f64() > Some(1.0),
+        "{fields}"
+    );
+    assert!(
+        fields["falco.memory_rss_mb"].as_f64() > Some(1.0),
+        "{fields}"
+    );
+    let alerts = agent.wait_for("alerts", |text| text.contains("metrics snapshot"));
+    let snapshot = alerts
+        .lines()
+        .find(|line| line.contains("metrics snapshot"));
+    let snapshot: Value = serde_json::from_str(snapshot.expect("one")).expect("JSON");
+    assert_eq!(snapshot["rule"], "Falco internal: metrics snapshot");
+    assert_eq!(snapshot["source"], "internal");
+    assert!(snapshot["output_fields"]["falco.version"].is_string());
+}
+
+#[test]
+fn alerts_are_taken_by_grpc_and_an_agent_leaves_its_addresses() {
+    let mut agent = Agent::start("");
+    agent.get("/healthz");
+    let alerts = subscribe(&agent.address(), &no_files()).expect("it answers");
+    for _ in 0..3 {
+        let alert = alerts.recv_timeout(SOON).expect("an alert comes");
+        let alert = alert.expect("it can be read");
+        if alert.source == "internal" {
+            continue;
+        }
+        assert_eq!(alert.rule, "Read it");
+        assert_eq!(alert.output_fields["proc.name"], "sh");
+        assert!(alert.output.contains(": Warning read "), "{}", alert.output);
+    }
+    let socket = agent.scratch.path().join("sock");
+    assert!(socket.exists());
+    agent.end();
+    assert!(subscribe(&agent.address(), &no_files()).is_err());
+    assert!(!socket.exists(), "the socket is removed");
+    TcpListener::bind((Ipv4Addr::LOCALHOST, agent.port)).expect("the port is free again");
+}
