@@ -426,7 +426,7 @@ impl Config {
         compare! {
             json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
             output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output
-            verify io_uring capture engine log webserver metrics grpc watch_config_files
+            verify io_uring capture engine drops log webserver metrics grpc watch_config_files
         }
         self.rules_files = new.rules_files;
         self.rules = new.rules;
