@@ -136,6 +136,10 @@ pub struct Subject {
     /// The command line; `{}` stands for the workload, `{tollgate}` for the running program,
     /// `{stats}` for a file to which the subject appends its counters as lines of JSON.
     pub wrapper: String,
+    /// What a workload is told with `--operations` is divided by this, for subjects under which as many
+    /// would take hours. Times are per operation, so they stay comparable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divide_operations: Option<u64>,
     /// A command that prints the subject's version; the wrapper's first word with `--version`
     /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,7 +235,13 @@ impl Plan {
             }
         }
         let mut names = BTreeSet::new();
-        for Subject { name, wrapper, .. } in &self.subjects {
+        for Subject {
+            name,
+            wrapper,
+            divide_operations,
+            ..
+        } in &self.subjects
+        {
             if [NATIVE, NATIVE_AGAIN].contains(&name.as_str()) {
                 return refuse(format!(
                     "the subject name `{name}` is reserved; it always runs"
@@ -239,6 +249,9 @@ impl Plan {
             }
             if !names.insert(name) {
                 return refuse(format!("two subjects are called `{name}`"));
+            }
+            if *divide_operations == Some(0) {
+                return refuse(format!("subject `{name}` divides operations by 0"));
             }
             has_hole("subject", name, wrapper)?;
         }
@@ -250,6 +263,7 @@ impl Plan {
         let bare = |name: &str| Subject {
             name: name.into(),
             wrapper: HOLE.into(),
+            divide_operations: None,
             version: None,
         };
         let mut all = vec![bare(NATIVE), bare(NATIVE_AGAIN)];

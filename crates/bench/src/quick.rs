@@ -73,6 +73,7 @@ pub(crate) fn plan(choice: Choice) -> Result<Plan, Error> {
         subjects.push(Subject {
             name: name.into(),
             wrapper: wrapper.into(),
+            divide_operations: None,
             version: None,
         });
     }
@@ -102,6 +103,7 @@ pub(crate) fn subject(option: &str) -> Result<Subject, Error> {
     Ok(Subject {
         name: name.to_owned(),
         wrapper: wrapper.to_owned(),
+        divide_operations: None,
         version: None,
     })
 }

@@ -226,7 +226,11 @@ impl Taken<'_> {
                 .iter_mut()
                 .for_each(|word| *word = word.replace(STATS_FILE, &path));
         }
-        let mut argv = command_line::wrap(&wrapper, &command_line::split(&self.workload.command)?);
+        let mut inner = command_line::split(&self.workload.command)?;
+        if let Some(divisor) = self.subject.divide_operations {
+            divide_operations(&mut inner, divisor);
+        }
+        let mut argv = command_line::wrap(&wrapper, &inner);
         let setup = self.plan.setup.as_ref().map(|setup| &setup.wrapper);
         for around in self.workload.around.iter().chain(setup) {
             argv = command_line::wrap(&command_line::split(around)?, &argv);
@@ -286,6 +290,18 @@ impl Taken<'_> {
             invalid,
             stderr,
         }
+    }
+}
+
+/// Divides the number behind `--operations`.
+fn divide_operations(words: &mut [String], divisor: u64) {
+    let Some(at) = words.iter().position(|word| word == "--operations") else {
+        return;
+    };
+    if let Some(word) = words.get_mut(at + 1)
+        && let Ok(number) = word.parse::<u64>()
+    {
+        *word = (number / divisor).max(1).to_string();
     }
 }
 
@@ -736,6 +752,23 @@ mod tests {
             "unshare -- work b",
         ];
         assert_eq!(lines.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_slow_subject_does_fewer_operations() {
+        let stop = Stop::new().unwrap();
+        let mut plan = plan(1);
+        plan.workloads.remove(0);
+        plan.workloads[0].command = "work --operations 1000 x".to_owned();
+        plan.subjects[0].divide_operations = Some(500);
+        let (_, _, ran) = run_mock(&plan, &stop, |_, _| done(REPORT));
+        let lines: std::collections::BTreeSet<String> =
+            ran.iter().map(|argv| argv.join(" ")).collect();
+        let expected = ["slow -- work --operations 2 x", "work --operations 1000 x"];
+        assert_eq!(lines.into_iter().collect::<Vec<_>>(), expected);
+        let mut words = ["--operations", "many"].map(str::to_owned);
+        divide_operations(&mut words, 5);
+        assert_eq!(words[1], "many");
     }
 
     #[test]

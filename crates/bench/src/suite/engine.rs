@@ -65,6 +65,7 @@ impl Engine {
         subjects.push(Subject {
             name: "every open".to_owned(),
             wrapper: "{tollgate} bench filter opens {}".to_owned(),
+            divide_operations: None,
             version: Some("{tollgate} version".to_owned()),
         });
         subjects.extend(available(&["notify", "ebpf"], &self.choice.rules)?);
@@ -73,6 +74,7 @@ impl Engine {
             name: "ebpf every open".to_owned(),
             wrapper: "{tollgate} bench beside {tollgate} watch -q --engine ebpf --unfiltered -s {stats} -P %READY -- {}"
                 .to_owned(),
+            divide_operations: None,
             version: Some("{tollgate} version".to_owned()),
         });
         self.choice.plan(Table {
@@ -90,6 +92,7 @@ fn filter(calls: u32) -> Subject {
     Subject {
         name: format!("filter of {calls}"),
         wrapper: format!("{{tollgate}} bench filter {calls} {{}}"),
+        divide_operations: None,
         version: Some("{tollgate} version".to_owned()),
     }
 }

@@ -76,6 +76,7 @@ impl Lifecycle {
         let subject = |(name, line): &(&str, String)| Subject {
             name: (*name).to_owned(),
             wrapper: format!("env TOLLGATE_BENCH_RUNTIME={} {{}}", runtime(line)),
+            divide_operations: None,
             version: Some(match *name {
                 "tollgate" => "{tollgate} version".to_owned(),
                 _ => format!("{} --version", name.split('-').next().unwrap_or(name)),

@@ -46,6 +46,7 @@ pub(crate) fn subject(option: &str, rules: &[PathBuf]) -> Result<Subject, Error>
     Ok(Subject {
         name: known.name.to_owned(),
         wrapper: filled(known.wrapper, rules),
+        divide_operations: None,
         version: known.version.map(str::to_owned),
     })
 }

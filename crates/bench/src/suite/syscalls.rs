@@ -28,6 +28,11 @@ const NEIGHBOURS: [(&str, &str, &str); 2] = [
     ("dhrystone", "ub_dhry2reg", "loop"),
 ];
 
+/// Subjects that stop at every call, which takes a hundred times as long as the call, and by how much
+/// fewer calls they get.
+const SLOW: [&str; 2] = ["ptrace-every-call", "strace"];
+const SLOWER: u64 = 200;
+
 impl Syscalls {
     /// The plan.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
@@ -65,14 +70,20 @@ impl Syscalls {
             "pair",
             &format!("open_close --seconds {seconds} --attackers 4 --latency"),
         ));
-        self.choice.plan(Table {
+        let mut plan = self.choice.plan(Table {
             suite: Suite::Syscalls,
             name: "syscalls",
             workloads,
             subjects: self.subjects()?,
             rounds: self.choice.pick(1, 6),
             timeout_seconds: 3600,
-        })
+        })?;
+        for subject in &mut plan.subjects {
+            if SLOW.contains(&subject.name.as_str()) {
+                subject.divide_operations = Some(SLOWER);
+            }
+        }
+        Ok(plan)
     }
 
     fn subjects(&self) -> Result<Vec<Subject>, Error> {
@@ -129,6 +140,7 @@ fn probes(name: &str, program: &str) -> Subject {
         wrapper: format!(
             "{{tollgate}} bench beside bpftrace -e 'BEGIN {{ printf(\"ready\\n\"); }}{program}' -- {{}}"
         ),
+        divide_operations: None,
         version: Some("bpftrace --version".to_owned()),
     }
 }
