@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Statx, StatxFlags};
 
 use crate::deadline::Deadline;
 use crate::procfs::Proc;
+use crate::world::is_mapped;
 
 /// What a program did not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +114,26 @@ impl Watched {
         let status = self.proc.status(pid.0).ok()?;
         let caller = status.status.credentials;
         let privilege = difference(&file, has_capabilities, caller)?;
+        if !self.would_give(pid, privilege) {
+            return None;
+        }
         let path = std::fs::read_link(&path).ok()?.into_os_string().into_vec();
         status.no_new_privs.then_some(Withheld { path, privilege })
+    }
+
+    /// Whether the kernel would give it, unwatched: in a user namespace of its own a process gets nothing
+    /// of users that have no name there, and no capabilities of files from outside.
+    fn would_give(&self, pid: Pid, privilege: Privilege) -> bool {
+        let own = std::process::id().cast_signed();
+        let of = |pid| self.proc.namespace(pid, "ns/user").ok();
+        if of(pid.0) == of(own) {
+            return true;
+        }
+        match privilege {
+            Privilege::Capabilities => false,
+            Privilege::Group(gid) => is_mapped(&self.proc, pid.0, "gid_map", gid),
+            Privilege::User(uid) => is_mapped(&self.proc, pid.0, "uid_map", uid),
+        }
     }
 
     fn is_new(&self, file: &Statx) -> bool {

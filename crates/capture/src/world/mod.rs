@@ -35,6 +35,7 @@ use crate::users::{RootId, UserDatabase, UserDatabases};
 use addresses::Resolver;
 use executable::Mounts;
 pub(crate) use executable::path as executable_path;
+pub(crate) use writable::is_mapped;
 
 /// How many processes' containers are remembered past their end.
 const CONTAINER_LIMIT: usize = 4096;

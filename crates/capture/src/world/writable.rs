@@ -20,7 +20,7 @@ pub(super) fn is_writable(proc: &Proc, pid: i32, file: &Statx, read_only: bool) 
     };
     permits(file, &status, |gid| has_group(proc, pid, gid))
         || (status.status.cap_effective & (CAP_DAC_OVERRIDE | CAP_FOWNER) != 0
-            && is_mapped(proc, pid, file.stx_uid))
+            && is_mapped(proc, pid, "uid_map", file.stx_uid))
 }
 
 fn permits(file: &Statx, status: &ThreadStatus, has_group: impl Fn(u32) -> bool) -> bool {
@@ -49,17 +49,18 @@ fn has_group(proc: &Proc, pid: i32, gid: u32) -> bool {
         })
 }
 
-/// Capabilities in a user namespace reach only files whose owner has a name in it. The map shows
-/// outer ids as the agent sees them.
-fn is_mapped(proc: &Proc, pid: i32, uid: u32) -> bool {
-    let Ok((text, _)) = proc.read_all(pid, "uid_map", 64 * 1024) else {
+/// Whether a user or group, as the agent sees it, has a name in the user namespace of a process, of which
+/// `map` is the `uid_map` or `gid_map`: capabilities there reach only files whose owner has one, and
+/// set-user-ID bits of others have no effect.
+pub(crate) fn is_mapped(proc: &Proc, pid: i32, map: &'static str, id: u32) -> bool {
+    let Ok((text, _)) = proc.read_all(pid, map, 64 * 1024) else {
         return true;
     };
     String::from_utf8_lossy(&text).lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
         match (numbers.next(), numbers.next(), numbers.next()) {
             (Some(Ok(_)), Some(Ok(outer)), Some(Ok(count))) => {
-                (outer..outer.saturating_add(count)).contains(&u64::from(uid))
+                (outer..outer.saturating_add(count)).contains(&u64::from(id))
             }
             _ => false,
         }
