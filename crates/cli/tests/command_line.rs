@@ -114,6 +114,18 @@ fn what_policies_mean_is_shown_as_it_was() {
 }
 
 #[test]
+fn the_pages_about_falco_and_fields_are_what_the_program_prints() {
+    for (name, args) in [
+        ("falco-compat.md", &["falco", "--compat"][..]),
+        ("fields.md", &["rules", "fields", "--markdown"]),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_golden(&format!("../../../../docs/{name}"), &stdout(&output));
+    }
+}
+
+#[test]
 fn the_page_of_built_in_rules_is_what_the_program_prints() {
     let output = run(&["policy", "list", "--markdown"]);
     assert_eq!(output.status.code(), Some(0));

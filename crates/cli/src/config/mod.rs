@@ -281,6 +281,16 @@ pub(crate) fn key_names() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|key| key.path)
 }
 
+/// Paths of all settings, each with the JSON type of what it takes.
+pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KEYS.iter().map(|key| (key.path, key.json_type()))
+}
+
+/// Paths of all settings that are answered by a warning, and why.
+pub(crate) fn ineffective_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    INEFFECTIVE.iter().map(|known| (known.path, known.why))
+}
+
 #[cfg(test)]
 mod tests {
     use outputs::{JsonParts, ThrottleRate};

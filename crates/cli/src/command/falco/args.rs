@@ -115,6 +115,9 @@ pub(crate) struct Falco {
     /// Print the form of rule files as a JSON schema and exit
     #[arg(long)]
     pub(crate) rule_schema: bool,
+    /// Print what of Falco there is here, as Markdown, and exit
+    #[arg(long, hide = true)]
+    pub(crate) compat: bool,
     /// List plugins and exit
     #[arg(long)]
     pub(crate) list_plugins: bool,

@@ -4,6 +4,7 @@
 //! options are looked at is Falco's.
 
 pub(crate) mod args;
+mod compat;
 mod describe;
 mod list;
 mod options;
@@ -109,7 +110,9 @@ fn falco(mut args: Falco) -> Outcome {
 
 /// What is printed before the configuration is read.
 fn without_configuration(args: &Falco) -> Option<String> {
-    if args.config_schema {
+    if args.compat {
+        Some(compat::page())
+    } else if args.config_schema {
         Some(format!("{:#}", config::schema()))
     } else if args.rule_schema {
         Some(format!("{:#}", validate::rule_schema()))

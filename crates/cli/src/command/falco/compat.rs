@@ -1,0 +1,84 @@
+//! What of Falco there is here, as a page: `docs/falco-compat.md`.
+
+use clap::{Args, Command};
+use event::field::{Supplied, docs};
+use rules::Code;
+use rules::condition::ast::{Op, Transformer};
+
+use super::args::Falco;
+use crate::config;
+
+/// The page, made from the tables that the program works by.
+pub(super) fn page() -> String {
+    let mut out = String::from(
+        "# Falco and tollgate, name by name\n\nMade by `tollgate falco --compat`; a test keeps it as the \
+         program has it. [In Falco's place](falco.md) says what differs.\n\n## Options\n\n\
+         | option | meaning |\n|---|---|\n",
+    );
+    let command = Falco::augment_args(Command::new("falco"));
+    for option in command
+        .get_arguments()
+        .filter(|option| !option.is_hide_set())
+    {
+        let short = option.get_short().map(|short| format!("`-{short}`"));
+        let long = option.get_long().map(|long| format!("`--{long}`"));
+        let names: Vec<_> = short.into_iter().chain(long).collect();
+        let help = option.get_help().map(ToString::to_string);
+        row(&mut out, &[&names.join(" "), &help.unwrap_or_default()]);
+    }
+    out.push_str("\n## Keys that have an effect\n\n| key | type |\n|---|---|\n");
+    for (key, json_type) in config::keys() {
+        row(&mut out, &[&format!("`{key}`"), json_type]);
+    }
+    out.push_str(
+        "\n## Keys that are warned about\n\nUnless the value asks for nothing. That of a group stands for \
+         all below it.\n\n| key | why |\n|---|---|\n",
+    );
+    for (key, why) in config::ineffective_keys() {
+        row(&mut out, &[&format!("`{key}`"), why]);
+    }
+    out.push_str("\n## Operators and transformers\n\n");
+    let ops = Op::ALL.iter().map(|op| format!("`{}`", op.word()));
+    let ops: Vec<_> = ops.chain(["`exists`".to_owned()]).collect();
+    let transformers = Transformer::ALL.iter();
+    let transformers: Vec<_> = transformers
+        .map(|known| format!("`{}`", known.word()))
+        .collect();
+    out.push_str(&format!(
+        "{}\n\n{}\n",
+        ops.join(" "),
+        transformers.join(" ")
+    ));
+    out.push_str("\n## Fields\n\n| class | fields | never set | why |\n|---|---|---|---|\n");
+    for (class, fields) in docs() {
+        let never = fields.iter().filter_map(|field| match field.supplied {
+            Supplied::Yes => None,
+            Supplied::No(why) => Some((field.name, why)),
+        });
+        let names: Vec<_> = never.clone().map(|(name, _)| format!("`{name}`")).collect();
+        let mut reasons: Vec<_> = never.map(|(_, why)| why).collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        let cells = [
+            class.name,
+            &fields.len().to_string(),
+            &names.join(" "),
+            &reasons.join("; "),
+        ];
+        row(&mut out, &cells);
+    }
+    out.push_str("\n## Problems of rule files\n\n| code | severity | meaning |\n|---|---|---|\n");
+    for code in Code::ALL {
+        let severity = format!("{:?}", code.severity()).to_lowercase();
+        row(
+            &mut out,
+            &[&format!("`{}`", code.name()), &severity, code.title()],
+        );
+    }
+    out
+}
+
+fn row(out: &mut String, cells: &[&str]) {
+    let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    out.push_str(&format!("| {} |\n", cells.join(" | ")));
+}
