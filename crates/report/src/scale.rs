@@ -32,6 +32,8 @@ impl Scale {
                 is_logarithmic: false,
             };
         };
+        // Nothing but zeros has no size of its own.
+        let high = if low == 0.0 && high == 0.0 { 1.0 } else { high };
         if low > 0.0 && high / low > WIDE {
             return Self::logarithmic(values);
         }
@@ -139,6 +141,12 @@ mod tests {
         let far = Scale::fitting([1.0, 10_000.0].into_iter());
         assert!((far.place(100.0) - 50.0).abs() < 1.0);
         assert_eq!(Scale::fitting(std::iter::empty()).place(0.5), 50.0);
+        let zeros = Scale::fitting([0.0, 0.0].into_iter());
+        assert_eq!(zeros.place(0.0), 0.0);
+        assert!(
+            zeros.ticks(5).iter().any(|tick| *tick >= 0.2),
+            "ticks differ"
+        );
         let single = Scale::fitting([7.0].into_iter()).place(7.0);
         assert!((0.0..=100.0).contains(&single));
     }
