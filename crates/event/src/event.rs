@@ -1,13 +1,13 @@
 //! One event.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
 use bumpalo::Bump;
 
 use crate::{
-    Comm, Container, Credentials, Descriptor, EventKind, Image, Lookup, Process, Stat, Status, Tid,
-    World,
+    Comm, Container, Credentials, Descriptor, EventKind, Group, Image, Lookup, Process, Stat,
+    Status, Tid, User, World,
 };
 
 /// How much of an event is known. Each stage knows all that the one before knew.
@@ -73,6 +73,38 @@ pub struct Live {
     pub credentials: OnceCell<Lookup<Credentials>>,
     /// Container.
     pub container: OnceCell<Arc<Container>>,
+    /// By id: what was answered last.
+    pub users: Answers<Lookup<Arc<User>>>,
+    /// By id: what was answered last.
+    pub groups: Answers<Lookup<Arc<Group>>>,
+}
+
+/// The last answers about ids, for those who record what rules have seen. An event has two: whom the
+/// process acts as, and who has logged in.
+#[derive(Debug)]
+pub struct Answers<T>(RefCell<[Option<(u32, T)>; 2]>);
+
+impl<T> Default for Answers<T> {
+    fn default() -> Self {
+        Self(RefCell::new([None, None]))
+    }
+}
+
+impl<T: Clone> Answers<T> {
+    /// What was answered last about this id.
+    pub fn about(&self, id: u32) -> Option<T> {
+        let answers = self.0.borrow();
+        let known = answers.iter().flatten().find(|(known, _)| *known == id);
+        known.map(|(_, answer)| answer.clone())
+    }
+
+    fn remember(&self, id: u32, answer: &T) {
+        let [first, second] = &mut *self.0.borrow_mut();
+        let is_free =
+            |place: &Option<(u32, T)>| place.as_ref().is_none_or(|(known, _)| *known == id);
+        let place = if is_free(first) { first } else { second };
+        *place = Some((id, answer.clone()));
+    }
 }
 
 /// One system call or internal happening.
@@ -139,6 +171,20 @@ impl<'a> Event<'a> {
         self.live
             .status
             .get_or_init(|| self.world.status(self.process, self.tid))
+    }
+
+    /// A user by id, as the caller sees it.
+    pub fn user(&self, uid: u32) -> Lookup<Arc<User>> {
+        let answer = self.world.user(self.process, uid);
+        self.live.users.remember(uid, &answer);
+        answer
+    }
+
+    /// A group by id, as the caller sees it.
+    pub fn group(&self, gid: u32) -> Lookup<Arc<Group>> {
+        let answer = self.world.group(self.process, gid);
+        self.live.groups.remember(gid, &answer);
+        answer
     }
 
     /// Container of the caller.

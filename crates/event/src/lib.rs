@@ -27,7 +27,7 @@ mod world;
 
 pub use container::{Container, Containment, Details, Mount};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
-pub use event::{Event, Live, Outcome, Param, Stage};
+pub use event::{Answers, Event, Live, Outcome, Param, Stage};
 pub use judge::{Judge, Weight};
 pub use kind::{
     Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,

@@ -91,6 +91,10 @@ pub trait World: Sync {
     fn process(&self, pid: Pid) -> Lookup<Arc<Process>>;
     /// Addresses of a host name that a rule compares with (`fd.sip.name=...`).
     fn addresses(&self, host_name: &str) -> Lookup<Arc<[IpAddr]>>;
+    /// The host names that were asked for, with the last answers: for those who record events.
+    fn asked_addresses(&self) -> Vec<(String, Lookup<Arc<[IpAddr]>>)> {
+        Vec::new()
+    }
     /// What descriptor `number` of the thread is, as Falco's `fd.type` word (`fd.types`).
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<crate::DescriptorKind>;
     /// Numbers of the thread's open descriptors (`fd.types`, `proc.fdopencount`).

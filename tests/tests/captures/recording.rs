@@ -37,6 +37,24 @@ fn a_replayed_recording_gives_the_alerts_of_the_run_and_sysdig_reads_it() {
     ) else {
         return;
     };
+    // Whose child the one that ran first is, sysdig and the run know alike.
+    let format = "%evt.type|%evt.time|%proc.pid|%proc.ppid|%proc.name|%proc.cmdline|%proc.exe\
+                  |%user.name|%user.uid|%group.name|%thread.tid|%evt.cpu|%evt.rawres|%proc.tty";
+    let filter = "evt.type in (openat, execve, connect)";
+    let by_sysdig = sysdig(
+        &[
+            "-p",
+            &format!("*{format}"),
+            &format!("evt.dir=< and {filter}"),
+        ],
+        &file,
+    );
+    let (_, ours, _) = replay(&["-p", format, "--filter", filter], &file);
+    // Blanks are shown as they are, or as an escape.
+    let shown = by_sysdig
+        .unwrap_or_default()
+        .replace("\n    echo", "\\n    echo");
+    assert_eq!(shown, ours);
     for wanted in [
         "openat|/etc/hosts|/etc/hosts|cat",
         "openat|/etc/passwd|/etc/passwd|cat",

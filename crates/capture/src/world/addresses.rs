@@ -67,6 +67,16 @@ impl Resolver {
         lookup(guard.answers.get(name))
     }
 
+    /// Everything that was asked for, with what is known of it.
+    pub(super) fn asked(&self) -> Vec<(String, Lookup<Arc<[IpAddr]>>)> {
+        let (names, _) = &*self.shared;
+        let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = names.answers.iter();
+        answers
+            .map(|(name, answer)| (name.clone(), lookup(Some(answer))))
+            .collect()
+    }
+
     /// Whether a question could be begun.
     fn begin(&self, names: &mut Names, name: &str) -> bool {
         let is_new = !names.answers.contains_key(name);

@@ -444,6 +444,10 @@ impl World for LiveWorld {
         self.resolver.addresses(host_name)
     }
 
+    fn asked_addresses(&self) -> Vec<(String, Lookup<Arc<[IpAddr]>>)> {
+        self.resolver.asked()
+    }
+
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<DescriptorKind> {
         found(sockets::kind(&self.proc, tid.0, number, &self.deadline))
     }

@@ -37,7 +37,7 @@ fn own<'a>(event: &Event<'a>, show: impl FnOnce(u32) -> Value<'a>) -> Value<'a> 
 
 /// Name of the group with this id.
 pub(super) fn name<'a>(event: &Event<'a>, gid: u32) -> Value<'a> {
-    match event.world.group(event.process, gid) {
+    match event.group(gid) {
         Lookup::Found(group) => copied(event.arena, group.name.as_bytes()),
         Lookup::Missing => Value::text(if gid == 0 { "root" } else { NOBODY }),
         Lookup::Unknown => Value::Unknown,

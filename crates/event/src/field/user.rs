@@ -91,7 +91,7 @@ fn part<'a>(
     part: fn(&User) -> &str,
     of_root: Option<&'static str>,
 ) -> Value<'a> {
-    match event.world.user(event.process, uid) {
+    match event.user(uid) {
         Lookup::Found(user) => copied(event.arena, part(&user).as_bytes()),
         Lookup::Missing if uid == 0 => Value::text(of_root.unwrap_or(NOBODY)),
         Lookup::Missing => Value::text(NOBODY),

@@ -1,5 +1,8 @@
 //! Notes about a call.
 
+use core::net::IpAddr;
+use std::sync::Arc;
+
 use bumpalo::Bump;
 use event::{Descriptor, Lookup, Outcome, Param, Stat};
 use serde_json::{Value, json};
@@ -8,10 +11,10 @@ use super::descriptor::{read_descriptor, show_descriptor};
 use super::process::{read_stat, show_stat};
 use super::{bytes, is_there, looked, lookup, text, there};
 
-/// A parameter as a note holds it; `None` for one that follows from other things.
-pub(crate) fn show_param(param: &Param<'_>) -> Option<Value> {
-    Some(match param {
-        Param::Pending => return None,
+/// A parameter as a note holds it.
+pub(crate) fn show_param(param: &Param<'_>) -> Value {
+    match param {
+        Param::Pending => json!("pending"),
         Param::Unreadable => json!("?"),
         Param::Absent => Value::Null,
         Param::Int(value) => json!({ "i": value }),
@@ -21,7 +24,7 @@ pub(crate) fn show_param(param: &Param<'_>) -> Option<Value> {
             json!({ "l": values.iter().map(|value| text(value)).collect::<Vec<_>>() })
         }
         Param::Tuple => json!("tuple"),
-    })
+    }
 }
 
 /// The parameter that a note holds.
@@ -32,6 +35,7 @@ fn read_param<'a>(value: &Value, arena: &'a Bump) -> Option<Param<'a>> {
     Some(match value {
         Value::Null => Param::Absent,
         Value::String(word) if word == "tuple" => Param::Tuple,
+        Value::String(word) if word == "pending" => Param::Pending,
         Value::String(_) => Param::Unreadable,
         Value::Object(object) => {
             let (key, value) = object.iter().next()?;
@@ -69,7 +73,12 @@ pub(crate) struct Rest<'e> {
     pub(crate) directories: Vec<(i32, Lookup<Vec<u8>>)>,
     /// Leaders that were not to be found.
     pub(crate) strangers: Vec<(i32, Lookup<()>)>,
+    /// What host names meant.
+    pub(crate) addresses: Addresses,
 }
+
+/// Host names with their addresses.
+pub(crate) type Addresses = Vec<(String, Lookup<Arc<[IpAddr]>>)>;
 
 impl Rest<'_> {
     /// Nothing if there is nothing to tell.
@@ -111,6 +120,20 @@ impl Rest<'_> {
             let shown = self.strangers.iter();
             let shown: Vec<Value> = shown.map(|(pid, is)| json!([pid, there(is)])).collect();
             told.insert("strangers".to_owned(), shown.into());
+        }
+        if !self.addresses.is_empty() {
+            let shown = self.addresses.iter();
+            let shown: Vec<Value> = shown
+                .map(|(name, found)| {
+                    json!([
+                        name,
+                        lookup(found, |found| json!(
+                            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+                        ))
+                    ])
+                })
+                .collect();
+            told.insert("addresses".to_owned(), shown.into());
         }
         (!told.is_empty()).then(|| Value::Object(told).to_string())
     }
@@ -174,6 +197,17 @@ impl Call {
             path.as_str()
                 .filter(|path| path.starts_with('/'))
                 .and_then(bytes)
+        }))
+    }
+
+    /// What a host name meant, if that is noted.
+    pub(crate) fn addresses(&self, name: &str) -> Option<Lookup<Arc<[IpAddr]>>> {
+        let noted = self.0.get("addresses")?.as_array()?;
+        let is = |entry: &&Value| entry.get(0).and_then(Value::as_str) == Some(name);
+        let entry = noted.iter().find(is)?;
+        Some(looked(entry.get(1), |found| {
+            let found = found.as_array()?.iter();
+            found.map(|ip| ip.as_str()?.parse().ok()).collect()
         }))
     }
 

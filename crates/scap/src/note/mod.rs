@@ -12,7 +12,7 @@ mod process;
 use event::Lookup;
 use serde_json::{Value, json};
 
-pub(crate) use call::{Call, Rest, show_param};
+pub(crate) use call::{Addresses, Call, Rest, show_param};
 pub(crate) use process::Exact;
 
 /// `id` of notes about a process.

@@ -179,9 +179,11 @@ impl World for Recorded<'_> {
         found(thread.map(process))
     }
 
-    /// Names are not looked up: today's answer says nothing of the time of the capture.
-    fn addresses(&self, _: &str) -> Lookup<Arc<[IpAddr]>> {
-        Lookup::Missing
+    /// Names are not looked up: today's answer says nothing of the time of the capture. A recording
+    /// of this program has the answers of that time.
+    fn addresses(&self, name: &str) -> Lookup<Arc<[IpAddr]>> {
+        let noted = self.noted.and_then(|noted| noted.addresses(name));
+        noted.unwrap_or(Lookup::Missing)
     }
 
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<DescriptorKind> {

@@ -160,6 +160,7 @@ impl Writer {
             stat: stat.filter(|stat| matches!(stat, Lookup::Found(_))),
             directories: directories(event),
             strangers: strangers(event),
+            addresses: addresses(event),
         };
         let json = rest.to_json();
         if let Some(json) = json {
@@ -269,7 +270,9 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
             );
             let told = dialect.is_told[*at];
             match param {
-                Param::Pending | Param::Tuple => false,
+                // Never learnt, unless it is the result.
+                Param::Pending => !follows,
+                Param::Tuple => false,
                 Param::Absent => told && !follows,
                 Param::Unreadable | Param::Texts(_) => true,
                 // The NUL that ends text in the file ends it.
@@ -284,27 +287,37 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
                 Param::Int(_) => !told && !follows,
             }
         })
-        .filter_map(|(at, (_, param))| Some((at, note::show_param(param)?)))
+        .map(|(at, (_, param))| (at, note::show_param(param)))
         .collect()
 }
 
-/// Leaders that were not to be found, which the file may know from before.
-fn strangers(event: &Event<'_>) -> Vec<(i32, Lookup<()>)> {
-    let Lookup::Found(stat) = event.stat() else {
-        return Vec::new();
-    };
-    let mut strangers = Vec::new();
-    for pid in [stat.sid, stat.pgid] {
-        if pid == event.process.pid.0 || strangers.iter().any(|(known, _)| *known == pid) {
-            continue;
-        }
-        match event.world.process(event::Pid(pid)) {
-            Lookup::Found(_) => {}
-            Lookup::Missing => strangers.push((pid, Lookup::Missing)),
-            Lookup::Unknown => strangers.push((pid, Lookup::Unknown)),
+/// Processes beside the caller and its ancestors that rules can ask for: the leaders of its session and
+/// group, and those that arguments name.
+pub(super) fn others(event: &Event<'_>) -> Vec<i32> {
+    let mut others = Vec::new();
+    if let Lookup::Found(stat) = event.stat() {
+        others.extend([stat.sid, stat.pgid]);
+    }
+    for (spec, param) in event.kind.spec().params.iter().zip(event.params) {
+        if let (ParamType::Pid, Param::Int(pid)) = (spec.ty, param) {
+            // Negative numbers name groups, or nobody.
+            others.extend(i32::try_from(*pid).ok().filter(|pid| *pid > 0));
         }
     }
-    strangers
+    others.retain(|pid| *pid != event.process.pid.0);
+    others.sort_unstable();
+    others.dedup();
+    others
+}
+
+/// Those of them that were not to be found, which the file may know from before.
+fn strangers(event: &Event<'_>) -> Vec<(i32, Lookup<()>)> {
+    let found = |pid| match event.world.process(event::Pid(pid)) {
+        Lookup::Found(_) => None,
+        Lookup::Missing => Some((pid, Lookup::Missing)),
+        Lookup::Unknown => Some((pid, Lookup::Unknown)),
+    };
+    others(event).into_iter().filter_map(found).collect()
 }
 
 /// Directories among the arguments that relative paths of the event start at.
@@ -398,6 +411,16 @@ fn is_narrowed(event: &Event<'_>, dialect: &Dialect, at: usize) -> bool {
             !fits(portable) || flags.to_native(portable) != *value
         }
         None => !fits(*value),
+    }
+}
+
+/// Addresses of host names that rules have asked for, where they compare them with an end of a
+/// connection.
+fn addresses(event: &Event<'_>) -> note::Addresses {
+    let descriptor = event.descriptor.as_ref();
+    match descriptor.and_then(|descriptor| descriptor.socket.as_ref()) {
+        Some(_) => event.world.asked_addresses(),
+        None => Vec::new(),
     }
 }
 

@@ -127,7 +127,7 @@ impl Writer {
         self.call(event, moment, out);
     }
 
-    /// Describes the caller, its ancestors and the leaders that rules can ask for.
+    /// Describes the caller, its ancestors, and the leaders and targets that rules can ask for.
     fn introduce(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
         let caller = Portrait::of_caller(event);
         let mut line = Vec::new();
@@ -139,15 +139,10 @@ impl Writer {
             next = process.parent();
             line.push(process);
         }
-        if let event::Lookup::Found(stat) = &caller.exact.stat {
-            for leader in [stat.sid, stat.pgid] {
-                let is_known = leader <= 0
-                    || leader == event.process.pid.0
-                    || line.iter().any(|process| process.pid.0 == leader);
-                if !is_known && let event::Lookup::Found(process) = event.world.process(Pid(leader))
-                {
-                    line.insert(0, process);
-                }
+        for other in call::others(event) {
+            let is_known = line.iter().any(|process| process.pid.0 == other);
+            if !is_known && let event::Lookup::Found(process) = event.world.process(Pid(other)) {
+                line.insert(0, process);
             }
         }
         for process in line.iter().rev() {
@@ -184,14 +179,33 @@ impl Writer {
         };
         if is_new {
             portrait.clone_values(&mut self.values, None);
-            self.state_event("clone", false, moment, out);
+            // sysdig learns whose child it is from the parent's half of the call, unless it has seen
+            // the child's.
+            let tid = match portrait.process.parent() {
+                Some(parent) => {
+                    self.values.set_first(&moment.tid.to_le_bytes());
+                    i64::from(parent.pid.0)
+                }
+                None => moment.tid,
+            };
+            self.state_event("clone", false, Moment { tid, ..moment }, out);
         }
         self.values.clear();
         self.values.push_text(portrait.executable());
         self.state_event("execve", true, moment, out);
         portrait.exec_values(&mut self.values);
         self.state_event("execve", false, moment, out);
-        // sysdig does not take the directory from there.
+        // sysdig takes neither ids nor the directory from there.
+        if let Some([uid, gid]) = portrait.ids() {
+            for (call, id) in [("setuid", uid), ("setgid", gid)] {
+                self.values.clear();
+                self.values.push_number(u64::from(id), 4);
+                self.state_event(call, true, moment, out);
+                self.values.clear();
+                self.values.push(&0_i64.to_le_bytes());
+                self.state_event(call, false, moment, out);
+            }
+        }
         if portrait.directory().first() == Some(&b'/') {
             self.values.clear();
             self.values.push(&0_i64.to_le_bytes());

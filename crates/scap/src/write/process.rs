@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use event::{
-    Comm, CommandLine, Containment, Event, Image, Lookup, Process, Stat, Status, Tid, World,
-};
+use event::{Comm, CommandLine, Containment, Event, Image, Lookup, Process, Stat, Status, Tid};
 
 use super::block::Values;
 use crate::note::Exact;
@@ -85,7 +83,7 @@ impl<'e> Portrait<'e> {
             Lookup::Unknown => Lookup::Unknown,
         };
         let login_uid = world.login_uid(process);
-        let (users, groups) = names(world, process, &status, &login_uid);
+        let (users, groups) = names(event, process, &status, &login_uid);
         let sizes = match &stat {
             Lookup::Found(stat) => (stat.vm_size_kib, stat.vm_rss_kib),
             _ => (0, 0),
@@ -133,6 +131,12 @@ impl<'e> Portrait<'e> {
 
     pub(super) fn directory(&self) -> &[u8] {
         &self.directory[..self.directory.len().min(MAX_PATH)]
+    }
+
+    /// Whom it acts as, if that is known.
+    pub(super) fn ids(&self) -> Option<[u32; 2]> {
+        let credentials = self.status()?.credentials;
+        Some([credentials.uid, credentials.gid])
     }
 
     pub(super) fn executable(&self) -> &[u8] {
@@ -255,24 +259,34 @@ type Groups = Vec<(u32, Lookup<Arc<event::Group>>)>;
 
 /// Names of the users and the group that the process acts for, as its own root has them.
 fn names(
-    world: &dyn World,
+    event: &Event<'_>,
     process: &Process,
     status: &Lookup<Status>,
     login_uid: &Lookup<u32>,
 ) -> (Users, Groups) {
+    // What rules have seen of the caller counts, whatever would be answered now.
+    let is_caller = std::ptr::eq(process, event.process);
+    let user = |uid| {
+        let seen = event.live.users.about(uid).filter(|_| is_caller);
+        seen.unwrap_or_else(|| event.world.user(process, uid))
+    };
+    let group = |gid| {
+        let seen = event.live.groups.about(gid).filter(|_| is_caller);
+        seen.unwrap_or_else(|| event.world.group(process, gid))
+    };
     let mut uids = Vec::new();
     let mut groups = Vec::new();
     if let Lookup::Found(status) = status {
         uids.push(status.credentials.uid);
         let gid = status.credentials.gid;
-        groups.push((gid, world.group(process, gid)));
+        groups.push((gid, group(gid)));
     }
     if let Lookup::Found(uid) = login_uid
         && !uids.contains(uid)
     {
         uids.push(*uid);
     }
-    let users = uids.into_iter().map(|uid| (uid, world.user(process, uid)));
+    let users = uids.into_iter().map(|uid| (uid, user(uid)));
     (users.collect(), groups)
 }
 

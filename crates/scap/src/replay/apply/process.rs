@@ -110,6 +110,13 @@ impl Happening<'_, '_> {
         let flags = self.told("flags").and_then(unsigned).unwrap_or(0);
         let is_thread = flags & THREAD != 0;
         let parent = state.thread(slot).process;
+        if let Some(child @ 1..) = self.result
+            && self.is_description
+            && child != self.tid
+        {
+            // Another process with the id of one that is gone.
+            state.remove(child);
+        }
         match self.result {
             // The child's own event: it knows best who it is.
             Some(0) => self.begin_child(state, is_thread),
