@@ -833,6 +833,77 @@ fn one_filter_serves_rules_and_policy() {
     }
 }
 
+/// The same call is looked at twice: for the policy, and for the rules.
+#[test]
+fn what_is_only_reported_goes_on_to_the_rules() {
+    let lab = Lab::unprivileged();
+    let rules = lab.scratch.file("rules.yaml", 0o644, RULES);
+    let rules = rules.display().to_string();
+    let policy = lab.policy(&policy("disallow-create-user-ns", "Seccomp"));
+    let verb = ["run", "-q", "--json", "--audit", "-r", rules.as_str()];
+    let mut command = lab.command(&verb, &policy, &["user_unshare"]);
+    let finished = Limited::start(&mut command, LIMIT).finish(b"");
+    assert_eq!(outcomes(&finished.stdout)["user_unshare"], 0);
+    assert_eq!(violations(&finished).len(), 1, "{}", finished.stdout);
+    let seen = finished.stdout.matches("\"New namespace\"").count();
+    assert_eq!(seen, 1, "{}", finished.stdout);
+}
+
+#[test]
+fn what_was_learnt_passes_again_and_attacks_do_not() {
+    let lab = Lab::unprivileged();
+    let out = lab.folder("work/learnt.yaml");
+    let model = lab.folder("work/model.json");
+    let learn = |deeds: &[&str]| {
+        let mut command = Command::new(&lab.program);
+        command.uid(65534).gid(65534).stdin(Stdio::null());
+        command.args(["learn", "-q", "-o", &out, "--model", &model, "--"]);
+        command.arg(&lab.workload).args(lab.words(deeds));
+        Limited::start(&mut command, LIMIT).finish(b"")
+    };
+    let done = ["tcp", "creates=%W/new", "reads=/etc/hosts", "forks"];
+    let first = learn(&done);
+    assert_eq!(first.code(), 0, "{}", first.stderr);
+    // A second run adds to the first.
+    let more = learn(&["udp", "pipes"]);
+    assert_eq!(more.code(), 0, "{}", more.stderr);
+    let policy = PathBuf::from(&out);
+    let all = [
+        "tcp",
+        "udp",
+        "pipes",
+        "creates=%W/new",
+        "reads=/etc/hosts",
+        "forks",
+    ];
+    for (deed, number) in lab.outcomes(&policy, &all) {
+        assert_eq!(number, 0, "{deed}");
+    }
+    let advise = ["policy", "advise", "--json", model.as_str()];
+    let mut command = Command::new(e2e::program());
+    let advice = Limited::start(command.args(advise).stdin(Stdio::null()), LIMIT).finish(b"");
+    let rows: Vec<Value> = serde_json::from_str(&advice.stdout).expect("it prints JSON");
+    let fits = |rule: &str| {
+        rows.iter()
+            .find(|row| row["rule"] == rule)
+            .map(|row| row["fits"].clone())
+    };
+    assert_eq!(fits("disable-udp"), Some(Value::Bool(false)));
+    assert_eq!(fits("disable-icmp"), Some(Value::Bool(true)));
+    let attacks = [
+        "user_unshare",
+        "user_clone",
+        "local",
+        "ring",
+        "splices",
+        "page_faults",
+        "traces_own_child",
+    ];
+    for (deed, number) in lab.outcomes(&policy, &attacks) {
+        assert_eq!(number, EPERM, "{deed}");
+    }
+}
+
 #[test]
 fn a_killed_agent_takes_no_rule_with_it() {
     let lab = Lab::unprivileged();

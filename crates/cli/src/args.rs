@@ -43,6 +43,8 @@ pub(crate) enum Verb {
     Run(Run),
     /// Confine a command by a policy
     Enforce(Enforce),
+    /// Record what a command does, and write a policy that it passes
+    Learn(Learn),
     /// Watch processes that run already, by Falco rules
     Watch(Watch),
     /// Read captures of sysdig and Falco: alert on their events, or print them
@@ -194,6 +196,9 @@ pub(crate) struct Detection {
     /// Set by verbs that have no rules.
     #[arg(skip)]
     pub(crate) without_rules: bool,
+    /// Where what is seen is recorded, by the verb that does.
+    #[arg(skip)]
+    pub(crate) learner: Option<std::sync::Arc<crate::learn::Learner>>,
 }
 
 /// Where the programs of the engine ebpf are attached.
@@ -359,6 +364,35 @@ pub(crate) struct Enforce {
     /// Take over from another agent; for the keeper
     #[arg(long, value_name = "ORDER", hide = true)]
     pub(crate) resume: Option<String>,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `tollgate learn`.
+///
+/// Every system call of CMD and its descendants is looked at, so CMD runs slower. The exit status is that
+/// of CMD.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The policy has the built-in rules that CMD can live with, and denies every call that it \
+                        did not make: exercise all that it is to do, errors and its end too. With \
+                        --model several runs add up. What capabilities CMD needs is not recorded: as \
+                        root no rule about them is written."
+)]
+pub(crate) struct Learn {
+    /// Where to write the policy
+    #[arg(short = 'o', long = "output", value_name = "POLICY")]
+    pub(crate) output: PathBuf,
+    /// Add what is in this file, if it exists, and write all that was seen there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: Option<PathBuf>,
+    /// Write the policy after this time, while CMD runs on unrecorded
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) duration: Option<u64>,
+    /// Print no warnings
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -9,6 +9,7 @@ mod exit;
 mod failure;
 mod installed;
 mod journal;
+mod learn;
 mod lookup;
 mod metrics;
 mod recording;
@@ -92,6 +93,7 @@ fn execute(verb: Verb) -> Outcome {
     match verb {
         Verb::Run(args) => command::run::execute(args),
         Verb::Enforce(args) => command::enforce::execute(args),
+        Verb::Learn(args) => command::learn::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
         Verb::Replay(args) => command::replay::execute(&args),
         Verb::Falco(args) => command::falco::execute(*args),

@@ -61,6 +61,7 @@ fn help_is_as_it_was() {
         ("help.txt", &["--help"][..]),
         ("help-run.txt", &["run", "--help"]),
         ("help-enforce.txt", &["enforce", "--help"]),
+        ("help-learn.txt", &["learn", "--help"]),
         ("help-watch.txt", &["watch", "--help"]),
         ("help-replay.txt", &["replay", "--help"]),
         ("help-falco.txt", &["falco", "--help"]),
@@ -152,7 +153,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["rules", "check"], "<FILE>"),
         (
             &["man", "nothing"],
-            "help: one of run, enforce, watch, replay, falco, rules",
+            "help: one of run, enforce, learn, watch, replay, falco, rules",
         ),
         (
             &["generate", "list", "no-such-action"],

@@ -8,6 +8,7 @@ pub mod builtin;
 pub mod compile;
 pub mod diagnostic;
 pub mod load;
+pub mod model;
 pub mod operation;
 pub mod pattern;
 mod policy;
@@ -16,6 +17,7 @@ mod restriction;
 pub use builtin::Builtin;
 pub use diagnostic::{Code, Diagnostic};
 pub use load::load;
+pub use model::Model;
 pub use policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
 pub use restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,

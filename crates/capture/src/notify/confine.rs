@@ -3,7 +3,7 @@
 //! Arguments in registers cannot change any more, so the decision that the filter took is taken here
 //! again, to learn which rule it was, and for calls that were handed over because a rule watches them.
 
-use abi::{Arch, Errno, RegisterTest};
+use abi::{Arch, Errno, RegisterTest, Syscall};
 use policy::compile::seccomp::{CallRule, Profile};
 
 use crate::filter::adapt;
@@ -16,6 +16,10 @@ pub struct Violation<'a> {
     pub rule: &'a str,
     /// What the call fails with; `None`: it is only reported.
     pub errno: Option<Errno>,
+    /// The call.
+    pub call: Syscall,
+    /// Its registers.
+    pub args: [u64; 6],
 }
 
 /// The rule for calls of architectures that the policy's rules cannot look into.
@@ -83,6 +87,8 @@ impl Confiner {
                 violation: Violation {
                     rule: OTHER_ARCHITECTURE,
                     errno: Some(Errno::EPERM),
+                    call: call.syscall,
+                    args: call.args,
                 },
                 is_reported: self.profile.reports(),
             });
@@ -99,6 +105,8 @@ impl Confiner {
             violation: Violation {
                 rule: &rule.rule,
                 errno: rule.action.errno(),
+                call: call.syscall,
+                args: call.args,
             },
             is_reported: rule.action.reports(),
         })

@@ -605,6 +605,14 @@ impl Seat {
         self.leaves(READING)
     }
 
+    /// The same call's memory is about to be read once more.
+    pub(crate) fn read_again(&self) {
+        // Where the call was inherited nobody takes it away.
+        let _ = self
+            .state
+            .compare_exchange(WORKING, READING, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     fn leaves(&self, state: u32) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let exchange = self

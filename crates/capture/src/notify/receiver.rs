@@ -201,8 +201,9 @@ impl<J: Judge> Receiver<J> {
         if !is_ours {
             return true;
         }
-        if let Some(errno) = refusal {
-            shared.answer_instead(call.id, Err(errno.0));
+        match refusal {
+            Some(errno) => shared.answer_instead(call.id, Err(errno.0)),
+            None => self.seat.read_again(),
         }
         refusal.is_some()
     }

@@ -173,6 +173,12 @@ pub fn assess_builtin(
     enforcer: Enforcer,
     machine: &Machine,
 ) -> Assessment {
+    let (policy, rule) = alone(builtin, Enforcers::ALL);
+    assess(&policy, &rule, enforcer, machine)
+}
+
+/// A policy for these enforcers, and the one rule that is in it.
+pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy, Rule) {
     let location = Location {
         file: "built in".into(),
         line: 0,
@@ -190,13 +196,13 @@ pub fn assess_builtin(
         name: builtin.name.clone(),
         location,
         mode: Mode::EnhanceProtect,
-        enforcers: Enforcers::ALL,
+        enforcers,
         privileged: true,
         rules: Vec::new(),
         modeling_minutes: None,
         profiles: Vec::new(),
     };
-    assess(&policy, &rule, enforcer, machine)
+    (policy, rule)
 }
 
 /// Lowers a rule restriction by restriction, and adds what holds for every enforcer.

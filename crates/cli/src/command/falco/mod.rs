@@ -308,6 +308,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             quiet: false,
             manner: Manner::Falco,
             without_rules: false,
+            learner: None,
         },
     })
 }

@@ -13,6 +13,8 @@ pub(crate) enum Policy {
     Check(Check),
     /// Show what each rule of a policy compiles to, and how good that is
     Explain(Explain),
+    /// Say which built-in rules a recorded workload can live with
+    Advise(Advise),
 }
 
 /// `tollgate policy list`.
@@ -56,6 +58,17 @@ pub(crate) struct Explain {
     pub(crate) enforcer: Option<EnforcerName>,
     #[command(flatten)]
     pub(crate) accept: Accept,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate policy advise`.
+#[derive(Args, Debug)]
+pub(crate) struct Advise {
+    /// What `tollgate learn --model` wrote
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

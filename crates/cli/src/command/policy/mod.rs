@@ -1,5 +1,6 @@
 //! `tollgate policy`.
 
+mod advise;
 pub(crate) mod args;
 mod check;
 mod explain;
@@ -21,6 +22,7 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
         Policy::List(args) => list::execute(args),
         Policy::Check(args) => check::execute(args),
         Policy::Explain(args) => explain::execute(args),
+        Policy::Advise(args) => advise::execute(args),
     }
 }
 

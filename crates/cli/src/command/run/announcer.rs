@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::notify::{
@@ -14,6 +14,7 @@ use rules::{AlertValue, Priority};
 
 use super::violations::Violations;
 use crate::config::{DropAction, DropSettings};
+use crate::learn::Learner;
 use crate::terminal;
 
 /// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
@@ -25,6 +26,7 @@ pub(super) struct Announcer {
     /// Whether no process can make itself unreadable to this one.
     reads_all: bool,
     violations: Violations,
+    learner: Option<Arc<Learner>>,
     drops: Drops,
 }
 
@@ -63,10 +65,15 @@ const CAUSE_KEPT: Duration = Duration::from_millis(100);
 const CAP_SYS_PTRACE: u8 = 19;
 
 impl Announcer {
-    pub(super) fn new(dispatcher: Dispatcher, drops: DropSettings) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        dispatcher: Dispatcher,
+        drops: DropSettings,
+        learner: Option<Arc<Learner>>,
+    ) -> anyhow::Result<Self> {
         let own = sys::credential::capabilities(0);
         Ok(Self {
             violations: Violations::new(dispatcher.clone())?,
+            learner,
             dispatcher,
             looked: Mutex::default(),
             drops: Drops::new(drops),
@@ -119,7 +126,10 @@ impl Notices for Announcer {
     }
 
     fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
-        self.violations.report(event, violation);
+        match &self.learner {
+            Some(learner) => self.violations.teach(learner, event, violation),
+            None => self.violations.report(event, violation),
+        }
     }
 
     fn events_dropped(

@@ -20,6 +20,7 @@ use super::announcer::Announcer;
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use crate::config::DropSettings;
+use crate::learn::Learner;
 use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
 use crate::terminal;
 
@@ -76,6 +77,8 @@ pub(super) struct Request {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
+    /// Where what is seen is recorded.
+    pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
     pub(super) program: FilterProgram,
     pub(super) entered: FilterProgram,
@@ -180,7 +183,11 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         judge: Arc::new(request.rules.judge),
         world: Arc::new(world),
         processes,
-        notices: Arc::new(Announcer::new(request.dispatcher, request.drops)?),
+        notices: Arc::new(Announcer::new(
+            request.dispatcher,
+            request.drops,
+            request.learner,
+        )?),
         guard,
         verify: request.verify,
         paths,
@@ -236,7 +243,11 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         plan,
         judge: Arc::new(request.rules.judge),
         world,
-        notices: Arc::new(Announcer::new(request.dispatcher, request.drops)?),
+        notices: Arc::new(Announcer::new(
+            request.dispatcher,
+            request.drops,
+            request.learner,
+        )?),
         rings: ebpf::RingSizes {
             bulk: request.tuning.ring_kib.saturating_mul(1024),
             ..ebpf::RingSizes::default()

@@ -108,7 +108,10 @@ fn prepare(
     if let (Some(confinement), Some(engine)) = (&confinement, without_listener(mechanism)) {
         confine::needs_listener(confinement, engine)?;
     }
-    let profile = confinement.as_ref().map(|made| made.calls.clone());
+    let profile = match &args.detection.learner {
+        Some(_) => Some(policy::Model::recorder()),
+        None => confinement.as_ref().map(|made| made.calls.clone()),
+    };
     let mut blueprint = blueprint(
         args.detection,
         args.interception,
@@ -218,6 +221,7 @@ fn blueprint(
             &config,
         )?,
         profile,
+        learner: detection.learner.clone(),
         sink,
         recorder,
         recordings: unstarted,

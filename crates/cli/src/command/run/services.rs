@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::config::DropSettings;
 use crate::failure::Failure;
 use crate::journal;
+use crate::learn::Learner;
 use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
@@ -93,6 +94,8 @@ pub(super) struct Blueprint {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
+    /// Where what is seen is recorded.
+    pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
     /// How processes are watched.
     pub(super) mechanism: Mechanism,
@@ -160,6 +163,7 @@ impl Blueprint {
             listening,
             rules: self.rules,
             profile: self.profile,
+            learner: self.learner.clone(),
             verify: self.verify,
             program: self.program,
             entered: self.entered,
@@ -234,8 +238,13 @@ impl Blueprint {
                 on_problem,
             )
         });
+        let learner = self.learner.clone();
+        if let Some(learner) = &learner {
+            learner.begin()?;
+        }
         Ok(Running {
             watcher: Some(watcher),
+            learner,
             recordings,
             dispatcher,
             stats: stats.transpose()?,
@@ -284,6 +293,7 @@ fn complain(quiet: bool, problem: &str) {
 struct Running {
     /// Taken at the end.
     watcher: Option<Box<dyn Watcher>>,
+    learner: Option<Arc<Learner>>,
     recordings: Vec<Writing>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
@@ -378,6 +388,9 @@ impl Services for Running {
             watcher.join();
         }
         self.end_recordings();
+        if let Some(learner) = &self.learner {
+            learner.end();
+        }
         // Channels that have not moved since they were waited for are not waited for again.
         let deadline = if self.gave_up_at.get() == Some(self.progress()) {
             Instant::now()

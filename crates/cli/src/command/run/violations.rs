@@ -10,6 +10,8 @@ use policy::Enforcer;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
 use serde_json::json;
 
+use crate::learn::Learner;
+
 /// What stands where a rule's name stands.
 pub(super) const RULE: &str = "Policy violation";
 
@@ -17,51 +19,78 @@ pub(super) const RULE: &str = "Policy violation";
 const OUTPUT: &str = "call=%evt.type args=%evt.args file=%fd.name process=%proc.name pid=%proc.pid \
                       exe=%proc.exepath command=%proc.cmdline user=%user.uid container=%container.id";
 
+/// What is learnt of each: an absolute path, whether it is opened to be written, a path that was passed.
+const LEARNT: [&str; 5] = [
+    "fd.name",
+    "evt.is_open_write",
+    "fs.path.name",
+    "fs.path.source",
+    "fs.path.target",
+];
+
 /// Turns violations into alerts: one each, none is limited but by the rate of all alerts.
 pub(super) struct Violations {
     engine: Engine,
     made: Collector,
-    scratch: Mutex<<Engine as Judge>::Scratch>,
+    /// The same for what is recorded.
+    learnt: Engine,
+    scratch: Mutex<(<Engine as Judge>::Scratch, <Engine as Judge>::Scratch)>,
     dispatcher: Dispatcher,
 }
 
 impl Violations {
     pub(super) fn new(dispatcher: Dispatcher) -> anyhow::Result<Self> {
-        let rule = json!([{
-            "rule": RULE,
-            "desc": "The policy denies something, or wants to be told of it",
-            // Holds for every event.
-            "condition": "evt.num > 0",
-            "output": OUTPUT,
-            "priority": "WARNING",
-            "tags": ["policy"],
-            "warn_evttypes": false,
-        }]);
         let made = Collector::default();
-        // JSON is YAML.
-        let (ruleset, mut problems) = Loader::new().add(RULE, &rule.to_string()).finish();
-        let options = EngineOptions::default();
-        let (engine, found) = Engine::new(&ruleset, &options, Box::new(made.clone()));
-        problems.extend(found);
-        if let Some(problem) = problems.iter().find(|problem| problem.is_error()) {
-            anyhow::bail!("cannot report violations: {}", problem.message);
-        }
+        let engine = engine(OUTPUT, &made)?;
+        let fields = LEARNT.map(|name| format!("%{name}"));
+        let learnt = self::engine(&fields.join(" "), &made)?;
         Ok(Self {
-            scratch: Mutex::new(engine.scratch()),
+            scratch: Mutex::new((engine.scratch(), learnt.scratch())),
             engine,
+            learnt,
             made,
             dispatcher,
         })
     }
 
+    /// Records what a process did.
+    pub(super) fn teach(&self, learner: &Learner, event: &Event<'_>, violation: &Violation<'_>) {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.learnt.conclude(&mut scratch.1, event);
+        let made = self.made.take();
+        let fields = made.first().map(|alert| alert.fields.as_slice());
+        learner.learn(event, violation, fields.unwrap_or_default());
+    }
+
     /// Reports a violation.
     pub(super) fn report(&self, event: &Event<'_>, violation: &Violation<'_>) {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        self.engine.conclude(&mut scratch, event);
+        self.engine.conclude(&mut scratch.0, event);
         // Held until here: what was made is of this event.
         for alert in self.made.take() {
             self.dispatcher.emit(described(alert, violation));
         }
+    }
+}
+
+/// An engine with one rule, which holds for every event.
+fn engine(output: &str, made: &Collector) -> anyhow::Result<Engine> {
+    let rule = json!([{
+        "rule": RULE,
+        "desc": "The policy denies something, or wants to be told of it",
+        "condition": "evt.num > 0",
+        "output": output,
+        "priority": "WARNING",
+        "tags": ["policy"],
+        "warn_evttypes": false,
+    }]);
+    // JSON is YAML.
+    let (ruleset, mut problems) = Loader::new().add(RULE, &rule.to_string()).finish();
+    let (engine, found) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(made.clone()));
+    problems.extend(found);
+    match problems.iter().find(|problem| problem.is_error()) {
+        Some(problem) => anyhow::bail!("cannot report violations: {}", problem.message),
+        None => Ok(engine),
     }
 }
 

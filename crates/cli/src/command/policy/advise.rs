@@ -1,0 +1,53 @@
+//! `tollgate policy advise`.
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use super::args::Advise;
+use super::machine;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::{learn, terminal};
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Advise) -> Outcome {
+    let Some(model) = learn::read(&args.model)? else {
+        let message = format!(
+            "cannot read {}: there is no such file",
+            args.model.display()
+        );
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("`tollgate learn -o POLICY.yaml --model FILE -- CMD` writes one"));
+    };
+    let enforcers = model.bearable(learn::enforcers());
+    let advice = model.advise(enforcers, &machine());
+    if args.json {
+        let rows: Vec<_> = advice
+            .iter()
+            .map(|advice| {
+                json!({
+                    "rule": advice.rule,
+                    "list": advice.class.key(),
+                    "fits": advice.against.is_none(),
+                    "against": advice.against,
+                })
+            })
+            .collect();
+        return terminal::print(&format!("{}\n", json!(rows)));
+    }
+    let mut text = String::new();
+    for advice in advice {
+        let (word, why) = match &advice.against {
+            None => ("yes", ""),
+            Some(why) => ("no", why.as_str()),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{}",
+            format!("{:<42} {word:<4} {why}", advice.rule).trim_end()
+        );
+    }
+    terminal::print(&text)
+}
