@@ -735,3 +735,236 @@ kill $daemon; wait $daemon || true
         assert_eq!(first.field(field), value, "{first}");
     }
 }
+
+const SANDBOX_RULES: &str = r#"
+- rule: Program
+  desc: every program
+  condition: evt.type in (execve, execveat) and evt.res = SUCCESS
+  output: "program (line=%proc.cmdline parent=%proc.pname exe=%proc.exepath id=%container.id uid=%user.uid)"
+  priority: INFO
+
+- rule: Secret opened
+  desc: a file that the test opens
+  condition: evt.type in (open, openat) and fd.name = /etc/shadow
+  output: "opened %fd.name (id=%container.id program=%proc.name result=%evt.res)"
+  priority: INFO
+
+- rule: Folder made
+  desc: a call that gVisor tells by its registers
+  condition: evt.type = mkdir and evt.res = SUCCESS
+  output: "made (id=%container.id program=%proc.name)"
+  priority: INFO
+"#;
+
+/// Starts the watch of sandboxes, runs what `script` says, and ends it.
+fn watch_sandboxes(ground: &Ground, script: &str) -> (Finished, Vec<Alert>) {
+    ground.scratch.file("sandbox.yaml", 0o644, SANDBOX_RULES);
+    let script = format!(
+        r#"
+bin/tollgate-runtime --help > help.txt
+ln bin/tollgate-runtime bin/tollgate
+bin/tollgate watch --gvisor "$PWD/sink" --gvisor-session session.json --rules sandbox.yaml --json \
+    -s stats.jsonl -o stdout_output.enabled=false -o file_output.enabled=true \
+    -o file_output.filename=$PWD/alerts & watch=$!
+for try in $(seq 200); do test ! -s session.json || break; sleep 0.05; done
+{script}
+for try in $(seq 100); do ! grep -q ' 00010000 .* 01 ' /proc/net/unix || break; sleep 0.02; done
+sleep 0.3
+kill -TERM $watch; wait $watch
+test ! -e sink
+tail -n 1 stats.jsonl
+"#
+    );
+    ground.run("runc", &script)
+}
+
+/// Real messages of gVisor's, sent by a program that stands in for a sandbox.
+#[test]
+fn messages_of_a_sandbox_become_alerts_and_its_losses_are_told() {
+    need_root!();
+    let ground = Ground::new();
+    let fixture = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fixtures")
+            .join(name);
+        let text = std::fs::read(path).expect("the fixture is there");
+        ground.scratch.file(name, 0o644, text);
+    };
+    fixture("gvisor.hex");
+    fixture("gvisor_sandbox.py");
+    let (finished, alerts) = watch_sandboxes(
+        &ground,
+        "python3 gvisor_sandbox.py \"$PWD/sink\" gvisor.hex 5
+printf 'no handshake' | python3 -c 'import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1])
+s.send(b\"hello\"); assert s.recv(9) == b\"\"' \"$PWD/sink\"",
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines = fields(&alerts, "Program", "proc.cmdline");
+    let expected = [
+        "cat /etc/shadow",
+        "busybox mkdir /tmp/zz",
+        "busybox ls /",
+        "sleep 0.1",
+    ];
+    assert_eq!(lines[1..], expected, "{alerts:?}");
+    assert!(lines[0].starts_with("sh -c cat /etc/shadow;"), "{lines:?}");
+    assert_eq!(fields(&alerts, "Program", "proc.pname")[1], "sh");
+    assert_eq!(fields(&alerts, "Secret opened", "proc.name"), ["cat"]);
+    assert_eq!(fields(&alerts, "Secret opened", "container.id"), ["gv1"]);
+    assert_eq!(fields(&alerts, "Folder made", "container.id"), ["gv1"]);
+    let drop = alerts
+        .iter()
+        .find(|alert| alert.rule.ends_with("syscall event drop"));
+    assert_eq!(
+        drop.map(|alert| alert.field("n_drops")).as_deref(),
+        Some("5"),
+        "{alerts:?}"
+    );
+    let stats: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
+    let pieces = &stats["pieces"];
+    assert_eq!(
+        (&pieces["dropped_by_sandboxes"], &pieces["malformed"]),
+        (&5.into(), &0.into())
+    );
+    assert_eq!(
+        (&pieces["sandboxes"], &pieces["refused"]),
+        (&2.into(), &1.into()),
+        "{stats}"
+    );
+}
+
+/// gVisor's runtime, which distributions do not have: `TOLLGATE_TEST_RUNSC` names it.
+fn runsc() -> Option<String> {
+    std::env::var("TOLLGATE_TEST_RUNSC")
+        .ok()
+        .or_else(|| installed("runsc").then(|| "runsc".to_owned()))
+}
+
+#[test]
+fn containers_of_gvisor_are_watched_by_its_own_kernel() {
+    need_root!();
+    let Some(runsc) = runsc() else {
+        skip!(
+            "needs runsc",
+            || Ok("it is in no folder of PATH".to_owned())
+        );
+    };
+    let ground = Ground::new();
+    let ground = ground.settings("");
+    let session = ground.scratch.path().join("session.json");
+    let setting = format!("runtime: {{gvisor_session: {}}}\n", session.display());
+    let ground = ground.settings(&setting);
+    std::fs::write(ground.scratch.path().join("rootfs/etc/shadow"), "x").expect("it is our folder");
+    ground.bundle(
+        "b",
+        "busybox cat /etc/shadow; busybox mkdir -m 777 /tmp/x; /bin/busybox true",
+    );
+    let (finished, alerts) = watch_sandboxes(
+        &ground,
+        &format!(
+            "mkdir gvisor
+bin/tollgate-runtime --runtime {runsc} --root $PWD/gvisor --network=none --ignore-cgroups \
+    --platform=systrap run --bundle b $ID < /dev/null > said.txt
+grep -qx x said.txt"
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines = fields(&alerts, "Program", "proc.cmdline");
+    assert!(lines[0].starts_with("sh -c busybox cat"), "{lines:?}");
+    assert!(
+        lines.contains(&"busybox cat /etc/shadow".to_owned()),
+        "{lines:?}"
+    );
+    assert!(lines.contains(&"busybox true".to_owned()), "{lines:?}");
+    let ids = fields(&alerts, "Secret opened", "container.id");
+    assert_eq!(ids.join(" "), ground.id, "{alerts:?}");
+    let stats: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
+    assert_eq!(stats["pieces"]["malformed"], 0, "{stats}");
+    assert_eq!(stats["pieces"]["unknown_messages"], 0, "{stats}");
+}
+
+#[test]
+fn gvisors_runtime_without_a_session_is_a_clear_error() {
+    need_root!();
+    let ground = Ground::new();
+    ground.bundle("b", "true");
+    ground.scratch.file("runsc", 0o755, "#!/bin/sh\nexit 0\n");
+    let (finished, _) = ground.run(
+        "./runsc",
+        "status=0; rt create --bundle b one 2> said.txt || status=$?
+cat said.txt; echo $status
+echo 'runtime: {gvisor_session: /nowhere.json}' >> tollgate.yaml
+status=0; rt run --bundle b one 2> said.txt || status=$?
+cat said.txt; echo $status
+rt list",
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert!(
+        finished.stdout.contains("no trace session is configured"),
+        "{finished:?}"
+    );
+    assert!(
+        finished.stdout.contains("there is no /nowhere.json"),
+        "{finished:?}"
+    );
+    assert_eq!(finished.stdout.matches("\n3\n").count(), 2, "{finished:?}");
+}
+
+#[test]
+fn engines_are_told_of_the_runtime_and_forget_it_again() {
+    let ground = Ground::new();
+    let etc = ground.scratch.path().join("etc");
+    let containerd = "version = 2\n\n[debug]\n  level = \"info\"\n";
+    ground
+        .scratch
+        .file("etc/containerd/config.toml", 0o600, containerd);
+    std::fs::create_dir_all(etc.join("containers")).expect("it is our folder");
+    let runtime = ground.scratch.path().join("usr/local/bin");
+    std::fs::create_dir_all(runtime).expect("it is our folder");
+    ground
+        .scratch
+        .program(&program(), "usr/local/bin/tollgate-runtime");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(program());
+        command
+            .args(["runtime"])
+            .args(words)
+            .arg("--prefix")
+            .arg(ground.scratch.path());
+        let finished = Limited::start(command.stdin(Stdio::null()), LIMIT).finish(b"");
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        finished.stdout
+    };
+    let text = |file: &str| std::fs::read_to_string(etc.join(file)).ok();
+    let shown = run(&["install"]);
+    assert!(
+        shown.contains("+  BinaryName = \"/usr/local/bin/tollgate-runtime\"\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("not changed; --yes changes it"), "{shown}");
+    assert_eq!(text("containerd/config.toml").as_deref(), Some(containerd));
+    run(&["install", "--yes"]);
+    let podman = text("containers/containers.conf.d/tollgate.conf").expect("it was written");
+    assert!(podman.contains("[engine.runtimes]\ntollgate = [\"/usr/local/bin/tollgate-runtime\"]"));
+    if installed("containerd") {
+        // It understands what was written.
+        let config = etc.join("containerd/config.toml");
+        let mut command = Command::new("containerd");
+        command.arg("--config").arg(config).args(["config", "dump"]);
+        let dump = Limited::start(command.stdin(Stdio::null()), LIMIT).finish(b"");
+        assert!(
+            dump.stdout.contains("containerd.runtimes.tollgate]"),
+            "{dump:?}"
+        );
+        assert!(
+            dump.stdout
+                .contains("BinaryName = \"/usr/local/bin/tollgate-runtime\""),
+            "{dump:?}"
+        );
+    }
+    run(&["uninstall", "--yes"]);
+    assert_eq!(text("containerd/config.toml").as_deref(), Some(containerd));
+    assert_eq!(text("containers/containers.conf.d/tollgate.conf"), None);
+    assert!(run(&["uninstall"]).contains("nothing to change"));
+}

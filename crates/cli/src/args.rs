@@ -419,6 +419,13 @@ pub(crate) struct Watch {
     #[arg(long, value_enum, default_value_t = WatchEngine::Auto, hide_possible_values = true,
           value_name = "auto|ebpf|ptrace")]
     pub(crate) engine: WatchEngine,
+    /// Watch sandboxes of gVisor, which connect to this socket
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["pids", "engine"])]
+    pub(crate) gvisor: Option<PathBuf>,
+    /// Write what runsc has to be told to this file: `runsc --pod-init-config FILE`, or for a sandbox
+    /// that runs `runsc trace create --config FILE ID`
+    #[arg(long, value_name = "FILE", requires = "gvisor")]
+    pub(crate) gvisor_session: Option<PathBuf>,
     /// End after this time
     #[arg(short = 'M', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
@@ -565,6 +572,8 @@ Commands:
   start, state, kill, list, ps, pause, resume, update, events, features, spec, checkpoint
                            Passed on
   restore                  Refused: a restored container would not be watched
+  install, uninstall       Make this runtime known to containerd, docker and podman, or unknown again;
+                           shows what would change, and changes it with --yes
 
 Without a configuration all containers are watched by the built-in rules, and alerts go to
 /var/log/tollgate/alerts.jsonl. The standard output is the container's and gets none.

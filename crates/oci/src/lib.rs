@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 pub mod command_line;
+pub mod install;
 pub mod runtime;
 pub mod spec;
 pub mod store;

@@ -58,6 +58,13 @@ pub struct Told {
 }
 
 impl Told {
+    /// A container of this id, as the runtimes' files describe it.
+    pub(crate) fn by_id(id: &str, state_root: &std::path::Path) -> Container {
+        let mut container = Identity::named(id.to_owned()).into_container();
+        state::describe(&mut container, state_root);
+        container
+    }
+
     fn describe(&self, state_root: &std::path::Path) -> Container {
         let mut container = Identity::named(self.id.clone()).into_container();
         state::describe_bundle(&mut container, &self.bundle, state_root);

@@ -1,9 +1,10 @@
 //! `tollgate watch`.
 
+use std::path::Path;
 use std::time::Duration;
 
-use capture::ebpf;
 use capture::ptrace::{Hindrance, StartError};
+use capture::{ebpf, gvisor};
 use event::Pid;
 
 use super::run;
@@ -16,6 +17,9 @@ use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Watch) -> Outcome {
+    if let Some(socket) = args.gvisor.clone() {
+        return watch_sandboxes(args, &socket);
+    }
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
     let quiet = args.detection.quiet;
     let limit = args.seconds.map(Duration::from_secs);
@@ -37,6 +41,34 @@ pub(crate) fn execute(args: Watch) -> Outcome {
                 End::Asked | End::NoneLeft => Exit::Ok,
             })
         }
+        Err(error) => Err(failure(&error)),
+    }
+}
+
+/// Watches sandboxes of gVisor.
+fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
+    let limit = args.seconds.map(Duration::from_secs);
+    let bad_path = |cause: std::io::Error| {
+        let message = format!("cannot use {} as a socket: {cause}", socket.display());
+        Failure::new(Exit::BadInput, message).help("name a file in a folder that exists")
+    };
+    let socket = std::path::absolute(socket).map_err(bad_path)?;
+    let (start, session) = run::sandbox_services(args.detection, &socket)?;
+    let endpoint = gvisor::Endpoint::listen(&socket).map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error)
+            .help("name a file in a folder that exists and where nobody else listens")
+    })?;
+    // After the socket: whoever finds the file may begin.
+    if let Some(file) = &args.gvisor_session {
+        let text = format!("{session:#}\n");
+        std::fs::write(file, text).map_err(|cause| {
+            let message = format!("cannot write {}: {cause}", file.display());
+            Failure::new(Exit::BadInput, message)
+                .help("name a writable file after --gvisor-session")
+        })?;
+    }
+    match attached::watch(Source::Sandboxes(endpoint), limit, start) {
+        Ok(_) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
     }
 }

@@ -177,6 +177,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::other("rules_file", "array", rules_files),
     Key::other("rules_files", "array", rules_files),
     Key::text("runtime.binary", |config| &mut config.runtime.binary),
+    Key::file("runtime.gvisor_session", |config| &mut config.runtime.gvisor_session),
     Key::other("runtime.watch", "string", |config, node| {
         choice(node).map(|value| config.runtime.watch = value)
     }),

@@ -412,6 +412,7 @@ capture:
   max_file_size_mb: 3
 runtime:
   binary: crun
+  gvisor_session: /run/s.json
   watch: annotated
 syscall_event_drops:
   actions: [log, exit]
@@ -558,6 +559,7 @@ syscall_event_drops:
             },
             runtime: RuntimeOptions {
                 binary: "crun".to_owned(),
+                gvisor_session: "/run/s.json".into(),
                 watch: WatchContainers::Annotated,
             },
         };

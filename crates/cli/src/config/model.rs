@@ -60,6 +60,8 @@ pub(crate) struct RuntimeOptions {
     /// Name or path of the runtime that is stood in for; empty for the first that is installed.
     pub(crate) binary: String,
     pub(crate) watch: WatchContainers,
+    /// The trace session for gVisor's runtime; empty for none.
+    pub(crate) gvisor_session: PathBuf,
 }
 
 /// Which containers are watched.

@@ -147,7 +147,7 @@ fn attend(
             }
             Source::Listener(Listener::new(listener))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel => {
+        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox => {
             begun(slot::READY)?;
             Source::Command(Pid(begun(slot::PID)?))
         }

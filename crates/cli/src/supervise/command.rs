@@ -79,7 +79,9 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
         Mechanism::Listener => {}
         Mechanism::Tracer { filtered } => return become_traced(launch, page, filtered),
         // Whoever watches from within the kernel needs no filter; a policy does.
-        Mechanism::Kernel => return become_traced(launch, page, launch.confinement.is_some()),
+        Mechanism::Kernel | Mechanism::Sandbox => {
+            return become_traced(launch, page, launch.confinement.is_some());
+        }
     }
     match install(launch.program) {
         Ok(listener) => page

@@ -75,6 +75,8 @@ pub(crate) enum Source {
     Running(Vec<Pid>),
     /// At every process of the machine.
     Host,
+    /// At sandboxes of gVisor, which connect to this.
+    Sandboxes(capture::gvisor::Endpoint),
 }
 
 /// How a command is watched.
@@ -89,6 +91,8 @@ pub(crate) enum Mechanism {
     },
     /// From within the kernel; as with a tracer, there is no keeper.
     Kernel,
+    /// From within gVisor's kernel, by `watch` alone.
+    Sandbox,
 }
 
 /// Something that happened to processes of ours.

@@ -288,6 +288,8 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     }
     info("Opening 'syscall' source with eBPF");
     watch::execute(Watch {
+        gvisor: None,
+        gvisor_session: None,
         pids: Vec::new(),
         engine: WatchEngine::Ebpf,
         seconds: (args.seconds > 0).then_some(args.seconds),

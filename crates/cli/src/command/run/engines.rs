@@ -6,6 +6,7 @@ use anyhow::Context;
 use capture::container::ContainerOptions;
 use capture::ebpf;
 use capture::filter::FilterProgram;
+use capture::gvisor;
 use capture::notify::{
     CounterSnapshot, GuardOptions, Parts, Processes, Rulings, Supervisor, VerifyOptions,
 };
@@ -30,6 +31,7 @@ pub(super) enum Carries {
     Notify,
     Ptrace,
     Ebpf,
+    Gvisor,
 }
 
 impl Carries {
@@ -38,6 +40,7 @@ impl Carries {
             Mechanism::Listener => Self::Notify,
             Mechanism::Tracer { .. } => Self::Ptrace,
             Mechanism::Kernel => Self::Ebpf,
+            Mechanism::Sandbox => Self::Gvisor,
         }
     }
 
@@ -47,13 +50,14 @@ impl Carries {
             Self::Notify => "notify",
             Self::Ptrace => "ptrace",
             Self::Ebpf => "modern_bpf",
+            Self::Gvisor => "gvisor",
         }
     }
 
     /// The plan as the engine carries it out.
     pub(super) fn plan(self, plan: Plan) -> Plan {
         match self {
-            Self::Notify => plan,
+            Self::Notify | Self::Gvisor => plan,
             Self::Ptrace => ptrace::plan(plan),
             Self::Ebpf => ebpf::plan(plan),
         }
@@ -166,6 +170,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
         Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
         Source::Host => anyhow::bail!("cannot watch the host with an engine that holds calls"),
+        Source::Sandboxes(_) => anyhow::bail!("cannot hold calls of sandboxes"),
     };
     let carries = if traced.is_some() {
         Carries::Ptrace
@@ -235,7 +240,9 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         Source::Command(pid) => ebpf::Target::Processes(vec![pid]),
         Source::Running(pids) => ebpf::Target::Processes(pids),
         Source::Host => ebpf::Target::Host,
-        Source::Listener(_) => anyhow::bail!("cannot watch a listener with the engine ebpf"),
+        Source::Listener(_) | Source::Sandboxes(_) => {
+            anyhow::bail!("cannot watch a listener with the engine ebpf")
+        }
     };
     // No floor: rules that are loaded later get whatever they ask for.
     let (plan, _) = request.rules.judge.plan_for_rules();
@@ -288,6 +295,73 @@ impl Watcher for ebpf::Engine<Engine> {
 
     fn join(self: Box<Self>) {
         ebpf::Engine::join(*self);
+    }
+}
+
+/// Starts `gvisor`, to which sandboxes send what their programs do.
+pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
+    let Source::Sandboxes(endpoint) = request.listening.source else {
+        anyhow::bail!("cannot watch with the engine gvisor without a socket");
+    };
+    let engine = gvisor::Engine::start(gvisor::Parts {
+        judge: Arc::new(request.rules.judge),
+        notices: Arc::new(Announcer::new(
+            request.dispatcher,
+            request.drops,
+            request.learner,
+        )?),
+        endpoint,
+        state_root: std::path::PathBuf::from("/"),
+    })
+    .context("cannot start the engine gvisor")?;
+    let counters = engine.counter_source();
+    Ok(Started {
+        rulings: engine.rulings(),
+        counters: Box::new(move |matched, _| gvisor_snapshot(&counters(), matched)),
+        watcher: Box::new(engine),
+    })
+}
+
+impl Watcher for gvisor::Engine<Engine> {
+    /// Another sandbox may always come.
+    fn has_ended(&self) -> bool {
+        gvisor::Engine::has_ended(self)
+    }
+
+    fn let_go(&self) {
+        self.stop();
+    }
+
+    // A sandbox cannot reach any process of ours.
+    fn protect(&self, _pid: Pid) {}
+
+    fn join(self: Box<Self>) {
+        gvisor::Engine::join(*self);
+    }
+}
+
+fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &Matched) -> Snapshot {
+    Snapshot {
+        events: counters.messages + counters.dropped,
+        drops: counters.dropped,
+        preemptions: 0,
+        filtered_in_kernel: None,
+        notes: Vec::new(),
+        pieces: vec![
+            ("sandboxes", counters.sandboxes),
+            ("connected", counters.connected),
+            ("refused", counters.refused),
+            ("messages", counters.messages),
+            ("judged", counters.judged),
+            ("dropped_by_sandboxes", counters.dropped),
+            ("malformed", counters.malformed),
+            ("truncated", counters.truncated),
+            ("unknown_messages", counters.unknown_messages),
+            ("unknown_calls", counters.unknown_calls),
+            ("unreadable", counters.unreadable),
+            ("undecided", counters.undecided),
+            ("matched", matched.total()),
+        ],
     }
 }
 

@@ -139,6 +139,19 @@ pub(super) fn services(
     Ok(blueprint(detection, interception, mechanism, profile, None)?.into_start())
 }
 
+/// What watches sandboxes of gVisor that connect to `endpoint`, and the session that they have to be
+/// begun with.
+pub(super) fn sandbox_services(
+    detection: Detection,
+    endpoint: &Path,
+) -> Result<(supervise::Start, serde_json::Value), Failure> {
+    let interception = Interception::default();
+    let profile = Profile::default();
+    let blueprint = blueprint(detection, interception, Mechanism::Sandbox, profile, None)?;
+    let session = capture::gvisor::configuration(&blueprint.rules.installed, endpoint);
+    Ok((blueprint.into_start(), session))
+}
+
 /// Reads rules and configuration and opens files. `memo`: what the first agent left to one that takes
 /// over.
 fn blueprint(
@@ -371,6 +384,7 @@ fn without_listener(mechanism: Mechanism) -> Option<&'static str> {
         Mechanism::Listener => None,
         Mechanism::Tracer { .. } => Some("ptrace"),
         Mechanism::Kernel => Some("ebpf"),
+        Mechanism::Sandbox => Some("gvisor"),
     }
 }
 
@@ -403,7 +417,7 @@ fn compile(
             filter::compile_with(plan, profile, &options)
         }
         // The engine ebpf needs none for itself.
-        Mechanism::Kernel => filter::compile_with(
+        Mechanism::Kernel | Mechanism::Sandbox => filter::compile_with(
             &event::Plan::default(),
             profile,
             &FilterOptions::confine(native),

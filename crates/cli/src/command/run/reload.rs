@@ -77,7 +77,8 @@ impl Reloader {
         let options = engine_options(&config, self.recorder.clone());
         let served = match self.carries {
             Carries::Ebpf => all(&mut loaded, &options, &self.sink)?,
-            Carries::Notify | Carries::Ptrace => {
+            // The sessions of sandboxes are what they were begun with.
+            Carries::Notify | Carries::Ptrace | Carries::Gvisor => {
                 served(&mut loaded, &options, &self.sink, &self.installed)?
             }
         };

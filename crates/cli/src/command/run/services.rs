@@ -181,6 +181,7 @@ impl Blueprint {
             counters,
         } = match carries {
             Carries::Ebpf => engines::start_ebpf(request)?,
+            Carries::Gvisor => engines::start_gvisor(request)?,
             Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
         };
         let matched = Arc::new(Matched::new(rulings.clone()));

@@ -5,6 +5,7 @@
 //! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
+mod install;
 mod settings;
 
 use std::ffi::{OsStr, OsString};
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use oci::{Call, CommandLine, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
 
+use self::install::Change;
 use self::settings::Settings;
 use super::run;
 use crate::args::{Cli, Verb as Asked};
@@ -64,6 +66,17 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if line.global.is_empty() && line.call.is_none() || asks("--help", "-h") {
         return help();
     }
+    let change = line
+        .call
+        .as_ref()
+        .and_then(|call| match call.words.first()?.to_str()? {
+            "install" => Some((Change::Install, &call.words[1..])),
+            "uninstall" => Some((Change::Uninstall, &call.words[1..])),
+            _ => None,
+        });
+    if let Some((change, words)) = change {
+        return install::execute(change, words);
+    }
     let settings = Settings::load(line.config.as_deref())?;
     let runtime = runtime(line, &settings)?;
     let Some(call) = &line.call else {
@@ -102,7 +115,7 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
     let configured = (!configured.is_empty()).then_some(configured);
     let asked = line.runtime.clone().or(configured);
     let path = std::env::var_os("PATH");
-    let runtime = Runtime::find(asked.as_deref(), path.as_deref()).map_err(|error| {
+    Runtime::find(asked.as_deref(), path.as_deref()).map_err(|error| {
         let help = match &error {
             RuntimeError::Missing { .. } | RuntimeError::None => {
                 "install runc, crun or youki, or name one with --runtime or `runtime.binary`"
@@ -111,17 +124,7 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
             RuntimeError::Itself { .. } => "name the runtime that is to be stood in for",
         };
         Failure::from_error(Exit::Unsupported, &error).help(help)
-    })?;
-    if runtime.is_gvisor() && settings.config.runtime.watch != WatchContainers::None {
-        let message = format!(
-            "cannot watch containers of {}: their calls go to gVisor's kernel",
-            runtime.program.display()
-        );
-        return Err(Failure::new(Exit::Unsupported, message).help(
-            "use `tollgate watch --gvisor` with gVisor's own runtime, or `runtime.watch: none`",
-        ));
-    }
-    Ok(runtime)
+    })
 }
 
 /// Becomes the underlying runtime.
@@ -157,6 +160,9 @@ fn create(
     if !is_to_be_watched(settings, &spec) {
         return pass_on(runtime, line, &call.words);
     }
+    if runtime.is_gvisor() {
+        return create_sandbox(line, settings, runtime, call);
+    }
     if let Some(listener) = spec.listener() {
         let listener = listener.display();
         let message = format!(
@@ -189,6 +195,38 @@ fn create(
         forget(&store)?;
     }
     outcome
+}
+
+/// gVisor's kernel tells whoever listens at the socket of the session (`watch --gvisor`).
+fn create_sandbox(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+) -> Outcome {
+    let session = &settings.config.runtime.gvisor_session;
+    let program = runtime.program.display();
+    if session.as_os_str().is_empty() {
+        let message =
+            format!("cannot watch containers of {program}: no trace session is configured");
+        return Err(Failure::new(Exit::Unsupported, message).help(
+            "run `tollgate watch --gvisor SOCKET --gvisor-session FILE` and name that file as \
+             `runtime.gvisor_session`, or use `runtime.watch: none`",
+        ));
+    }
+    if !session.is_file() {
+        let message = format!(
+            "cannot watch containers of {program}: there is no {}",
+            session.display()
+        );
+        return Err(Failure::new(Exit::Unsupported, message)
+            .help("`tollgate watch --gvisor SOCKET --gvisor-session FILE` writes it"));
+    }
+    let mut option = OsString::from("--pod-init-config=");
+    option.push(session);
+    let mut line = line.clone();
+    line.global.push(option);
+    pass_on(runtime, &line, &call.words)
 }
 
 fn exec(

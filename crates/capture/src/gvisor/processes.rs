@@ -1,0 +1,265 @@
+//! The processes of one sandbox, by what its messages say. Their pids are those of the sandbox.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use event::{Comm, CommandLine, ExecutableFile, ExecutableFlags, Image, Pid, Process, StartTime};
+
+use super::message::{Context, Message, small};
+
+/// Processes that are kept; past it all begins anew, because a sandbox may invent them.
+const LIMIT: usize = 16_384;
+/// Parts of `ExecveInfo`.
+mod exec {
+    pub(super) const PATH: u32 = 2;
+    pub(super) const ARGUMENTS: u32 = 3;
+    pub(super) const ENVIRONMENT: u32 = 4;
+    pub(super) const UPPER: u32 = 9;
+    pub(super) const INODE: u32 = 10;
+    pub(super) const CHANGED: u32 = 11;
+    pub(super) const LOWER: u32 = 15;
+    pub(super) const FILE: u32 = 17;
+    pub(super) const MEMFD: u32 = 20;
+}
+/// Parts of `Start`.
+mod start {
+    pub(super) const ARGUMENTS: u32 = 4;
+    pub(super) const ENVIRONMENT: u32 = 5;
+}
+/// Parts of `CloneInfo`.
+mod clone {
+    pub(super) const TASK: u32 = 3;
+    pub(super) const PROCESS: u32 = 4;
+    pub(super) const START: u32 = 5;
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(super) struct Processes(HashMap<Pid, Arc<Process>>);
+
+impl Processes {
+    /// The process that a message is about.
+    pub(super) fn of(&mut self, context: &Context<'_>) -> Arc<Process> {
+        let pid = Pid(context.pid);
+        let is_same = |process: &&Arc<Process>| {
+            // Not every message says when it was started.
+            context.start_ns == 0 || process.start_ns == 0 || process.start_ns == context.start_ns
+        };
+        let process = match self.0.get(&pid).filter(is_same) {
+            Some(process) => Arc::clone(process),
+            None => self.insert(
+                pid,
+                context.start_ns,
+                Pid(context.parent),
+                None,
+                context.comm(),
+            ),
+        };
+        if !context.name.is_empty() {
+            process.set_last_comm(context.comm());
+        }
+        process
+    }
+
+    pub(super) fn find(&self, pid: Pid) -> Option<Arc<Process>> {
+        self.0.get(&pid).cloned()
+    }
+
+    /// A task was made; one that is no thread is a process.
+    pub(super) fn cloned(&mut self, parent: &Arc<Process>, message: &Message<'_>) {
+        let pid = small(message.number(clone::PROCESS));
+        if pid != small(message.number(clone::TASK)) || pid <= 0 {
+            return;
+        }
+        let started = message.number(clone::START);
+        let (image, comm) = (parent.image(), parent.last_comm());
+        self.insert(Pid(pid), started, parent.pid, Some(image), comm);
+    }
+
+    fn insert(
+        &mut self,
+        pid: Pid,
+        start_ns: u64,
+        parent: Pid,
+        image: Option<Arc<Image>>,
+        comm: Comm,
+    ) -> Arc<Process> {
+        if self.0.len() >= LIMIT {
+            self.0.clear();
+        }
+        let parent = self.find(parent).filter(|parent| parent.pid != pid);
+        // Only told apart by it, so its unit does not matter.
+        let start = StartTime(start_ns);
+        let image = image.unwrap_or_default();
+        let process = Arc::new(Process::new(pid, start, start_ns, parent, image, comm));
+        self.0.insert(pid, Arc::clone(&process));
+        process
+    }
+
+    /// A process has ended.
+    pub(super) fn ended(&mut self, process: &Process) {
+        process.set_exited();
+        self.0.remove(&process.pid);
+    }
+}
+
+/// The program that a message says was executed, and the path that was asked for.
+pub(super) fn executed<'m>(message: &Message<'m>) -> (Image, &'m [u8]) {
+    let image = image(message, exec::ARGUMENTS, exec::ENVIRONMENT);
+    let path = message.text(exec::PATH);
+    // Fresh cells are empty, so none of this can fail.
+    let _ = image.executable.set(Some(path.to_vec()));
+    let changed = timespec(message.text(exec::CHANGED));
+    let is_memfd = message.number(exec::MEMFD) != 0;
+    let (upper, lower) = (
+        message.number(exec::UPPER) != 0,
+        message.number(exec::LOWER) != 0,
+    );
+    let _ = image.executable_file.set(Some(ExecutableFile {
+        flags: ExecutableFlags {
+            upper_layer: Some(upper),
+            lower_layer: Some(lower),
+            from_memfd: is_memfd,
+        },
+        inode: message.number(exec::INODE),
+        ctime_ns: changed,
+        // It is not told. A file that was changed was written or had its mode set.
+        mtime_ns: changed,
+    }));
+    (image, message.text(exec::FILE))
+}
+
+/// The first program of a container. Where it lies is told only if it was asked for by its whole path.
+pub(super) fn started<'m>(message: &Message<'m>) -> (Image, &'m [u8]) {
+    let image = image(message, start::ARGUMENTS, start::ENVIRONMENT);
+    let path = message.texts(start::ARGUMENTS).next().unwrap_or_default();
+    if path.starts_with(b"/") {
+        let _ = image.executable.set(Some(path.to_vec()));
+    }
+    (image, path)
+}
+
+fn image(message: &Message<'_>, arguments: u32, environment: u32) -> Image {
+    let mut words = message.texts(arguments).map(<[u8]>::to_vec);
+    let line = CommandLine {
+        exe: words.next().unwrap_or_default(),
+        args: words.collect(),
+        truncated: false,
+    };
+    let image = Image {
+        exec_time_ns: message.context.time_ns,
+        ..Image::default()
+    };
+    let mut entries = Vec::new();
+    for entry in message.texts(environment) {
+        entries.extend_from_slice(entry);
+        entries.push(0);
+    }
+    let _ = image.command_line.set(Some(line));
+    let _ = image.environment.set(Some(entries));
+    image
+}
+
+/// How gVisor names a process after an exec: by the first argument.
+pub(super) fn name_of(image: &Image) -> Option<Comm> {
+    let line = image.command_line.get()?.as_ref()?;
+    let name = line.exe.rsplit(|byte| *byte == b'/').next()?;
+    Some(Comm::new(name))
+}
+
+/// Nanoseconds of a `Timespec`.
+fn timespec(bytes: &[u8]) -> u64 {
+    let mut total = 0_u64;
+    for field in super::wire::Fields::of(bytes).flatten() {
+        let super::wire::Value::Number(number) = field.1 else {
+            continue;
+        };
+        let part = match field.0 {
+            1 => number.saturating_mul(1_000_000_000),
+            2 => number,
+            _ => 0,
+        };
+        total = total.saturating_add(part);
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::testing::datagram;
+    use super::super::message::{Kind, split};
+    use super::super::wire::testing::{bytes, number};
+    use super::*;
+
+    fn message(datagram: &[u8]) -> Message<'_> {
+        let (header, payload) = split(datagram).unwrap();
+        Message::parse(header.kind.unwrap_or(Kind::Syscall), payload).unwrap()
+    }
+
+    #[test]
+    fn children_know_their_parents_and_threads_are_none() {
+        let mut processes = Processes::default();
+        let datagram = datagram(2, |out| {
+            number(out, 3, 9);
+            number(out, 4, 9);
+            number(out, 5, 700);
+        });
+        let parent = processes.of(&message(&datagram).context);
+        processes.cloned(&parent, &message(&datagram));
+        let child = processes.find(Pid(9)).unwrap();
+        assert_eq!((child.parent().unwrap().pid, child.start_ns), (Pid(7), 700));
+        let thread = super::super::message::testing::datagram(2, |out| {
+            number(out, 3, 10);
+            number(out, 4, 7);
+        });
+        processes.cloned(&parent, &message(&thread));
+        assert!(processes.find(Pid(10)).is_none());
+        processes.ended(&child);
+        assert!(child.has_exited() && processes.find(Pid(9)).is_none());
+    }
+
+    #[test]
+    fn a_program_is_described_by_its_message() {
+        let datagram = datagram(3, |out| {
+            bytes(out, 2, b"/bin/busybox");
+            bytes(out, 3, b"/bin/cat");
+            bytes(out, 3, b"x");
+            bytes(out, 4, b"A=b");
+            number(out, 10, 12);
+            let mut changed = Vec::new();
+            number(&mut changed, 1, 2);
+            number(&mut changed, 2, 5);
+            bytes(out, 11, &changed);
+            number(out, 15, 1);
+            bytes(out, 17, b"/bin/cat");
+        });
+        let message = message(&datagram);
+        let (image, file) = executed(&message);
+        assert_eq!(file, b"/bin/cat");
+        assert_eq!(name_of(&image).unwrap().as_bytes(), b"cat");
+        assert_eq!(
+            image.executable.get().unwrap().as_deref(),
+            Some(&b"/bin/busybox"[..])
+        );
+        assert_eq!(
+            image.environment.get().unwrap().as_deref(),
+            Some(&b"A=b\0"[..])
+        );
+        let file = image.executable_file.get().unwrap().unwrap();
+        assert_eq!((file.inode, file.ctime_ns), (12, 2_000_000_005));
+        assert_eq!(file.flags.lower_layer, Some(true));
+    }
+
+    #[test]
+    fn a_sandbox_that_invents_processes_fills_no_memory() {
+        let mut processes = Processes::default();
+        for pid in 1..40_000 {
+            let context = Context {
+                pid,
+                ..Context::default()
+            };
+            processes.of(&context);
+        }
+        assert!(processes.0.len() <= LIMIT);
+    }
+}

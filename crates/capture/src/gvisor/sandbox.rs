@@ -1,0 +1,312 @@
+//! From one sandbox's messages to the judge.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::Arch;
+use bumpalo::Bump;
+use event::{
+    Container, Event, EventKind, Image, Judge, Live, Lookup, Outcome, Param, ParamSource, Process,
+    Stage, Tid, World,
+};
+
+use super::calls;
+use super::message::{Context, Kind, Message, split};
+use super::processes::{Processes, executed, name_of, started};
+use super::wire::Malformed;
+use super::world::SandboxWorld;
+use super::{Counters, Shared};
+use crate::container::Told;
+use crate::live::call::Call;
+use crate::live::decode;
+use crate::memory::Memory;
+use crate::sockets::ResolvedDescriptor;
+
+/// Memory of one event that is kept for the next.
+const ARENA_KEEP: usize = 256 * 1024;
+/// Containers of a sandbox that are remembered; a pod has some.
+const CONTAINERS: usize = 64;
+
+/// What is kept of one sandbox.
+pub(super) struct Sandbox<J: Judge> {
+    shared: Arc<Shared<J>>,
+    judge: Arc<J>,
+    scratch: J::Scratch,
+    processes: Processes,
+    containers: Vec<(Vec<u8>, Arc<Container>)>,
+    memory: Memory,
+    arena: Bump,
+    /// What the sandbox had lost when it last said so.
+    dropped: Option<u32>,
+}
+
+impl<J: Judge> Sandbox<J> {
+    pub(super) fn new(shared: Arc<Shared<J>>) -> Self {
+        let judge = shared.judge.load_full();
+        Self {
+            scratch: judge.scratch(),
+            judge,
+            shared,
+            processes: Processes::default(),
+            containers: Vec::new(),
+            memory: Memory::captured(),
+            arena: Bump::with_capacity(16 * 1024),
+            dropped: None,
+        }
+    }
+
+    /// Looks at one datagram.
+    pub(super) fn receive(&mut self, datagram: &[u8]) {
+        let counters = &Arc::clone(&self.shared).counters;
+        Counters::add(&counters.messages, 1);
+        if self.look(datagram).is_err() {
+            Counters::add(&counters.malformed, 1);
+        }
+        if self.arena.allocated_bytes() > ARENA_KEEP {
+            self.arena = Bump::with_capacity(16 * 1024);
+        } else {
+            self.arena.reset();
+        }
+    }
+
+    fn look(&mut self, datagram: &[u8]) -> Result<(), Malformed> {
+        let (header, payload) = split(datagram)?;
+        self.note_losses(header.dropped);
+        let Some(kind) = header.kind else {
+            Counters::add(&self.shared.counters.unknown_messages, 1);
+            return Ok(());
+        };
+        let message = Message::parse(kind, payload)?;
+        let judge = self.shared.judge.load();
+        if !Arc::ptr_eq(&judge, &self.judge) {
+            self.scratch = judge.scratch();
+            self.judge = Arc::clone(&judge);
+        }
+        let process = self.processes.of(&message.context);
+        match kind {
+            Kind::Clone => self.processes.cloned(&process, &message),
+            Kind::Execve => {
+                let (image, path) = executed(&message);
+                self.executes(&message, &process, image, path);
+            }
+            Kind::ContainerStart => {
+                let (image, path) = started(&message);
+                self.executes(&message, &process, image, path);
+            }
+            Kind::TaskExit => self.ends(&message, &process),
+            Kind::RawSyscall | Kind::Syscall => self.calls(kind, &message, &process),
+            // The end of the last task says the same; mappings are told as calls.
+            Kind::ExitNotifyParent | Kind::MmapInfo => {}
+        }
+        Ok(())
+    }
+
+    /// The number counts up from the sandbox's start and wraps.
+    fn note_losses(&mut self, dropped: u32) {
+        let before = self.dropped.replace(dropped);
+        let lost = dropped.wrapping_sub(before.unwrap_or(0));
+        Counters::add(&self.shared.counters.dropped, u64::from(lost));
+    }
+
+    /// A program was executed, by a call or as the container's first.
+    fn executes(
+        &mut self,
+        message: &Message<'_>,
+        process: &Arc<Process>,
+        image: Image,
+        path: &[u8],
+    ) {
+        let comm = name_of(&image).unwrap_or_else(|| process.last_comm());
+        process.exec(Arc::new(image), comm);
+        let kind = EventKind::of_syscall(abi::Syscall::EXECVE);
+        let arena = std::mem::take(&mut self.arena);
+        let path = &*arena.alloc_slice_copy(path);
+        let params = kind.spec().params.iter().map(|param| match param.source {
+            ParamSource::Result => Param::Int(0),
+            ParamSource::Path { .. } => Param::Text(path),
+            _ => Param::Absent,
+        });
+        let told = Account {
+            params: arena.alloc_slice_fill_iter(params),
+            ..Account::of(kind, Outcome::Returned(0))
+        };
+        self.conclude(&message.context, process, told, &arena);
+        self.arena = arena;
+    }
+
+    /// A task has ended; the last one of a process, or its first, ends the process.
+    fn ends(&mut self, message: &Message<'_>, process: &Arc<Process>) {
+        if message.context.tid != message.context.pid {
+            return;
+        }
+        let kind = EventKind::from_name("procexit").expect("the table has it");
+        let arena = std::mem::take(&mut self.arena);
+        let params = kind.spec().params.iter().map(|_| Param::Absent);
+        let told = Account {
+            params: arena.alloc_slice_fill_iter(params),
+            ..Account::of(kind, Outcome::None)
+        };
+        self.conclude(&message.context, process, told, &arena);
+        self.arena = arena;
+        self.processes.ended(process);
+    }
+
+    fn calls(&mut self, kind: Kind, message: &Message<'_>, process: &Arc<Process>) {
+        let number = u32::try_from(calls::number(kind, message)).ok();
+        let named = Arch::native().zip(number).and_then(|(arch, number)| {
+            let (arch, syscall) = abi::arch::decode(arch.audit(), number)?;
+            Some((arch, syscall?))
+        });
+        let Some((arch, syscall)) = named else {
+            return Counters::add(&self.shared.counters.unknown_calls, 1);
+        };
+        let is_exec = matches!(syscall, abi::Syscall::EXECVE | abi::Syscall::EXECVEAT);
+        if is_exec && message.result.is_none_or(|result| result == 0) {
+            // The program itself says more, and is told by a message of its own.
+            return;
+        }
+        let mut arguments = calls::Arguments::default();
+        self.memory.capture(|captured| {
+            arguments = calls::arguments(kind, syscall, message, captured);
+        });
+        let call = Call {
+            id: 0,
+            tid: Tid(message.context.tid),
+            arch,
+            syscall,
+            kind: EventKind::of_syscall(syscall),
+            ip: 0,
+            args: arguments.registers,
+        };
+        let arena = std::mem::take(&mut self.arena);
+        let outcome = message.result.map_or(Outcome::Pending, Outcome::Returned);
+        let mut decoded =
+            decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
+        if decoded.unreadable {
+            Counters::add(&self.shared.counters.unreadable, 1);
+        }
+        if let (Some(descriptor), Some((number, path))) = (decoded.descriptor, arguments.descriptor)
+            && descriptor.number == event::Known::Yes(i64::from(number))
+        {
+            let found = resolved(path);
+            decoded.descriptor = Some(decode::merge(descriptor, &found, false, &arena));
+        }
+        let told = Account {
+            params: decoded.params,
+            descriptor: decoded.descriptor,
+            of_descriptor: arguments.descriptor,
+            ..Account::of(call.kind, outcome)
+        };
+        self.conclude(&message.context, process, told, &arena);
+        self.arena = arena;
+    }
+
+    fn conclude(
+        &mut self,
+        context: &Context<'_>,
+        process: &Arc<Process>,
+        told: Account<'_>,
+        arena: &Bump,
+    ) {
+        let container = self.container(context.container);
+        let shared = &self.shared;
+        let world = SandboxWorld {
+            context,
+            processes: &self.processes,
+            container: &container,
+            descriptor: told.of_descriptor,
+            host_name: &shared.host_name,
+        };
+        let live = Live::default();
+        // A fresh cell is empty, so this cannot fail.
+        let _ = live.comm.set(Lookup::Found(process.last_comm()));
+        let event = Event {
+            number: shared.events.fetch_add(1, Ordering::Relaxed) + 1,
+            time_ns: context.time_ns,
+            kind: told.kind,
+            stage: Stage::Exit,
+            cpu: None,
+            tid: Tid(context.tid),
+            process,
+            image: process.image(),
+            params: told.params,
+            descriptor: told.descriptor,
+            // A call that does not return has no result to wait for.
+            outcome: match told.outcome {
+                Outcome::Pending => Outcome::Unlearnt,
+                outcome => outcome,
+            },
+            world: &world as &dyn World,
+            live: &live,
+            arena,
+        };
+        Counters::add(&shared.counters.judged, 1);
+        let undecided = self.judge.conclude(&mut self.scratch, &event);
+        if undecided > 0 {
+            Counters::add(&shared.counters.undecided, u64::from(undecided));
+            shared.notices.undecided(&event, undecided);
+        }
+    }
+
+    fn container(&mut self, id: &[u8]) -> Arc<Container> {
+        if let Some((_, container)) = self.containers.iter().find(|(known, _)| known == id) {
+            return Arc::clone(container);
+        }
+        let container = Arc::new(match std::str::from_utf8(id) {
+            Ok("") | Err(_) => Container::unknown(),
+            Ok(id) => Told::by_id(id, &self.shared.state_root),
+        });
+        if self.containers.len() >= CONTAINERS {
+            self.containers.clear();
+        }
+        self.containers
+            .push((id.to_owned(), Arc::clone(&container)));
+        container
+    }
+}
+
+/// What a message says of an event.
+struct Account<'a> {
+    kind: EventKind,
+    params: &'a [Param<'a>],
+    descriptor: Option<event::Descriptor<'a>>,
+    of_descriptor: Option<(i32, &'a [u8])>,
+    outcome: Outcome,
+}
+
+impl Account<'_> {
+    fn of(kind: EventKind, outcome: Outcome) -> Self {
+        Self {
+            kind,
+            params: &[],
+            descriptor: None,
+            of_descriptor: None,
+            outcome,
+        }
+    }
+}
+
+/// An open descriptor by what gVisor calls it: files by their path, others as in `/proc/PID/fd`.
+fn resolved(path: &[u8]) -> ResolvedDescriptor {
+    use event::DescriptorKind as Is;
+    let begins = |prefix: &str| path.starts_with(prefix.as_bytes());
+    let kind = if begins("/") {
+        Is::File
+    } else if begins("socket:") {
+        Is::OtherSocket
+    } else if begins("pipe:") || begins("host:[pipe") {
+        Is::Pipe
+    } else {
+        Is::Other
+    };
+    ResolvedDescriptor {
+        kind,
+        name: path.to_vec(),
+        device: None,
+        inode: None,
+        socket: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! What has to be written into the configuration of engines so that they know this runtime, and taken
+//! out again.
+
+use serde_json::{Map, Value, json};
+
+/// The name by which engines know it.
+pub const NAME: &str = "tollgate";
+
+const BEGIN: &str =
+    "# begin tollgate: `tollgate runtime uninstall` removes what is between these lines";
+const END: &str = "# end tollgate";
+
+/// Whose configuration it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// containerd, for pods and nerdctl.
+    Containerd,
+    /// Docker.
+    Docker,
+    /// podman, which reads every file of a folder.
+    Podman,
+}
+
+/// Why a configuration cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// It has a runtime of this name, from somebody else.
+    #[error("cannot add the runtime `{NAME}`: there is one already")]
+    Taken,
+    /// It is of a version that is not known here.
+    #[error("cannot change a configuration of containerd of version {version}")]
+    Version {
+        /// What it says.
+        version: String,
+    },
+    /// It is no JSON object.
+    #[error("cannot understand the configuration")]
+    Json(#[source] serde_json::Error),
+    /// It is JSON, and not of the form that it has to be.
+    #[error("cannot understand the configuration: `{place}` is no object")]
+    Form {
+        /// What is not.
+        place: &'static str,
+    },
+    /// The mark of what was added has no end.
+    #[error("cannot find the end of what was added: there is no line `{END}`")]
+    NoEnd,
+}
+
+impl Engine {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Containerd, Self::Docker, Self::Podman];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+
+    /// The file that is changed: of podman one of our own.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Containerd => "/etc/containerd/config.toml",
+            Self::Docker => "/etc/docker/daemon.json",
+            Self::Podman => "/etc/containers/containers.conf.d/tollgate.conf",
+        }
+    }
+
+    /// What makes it read the file.
+    pub fn next_step(self) -> &'static str {
+        match self {
+            Self::Containerd => "systemctl restart containerd",
+            Self::Docker => "systemctl reload docker",
+            Self::Podman => "podman --runtime tollgate run IMAGE",
+        }
+    }
+
+    /// The configuration with this runtime in it, which is `program`.
+    ///
+    /// # Errors
+    ///
+    /// If it has one of that name already, or cannot be understood.
+    pub fn add(self, text: &str, program: &str) -> Result<String, InstallError> {
+        let text = self.remove(text)?;
+        match self {
+            Self::Containerd => add_to_containerd(&text, program),
+            Self::Docker => add_to_docker(&text, program),
+            Self::Podman => {
+                let program = quoted(program);
+                Ok(format!(
+                    "{text}{BEGIN}\n[engine.runtimes]\n{NAME} = [{program}]\n{END}\n"
+                ))
+            }
+        }
+    }
+
+    /// The configuration without it. Nothing else is changed, but the layout of JSON.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be understood.
+    pub fn remove(self, text: &str) -> Result<String, InstallError> {
+        match self {
+            Self::Containerd | Self::Podman => remove_block(text),
+            Self::Docker => remove_from_docker(text),
+        }
+    }
+}
+
+fn add_to_containerd(text: &str, program: &str) -> Result<String, InstallError> {
+    let version = text.lines().find_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        let value = value.split('#').next()?;
+        (key.trim() == "version").then(|| value.trim().to_owned())
+    });
+    let plugin = match version.as_deref() {
+        // A file that says nothing else is not there yet.
+        None if text.trim().is_empty() => "io.containerd.grpc.v1.cri",
+        Some("2") => "io.containerd.grpc.v1.cri",
+        Some("3") => "io.containerd.cri.v1.runtime",
+        version => {
+            let version = version.unwrap_or("1").to_owned();
+            return Err(InstallError::Version { version });
+        }
+    };
+    if text.contains(&format!("runtimes.{NAME}]")) {
+        return Err(InstallError::Taken);
+    }
+    let start = if version.is_none() {
+        "version = 2\n"
+    } else {
+        ""
+    };
+    let newline = if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    let program = quoted(program);
+    Ok(format!(
+        "{text}{newline}{BEGIN}\n{start}[plugins.\"{plugin}\".containerd.runtimes.{NAME}]\n  \
+         runtime_type = \"io.containerd.runc.v2\"\n\
+         [plugins.\"{plugin}\".containerd.runtimes.{NAME}.options]\n  BinaryName = {program}\n{END}\n"
+    ))
+}
+
+/// A text of TOML, which takes what JSON takes.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+fn remove_block(text: &str) -> Result<String, InstallError> {
+    let Some(start) = text.find(BEGIN) else {
+        return Ok(text.to_owned());
+    };
+    let end = text[start..].find(END).ok_or(InstallError::NoEnd)? + start + END.len();
+    let rest = &text[end..];
+    let rest = rest.strip_prefix('\n').unwrap_or(rest);
+    Ok(format!("{}{rest}", &text[..start]))
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, InstallError> {
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_str(text).map_err(InstallError::Json)
+}
+
+fn add_to_docker(text: &str, program: &str) -> Result<String, InstallError> {
+    let mut settings = object(text)?;
+    let runtimes = settings.entry("runtimes").or_insert_with(|| json!({}));
+    let runtimes = runtimes
+        .as_object_mut()
+        .ok_or(InstallError::Form { place: "runtimes" })?;
+    if runtimes.contains_key(NAME) {
+        return Err(InstallError::Taken);
+    }
+    runtimes.insert(NAME.to_owned(), json!({"path": program}));
+    Ok(format!("{:#}\n", Value::Object(settings)))
+}
+
+fn remove_from_docker(text: &str) -> Result<String, InstallError> {
+    let mut settings = object(text)?;
+    let Some(runtimes) = settings.get_mut("runtimes") else {
+        return Ok(text.to_owned());
+    };
+    let runtimes = runtimes
+        .as_object_mut()
+        .ok_or(InstallError::Form { place: "runtimes" })?;
+    let is_ours = |runtime: &Value| {
+        let path = runtime["path"].as_str().unwrap_or_default();
+        path.ends_with("/tollgate-runtime")
+    };
+    if !runtimes.get(NAME).is_some_and(is_ours) {
+        return Ok(text.to_owned());
+    }
+    runtimes.remove(NAME);
+    if runtimes.is_empty() {
+        settings.remove("runtimes");
+    }
+    if settings.is_empty() {
+        return Ok(String::new());
+    }
+    Ok(format!("{:#}\n", Value::Object(settings)))
+}
+
+/// The lines that differ between two texts, with some around them, as `diff -u` shows them.
+pub fn difference(before: &str, after: &str) -> String {
+    const AROUND: usize = 3;
+    let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    let same = |pairs: &mut dyn Iterator<Item = (&&str, &&str)>| {
+        pairs.take_while(|(old, new)| old == new).count()
+    };
+    let head = same(&mut old.iter().zip(&new));
+    let tail = same(&mut old[head..].iter().rev().zip(new[head..].iter().rev()));
+    let mut text = String::new();
+    let mut put = |mark: char, lines: &[&str]| {
+        for line in lines {
+            text.push(mark);
+            text.push_str(line);
+            text.push('\n');
+        }
+    };
+    put(' ', &old[head.saturating_sub(AROUND)..head]);
+    put('-', &old[head..old.len() - tail]);
+    put('+', &new[head..new.len() - tail]);
+    let end = old.len() - tail;
+    put(' ', &old[end..(end + AROUND).min(old.len())]);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRAM: &str = "/usr/local/bin/tollgate-runtime";
+
+    #[test]
+    fn what_was_added_is_taken_out_to_the_byte() {
+        for (engine, text) in [
+            (Engine::Containerd, ""),
+            (Engine::Containerd, "version = 2\n\n[plugins]\n  a = 1"),
+            (Engine::Containerd, "version = 3\n[plugins]\n"),
+            (Engine::Podman, ""),
+            (Engine::Docker, ""),
+            (Engine::Docker, "{\n  \"debug\": true\n}\n"),
+        ] {
+            let added = engine.add(text, PROGRAM).unwrap();
+            assert!(added.contains(PROGRAM), "{added}");
+            // A second time replaces the first.
+            assert_eq!(engine.add(&added, PROGRAM).unwrap(), added);
+            let removed = engine.remove(&added).unwrap();
+            assert_eq!(removed.trim_end(), text.trim_end(), "{engine:?}");
+            assert_eq!(engine.remove(text).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn each_version_of_containerds_has_its_plugin() {
+        let of = |text: &str| Engine::Containerd.add(text, PROGRAM);
+        assert!(
+            of("version = 2\n")
+                .unwrap()
+                .contains("\"io.containerd.grpc.v1.cri\"")
+        );
+        assert!(
+            of("version = 3 # new\n")
+                .unwrap()
+                .contains("\"io.containerd.cri.v1.runtime\"")
+        );
+        assert!(of("").unwrap().contains("version = 2\n"));
+        for text in ["version = 1\n", "[plugins]\n", "version = 9\n"] {
+            assert!(
+                matches!(of(text), Err(InstallError::Version { .. })),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_others_stays() {
+        let theirs = "version = 2\n[plugins.\"x\".containerd.runtimes.tollgate]\n";
+        assert!(matches!(
+            Engine::Containerd.add(theirs, PROGRAM),
+            Err(InstallError::Taken)
+        ));
+        let theirs = "{\"runtimes\": {\"tollgate\": {\"path\": \"/opt/other\"}}}";
+        assert!(matches!(
+            Engine::Docker.add(theirs, PROGRAM),
+            Err(InstallError::Taken)
+        ));
+        assert_eq!(Engine::Docker.remove(theirs).unwrap(), theirs);
+        for text in ["[]", "{", "{\"runtimes\": 1}"] {
+            assert!(Engine::Docker.add(text, PROGRAM).is_err(), "{text}");
+        }
+        let cut = format!("{BEGIN}\n[engine.runtimes]\n");
+        assert!(matches!(
+            Engine::Podman.remove(&cut),
+            Err(InstallError::NoEnd)
+        ));
+    }
+
+    #[test]
+    fn a_difference_shows_what_changes_and_a_little_more() {
+        let (before, after) = ("1\n2\n3\n4\n5\n6\n", "1\n2\n3\n4\nx\n6\n");
+        assert_eq!(difference(before, after), " 2\n 3\n 4\n-5\n+x\n 6\n");
+        assert_eq!(difference("", "a\n"), "+a\n");
+        assert_eq!(difference("a\n", ""), "-a\n");
+        assert_eq!(difference("a\na\n", "a\n"), " a\n-a\n");
+    }
+}
