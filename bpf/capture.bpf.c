@@ -184,6 +184,15 @@ static __always_inline void seal(struct scratch *s, u32 at, u16 kind, u32 len, u
 	s->header.size = (at + sizeof(*piece) + len + 7) & ~7U;
 }
 
+/* Says again what was made sure of: verifiers before 6.8 forget it where a number leaves the registers,
+ * and the compiler would leave out a test that it knows the answer of. */
+#define bounded(number, limit)                 \
+	do {                                   \
+		asm volatile("" : "+r"(number)); \
+		if ((number) > (limit))        \
+			return 0;              \
+	} while (0)
+
 /* A string of the caller's. Answers with its first byte, or -1 if it could not be read. */
 __noinline int take_text(u64 address, u32 limit)
 {
@@ -200,6 +209,7 @@ __noinline int take_text(u64 address, u32 limit)
 	text = at_offset(s, at + sizeof(struct piece));
 	if (limit == 0 || limit > PIECE_LIMIT)
 		limit = PIECE_LIMIT;
+	bounded(limit, PIECE_LIMIT);
 	len = bpf_probe_read_user_str(text, limit, (void *)address);
 	if (len <= 0) {
 		count(COUNT_UNREADABLE);
@@ -224,6 +234,7 @@ __noinline int take_bytes(u64 address, u32 len)
 		return -1;
 	if (len > 255)
 		len = 255;
+	bounded(len, 255);
 	if (bpf_probe_read_user(at_offset(s, at + sizeof(struct piece)), len, (void *)address)) {
 		count(COUNT_UNREADABLE);
 		seal(s, at, PIECE_ABSENT_MEMORY, 0, 0, address);
@@ -335,9 +346,7 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 		s->used += len;
 	}
 	if (s->used == 0) {
-		asm volatile("" : "+r"(at));
-		if (at > START_LIMIT + 256)
-			return 0;
+		bounded(at, START_LIMIT + 256);
 		*(u8 *)at_offset(s, at) = '/';
 		s->used = 1;
 	}
@@ -1395,8 +1404,7 @@ __noinline int take_stack(u64 start, u64 end, u32 kind, u32 limit)
 	}
 	if (len == 0)
 		return -1;
-	if (len > PIECE_LIMIT * 2)
-		return -1;
+	bounded(len, PIECE_LIMIT * 2);
 	if (bpf_probe_read_user(at_offset(s, at + sizeof(struct piece)), len, (void *)start)) {
 		count(COUNT_UNREADABLE);
 		return -1;

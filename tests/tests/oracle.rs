@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use e2e::{
     Alert, BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Pattern, Place, Scratch, Watch, Watched,
-    need_root, need_slow,
+    need_root, need_slow, skip,
 };
 use serde_json::Value;
 
@@ -319,6 +319,11 @@ fn a_traced_storm_of_opens() {
 #[test]
 fn a_storm_of_a_million_opens() {
     need_slow!();
+    if Engine::under_test() == Engine::Ebpf {
+        skip!("is about engines that hold calls", || Ok(String::from(
+            "TOLLGATE_TEST_ENGINE is ebpf, which counts what finds no room"
+        )));
+    }
     storm(Engine::under_test(), 1_000_000, Place::Host, Identity::User);
 }
 
@@ -333,7 +338,11 @@ const STORM: &str = "\
 /// Eight processes of four threads each, under alarms, half of them without SA_RESTART.
 fn storm(engine: Engine, opens: u64, place: Place, identity: Identity) {
     need_root!();
-    let watch = Watch::new(["true"]);
+    let mut watch = Watch::new(["true"]);
+    if engine == Engine::Ebpf {
+        // Nobody waits for the agent: room for all of it at once.
+        watch = watch.option("--ring-kib").option("131072");
+    }
     let oracle = watch.scratch().path().join("oracle");
     let each = (opens / 32).to_string();
     let program = watch.program().to_owned();

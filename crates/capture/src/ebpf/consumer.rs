@@ -300,26 +300,21 @@ impl<J: Judge + 'static> Consumer<J> {
             .find(|piece| piece.kind == PieceKind::Filename)
             .map(|piece| text(piece.bytes).to_vec());
         let kind = EventKind::of_syscall(exec_call(header.number));
-        let arena = std::mem::take(&mut self.arena);
         let name = filename.as_deref().map_or(Param::Unreadable, Param::Text);
-        let params = kind.spec().params.iter().map(|param| match param.source {
-            event::ParamSource::Result => Param::Int(0),
-            event::ParamSource::Path { .. } => name,
-            _ => Param::Absent,
-        });
-        let params = arena.alloc_slice_fill_iter(params);
         self.set_directories(pieces);
-        self.conclude(
+        let outcome = Outcome::Returned(0);
+        self.tell(
             header,
             process,
             image,
             kind,
-            params,
-            [None; 2],
-            Outcome::Returned(0),
-            &arena,
+            outcome,
+            |source| match source {
+                event::ParamSource::Result => Param::Int(0),
+                event::ParamSource::Path { .. } => name,
+                _ => Param::Absent,
+            },
         );
-        self.arena = arena;
     }
 
     /// A process has ended.
@@ -327,20 +322,28 @@ impl<J: Judge + 'static> Consumer<J> {
         let Ok(kind) = EventKind::from_name("procexit") else {
             return;
         };
-        let arena = std::mem::take(&mut self.arena);
-        let params = kind.spec().params.iter().map(|_| Param::Absent);
-        let params = arena.alloc_slice_fill_iter(params);
         self.directories.clear();
         let image = self.shared.table.image(process, header);
+        self.tell(header, process, image, kind, Outcome::None, |_| {
+            Param::Absent
+        });
+    }
+
+    /// An event about a process as such, without arguments in registers.
+    fn tell<'r>(
+        &mut self,
+        header: &Header,
+        process: &Arc<Process>,
+        image: Arc<Image>,
+        kind: EventKind,
+        outcome: Outcome,
+        value: impl Fn(event::ParamSource) -> Param<'r>,
+    ) {
+        let arena = std::mem::take(&mut self.arena);
+        let params = kind.spec().params.iter().map(|param| value(param.source));
+        let params = arena.alloc_slice_fill_iter(params);
         self.conclude(
-            header,
-            process,
-            image,
-            kind,
-            params,
-            [None; 2],
-            Outcome::None,
-            &arena,
+            header, process, image, kind, params, [None; 2], outcome, &arena,
         );
         self.arena = arena;
     }

@@ -26,14 +26,20 @@ pub(super) struct Functions {
 }
 
 /// What names of such functions begin with.
-const PREFIXES: [&str; 6] = [
+const PREFIXES: [&str; 7] = [
     "__x64_sys_",
     "__x64_compat_sys_",
     "__ia32_sys_",
     "__ia32_compat_sys_",
     "__arm64_sys_",
     "__arm64_compat_sys_",
+    PLAIN_PREFIX,
 ];
+/// Calls without arguments have one function for all conventions, of which BTF knows this name. Calls with
+/// some may have a function of such a name, too, of another type: that one is none to hook.
+pub(super) const PLAIN_PREFIX: &str = "__do_sys_";
+/// A function of that kind.
+pub(super) const PLAIN_EXAMPLE: &str = "__do_sys_getpid";
 /// The first function that a new task runs.
 pub(super) const FIRST_RUN: &str = "schedule_tail";
 
@@ -86,6 +92,13 @@ impl Functions {
                     found.insert(name, function);
                 }
             }
+            let plain = format!("{PLAIN_PREFIX}{call}");
+            if let (Some(function), Some(example)) = (self.named(&plain), self.named(PLAIN_EXAMPLE))
+                && function.prototype == example.prototype
+            {
+                has_any = true;
+                found.insert(plain, function);
+            }
             if !has_any {
                 missing.push(format!("{call} ({arch:?})"));
             }
@@ -133,7 +146,7 @@ fn candidates(arch: Arch, call: &str) -> Vec<String> {
         Arch::X86_64 => &PREFIXES[..1],
         Arch::X32 => &PREFIXES[..2],
         Arch::I386 => &PREFIXES[2..4],
-        Arch::Aarch64 => &PREFIXES[4..],
+        Arch::Aarch64 => &PREFIXES[4..6],
     };
     let names = entry_names(call);
     let all = prefixes

@@ -19,7 +19,7 @@ use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
 
 use super::Error;
-use super::functions::{FIRST_RUN, Function, Functions, entry_names};
+use super::functions::{FIRST_RUN, Function, Functions, PLAIN_EXAMPLE, entry_names};
 use super::tables::Tables;
 
 /// Which of them.
@@ -92,9 +92,8 @@ const BODIES: [(&str, &str); 2] = [
     ("function_exit_plain", "bodies_plain"),
 ];
 const FIRST_RUN_PROGRAM: &str = "first_run";
-/// A function of each type: one of a call with arguments, one of a call without. Which calls they are
-/// does not matter.
-const EXAMPLES: [&str; 2] = ["close", "getpid"];
+/// A call with arguments; which one does not matter.
+const EXAMPLE: &str = "close";
 
 /// What could be attached, found out before the programs are loaded.
 #[derive(Debug)]
@@ -169,16 +168,24 @@ impl Functions {
             return Some(format!("{}execveat", native_prefix()));
         }
         let index = BODIES.iter().position(|(name, _)| *name == program)?;
-        Some(format!("{}{}", native_prefix(), EXAMPLES[index]))
+        Some(examples()[index].clone())
     }
 
     /// Which of our programs goes with a function.
     fn body(&self, function: Function) -> Option<usize> {
-        EXAMPLES.iter().position(|call| {
-            let example = self.named(&format!("{}{call}", native_prefix()));
+        examples().iter().position(|name| {
+            let example = self.named(name);
             example.is_some_and(|example| example.prototype == function.prototype)
         })
     }
+}
+
+/// A function of each type.
+fn examples() -> [String; 2] {
+    [
+        format!("{}{EXAMPLE}", native_prefix()),
+        PLAIN_EXAMPLE.to_owned(),
+    ]
 }
 
 fn native_prefix() -> &'static str {
@@ -480,7 +487,7 @@ fn tracepoint(call: &str) -> Option<String> {
 /// Whether functions can be hooked: a program is really put on one.
 fn try_functions() -> Result<Functions, String> {
     let functions = Functions::read()?;
-    let example = format!("{}{}", native_prefix(), EXAMPLES[0]);
+    let [example, _] = examples();
     let known = functions.named(&example);
     let known = known.ok_or_else(|| format!("the kernel has no function {example}"))?;
     let refused = |error: sys::SyscallError| error.to_string();

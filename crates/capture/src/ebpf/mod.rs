@@ -245,6 +245,8 @@ pub struct EbpfCounters {
     pub truncated: u64,
     /// Records that make no sense.
     pub malformed: u64,
+    /// Calls that this program has no name for.
+    pub unknown_calls: u64,
     /// Rules that stayed undecided.
     pub undecided: u64,
     /// Processes that are known.
@@ -335,6 +337,7 @@ impl<J: Judge> Shared<J> {
             unreadable,
             truncated,
             malformed: load(&self.malformed),
+            unknown_calls: load(&self.counters.unknown_calls),
             undecided: load(&self.counters.undecided),
             processes: self.table.len() as u64,
             evicted: self.table.evicted(),

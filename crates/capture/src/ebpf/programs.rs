@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel}
 
 use super::Error;
 use super::hooks::{Attached, Attachment, Hooks, Options};
-use super::tables::{BANKS, CALLS, CALLS_SIZE, ROWS, Tables};
+use super::tables::{BANKS, CALLS, ROWS, Tables};
 
 /// What the build script has compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
@@ -302,7 +302,10 @@ impl Maps {
         }
         let key = 0_u32.to_ne_bytes();
         let calls = self.calls.lookup(&key, MapFlags::ANY).map_err(Error::map)?;
-        let mut calls = calls.unwrap_or_else(|| vec![0; CALLS_SIZE]);
+        // An array has all its entries from the start.
+        let mut calls = calls.ok_or(Error::Missing {
+            name: "the table of calls",
+        })?;
         let index = usize::try_from(bank).expect("two");
         tables.write_numbers(index, &mut calls);
         let written = self.calls.update(&key, &calls, MapFlags::ANY);

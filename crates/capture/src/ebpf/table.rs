@@ -111,16 +111,21 @@ impl Table {
                 return Arc::clone(process);
             }
         }
+        self.born(header, proc)
+    }
+
+    /// A process was made.
+    pub(super) fn forked(&self, header: &Header, proc: &Proc) {
+        self.born(header, proc);
+    }
+
+    /// Enters a process that runs what its parent runs. One without a known parent has an image in which
+    /// nothing is known yet: what a rule asks for is then looked up in `/proc`, and is unknown if it has
+    /// ended.
+    fn born(&self, header: &Header, proc: &Proc) -> Arc<Process> {
         let parent = self.parent(header, proc);
         let image = parent.as_ref().map(|parent| parent.image());
         self.enter(header, parent, image.unwrap_or_default())
-    }
-
-    /// A process was made: it runs what its parent runs.
-    pub(super) fn forked(&self, header: &Header, proc: &Proc) {
-        let parent = self.parent(header, proc);
-        let image = parent.as_ref().map(|parent| parent.image());
-        self.enter(header, parent, image.unwrap_or_default());
     }
 
     fn enter(

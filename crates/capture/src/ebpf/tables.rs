@@ -20,8 +20,6 @@ const FETCHES: usize = 6;
 const SOCKETCALLS: u32 = 32;
 /// `struct row`.
 pub(super) const ROW_SIZE: usize = 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
-/// `struct calls`.
-pub(super) const CALLS_SIZE: usize = 2 * BANKS * ABIS.len() * CALLS;
 
 const ROW_CRITICAL: u32 = 1;
 const ROW_EXEC: u32 = 2;

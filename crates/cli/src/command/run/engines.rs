@@ -385,6 +385,7 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) 
             ("unreadable", counters.unreadable),
             ("truncated", counters.truncated),
             ("malformed", counters.malformed),
+            ("unknown_calls", counters.unknown_calls),
             ("undecided", counters.undecided),
             ("processes", counters.processes),
             ("evicted", counters.evicted),
