@@ -61,7 +61,6 @@ pub struct Guest {
     program: PathBuf,
     files: Vec<(PathBuf, String)>,
     scratch: Scratch,
-    counts: bool,
 }
 
 /// What came of a script.
@@ -96,14 +95,7 @@ impl Guest {
             program: stripped,
             files: Vec::new(),
             scratch,
-            counts: false,
         }
-    }
-
-    /// With a clock that goes by instructions: one nanosecond each, whatever the host does.
-    pub fn counting(mut self) -> Self {
-        self.counts = true;
-        self
     }
 
     /// With a file of this machine, at an absolute path of the guest.
@@ -134,9 +126,6 @@ impl Guest {
             "-display",
             "none",
         ]);
-        if self.counts {
-            machine.args(["-icount", "shift=0,sleep=off"]);
-        }
         machine.arg("-no-reboot").arg("-kernel").arg(&self.kernel);
         machine.arg("-initrd").arg(&image);
         machine.args([
