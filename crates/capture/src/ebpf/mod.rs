@@ -1,7 +1,7 @@
 //! Capture engine `ebpf`: the whole host, filtered in the kernel.
 //!
 //! Programs (`bpf/capture.bpf.c`) see every call as it returns. The interest plan, compiled to
-//! tables ([`tables`]), decides in the kernel which of them become records. A record carries what
+//! tables (`tables.rs`), decides in the kernel which of them become records. A record carries what
 //! rules may ask about the call and its caller, because both may be gone when it is read: so one
 //! stage is all there is, [`event::Stage::Exit`].
 //!
