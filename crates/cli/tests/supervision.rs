@@ -81,9 +81,16 @@ impl Watched {
 
     /// Agent, waiter, command.
     fn family(&self) -> [i32; 3] {
-        let agent = only_child(only_child(self.pid()));
-        let waiter = only_child(agent);
-        [agent, waiter, only_child(waiter)]
+        let keeper = only_child(self.pid());
+        let (waiters, agents): (Vec<i32>, Vec<i32>) = children(keeper)
+            .into_iter()
+            .partition(|pid| !children(*pid).is_empty());
+        let ([waiter], [agent]) = (&waiters[..], &agents[..]) else {
+            panic!(
+                "children of the keeper {keeper}: with children {waiters:?}, without {agents:?}"
+            );
+        };
+        [*agent, *waiter, only_child(*waiter)]
     }
 
     fn end(mut self) -> Output {
@@ -117,13 +124,16 @@ fn stat(pid: i32) -> Option<(char, i32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-fn only_child(parent: i32) -> i32 {
+fn children(parent: i32) -> Vec<i32> {
     let pids = fs::read_dir("/proc")
         .expect("procfs")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let children: Vec<i32> = pids
-        .filter(|pid| stat(*pid).is_some_and(|(_, ppid)| ppid == parent))
-        .collect();
+    pids.filter(|pid| stat(*pid).is_some_and(|(_, ppid)| ppid == parent))
+        .collect()
+}
+
+fn only_child(parent: i32) -> i32 {
+    let children = children(parent);
     assert_eq!(children.len(), 1, "children of {parent}: {children:?}");
     children[0]
 }
