@@ -70,12 +70,12 @@ fn what_a_killed_agent_has_recorded_can_be_read() {
         return;
     }
     let watch = Watch::script(
-        "cat /etc/hosts > /dev/null; while [ ! -e %W/go ]; do : < /etc/passwd; done
+        "cat /etc/hosts > /dev/null; : > %W/loops; while [ ! -e %W/go ]; do : < /etc/passwd; done
         cat /etc/group > /dev/null",
     );
     let path = |name: &str| watch.scratch().path().join(name);
     let (pid, file, next) = (path("pid"), path("killed.scap"), path("killed.scap0"));
-    let go = path("work").join("go");
+    let (loops, go) = (path("work").join("loops"), path("work").join("go"));
     let watch = watch
         .rules(RULES)
         .option("-w")
@@ -84,10 +84,11 @@ fn what_a_killed_agent_has_recorded_can_be_read() {
         .option(pid.display().to_string());
     let running = watch.start();
     let first = agent(&pid);
-    // In the midst of writing.
-    until("it records", || {
-        fs::metadata(&file).is_ok_and(|meta| meta.len() > 100_000)
-    });
+    // In the midst of writing what the loop does.
+    let length = || fs::metadata(&file).map_or(0, |meta| meta.len());
+    until("it loops", || loops.exists());
+    let before = length();
+    until("it records", || length() > before + 100_000);
     kill_process(first, Signal::KILL).expect("it lives");
     until("another one takes over", || {
         agent(&pid) != first && fs::metadata(&next).is_ok_and(|meta| meta.len() > 50_000)
