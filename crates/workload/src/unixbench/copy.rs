@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Error;
@@ -48,8 +49,11 @@ pub(crate) fn prepare_disk(setup: &Setup) -> Result<Batch, Error> {
 const PRIME: Duration = Duration::from_secs(2);
 
 fn prepare(setup: &Setup, shape: Shape) -> Result<Batch, Error> {
+    // Each thread copies files of its own.
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let thread = THREADS.fetch_add(1, Ordering::Relaxed);
     let open = |name: &str| {
-        let path = setup.scratch().join(name);
+        let path = setup.scratch().join(format!("{name}-{thread}"));
         OpenOptions::new()
             .read(true)
             .write(true)
