@@ -217,7 +217,12 @@ fn alerts_are_taken_by_grpc_and_an_agent_leaves_its_addresses() {
     let socket = agent.scratch.path().join("sock");
     assert!(socket.exists());
     agent.end();
+    // `run` ends with its command, the agent when nobody is left to watch.
+    let end = Instant::now() + SOON;
+    let is_free = || TcpListener::bind((Ipv4Addr::LOCALHOST, agent.port)).is_ok();
+    while socket.exists() || !is_free() {
+        assert!(Instant::now() < end, "the socket or the port is not left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert!(subscribe(&agent.address(), &no_files()).is_err());
-    assert!(!socket.exists(), "the socket is removed");
-    TcpListener::bind((Ipv4Addr::LOCALHOST, agent.port)).expect("the port is free again");
 }

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fork::Fork;
 
@@ -19,7 +20,10 @@ pub(crate) const FILES: u64 = 65_534;
 pub(crate) const CHUNKS: u64 = 1_000_000;
 
 pub(crate) fn create_files(setup: &Setup) -> Result<Batch, Error> {
-    let folder = setup.scratch().join("files");
+    // Each thread has files of its own.
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let thread = THREADS.fetch_add(1, Ordering::Relaxed);
+    let folder = setup.scratch().join(format!("files-{thread}"));
     fs::create_dir_all(&folder).map_err(Error::file("make the folder", &folder))?;
     Ok(Box::new(move |times| {
         let path = |number: u64| folder.join(number.to_string());
