@@ -65,6 +65,7 @@ impl FromStr for Limit {
             .filter(|number: &f64| number.is_finite())
             .ok_or_else(|| fail(format!("`{number}` is not a number; {form}")))?;
         let mut words = left.trim().splitn(3, ':').map(str::trim);
+        // Splitting gives one part at least.
         let name = words.next().unwrap_or_default();
         let figure = FIGURES
             .iter()

@@ -143,6 +143,7 @@ fn forest(summary: &Summary) -> Forest {
             estimate: ratio.estimate,
             low: ratio.low,
             high: ratio.high,
+            // Rows of the native run are compared with nothing.
             verdict: row.verdict.clone().unwrap_or_default(),
             series: series.get(row.subject.as_str()).copied().unwrap_or(0),
         })
@@ -399,6 +400,7 @@ fn csv_rows(summary: &Summary) -> Vec<Vec<String>> {
             number(row.index),
             row.drops
                 .map_or_else(String::new, |drops| drops.to_string()),
+            // Rows of the native run are compared with nothing.
             row.verdict.clone().unwrap_or_default(),
         ]
     }));
@@ -441,6 +443,7 @@ fn cases(recording: &Recording, summary: &Summary, broken: &[Broken]) -> Vec<Cas
                 name: row.subject.clone(),
                 seconds: walls.sum::<u64>() as f64 / 1e9,
                 outcome,
+                // Rows of the native run are compared with nothing.
                 said: format!("{ratio} {}", row.verdict.clone().unwrap_or_default())
                     .trim()
                     .to_owned(),

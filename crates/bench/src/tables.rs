@@ -253,6 +253,7 @@ fn ours(summary: &Summary, workload: &str) -> Vec<(String, f64)> {
         .filter(matches)
         .filter(|row| is_subject(&row.subject))
         .filter_map(|row| {
+            // The rows are those whose names begin so.
             let copies = row.workload.strip_prefix(workload).unwrap_or_default();
             Some((
                 format!("{} {}", row.subject, copies.trim_start_matches('-'))

@@ -164,6 +164,7 @@ pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
 
 /// Whether a program can be found in PATH.
 pub(crate) fn is_installed(program: &str) -> bool {
+    // Without PATH nothing is found by its name.
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') && std::path::Path::new(program).exists()
         || std::env::split_paths(&path).any(|folder| folder.join(program).is_file())

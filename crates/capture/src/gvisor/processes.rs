@@ -90,6 +90,7 @@ impl Processes {
         let parent = self.find(parent).filter(|parent| parent.pid != pid);
         // Only told apart by it, so its unit does not matter.
         let start = StartTime(start_ns);
+        // A process that was only named runs a program that nobody has told of.
         let image = image.unwrap_or_default();
         let process = Arc::new(Process::new(pid, start, start_ns, parent, image, comm));
         self.0.insert(pid, Arc::clone(&process));
