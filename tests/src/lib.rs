@@ -10,6 +10,7 @@ mod case;
 mod container;
 mod engine;
 mod fixture;
+pub mod ground;
 mod guest;
 mod identity;
 mod postman;

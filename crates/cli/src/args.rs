@@ -577,6 +577,9 @@ Commands:
 
 Without a configuration all containers are watched by the built-in rules, and alerts go to
 /var/log/tollgate/alerts.jsonl. The standard output is the container's and gets none.
+
+The annotation tollgate.policy of a container, or `runtime.policy` of the configuration, names a policy
+by which it is confined: NAME.yaml in `runtime.policies`, which is /etc/tollgate/policies by default.
 ")]
 pub(crate) struct Runtime {
     /// Global options, a command, and its options and arguments

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use enforce::{Confinement, Line};
+use enforce::{Confinement, Line, Place};
+use policy::compile::seccomp::Action;
 use policy::compile::{Machine, check};
 use policy::{Mode, Policy, Verdict};
 
@@ -36,11 +37,15 @@ pub(crate) struct How {
 impl Optional {
     /// Reads and compiles the policy, if there is one, and says how far it is enforced. The calling
     /// process must have one thread.
-    pub(crate) fn prepare(&self, quiet: bool) -> Result<Option<Confinement>, Failure> {
+    pub(crate) fn prepare(
+        &self,
+        quiet: bool,
+        place: Place,
+    ) -> Result<Option<Confinement>, Failure> {
         let Some(path) = &self.policy else {
             return Ok(None);
         };
-        let prepared = prepare(path, &self.how)?;
+        let prepared = prepare_at(path, &self.how, place)?;
         if !quiet {
             terminal::complain(&prepared.said);
         }
@@ -52,12 +57,20 @@ impl Optional {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) confinement: Confinement,
+    /// As it is enforced here.
+    pub(crate) policy: Policy,
+    pub(crate) machine: Machine,
     /// What is wrong with it, and how far each enforcer goes; lines for people.
     pub(crate) said: String,
 }
 
 /// Reads and compiles a policy for what works here. The calling process must have one thread.
 pub(crate) fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
+    prepare_at(path, how, Place::Here)
+}
+
+/// As [`prepare`], for a process that sees files elsewhere, perhaps.
+pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Failure> {
     let machine = files::machine();
     let mut file = files::read(path);
     if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
@@ -74,7 +87,8 @@ pub(crate) fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
         if how.audit {
             only_report(policy);
         }
-        file.diagnostics.extend(problems(policy, how, &machine));
+        file.diagnostics
+            .extend(problems(policy, how, &machine, place));
     }
     file.diagnostics
         .sort_by_key(|problem| (problem.location.line, problem.location.column));
@@ -93,13 +107,45 @@ pub(crate) fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
         return Err(Failure::new(Exit::BadInput, message)
             .help("`tollgate learn -o POLICY.yaml -- CMD` does, and writes a policy to enforce"));
     }
-    let confinement = Confinement::prepare(policy, &machine)
+    let confinement = Confinement::prepare_at(policy, &machine, place)
         .map_err(|error| Failure::from_error(Exit::Unsupported, &error).help(DOCTOR))?;
+    if place == Place::Elsewhere {
+        can_be_held(path, &confinement)?;
+    }
     let mut said = file.render();
     for line in confinement.report.iter().chain(&unavailable) {
         said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
     }
-    Ok(Prepared { confinement, said })
+    let policy = policy.clone();
+    Ok(Prepared {
+        confinement,
+        policy,
+        machine,
+        said,
+    })
+}
+
+/// A container's calls are refused by whoever holds them, because its runtime makes the same calls
+/// under the same filter and must be let.
+fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
+    let is_fatal = |action| {
+        matches!(
+            action,
+            Action::KillProcess | Action::KillThread | Action::Trap
+        )
+    };
+    let mut rules = confinement.calls.rules.iter();
+    let Some(rule) = rules.find(|rule| is_fatal(rule.action)) else {
+        return Ok(());
+    };
+    let message = format!(
+        "cannot enforce {} in a container: its rule `{}` ends or signals who calls `{}`, which would \
+         be the container's runtime, too",
+        path.display(),
+        rule.rule,
+        rule.call.name(),
+    );
+    Err(Failure::new(Exit::Unsupported, message).help("have the call fail: SCMP_ACT_ERRNO"))
 }
 
 const DOCTOR: &str = "`tollgate doctor` shows which enforcers work here";
@@ -122,8 +168,17 @@ fn only_report(policy: &mut Policy) {
 
 /// What the enforcers that work here do not carry. Where nothing is to be denied, rules that cannot be
 /// reported are no reason not to start; that they are not is said.
-fn problems(policy: &Policy, how: &How, machine: &Machine) -> Vec<policy::Diagnostic> {
+fn problems(
+    policy: &Policy,
+    how: &How,
+    machine: &Machine,
+    place: Place,
+) -> Vec<policy::Diagnostic> {
     let mut accepted = how.accept_partial.clone();
+    if place == Place::Elsewhere {
+        // The configuration accepts for all policies of containers.
+        accepted.retain(|id| policy.rules.iter().any(|rule| rule.id == *id));
+    }
     if how.audit {
         accepted.extend(policy.rules.iter().map(|rule| rule.id.clone()));
     }

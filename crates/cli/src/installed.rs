@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use enforce::Elsewhere;
 use event::{CallPlan, Need, Plan, StdioWatch};
+use policy::compile::caps;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,10 @@ struct Memo {
 #[derive(Default, Deserialize, Serialize)]
 struct Policy {
     refuse_foreign: bool,
+    /// What a container's first program is restricted by: capabilities, whether `no_new_privs` is set,
+    /// whether there is a ruleset of Landlock.
+    #[serde(default)]
+    first: Option<(u64, bool, bool)>,
     /// Rule, call, tests, action, error number.
     rules: Vec<(String, String, Vec<Test>, Does, i32)>,
 }
@@ -59,7 +65,7 @@ enum Op {
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
 /// The memo for an agent that takes over.
-pub(crate) fn encode(plan: &Plan, profile: &Profile) -> Vec<u8> {
+pub(crate) fn encode(plan: &Plan, profile: &Profile, first: Option<&Elsewhere>) -> Vec<u8> {
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
     let group = |group: &Vec<RegisterTest>| group.iter().map(test).collect();
@@ -72,6 +78,10 @@ pub(crate) fn encode(plan: &Plan, profile: &Profile) -> Vec<u8> {
         calls: calls.collect(),
         policy: Policy {
             refuse_foreign: profile.refuse_foreign,
+            first: first.map(|first| {
+                let caps = first.caps;
+                (caps.dropped.0, caps.no_new_privs, first.needs_ruleset)
+            }),
             rules: profile.rules.iter().map(call_rule).collect(),
         },
     };
@@ -112,14 +122,32 @@ fn test(test: &RegisterTest) -> Test {
     )
 }
 
-/// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
-/// one. A watch that it does not know counts as none: rules that need one are refused by name.
-pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
-    let memo: Memo = serde_json::from_slice(memo).map_err(|error| {
+/// What a container's first program is restricted by.
+pub(crate) fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
+    let first = parse(memo)?.policy.first;
+    Ok(
+        first.map(|(dropped, no_new_privs, needs_ruleset)| Elsewhere {
+            caps: caps::Profile {
+                dropped: Capabilities(dropped),
+                no_new_privs,
+            },
+            needs_ruleset,
+        }),
+    )
+}
+
+fn parse(memo: &[u8]) -> Result<Memo, Failure> {
+    serde_json::from_slice(memo).map_err(|error| {
         let message =
             format!("cannot take over: the agent before left no plan of its filter: {error}");
         Failure::new(Exit::Internal, message).help("start the command again")
-    })?;
+    })
+}
+
+/// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
+/// one. A watch that it does not know counts as none: rules that need one are refused by name.
+pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
+    let memo = parse(memo)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
         let group = |group: Vec<Test>| group.into_iter().map(register_test).collect();
@@ -218,7 +246,15 @@ mod tests {
         let (policies, _) = policy::load("p.yaml", policy);
         let profile = Profile::compile(&policies[0]);
         assert!(!profile.rules.is_empty());
-        let memo = encode(&plan, &profile);
+        let first = Elsewhere {
+            caps: caps::Profile {
+                dropped: Capabilities(6),
+                no_new_privs: true,
+            },
+            needs_ruleset: true,
+        };
+        let memo = encode(&plan, &profile, Some(&first));
+        assert_eq!(decode_first(&memo).expect("the same"), Some(first));
         let (told, confined) = decode(&memo).expect("a memo of this version");
         assert_eq!(confined, profile);
         let groups = |plan: &Plan| -> Vec<_> {

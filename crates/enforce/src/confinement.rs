@@ -7,7 +7,7 @@ use policy::compile::{self, Grade, Machine, caps, landlock as holes, seccomp};
 use policy::{Enforcer, Enforcers, Policy};
 use sys::SyscallError;
 
-use crate::{Error, caps as dropping, landlock, probe};
+use crate::{Elsewhere, Error, caps as dropping, landlock, probe};
 
 /// How much of its part an enforcer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +56,17 @@ pub struct Confinement {
     pub report: Vec<Line>,
     ruleset: Option<OwnedFd>,
     caps: caps::Profile,
+    /// It is made in the place that it is about.
+    needs_ruleset: bool,
+}
+
+/// Where a policy is to be in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this process, which becomes the command.
+    Here,
+    /// In a process that has other mounts.
+    Elsewhere,
 }
 
 /// A step of [`Confinement::apply`].
@@ -117,6 +128,14 @@ impl Confinement {
     /// # Errors
     /// If something that the policy needs cannot be made.
     pub fn prepare(policy: &Policy, machine: &Machine) -> Result<Self, Error> {
+        Self::prepare_at(policy, machine, Place::Here)
+    }
+
+    /// As [`Confinement::prepare`], for a process that sees files elsewhere.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_at(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Error> {
         let has = |enforcer| policy.enforcers.contains(enforcer);
         let calls = match has(Enforcer::Seccomp) {
             true => seccomp::Profile::compile(policy),
@@ -126,15 +145,21 @@ impl Confinement {
             true => caps::Profile::compile(policy),
             false => caps::Profile::default(),
         };
-        let made = match has(Enforcer::Landlock) {
-            true => landlock::make(&holes::Profile::compile(policy, machine))?,
-            false => None,
+        let holes = match has(Enforcer::Landlock) {
+            true => holes::Profile::compile(policy, machine),
+            false => holes::Profile::default(),
         };
+        let made = match place {
+            Place::Here => landlock::make(&holes)?,
+            Place::Elsewhere => None,
+        };
+        let later = place == Place::Elsewhere && !holes.entries.is_empty();
         let report = policy.enforcers.iter().map(|enforcer| {
             let (given, lacks) = match enforcer {
                 Enforcer::Seccomp => (count(calls.rules.len(), "call rule"), Vec::new()),
                 Enforcer::Landlock => match &made {
                     Some(made) => (count(made.rules, "rule"), made.lacks.clone()),
+                    None if later => ("rules are made when it begins".to_owned(), Vec::new()),
                     None => (count(0, "rule"), Vec::new()),
                 },
                 Enforcer::Caps => {
@@ -153,6 +178,17 @@ impl Confinement {
             ruleset: made.map(|made| made.ruleset),
             calls,
             caps,
+            needs_ruleset: later,
+        })
+    }
+
+    /// What has to be done to a process that sees files elsewhere; `None` if that is nothing.
+    #[must_use]
+    pub fn elsewhere(&self) -> Option<Elsewhere> {
+        let nothing = self.caps == caps::Profile::default() && !self.needs_ruleset;
+        (!nothing).then_some(Elsewhere {
+            caps: self.caps,
+            needs_ruleset: self.needs_ruleset,
         })
     }
 

@@ -1,6 +1,7 @@
 //! From a profile of holes to a ruleset of the kernel.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
 use landlock::{
@@ -53,6 +54,19 @@ const PORTS: i32 = 4;
 
 /// Makes the ruleset of a profile; `None` if the profile denies nothing.
 pub(crate) fn make(profile: &Profile) -> Result<Option<Made>, LandlockError> {
+    let tree = Mounted::new().map_err(|cause| LandlockError::Path {
+        path: "/proc/self/mountinfo".to_owned(),
+        cause,
+    })?;
+    make_for(profile, &tree, std::env::var_os("PATH").as_deref())
+}
+
+/// As [`make`], for the file systems of a tree that is this process's, and programs in `path`.
+pub(crate) fn make_for(
+    profile: &Profile,
+    tree: &Mounted,
+    path: Option<&OsStr>,
+) -> Result<Option<Made>, LandlockError> {
     if profile.entries.is_empty() {
         return Ok(None);
     }
@@ -90,7 +104,7 @@ pub(crate) fn make(profile: &Profile) -> Result<Option<Made>, LandlockError> {
     let mut created = ruleset.create()?;
     let mut rules = 0;
     if !rights.is_empty() {
-        rules += grant_paths(&mut created, profile, rights)?;
+        rules += grant_paths(&mut created, &holes(profile, tree, path), tree, rights)?;
     }
     if !ports.is_empty() && version >= PORTS {
         rules += grant_ports(&mut created, &ports)?;
@@ -114,16 +128,12 @@ fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
 
 fn grant_paths(
     created: &mut RulesetCreated,
-    profile: &Profile,
+    denied: &[Denied],
+    tree: &Mounted,
     rights: BitFlags<AccessFs>,
 ) -> Result<usize, LandlockError> {
-    let tree = Mounted::new().map_err(|cause| LandlockError::Path {
-        path: "/proc/self/mountinfo".to_owned(),
-        cause,
-    })?;
-    let denied = holes(profile, &tree);
     let mut rules = 0;
-    for grant in grants(&denied, &tree) {
+    for grant in grants(denied, tree) {
         let given = BitFlags::<AccessFs>::from_bits_truncate(grant.rights) & rights;
         if given.is_empty() {
             continue;
@@ -148,8 +158,7 @@ fn grant_paths(
 }
 
 /// The paths that rights are withheld from.
-fn holes(profile: &Profile, tree: &Mounted) -> Vec<Denied> {
-    let variable = std::env::var_os("PATH");
+fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<Denied> {
     let mut denied = Vec::new();
     let mut add = |paths: BTreeSet<String>, rights| {
         let hole = |path| Denied { path, rights };
@@ -160,7 +169,7 @@ fn holes(profile: &Profile, tree: &Mounted) -> Vec<Denied> {
         let Entry::Hole { path, rights, .. } = entry else {
             continue;
         };
-        let programs = (*rights == EXECUTE).then(|| Mounted::programs(path, variable.as_deref()));
+        let programs = (*rights == EXECUTE).then(|| Mounted::programs(path, variable));
         match programs.flatten() {
             Some(paths) => add(paths, *rights),
             None => others.push((path, *rights)),

@@ -3,15 +3,18 @@
 //! [`probe`](mod@probe) finds out which enforcers work here, by using them. [`Confinement::prepare`]
 //! compiles a policy for those, and says of each whether it carries its part fully, partially or not at
 //! all. [`Confinement::apply`] restricts the calling process, which is about to become the command. A
-//! step that fails ends it: nothing runs with less than was announced.
+//! step that fails ends it: nothing runs with less than was announced. A container's first program is
+//! made to restrict itself in the same way ([`Elsewhere`]).
 
 mod caps;
 mod confinement;
+mod elsewhere;
 mod landlock;
 pub mod probe;
 mod tree;
 
-pub use confinement::{Confinement, Line, Reach, Step, Unapplied, available};
+pub use confinement::{Confinement, Line, Place, Reach, Step, Unapplied, available};
+pub use elsewhere::{Elsewhere, ruleset};
 pub use landlock::LandlockError;
 
 /// Why a policy cannot be put in force.

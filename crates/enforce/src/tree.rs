@@ -52,9 +52,14 @@ pub(crate) struct Mounted {
 impl Mounted {
     pub(crate) fn new() -> std::io::Result<Self> {
         let table = fs::read_to_string("/proc/self/mountinfo")?;
-        Ok(Self {
-            skipped: of_the_kernel(&table),
-        })
+        Ok(Self::of(&table))
+    }
+
+    /// By a table that was read before, as of `/proc/PID/mountinfo`.
+    pub(crate) fn of(table: &str) -> Self {
+        Self {
+            skipped: of_the_kernel(table),
+        }
     }
 
     /// The programs that a pattern `/**/NAME` means: where programs lie. Anywhere else it would be one copy

@@ -16,6 +16,14 @@ pub struct Spec {
     pub annotations: std::collections::BTreeMap<String, String>,
     #[serde(default)]
     linux: Option<Linux>,
+    #[serde(default)]
+    process: Option<Process>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+struct Process {
+    #[serde(default)]
+    env: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -96,6 +104,13 @@ impl Spec {
             .any(|namespace| namespace.kind == "mount")
     }
 
+    /// A variable of the environment of its first program; the last of a name counts.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        let environment = self.process.as_ref()?.env.as_ref()?;
+        let mut given = environment.iter().rev();
+        given.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+    }
+
     /// Where its control groups are to be.
     pub fn cgroups_path(&self) -> Option<&str> {
         self.linux.as_ref()?.cgroups_path.as_deref()
@@ -129,6 +144,13 @@ mod tests {
         assert!(spec.has_own_mounts());
         assert_eq!(spec.listener(), Some(Path::new("/x")));
         assert_eq!(spec.annotations["a"], "b");
+    }
+
+    #[test]
+    fn the_environment_is_the_first_programs() {
+        let spec = read(r#"{"process":{"env":["PATH=/a","X=PATH=/c","PATH=/b","PATHS=/d"]}}"#);
+        assert_eq!(spec.unwrap().variable("PATH"), Some("/b"));
+        assert_eq!(read("{}").unwrap().variable("PATH"), None);
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub struct Note {
     pub has_mounts: bool,
     /// Its control groups.
     pub groups: Groups,
+    /// The policy that confines it.
+    #[serde(default)]
+    pub policy: Option<PathBuf>,
 }
 
 /// Why something could not be noted.
@@ -163,6 +166,7 @@ mod tests {
             bundle: "/b".into(),
             has_mounts: true,
             groups: Groups::default(),
+            policy: None,
         }
     }
 

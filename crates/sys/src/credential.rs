@@ -165,21 +165,62 @@ pub fn set_capabilities(sets: CapabilitySets) -> Result<()> {
         version: VERSION_3,
         pid: 0,
     };
-    let half = |shift: u32| Half {
-        effective: (sets.effective.0 >> shift) as u32,
-        permitted: (sets.permitted.0 >> shift) as u32,
-        inheritable: (sets.inheritable.0 >> shift) as u32,
-    };
-    let halves = [half(0), half(32)];
+    let halves = halves(sets);
     // SAFETY: with version 3 the kernel reads two `Half`s; it may write back the header.
     unsafe { syscall!("capset", libc::SYS_capset, &raw mut header, halves.as_ptr()) }?;
     Ok(())
 }
 
+fn halves(sets: CapabilitySets) -> [Half; 2] {
+    let half = |shift: u32| Half {
+        effective: (sets.effective.0 >> shift) as u32,
+        permitted: (sets.permitted.0 >> shift) as u32,
+        inheritable: (sets.inheritable.0 >> shift) as u32,
+    };
+    [half(0), half(32)]
+}
+
+/// What capset(2) takes, for a thread that is made to call it: the header, and behind it the sets.
+#[must_use]
+pub fn capset_arguments(sets: CapabilitySets) -> [u8; CAPSET_HEADER + 24] {
+    let [low, high] = halves(sets);
+    let words = [
+        VERSION_3,
+        0,
+        low.effective,
+        low.permitted,
+        low.inheritable,
+        high.effective,
+        high.permitted,
+        high.inheritable,
+    ];
+    let mut bytes = [0; CAPSET_HEADER + 24];
+    for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// Where in [`capset_arguments`] the sets begin.
+pub const CAPSET_HEADER: usize = size_of::<Header>();
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing;
+
+    #[test]
+    fn capset_is_given_what_it_reads() {
+        let set = |value| Capabilities(value);
+        let bytes = capset_arguments(CapabilitySets {
+            effective: set(1),
+            permitted: set(3),
+            inheritable: set(1 << 32),
+        });
+        let words = bytes.chunks_exact(4);
+        let words = words.map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes")));
+        assert_eq!(words.collect::<Vec<_>>(), [VERSION_3, 0, 1, 3, 0, 0, 0, 1]);
+    }
 
     #[test]
     fn ids_and_capabilities_match_proc() {

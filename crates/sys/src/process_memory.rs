@@ -1,4 +1,4 @@
-//! Reading other processes' memory.
+//! Reading and writing other processes' memory.
 //!
 //! A read can block for as long as the owner likes (userfaultfd, FUSE): never from a thread that
 //! answers notifications without a deadline.
@@ -45,6 +45,35 @@ pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
         syscall!(
             "process_vm_readv",
             libc::SYS_process_vm_readv,
+            pid,
+            &raw const local,
+            1_usize,
+            &raw const remote,
+            1_usize,
+            0_usize
+        )
+    }
+}
+
+/// Copies to `address` of process `pid`; fewer bytes than given when a page is missing.
+///
+/// # Errors
+/// EFAULT when nothing could be written, EPERM (see ptrace(2) on access), ESRCH.
+pub fn write(pid: i32, address: u64, bytes: &[u8]) -> Result<usize> {
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address as usize),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` describes `bytes`, which the kernel only reads; `remote` is an address of the
+    // other process, which the kernel checks.
+    unsafe {
+        syscall!(
+            "process_vm_writev",
+            libc::SYS_process_vm_writev,
             pid,
             &raw const local,
             1_usize,

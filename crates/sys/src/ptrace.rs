@@ -254,6 +254,9 @@ pub fn syscall_info(tid: i32) -> Result<SyscallInfo> {
     })
 }
 
+/// Length of the instruction that makes a call: `syscall`, or `svc`.
+pub const CALL_LENGTH: u64 = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
+
 /// General registers of a stopped thread.
 ///
 /// On x86-64 they are the 64-bit set for 32-bit threads too.
@@ -301,9 +304,11 @@ impl Registers {
         self.0.rsp
     }
 
-    /// Sets number register and arguments as a `syscall` instruction expects them.
+    /// Sets number register and arguments as a `syscall` instruction expects them, and that the thread is
+    /// in no call that could be restarted.
     pub fn prepare_call(&mut self, nr: u64, args: [u64; 6]) {
         self.0.rax = nr;
+        self.0.orig_rax = u64::MAX;
         [
             self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8, self.0.r9,
         ] = args;

@@ -95,6 +95,15 @@ pub enum Special {
     Refuse,
 }
 
+/// Who refuses what a policy denies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denials {
+    /// The kernel, unless a rule or the policy asks to be told.
+    InKernel,
+    /// The listener, which tells a container runtime, that the policy is not about, from the container.
+    Held,
+}
+
 /// How a filter is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterOptions {
@@ -111,6 +120,8 @@ pub struct FilterOptions {
     pub io_uring: Special,
     /// Numbers that no table knows, i.e. calls of kernels to come, and x32 numbers out of range.
     pub unknown_numbers: Action,
+    /// Who refuses what the policy denies.
+    pub denials: Denials,
 }
 
 impl FilterOptions {
@@ -132,6 +143,7 @@ impl FilterOptions {
             clone3: Special::AsPlanned,
             io_uring: Special::AsPlanned,
             unknown_numbers: Action::Allow,
+            denials: Denials::InKernel,
         }
     }
 
@@ -144,6 +156,7 @@ impl FilterOptions {
             clone3: Special::RefuseUnlessRule,
             io_uring: Special::AsPlanned,
             unknown_numbers: Action::Notify,
+            denials: Denials::InKernel,
         }
     }
 }

@@ -5,7 +5,7 @@ use event::{CallPlan, Plan, Reason};
 use policy::compile::seccomp::{Action as Denial, Profile};
 
 use super::leaf::Clause;
-use super::{Action, FilterOptions, Leaf, Special};
+use super::{Action, Denials, FilterOptions, Leaf, Special};
 
 /// Numbers from `first` up to the next segment's.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,6 +152,9 @@ fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 3] {
             }
             Denial::Report if merged.reports() => reported.push((tests, Action::Notify)),
             Denial::Report => {}
+            Denial::Refuse(_) if merged.options.denials == Denials::Held => {
+                reported.push((tests, Action::Notify));
+            }
             Denial::Refuse(errno) | Denial::RefuseAndReport(errno) => {
                 refused.push((tests, refusal(errno)));
             }

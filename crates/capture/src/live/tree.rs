@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::census::{Census, Identity};
 use super::counters::Counters;
 use super::lineage::Lineage;
+use crate::notify::Begun;
 use crate::procfs::start_ns;
 
 /// How many dead processes are remembered, to recognise children that had not made a call yet when
@@ -131,9 +132,14 @@ impl Tree {
         }
     }
 
+    /// Whether there is a runtime to be told from its container.
+    pub(crate) fn has_setup(&self) -> bool {
+        self.setup.is_some()
+    }
+
     /// Whether a process sees the runtime's mounts. One that cannot be looked at counts as the
     /// container's: rather is too much judged than too little.
-    fn is_in_setup_mounts(&self, pid: Pid) -> bool {
+    pub(crate) fn is_in_setup_mounts(&self, pid: Pid) -> bool {
         let namespace = self.census.mount_namespace(pid);
         let setup = self.setup.map(|setup| setup.mount_namespace);
         setup.is_some() && setup == namespace
@@ -194,7 +200,7 @@ impl Tree {
 
     /// Enters a workload that runs already, as far as it descends from transparent processes. What
     /// a process had been seen to do is not known, so it may hold a socket.
-    pub(crate) fn adopt(&self) {
+    pub(crate) fn adopt(&self, begun: Begun) {
         for top in &self.transparent {
             let parent = self.outside(*top, 0);
             let mut born: Vec<(Pid, Option<Arc<Process>>)> = Vec::new();
@@ -211,7 +217,10 @@ impl Tree {
                 let process = self.insert(&identity, pidfd, parent, Origin::Watched);
                 // Not its parent's: it may have called exec.
                 process.exec(Arc::new(Image::default()), identity.comm);
-                self.executed(&process);
+                match begun {
+                    Begun::Perhaps => self.executed(&process),
+                    Begun::No => process.set_sets_up(true),
+                }
                 let is_whole = self.census.has_stdio(pid) && !self.census.closes_stdio_on_exec(pid);
                 if let Some(node) = self.inner().nodes.get_mut(&pid) {
                     node.stdio_suspect = !is_whole;

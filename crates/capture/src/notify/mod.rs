@@ -11,6 +11,7 @@
 
 mod confine;
 pub(crate) mod escalation;
+mod first;
 pub(crate) mod guard;
 mod obstacle;
 mod privileges;
@@ -47,6 +48,7 @@ use crate::live::call::Call;
 pub use crate::live::counters::{CounterSnapshot, Counters};
 use crate::live::tree::{Setup, Tree};
 pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
+pub use first::{Caller, FirstProgram};
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
 use obstacle::Unreadable;
@@ -189,15 +191,25 @@ impl Processes {
         Ok(Self(Arc::new(tree.with_setup(Setup { mount_namespace }))))
     }
 
-    /// Enters a workload that runs already: whatever descends from a transparent process.
-    pub fn adopt(&self) {
-        self.0.adopt();
+    /// Enters a workload that runs already: whatever descends from a transparent process. Where the
+    /// container's first program has not begun yet (`Begun::No`), all of it is the runtime's.
+    pub fn adopt(&self, begun: Begun) {
+        self.0.adopt(begun);
     }
 
     /// A process that has been seen.
     pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.0.find(pid)
     }
+}
+
+/// Whether a container's first program has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It may have.
+    Perhaps,
+    /// It has not.
+    No,
 }
 
 /// Processes that the engine has seen; of any other it cannot tell.
@@ -225,6 +237,8 @@ pub struct Parts<J: Judge> {
     pub plan: Plan,
     /// What the policy says of calls, which the filter was compiled from, too.
     pub profile: Profile,
+    /// What a container's first program is restricted by before it begins, if it is.
+    pub first: Option<Arc<dyn FirstProgram>>,
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Answers what events do not carry.
@@ -339,6 +353,8 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) privileges: privileges::Privileges,
     pub(crate) guard: Guard,
     pub(crate) confiner: Confiner,
+    first: Option<Arc<dyn FirstProgram>>,
+    restricted: first::Restricted,
     pub(crate) unreadable: Unreadable,
     /// A signal cannot take a caller out of a call that was received (Linux 5.19).
     pub(crate) waits_killable: bool,
@@ -378,6 +394,8 @@ impl<J: Judge> Shared<J> {
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
             confiner: Confiner::new(parts.profile),
+            first: parts.first,
+            restricted: first::Restricted::default(),
             unreadable: Unreadable::default(),
             repeated: Mutex::default(),
             expects_repeated: AtomicBool::new(false),

@@ -26,7 +26,7 @@ use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
-use super::{Seat, Shared};
+use super::{Seat, Shared, first};
 use crate::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
@@ -54,7 +54,7 @@ pub(crate) struct Receiver<J: Judge> {
     abandoned: HashMap<i32, Followed>,
 }
 
-impl<J: Judge> Receiver<J> {
+impl<J: Judge + 'static> Receiver<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>, seat: Arc<Seat>) -> Self {
         let memory = Memory::new(Arc::clone(&seat.reading));
         Self {
@@ -193,6 +193,10 @@ impl<J: Judge> Receiver<J> {
         };
         let refusal = decision.violation.errno;
         if refusal.is_none() && !decision.is_reported {
+            return false;
+        }
+        // The policy is the container's, not that of the runtime that makes it.
+        if shared.tree.has_setup() && self.caller(call).is_some_and(|caller| caller.sets_up()) {
             return false;
         }
         let arena = std::mem::take(&mut self.arena);
@@ -580,6 +584,10 @@ impl<J: Judge> Receiver<J> {
     /// 0..2 closed is left to the tracer, which can stay with it.
     fn exec(&mut self, view: &View<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
+        if first::is_due(&shared, process) {
+            // It comes again.
+            return first::hold(shared, *view.call, Arc::clone(process));
+        }
         if shared.watch_stdio && shared.tree.may_redirect(process, shared.watch_stdio_any) {
             let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
             shared.tracer.request(Request::Exec(followed));

@@ -8,6 +8,7 @@ use super::tree::{Node, Problem};
 use super::values::{
     address, buffer, capture_mode, choice, drop_actions, drop_threshold, endpoint, engine_kind,
     interval, log_level, priority, queue_capacity, rule_matching, rules_files, selections, small,
+    texts,
 };
 
 /// One setting.
@@ -176,8 +177,14 @@ pub(super) const KEYS: &[Key] = &[
     // The name before 0.38.
     Key::other("rules_file", "array", rules_files),
     Key::other("rules_files", "array", rules_files),
+    Key::other("runtime.accept_partial", "array", |config, node| {
+        texts(node).map(|rules| config.runtime.accept_partial = rules)
+    }),
+    Key::boolean("runtime.audit", |config| &mut config.runtime.audit),
     Key::text("runtime.binary", |config| &mut config.runtime.binary),
     Key::file("runtime.gvisor_session", |config| &mut config.runtime.gvisor_session),
+    Key::file("runtime.policies", |config| &mut config.runtime.policies),
+    Key::text("runtime.policy", |config| &mut config.runtime.policy),
     Key::other("runtime.watch", "string", |config, node| {
         choice(node).map(|value| config.runtime.watch = value)
     }),

@@ -414,6 +414,10 @@ runtime:
   binary: crun
   gvisor_session: /run/s.json
   watch: annotated
+  policy: web
+  policies: /srv/policies
+  audit: true
+  accept_partial: [one]
 syscall_event_drops:
   actions: [log, exit]
   threshold: 0.5
@@ -561,6 +565,10 @@ syscall_event_drops:
                 binary: "crun".to_owned(),
                 gvisor_session: "/run/s.json".into(),
                 watch: WatchContainers::Annotated,
+                policy: "web".to_owned(),
+                policies: "/srv/policies".into(),
+                audit: true,
+                accept_partial: vec!["one".to_owned()],
             },
         };
         assert_eq!(config, expected);

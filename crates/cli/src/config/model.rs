@@ -62,6 +62,14 @@ pub(crate) struct RuntimeOptions {
     pub(crate) watch: WatchContainers,
     /// The trace session for gVisor's runtime; empty for none.
     pub(crate) gvisor_session: PathBuf,
+    /// The policy of containers that name none: a name in `policies`, or a path; empty for none.
+    pub(crate) policy: String,
+    /// The folder of policies that annotations may name; empty for the usual one.
+    pub(crate) policies: PathBuf,
+    /// Whether policies only report.
+    pub(crate) audit: bool,
+    /// Rules of policies that enforcers may carry in part.
+    pub(crate) accept_partial: Vec<String>,
 }
 
 /// Which containers are watched.

@@ -166,6 +166,12 @@ pub(super) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Proble
     Ok(())
 }
 
+/// A list of texts.
+pub(super) fn texts(node: &Node) -> Result<Vec<String>, Problem> {
+    let items = node.list()?.iter();
+    items.map(|item| item.text().map(str::to_owned)).collect()
+}
+
 /// `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
 pub(super) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let selections = node.list()?.iter().map(selection);

@@ -87,6 +87,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     tell(inherited, Message::Prepared);
     let written = inherited.memo.write(&prepared.memo);
     written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,

@@ -61,6 +61,8 @@ pub(super) mod word {
     pub(super) const ALERTS_SETTLED: [usize; 2] = [42, 43];
     /// Alerts that agents took with them.
     pub(super) const ALERTS_LOST: usize = 44;
+    /// Set while a container's first program has to be restricted before it begins.
+    pub(in crate::supervise) const FIRST_WAITS: usize = 45;
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
@@ -226,6 +228,16 @@ impl Board {
     }
 
     /// A pid; 0 if it is not known.
+    /// Whether a container's first program is still to be restricted, and so may not begin by itself.
+    pub(crate) fn first_waits(&self) -> bool {
+        self.load(word::FIRST_WAITS) != 0
+    }
+
+    /// It is restricted.
+    pub(crate) fn first_begins(&self) {
+        self.set(word::FIRST_WAITS, 0);
+    }
+
     pub(super) fn pid(&self, index: usize) -> i32 {
         i32::try_from(self.load(index)).unwrap_or(0)
     }

@@ -155,6 +155,8 @@ pub(crate) struct Prepared {
     pub(crate) program: FilterProgram,
     /// What the command does to itself before it installs the filter, if there is a policy.
     pub(crate) confinement: Option<Confinement>,
+    /// Whether the command is a container runtime whose container's first program has to be restricted.
+    pub(crate) restricts_first: bool,
     /// What an agent that takes over has to know.
     pub(crate) memo: Vec<u8>,
     /// The services.

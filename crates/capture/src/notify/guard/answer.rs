@@ -15,7 +15,7 @@ use crate::notify::receiver::Receiver;
 
 const EPERM: i32 = 1;
 
-impl<J: Judge> Receiver<J> {
+impl<J: Judge + 'static> Receiver<J> {
     /// Answers a call that must not be made as it is; false for all others. Rules see it with the
     /// result that it gets.
     pub(in crate::notify) fn is_intrusion(&mut self, call: &Call) -> bool {

@@ -10,7 +10,7 @@ use capture::notify::{
 };
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal, Throttle};
-use rules::{AlertValue, Priority};
+use rules::{AlertValue, EngineOptions, Priority};
 
 use super::violations::Violations;
 use crate::config::{DropAction, DropSettings};
@@ -69,10 +69,11 @@ impl Announcer {
         dispatcher: Dispatcher,
         drops: DropSettings,
         learner: Option<Arc<Learner>>,
+        reported: &EngineOptions,
     ) -> anyhow::Result<Self> {
         let own = sys::credential::capabilities(0);
         Ok(Self {
-            violations: Violations::new(dispatcher.clone())?,
+            violations: Violations::new(dispatcher.clone(), reported)?,
             learner,
             dispatcher,
             looked: Mutex::default(),

@@ -8,16 +8,17 @@ use capture::ebpf;
 use capture::filter::FilterProgram;
 use capture::gvisor;
 use capture::notify::{
-    CounterSnapshot, GuardOptions, Parts, Processes, Rulings, Supervisor, VerifyOptions,
+    Begun, CounterSnapshot, GuardOptions, Parts, Processes, Rulings, Supervisor, VerifyOptions,
 };
 use capture::ptrace;
 use capture::world::{LiveWorld, WorldOptions};
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
-use rules::Engine;
+use rules::{Engine, EngineOptions};
 
 use super::announcer::Announcer;
+use super::first::First;
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use crate::config::DropSettings;
@@ -81,6 +82,8 @@ pub(super) struct Request {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
+    /// What a container's first program is restricted by.
+    pub(super) first: Option<First>,
     /// Where what is seen is recorded.
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
@@ -93,6 +96,8 @@ pub(super) struct Request {
     pub(super) dispatcher: Dispatcher,
     pub(super) quiet: bool,
     pub(super) drops: DropSettings,
+    /// What alerts about violations are given beside their own fields.
+    pub(super) reported: EngineOptions,
 }
 
 impl Request {
@@ -153,16 +158,21 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         // A tracer sees every birth.
         _ => Processes::new(listening.transparent)?,
     };
+    let board = listening.board;
     let sets_up = request.told.as_ref().is_some_and(|their| their.has_mounts);
-    let processes = if sets_up && !listening.is_resumed {
+    let first = request.first.filter(|_| board.first_waits());
+    let processes = if sets_up && (first.is_some() || !listening.is_resumed) {
         processes.with_setup()?
     } else {
         processes
     };
     if listening.is_resumed {
-        processes.adopt();
+        processes.adopt(match first {
+            Some(_) => Begun::No,
+            None => Begun::Perhaps,
+        });
     }
-    let board = listening.board;
+    let first = first.map(|first| first.start(Arc::clone(&board), request.dispatcher.clone()));
     let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
     let (listener, traced) = match listening.source {
@@ -185,6 +195,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         installed: carries.plan(request.rules.installed),
         plan: carries.plan(request.rules.plan),
         profile: request.profile,
+        first,
         judge: Arc::new(request.rules.judge),
         world: Arc::new(world),
         processes,
@@ -192,6 +203,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
             request.dispatcher,
             request.drops,
             request.learner,
+            &request.reported,
         )?),
         guard,
         verify: request.verify,
@@ -254,6 +266,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
             request.dispatcher,
             request.drops,
             request.learner,
+            &request.reported,
         )?),
         rings: ebpf::RingSizes {
             bulk: request.tuning.ring_kib.saturating_mul(1024),
@@ -309,6 +322,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
             request.dispatcher,
             request.drops,
             request.learner,
+            &request.reported,
         )?),
         endpoint,
         state_root: std::path::PathBuf::from("/"),

@@ -8,6 +8,7 @@
 mod announcer;
 mod channels;
 mod engines;
+pub(super) mod first;
 mod orders;
 mod pidfile;
 pub(super) mod program;
@@ -25,9 +26,10 @@ use std::time::Duration;
 
 use abi::Arch;
 use capture::container::Told;
-use capture::filter::{self, FilterOptions, FilterProgram, Special};
+use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
 use capture::{probe, ptrace};
+use enforce::{Confinement, Elsewhere, Place};
 use outputs::{
     Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
     StatsFile, TimeFormat,
@@ -35,6 +37,7 @@ use outputs::{
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 
+use self::first::First;
 use self::pidfile::Pidfile;
 use self::servers::Servers;
 use self::services::{Blueprint, Rules, TheirContainer};
@@ -100,11 +103,20 @@ fn prepare(
         told: Told { id, bundle },
         has_mounts: !args.told_host_mounts,
     });
+    let place = match their_container {
+        Some(_) => Place::Elsewhere,
+        None => Place::Here,
+    };
     // What an agent finds in force that takes over, its memo says.
     let confinement = match memo {
-        None => args.confine.prepare(args.detection.quiet)?,
+        None => args.confine.prepare(args.detection.quiet, place)?,
         Some(_) => None,
     };
+    let elsewhere = match memo {
+        None => confinement.as_ref().and_then(Confinement::elsewhere),
+        Some(memo) => installed::decode_first(memo)?,
+    };
+    let first = first_program(elsewhere, &args.confine, their_container.as_ref());
     if let (Some(confinement), Some(engine)) = (&confinement, without_listener(mechanism)) {
         confine::needs_listener(confinement, engine)?;
     }
@@ -112,20 +124,58 @@ fn prepare(
         Some(_) => Some(policy::Model::recorder()),
         None => confinement.as_ref().map(|made| made.calls.clone()),
     };
-    let mut blueprint = blueprint(
-        args.detection,
-        args.interception,
-        mechanism,
-        profile.unwrap_or_default(),
-        memo,
-    )?;
+    let in_force = InForce {
+        profile: profile.unwrap_or_default(),
+        denials: match place {
+            Place::Here => Denials::InKernel,
+            Place::Elsewhere => Denials::Held,
+        },
+    };
+    let mut blueprint = blueprint(args.detection, args.interception, mechanism, in_force, memo)?;
     blueprint.told = their_container;
+    blueprint.first = first;
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
-        confinement,
-        memo: installed::encode(&blueprint.rules.installed, &blueprint.profile),
+        // A runtime is not restricted itself.
+        confinement: confinement.filter(|_| place == Place::Here),
+        restricts_first: elsewhere.is_some(),
+        memo: installed::encode(
+            &blueprint.rules.installed,
+            &blueprint.profile,
+            elsewhere.as_ref(),
+        ),
         start: blueprint.into_start(),
+    })
+}
+
+/// What a policy says of calls, and who refuses what it denies.
+struct InForce {
+    profile: Profile,
+    denials: Denials,
+}
+
+impl InForce {
+    fn nothing() -> Self {
+        Self {
+            profile: Profile::default(),
+            denials: Denials::InKernel,
+        }
+    }
+}
+
+fn first_program(
+    elsewhere: Option<Elsewhere>,
+    confine: &confine::Optional,
+    container: Option<&TheirContainer>,
+) -> Option<First> {
+    let told = &container?.told;
+    Some(First {
+        elsewhere: elsewhere?,
+        policy: confine.policy.clone()?,
+        how: confine.how.clone(),
+        container: told.id.clone(),
+        bundle: told.bundle.clone(),
     })
 }
 
@@ -135,8 +185,8 @@ pub(super) fn services(
     mechanism: Mechanism,
 ) -> Result<supervise::Start, Failure> {
     let interception = Interception::default();
-    let profile = Profile::default();
-    Ok(blueprint(detection, interception, mechanism, profile, None)?.into_start())
+    let in_force = InForce::nothing();
+    Ok(blueprint(detection, interception, mechanism, in_force, None)?.into_start())
 }
 
 /// What watches sandboxes of gVisor that connect to `endpoint`, and the session that they have to be
@@ -146,8 +196,8 @@ pub(super) fn sandbox_services(
     endpoint: &Path,
 ) -> Result<(supervise::Start, serde_json::Value), Failure> {
     let interception = Interception::default();
-    let profile = Profile::default();
-    let blueprint = blueprint(detection, interception, Mechanism::Sandbox, profile, None)?;
+    let in_force = InForce::nothing();
+    let blueprint = blueprint(detection, interception, Mechanism::Sandbox, in_force, None)?;
     let session = capture::gvisor::configuration(&blueprint.rules.installed, endpoint);
     Ok((blueprint.into_start(), session))
 }
@@ -158,9 +208,10 @@ fn blueprint(
     detection: Detection,
     interception: Interception,
     mechanism: Mechanism,
-    profile: Profile,
+    in_force: InForce,
     memo: Option<&[u8]>,
 ) -> Result<Blueprint, Failure> {
+    let InForce { profile, denials } = in_force;
     let (config, warnings) = configuration(&detection, &interception)?;
     journal::open(config.log, detection.manner, config.time_format_iso_8601);
     let mut loaded = rule_files::load(&config.rules_files);
@@ -203,7 +254,7 @@ fn blueprint(
             );
         }
     }
-    let program = compile(&rules.installed, &profile, mechanism, &config)?;
+    let program = compile(&rules.installed, &profile, mechanism, denials, &config)?;
     let servers = Servers::open(&config, memo.is_some())?;
     let open = if memo.is_some() {
         StatsFile::append
@@ -231,9 +282,11 @@ fn blueprint(
             &installed,
             &Profile::default(),
             Mechanism::Tracer { filtered: true },
+            Denials::InKernel,
             &config,
         )?,
         profile,
+        first: None,
         learner: detection.learner.clone(),
         sink,
         recorder,
@@ -401,6 +454,7 @@ fn compile(
     plan: &event::Plan,
     profile: &Profile,
     mechanism: Mechanism,
+    denials: Denials,
     config: &Config,
 ) -> Result<FilterProgram, Failure> {
     let native = Arch::native().ok_or_else(unknown_machine)?;
@@ -412,6 +466,7 @@ fn compile(
         Mechanism::Listener => {
             let options = FilterOptions {
                 io_uring,
+                denials,
                 ..FilterOptions::notify(native)
             };
             filter::compile_with(plan, profile, &options)

@@ -16,6 +16,7 @@ use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
 use super::engines::{self, Carries, Request, Started, Tuning, Watcher};
+use super::first::First;
 use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, Matched, Reloader};
@@ -94,6 +95,8 @@ pub(super) struct Blueprint {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
+    /// What a container's first program is restricted by.
+    pub(super) first: Option<First>,
     /// Where what is seen is recorded.
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
@@ -163,6 +166,11 @@ impl Blueprint {
             listening,
             rules: self.rules,
             profile: self.profile,
+            first: self.first,
+            reported: EngineOptions {
+                append_output: self.settings.append_output.clone(),
+                ..EngineOptions::default()
+            },
             learner: self.learner.clone(),
             verify: self.verify,
             program: self.program,

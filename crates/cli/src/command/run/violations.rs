@@ -39,11 +39,12 @@ pub(super) struct Violations {
 }
 
 impl Violations {
-    pub(super) fn new(dispatcher: Dispatcher) -> anyhow::Result<Self> {
+    /// `options`: what alerts are given beside their own fields.
+    pub(super) fn new(dispatcher: Dispatcher, options: &EngineOptions) -> anyhow::Result<Self> {
         let made = Collector::default();
-        let engine = engine(OUTPUT, &made)?;
+        let engine = engine(OUTPUT, &made, options)?;
         let fields = LEARNT.map(|name| format!("%{name}"));
-        let learnt = self::engine(&fields.join(" "), &made)?;
+        let learnt = self::engine(&fields.join(" "), &made, &EngineOptions::default())?;
         Ok(Self {
             scratch: Mutex::new((engine.scratch(), learnt.scratch())),
             engine,
@@ -74,7 +75,7 @@ impl Violations {
 }
 
 /// An engine with one rule, which holds for every event.
-fn engine(output: &str, made: &Collector) -> anyhow::Result<Engine> {
+fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Result<Engine> {
     let rule = json!([{
         "rule": RULE,
         "desc": "The policy denies something, or wants to be told of it",
@@ -86,7 +87,7 @@ fn engine(output: &str, made: &Collector) -> anyhow::Result<Engine> {
     }]);
     // JSON is YAML.
     let (ruleset, mut problems) = Loader::new().add(RULE, &rule.to_string()).finish();
-    let (engine, found) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(made.clone()));
+    let (engine, found) = Engine::new(&ruleset, options, Box::new(made.clone()));
     problems.extend(found);
     match problems.iter().find(|problem| problem.is_error()) {
         Some(problem) => anyhow::bail!("cannot report violations: {}", problem.message),

@@ -6,6 +6,7 @@
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
 mod install;
+mod ruleset;
 mod settings;
 
 use std::ffi::{OsStr, OsString};
@@ -22,6 +23,7 @@ use oci::{Call, CommandLine, Groups, Note, Runtime, RuntimeError, Spec, Store, V
 use self::install::Change;
 use self::settings::Settings;
 use super::run;
+use super::run::first::RULESET;
 use crate::args::{Cli, Verb as Asked};
 use crate::config::WatchContainers;
 use crate::exit::Exit;
@@ -76,6 +78,9 @@ fn carry_out(line: &CommandLine) -> Outcome {
         });
     if let Some((change, words)) = change {
         return install::execute(change, words);
+    }
+    if let Some(call) = line.call.as_ref().filter(|call| call.words[0] == RULESET) {
+        return ruleset::execute(&call.words[1..]);
     }
     let settings = Settings::load(line.config.as_deref())?;
     let runtime = runtime(line, &settings)?;
@@ -157,8 +162,12 @@ fn create(
     let spec = Spec::read(&bundle).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name the bundle's folder with --bundle")
     })?;
-    if !is_to_be_watched(settings, &spec) {
+    let policy = settings.policy(&spec)?;
+    if policy.is_none() && !is_to_be_watched(settings, &spec) {
         return pass_on(runtime, line, &call.words);
+    }
+    if policy.is_some() {
+        can_be_confined(runtime, &spec, id)?;
     }
     if runtime.is_gvisor() {
         return create_sandbox(line, settings, runtime, call);
@@ -177,6 +186,7 @@ fn create(
         bundle,
         has_mounts: spec.has_own_mounts(),
         groups: groups(&spec, id),
+        policy,
     };
     let store = store(settings, line, id)?;
     if !begin(&store, &note, runtime, line)? {
@@ -195,6 +205,22 @@ fn create(
         forget(&store)?;
     }
     outcome
+}
+
+fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failure> {
+    let program = runtime.program.display();
+    let why = if runtime.is_gvisor() {
+        format!("calls of containers of {program} are gVisor's to refuse")
+    } else if !spec.has_own_mounts() {
+        "without mounts of its own it cannot be told from its runtime".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        Exit::Unsupported,
+        format!("cannot confine container {id}: {why}"),
+    )
+    .help("take the policy away, or give the container a mount namespace under runc or crun"))
 }
 
 /// gVisor's kernel tells whoever listens at the socket of the session (`watch --gvisor`).

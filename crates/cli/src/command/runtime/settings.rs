@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use oci::Note;
+use oci::{Note, Spec};
 
 use crate::config::{self, Config, Manner};
 use crate::exit::Exit;
@@ -18,6 +18,10 @@ const STATE: &str = "/run/tollgate/runtime";
 const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
 /// Where alerts go without a configuration.
 const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
+/// Where policies are that annotations may name.
+const POLICIES: &str = "/etc/tollgate/policies";
+/// The annotation that names one.
+const POLICY_ANNOTATION: &str = "tollgate.policy";
 /// What every alert says of its container without a configuration.
 const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
                       container.image.repository, container.annotations, k8s.ns.name, k8s.pod.name, \
@@ -100,11 +104,60 @@ impl Settings {
         }
         // It is the container's.
         option("--option", &"stdout_output.enabled=false");
+        if let Some(policy) = &note.policy {
+            option("--policy", policy);
+            for rule in &self.config.runtime.accept_partial {
+                option("--accept-partial", rule);
+            }
+        }
         option("--told-container", &note.id);
         option("--told-bundle", &note.bundle);
         if !note.has_mounts {
             words.push("--told-host-mounts".into());
         }
+        if note.policy.is_some() && self.config.runtime.audit {
+            words.push("--audit".into());
+        }
         Ok(words)
     }
+
+    /// The policy of a container: the one that its annotation names, else that of the configuration.
+    /// Annotations name files of one folder and nothing else, because whoever writes them need not be who
+    /// runs this machine.
+    pub(super) fn policy(&self, spec: &Spec) -> Result<Option<PathBuf>, Failure> {
+        let options = &self.config.runtime;
+        let annotated = spec.annotations.get(POLICY_ANNOTATION);
+        let path = match annotated.map_or(options.policy.as_str(), String::as_str) {
+            "" => return Ok(None),
+            path if annotated.is_none() && path.contains('/') => PathBuf::from(path),
+            name => self.named(name)?,
+        };
+        let path = std::path::absolute(&path).unwrap_or(path);
+        match path.is_file() {
+            true => Ok(Some(path)),
+            false => Err(no_policy(&format!("there is no {}", path.display()))),
+        }
+    }
+
+    fn named(&self, name: &str) -> Result<PathBuf, Failure> {
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+            return Err(no_policy(&format!("`{name}` is no name of a policy")));
+        }
+        let folder = match self.config.runtime.policies.as_os_str() {
+            folder if folder.is_empty() => Path::new(POLICIES),
+            folder => Path::new(folder),
+        };
+        Ok(folder.join(format!("{name}.yaml")))
+    }
+}
+
+fn no_policy(why: &str) -> Failure {
+    Failure::new(
+        Exit::BadInput,
+        format!("cannot confine the container: {why}"),
+    )
+    .help(format!(
+        "`runtime.policy` and the annotation `{POLICY_ANNOTATION}` name NAME.yaml in \
+         `runtime.policies`, which is {POLICIES} if it is not set"
+    ))
 }

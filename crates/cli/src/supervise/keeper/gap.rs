@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use abi::Syscall;
 use capture::notify::Confiner;
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
@@ -192,9 +193,17 @@ impl<'a> Gap<'a> {
             Some(confiner) => confiner.refusal(audit, nr, args).map(|errno| errno.0),
             None => Some(EPERM),
         };
+        let confined = confined.or_else(|| self.refusal_of_first(audit, nr));
         let refusal = || self.board.deny_table().refusal(audit, nr);
         let by_policy = || self.refusal().filter(|_| !is_harmless());
         self.respond(id, confined.or_else(refusal).or_else(by_policy))
+    }
+
+    /// A container's first program does not begin while nobody restricts it.
+    fn refusal_of_first(&self, audit: u32, nr: u32) -> Option<i32> {
+        let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
+        let begins = matches!(known, Some(Syscall::EXECVE | Syscall::EXECVEAT));
+        (begins && self.board.first_waits()).then_some(EPERM)
     }
 
     /// For a call of which only the id is known: it may be one that the filter handed over in order to
@@ -204,7 +213,8 @@ impl<'a> Gap<'a> {
             Some(confiner) => confiner.refusal_of_unknown().map(|errno| errno.0),
             None => Some(EPERM),
         };
-        confined.or_else(|| self.refusal())
+        let first = || self.board.first_waits().then_some(EPERM);
+        confined.or_else(first).or_else(|| self.refusal())
     }
 
     fn respond(&self, id: u64, refusal: Option<i32>) -> bool {

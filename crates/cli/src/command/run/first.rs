@@ -1,0 +1,119 @@
+//! What a container's first program is restricted by.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use capture::notify::{Caller, FirstProgram};
+use enforce::Elsewhere;
+use event::Pid;
+use outputs::{Dispatcher, Internal};
+use rules::{AlertValue, Priority};
+
+use crate::confine::How;
+use crate::journal;
+use crate::supervise::Board;
+
+/// The restriction, and where it is read again for what has to be made in the container.
+#[derive(Clone, Debug)]
+pub(super) struct First {
+    pub(super) elsewhere: Elsewhere,
+    pub(super) policy: PathBuf,
+    pub(super) how: How,
+    pub(super) container: String,
+    pub(super) bundle: PathBuf,
+}
+
+/// The word by which [`FirstProgram::prepare`] has this program make the ruleset.
+pub(in crate::command) const RULESET: &str = "landlock-ruleset";
+/// What is told when an exec was refused.
+const RULE: &str = "Tollgate internal: container not confined";
+const SOCK_SEQPACKET: i32 = 5;
+
+impl First {
+    pub(super) fn start(self, board: Arc<Board>, dispatcher: Dispatcher) -> Arc<dyn FirstProgram> {
+        Arc::new(Running {
+            first: self,
+            board,
+            dispatcher,
+        })
+    }
+}
+
+struct Running {
+    first: First,
+    board: Arc<Board>,
+    dispatcher: Dispatcher,
+}
+
+impl FirstProgram for Running {
+    /// The rules of Landlock are about files as the container sees them, so a process makes them that
+    /// has entered its mounts; this one cannot.
+    fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, Box<dyn Error + Send + Sync>> {
+        let first = &self.first;
+        if !first.elsewhere.needs_ruleset {
+            return Ok(None);
+        }
+        let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET)?;
+        let mut words: Vec<OsString> = vec!["runtime".into(), RULESET.into()];
+        words.push(pid.0.to_string().into());
+        words.push(first.bundle.clone().into());
+        words.push(first.policy.clone().into());
+        words.push(first.how.audit.to_string().into());
+        words.extend(first.how.accept_partial.iter().map(OsString::from));
+        let output = Command::new("/proc/self/exe")
+            .arg0("tollgate")
+            .args(words)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(said.trim().to_owned().into());
+        }
+        let (_, ruleset) = sys::socket::receive_fd(ours.as_fd(), &mut [0])?;
+        ruleset
+            .map(Some)
+            .ok_or_else(|| "the ruleset of Landlock was not handed over".into())
+    }
+
+    fn restrict(
+        &self,
+        caller: &Caller,
+        given: Option<i32>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(self.first.elsewhere.apply(caller, given)?)
+    }
+
+    fn restricted(&self, pid: Pid, outcome: Result<(), &(dyn Error + 'static)>) {
+        let Err(error) = outcome else {
+            return self.board.first_begins();
+        };
+        let container = &self.first.container;
+        let mut cause = error.to_string();
+        let mut next = error.source();
+        while let Some(error) = next {
+            cause.push_str(&format!(": {error}"));
+            next = error.source();
+        }
+        let message = format!(
+            "a program of container {container} was not started, because it could not be confined: {cause}"
+        );
+        journal::warn(&message);
+        let text = |text: &str| AlertValue::Text(text.to_owned());
+        self.dispatcher.emit_internal(Internal {
+            rule: RULE,
+            priority: Priority::Critical,
+            message,
+            fields: vec![
+                ("container.id", text(container)),
+                ("cause", text(&cause)),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+            ],
+        });
+    }
+}

@@ -1,0 +1,75 @@
+//! Making a Landlock ruleset for a container, for the agent that watches it.
+//!
+//! The rules grant what exists, by open files, so that they have to be made by a process that sees the
+//! container's files. It enters their mounts with all its privileges, opens and lists, executes nothing,
+//! and ends.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use enforce::Place;
+use oci::Spec;
+
+use crate::confine::{self, How};
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+
+const CLONE_NEWNS: u32 = 0x2_0000;
+
+/// `words`: a pid, the bundle, the policy, whether it only audits, and rules that are accepted in part.
+/// The ruleset goes to the socket that is the standard input.
+pub(super) fn execute(words: &[OsString]) -> Outcome {
+    let [pid, bundle, policy, audit, accepted @ ..] = words else {
+        return Err(broken("it is for the agent of a container alone"));
+    };
+    let how = How {
+        audit: audit == "true",
+        accept_partial: accepted
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+    };
+    // Everything of this side first.
+    let prepared = confine::prepare_at(Path::new(policy), &how, Place::Elsewhere)?;
+    let folder = Path::new("/proc").join(pid);
+    let mounts = fs::read_to_string(folder.join("mountinfo")).map_err(cannot("read its mounts"))?;
+    // Without it programs are looked for where they lie as a rule.
+    let path = Spec::read(Path::new(bundle))
+        .ok()
+        .and_then(|spec| spec.variable("PATH").map(OsString::from));
+    enter(&folder)?;
+    let path: Option<&OsStr> = path.as_deref();
+    let ruleset =
+        enforce::ruleset(&prepared.policy, &prepared.machine, &mounts, path).map_err(|error| {
+            Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
+        })?;
+    let ruleset = ruleset.ok_or_else(|| broken("the policy has changed and asks for none"))?;
+    let sent = sys::socket::send_fd(std::io::stdin().as_fd(), b"R", Some(ruleset.as_fd()));
+    sent.map_err(|error| cannot("hand it over")(error.into()))?;
+    Ok(Exit::Ok)
+}
+
+/// Takes the mounts and the root of a process.
+fn enter(process: &Path) -> Result<(), Failure> {
+    let open = |name: &str| File::open(process.join(name)).map_err(cannot("open its mounts"));
+    let (namespace, root) = (open("ns/mnt")?, open("root")?);
+    sys::namespace::enter(namespace.as_fd(), CLONE_NEWNS)
+        .map_err(|error| cannot("enter its mounts")(error.into()))?;
+    rustix::process::fchdir(&root)
+        .and_then(|()| rustix::process::chroot("."))
+        .map_err(|error| cannot("enter its root")(error.into()))
+}
+
+fn cannot(action: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
+    move |cause| {
+        let message = format!("cannot make the ruleset of a container: cannot {action}: {cause}");
+        Failure::new(Exit::Unsupported, message).help("it may have ended; start it again")
+    }
+}
+
+fn broken(why: &str) -> Failure {
+    let message = format!("cannot make the ruleset of a container: {why}");
+    Failure::new(Exit::Internal, message).help("start the container again")
+}

@@ -1,0 +1,126 @@
+//! Restricting a process that sees other files than this one: a container's first program.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+
+use abi::{Capabilities, Syscall};
+use capture::notify::Caller;
+use policy::Policy;
+use policy::compile::{Machine, caps, landlock as holes};
+use sys::credential::{self, CapabilitySets};
+
+use crate::tree::Mounted;
+use crate::{Error, Step, Unapplied, landlock};
+
+/// What has to be done to it, beside what becomes of its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Capabilities that it loses.
+    pub caps: caps::Profile,
+    /// Whether [`ruleset`] has to be made for it, there.
+    pub needs_ruleset: bool,
+}
+
+/// Makes the Landlock ruleset of a policy for the root that this process has, which sees no `/proc` of
+/// its own perhaps: `mounts` is the table of mounts, `path` where programs lie.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn ruleset(
+    policy: &Policy,
+    machine: &Machine,
+    mounts: &str,
+    path: Option<&OsStr>,
+) -> Result<Option<OwnedFd>, Error> {
+    let profile = holes::Profile::compile(policy, machine);
+    let made = landlock::make_for(&profile, &Mounted::of(mounts), path)?;
+    Ok(made.map(|made| made.ruleset))
+}
+
+impl Elsewhere {
+    /// Has the process restrict itself. `ruleset`: its number of the descriptor.
+    ///
+    /// # Errors
+    /// The step that failed. What was done before stays.
+    pub fn apply(&self, caller: &Caller, ruleset: Option<i32>) -> Result<(), Unapplied> {
+        let failed = |step| move |cause| Unapplied { step, cause };
+        self.drop(caller).map_err(failed(Step::Capabilities))?;
+        match ruleset {
+            Some(number) => restrict(caller, number).map_err(failed(Step::Landlock)),
+            None if self.needs_ruleset => {
+                let cause = sys::SyscallError {
+                    call: "landlock_restrict_self",
+                    errno: abi::Errno(EBADF),
+                };
+                Err(failed(Step::Landlock)(cause))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// As `caps::drop` does for the own process.
+    fn drop(&self, caller: &Caller) -> sys::Result<()> {
+        let profile = self.caps;
+        if profile.no_new_privs {
+            no_new_privs(caller)?;
+        }
+        if profile.dropped.0 == 0 {
+            return Ok(());
+        }
+        caller.call(
+            Syscall::PRCTL,
+            [PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0],
+        )?;
+        let own = credential::capabilities(caller.tid())?;
+        if own.effective.contains(CAP_SETPCAP) {
+            for number in (0..64).filter(|number| profile.dropped.contains(*number)) {
+                let args = [PR_CAPBSET_DROP, u64::from(number), 0, 0, 0, 0];
+                match caller.call(Syscall::PRCTL, args) {
+                    // This kernel has none of this number, nor of a higher one.
+                    Err(error) if error.is(EINVAL) => break,
+                    outcome => drop(outcome?),
+                }
+            }
+        }
+        let without = |set: Capabilities| Capabilities(set.0 & !profile.dropped.0);
+        let bytes = credential::capset_arguments(CapabilitySets {
+            effective: without(own.effective),
+            permitted: without(own.permitted),
+            inheritable: without(own.inheritable),
+        });
+        caller.call_with(Syscall::CAPSET, &bytes, |address| {
+            let sets = address + credential::CAPSET_HEADER as u64;
+            [address, sets, 0, 0, 0, 0]
+        })?;
+        Ok(())
+    }
+}
+
+/// Without CAP_SYS_ADMIN, which containers do not have as a rule, that takes `no_new_privs`.
+fn restrict(caller: &Caller, ruleset: i32) -> sys::Result<()> {
+    let number = u64::try_from(ruleset).unwrap_or(u64::MAX);
+    let restrict = || caller.call(Syscall::LANDLOCK_RESTRICT_SELF, [number, 0, 0, 0, 0, 0]);
+    match restrict() {
+        Err(error) if error.is(EPERM) => {
+            no_new_privs(caller)?;
+            restrict()?;
+        }
+        outcome => drop(outcome?),
+    }
+    Ok(())
+}
+
+fn no_new_privs(caller: &Caller) -> sys::Result<()> {
+    caller.call(Syscall::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0])?;
+    Ok(())
+}
+
+/// Operations of prctl(2) (include/uapi/linux/prctl.h).
+const PR_CAPBSET_DROP: u64 = 24;
+const PR_SET_NO_NEW_PRIVS: u64 = 38;
+const PR_CAP_AMBIENT: u64 = 47;
+const PR_CAP_AMBIENT_CLEAR_ALL: u64 = 4;
+const CAP_SETPCAP: u8 = 8;
+const EPERM: i32 = 1;
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
