@@ -424,6 +424,39 @@ fn strict_mode_is_refused_by_the_kernel_under_a_filter() {
     assert_eq!(attack.seen(), 25, "{}", attack.story());
 }
 
+/// Root in the agent's own mount namespace puts something else where `/proc` was.
+#[test]
+fn what_is_mounted_over_proc_is_not_believed() {
+    need_root!();
+    let rules = "\
+- rule: Described
+  desc: who opens the file, as /proc describes it
+  condition: evt.type in (open, openat, openat2) and fd.name endswith /secret
+  output: \"%proc.name %proc.exepath %proc.cmdline %proc.pname %proc.cwd %user.name\"
+  priority: DEBUG
+";
+    let described = |cover: &str| {
+        let setting = Setting::new(Identity::Root).rules(rules);
+        let attack = setting.script(&format!("{cover}; exec cat \"$1\""));
+        let story = attack.watched.story();
+        let fields = ["name", "exepath", "pname", "cwd"].map(|field| {
+            let alerts = attack.watched.of("Described");
+            assert_eq!(alerts.len(), 1, "{cover}: {story}");
+            alerts[0].field(&format!("proc.{field}"))
+        });
+        (fields, attack.watched.of("Described")[0].field("user.name"))
+    };
+    let plain = described(":");
+    assert_eq!(plain.0[0], "cat");
+    for cover in [
+        "mount -t tmpfs none /proc",
+        "mkdir -p /tmp/proc && touch /tmp/proc/stat && for pid in 1 2 3 4 5 6 7 8 9 $$; do \
+         test ! -d /proc/$pid || mount --bind /tmp/proc /proc/$pid; done",
+    ] {
+        assert_eq!(described(cover), plain, "{cover}");
+    }
+}
+
 #[test]
 fn calls_of_other_tables_are_seen() {
     need_root!();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Alert, Fixture, Scratch};
+use e2e::{Alert, Fixture, Scratch, need_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -59,6 +59,23 @@ impl Run {
 
     /// A command that says that it is ready.
     fn start_as(options: &[&str], rules: &str, fixture: Fixture, command: Command) -> Self {
+        Self::start_under(
+            Command::new(e2e::program()),
+            options,
+            rules,
+            fixture,
+            command,
+        )
+    }
+
+    /// The same with something before the program.
+    fn start_under(
+        mut program: Command,
+        options: &[&str],
+        rules: &str,
+        fixture: Fixture,
+        command: Command,
+    ) -> Self {
         let scratch = Scratch::new();
         let rules = scratch.file("rules.yaml", 0o644, rules);
         for name in ["counted", "secret"] {
@@ -66,7 +83,7 @@ impl Run {
         }
         let path = |name: &str| scratch.path().join(name).display().to_string();
         let alerts = format!("file_output.filename={}", path("alerts"));
-        let mut front = Command::new(e2e::program())
+        let mut front = program
             .args(["run", "-q", "--json", "-r"])
             .arg(&rules)
             .args(["-s", &path("stats"), "--stats-interval", "100"])
@@ -377,6 +394,22 @@ fn killing_the_agent_under_load_fails_no_call_and_is_told() {
         "{seen} seen, {passed} passed, {lost:?} lost"
     );
     assert!(seen > 200, "{seen} seen");
+}
+
+/// The next agent is started, and reads of processes, from another `/proc` than the workload's.
+#[test]
+fn an_agent_starts_and_sees_although_something_lies_over_proc() {
+    need_root!();
+    let fixture = Fixture::compile("orders");
+    let mut command = Command::new("sh");
+    let cover = "mount -t tmpfs none /proc && exec \"$0\"";
+    command.args(["-c", cover]).arg(fixture.program());
+    let mut program = Command::new("unshare");
+    program.arg("--mount").arg(e2e::program());
+    let mut run = Run::start_under(program, &[], RULES, fixture, command);
+    run.sees_again();
+    run.kill_idle_agent();
+    run.sees_again();
 }
 
 #[test]

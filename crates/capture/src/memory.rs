@@ -16,6 +16,8 @@ use bumpalo::Bump;
 use event::Tid;
 use sys::process_memory::Extent;
 
+use crate::procfs::Proc;
+
 /// Longest string read from a caller: `PATH_MAX`; the kernel reads no more of a path either.
 pub(crate) const STRING_LIMIT: usize = 4096;
 /// Most array elements (argv) read from a caller; Falco's own limit is of the same order.
@@ -399,7 +401,8 @@ impl Memory {
 }
 
 fn table(tid: Tid) -> std::io::Result<File> {
-    File::open(format!("/proc/{}/pagemap", tid.0))
+    let proc = Proc::open().map_err(|error| std::io::Error::from(error.errno()))?;
+    proc.file(&format!("{}/pagemap", tid.0))
 }
 
 fn page_size() -> u64 {

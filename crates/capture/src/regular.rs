@@ -2,13 +2,21 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// No file that is read whole is longer than this; what follows is left out.
 pub(crate) const LIMIT: u64 = 4 * 1024 * 1024;
+
+/// `O_NONBLOCK`: opening a FIFO that nobody writes to would wait otherwise. It means nothing for
+/// regular files.
+const FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
 
 /// Opens a regular file, or nothing if there is none. A FIFO or a device never makes the caller
 /// wait: it counts as none.
@@ -16,15 +24,22 @@ pub(crate) const LIMIT: u64 = 4 * 1024 * 1024;
 /// # Errors
 /// When it cannot be opened although it may be there.
 pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
-    // O_NONBLOCK: opening a FIFO that nobody writes to would wait otherwise. It means nothing for
-    // regular files.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(error) if is_absent(&error.into()) => return Ok(None),
-        Err(error) => return Err(error.into()),
+    regular(rustix::fs::open(path, FLAGS, Mode::empty()))
+}
+
+/// As [`open`] for a path below a root, as a process with that root would find it: links on the way
+/// do not lead out of it.
+///
+/// # Errors
+/// When it cannot be opened although it may be there.
+pub(crate) fn open_in_root(root: &OwnedFd, path: &str) -> io::Result<Option<File>> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let opened = match rustix::fs::openat2(root, path, FLAGS, Mode::empty(), resolve) {
+        // Linux before 5.6.
+        Err(Errno::NOSYS) => rustix::fs::openat(root, path, FLAGS, Mode::empty()),
+        opened => opened,
     };
-    Ok(file.metadata()?.is_file().then_some(file))
+    regular(opened)
 }
 
 /// What is in a regular file, up to [`LIMIT`], or nothing if there is none.
@@ -32,12 +47,26 @@ pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
 /// # Errors
 /// When it cannot be read although it may be there.
 pub(crate) fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let Some(file) = open(path)? else {
-        return Ok(None);
-    };
+    open(path)?.map(read).transpose()
+}
+
+/// What is in an open file, up to [`LIMIT`].
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn read(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(LIMIT).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+    Ok(bytes)
+}
+
+fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
+    let file = match opened {
+        Ok(file) => File::from(file),
+        Err(error) if is_absent(&error.into()) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 /// Whether the error says that there is nothing of that name. A socket cannot be opened (ENXIO).

@@ -4,8 +4,9 @@
 //! the agent's root, and a static binary has no NSS.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -130,13 +131,12 @@ pub struct UserDatabases {
 }
 
 impl UserDatabases {
-    /// The database of a root whose files are found below `path`. The files belong to whoever owns
-    /// the root, so they are read with a deadline; if it passes, an older version is better than
-    /// nothing.
+    /// The database of a root, which `open` opens. The files there belong to whoever owns the root, so
+    /// they are read with a deadline; if it passes, an older version is better than nothing.
     pub fn of(
         &self,
         root: RootId,
-        path: &Path,
+        open: impl FnOnce() -> Option<OwnedFd>,
         deadline: &Deadline,
         time: Duration,
     ) -> Lookup<Arc<UserDatabase>> {
@@ -147,9 +147,9 @@ impl UserDatabases {
             return Lookup::Found(Arc::clone(&known.database));
         }
         let before = known.clone();
-        let files = [path.join("etc/passwd"), path.join("etc/group")];
-        match deadline.run(time, move || refresh(&files, before)) {
-            Ok(Some(new)) => {
+        let read = open().map(|folder| deadline.run(time, move || refresh(&folder, before)));
+        match read {
+            Some(Ok(Some(new))) => {
                 let database = Arc::clone(&new.database);
                 self.remember(root, new);
                 Lookup::Found(database)
@@ -180,9 +180,11 @@ impl UserDatabases {
 }
 
 /// Reads the files again if they changed. `None` if that is refused.
-fn refresh(files: &[PathBuf; 2], before: Option<Remembered>) -> Option<Remembered> {
+fn refresh(root: &OwnedFd, before: Option<Remembered>) -> Option<Remembered> {
     let checked = Instant::now();
-    let versions = [version(&files[0])?, version(&files[1])?];
+    let open = |path| regular::open_in_root(root, path).ok();
+    let (passwd, group) = (open("etc/passwd")?, open("etc/group")?);
+    let versions = [version(passwd.as_ref())?, version(group.as_ref())?];
     if let Some(before) = before
         && before.versions == versions
     {
@@ -190,8 +192,15 @@ fn refresh(files: &[PathBuf; 2], before: Option<Remembered>) -> Option<Remembere
     }
     // An image without these files has no names, which is an answer; a file that cannot be read is
     // none.
-    let contents = |file| Some(regular::contents(file).ok()?.unwrap_or_default());
-    let database = UserDatabase::parse(&contents(&files[0])?, &contents(&files[1])?);
+    let contents = |file: Option<File>| {
+        Some(
+            file.map(regular::read)
+                .transpose()
+                .ok()?
+                .unwrap_or_default(),
+        )
+    };
+    let database = UserDatabase::parse(&contents(passwd)?, &contents(group)?);
     Some(Remembered {
         checked,
         versions,
@@ -200,17 +209,17 @@ fn refresh(files: &[PathBuf; 2], before: Option<Remembered>) -> Option<Remembere
 }
 
 /// A file that does not exist has a version, too.
-fn version(file: &Path) -> Option<Version> {
-    match std::fs::metadata(file) {
-        Ok(metadata) => Some(Version {
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }),
-        Err(error) if regular::is_absent(&error) => Some(Version::default()),
-        Err(_) => None,
-    }
+fn version(file: Option<&File>) -> Option<Version> {
+    let Some(file) = file else {
+        return Some(Version::default());
+    };
+    let metadata = file.metadata().ok()?;
+    Some(Version {
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    })
 }
 
 #[cfg(test)]
@@ -245,6 +254,23 @@ mod tests {
     }
 
     #[test]
+    fn links_in_a_root_do_not_lead_out_of_it() {
+        let around = std::env::temp_dir().join(format!("users-root-{}", std::process::id()));
+        let root = around.join("root");
+        std::fs::create_dir_all(root.join("etc")).unwrap();
+        std::fs::create_dir_all(root.join("usr")).unwrap();
+        std::fs::write(around.join("group"), "outside:x:4:\n").unwrap();
+        std::fs::write(root.join("usr/passwd"), "inside:x:5:5::/:/bin/sh\n").unwrap();
+        std::os::unix::fs::symlink("/usr/passwd", root.join("etc/passwd")).unwrap();
+        std::os::unix::fs::symlink("../../group", root.join("etc/group")).unwrap();
+        let folder = File::open(&root).unwrap().into();
+        let database = refresh(&folder, None).unwrap().database;
+        assert_eq!(database.user(5).unwrap().name, "inside");
+        assert_eq!(database.group(4), None);
+        std::fs::remove_dir_all(&around).unwrap();
+    }
+
+    #[test]
     fn changed_files_are_read_again_and_hanging_ones_are_not_waited_for() {
         let root = std::env::temp_dir().join(format!("users-test-{}", std::process::id()));
         std::fs::create_dir_all(root.join("etc")).unwrap();
@@ -256,7 +282,8 @@ mod tests {
             inode: 2,
             mount: 3,
         };
-        let ask = |deadline: &Deadline| match databases.of(id, &root, deadline, LONG) {
+        let open = || Some(File::open(&root).expect("it is there").into());
+        let ask = |deadline: &Deadline| match databases.of(id, open, deadline, LONG) {
             Lookup::Found(database) => database.user(5).map(|user| user.name.clone()),
             other => panic!("{other:?}"),
         };

@@ -1,10 +1,9 @@
 //! What `/proc` says of a process that the tree is about to enter.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use event::{Comm, Pid, StartTime, Tid};
-use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use super::lineage::Inherited;
@@ -23,8 +22,8 @@ pub(crate) struct Identity {
     pub(crate) comm: Comm,
 }
 
-/// Longest list of children or threads that is read.
-const LIST_LIMIT: usize = 1024 * 1024;
+/// Two words for each of about twenty entries.
+const VECTOR_LIMIT: usize = 8192;
 /// `O_CLOEXEC` in the octal `flags` line of `/proc/PID/fdinfo/N`.
 const CLOSE_ON_EXEC: u64 = 0o2_000_000;
 
@@ -93,6 +92,21 @@ impl Census {
         self.proc.descriptor_link(tid.0, number, buffer)
     }
 
+    /// What a descriptor of this program is open on.
+    pub(crate) fn own_descriptor(&self, descriptor: &OwnedFd) -> Result<Vec<u8>, Errno> {
+        let mut buffer = [0; LINK_LIMIT];
+        let own = std::process::id().cast_signed();
+        let link = self
+            .proc
+            .descriptor_link(own, descriptor.as_raw_fd(), &mut buffer);
+        link.map(<[u8]>::to_vec).map_err(ProcError::errno)
+    }
+
+    /// What the kernel has told the program of a process (getauxval(3)), and whether that was cut.
+    pub(crate) fn auxiliary_vector(&self, pid: Pid) -> Option<(Vec<u8>, bool)> {
+        self.proc.read_all(pid.0, "auxv", VECTOR_LIMIT).ok()
+    }
+
     /// Another link of the thread: `cwd`, `root`.
     pub(crate) fn link<'b>(
         &self,
@@ -138,7 +152,7 @@ impl Census {
 
     /// Who traces the thread, if anybody does.
     pub(crate) fn tracer(&self, tid: Tid) -> Option<Pid> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
+        let text = self.proc.contents(&format!("{}/status", tid.0)).ok()?;
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix("TracerPid:"))?;
@@ -148,17 +162,12 @@ impl Census {
 
     /// Whether the thread belongs to the process.
     pub(crate) fn has_thread(&self, pid: Pid, tid: Tid) -> bool {
-        self.exists(&format!("{}/task/{}", pid.0, tid.0))
+        self.proc.exists(&format!("{}/task/{}", pid.0, tid.0))
     }
 
     pub(crate) fn threads(&self, pid: Pid) -> Vec<Tid> {
-        let path = format!("/proc/{}/task", pid.0);
-        let Ok(entries) = std::fs::read_dir(path) else {
-            return Vec::new();
-        };
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().map(Tid))
-            .collect()
+        let threads = self.proc.numbers(&format!("{}/task", pid.0));
+        threads.into_iter().flatten().map(Tid).collect()
     }
 
     /// Children of all threads of a process. Needs `CONFIG_PROC_CHILDREN`, which every
@@ -166,11 +175,10 @@ impl Census {
     pub(crate) fn children(&self, pid: Pid) -> Vec<Pid> {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
-            let file = format!("/proc/{}/task/{}/children", pid.0, tid.0);
-            let Ok(text) = std::fs::read(file) else {
+            let file = format!("{}/task/{}/children", pid.0, tid.0);
+            let Ok(text) = self.proc.contents(&file) else {
                 continue;
             };
-            let text = String::from_utf8_lossy(&text[..text.len().min(LIST_LIMIT)]);
             children.extend(
                 text.split_ascii_whitespace()
                     .filter_map(|pid| pid.parse().ok())
@@ -193,8 +201,7 @@ impl Census {
     /// Whether the process has a socket open; true if that cannot be seen. Of a child of ours that
     /// is about to become the command only what it keeps: the rest are our own.
     pub(crate) fn has_socket(&self, pid: Pid) -> bool {
-        let directory = format!("/proc/{}/fd", pid.0);
-        let Ok(entries) = std::fs::read_dir(&directory) else {
+        let Ok(mut numbers) = self.proc.numbers(&format!("{}/fd", pid.0)) else {
             return true;
         };
         let is_socket = |number: i32| {
@@ -203,9 +210,8 @@ impl Census {
             link.is_ok_and(|link| link.starts_with(b"socket:"))
         };
         let runs_own_code = self.runs_own_code(pid);
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .any(|number| is_socket(number) && !(runs_own_code && closes_on_exec(pid, number)))
+        numbers
+            .any(|number| is_socket(number) && !(runs_own_code && self.closes_on_exec(pid, number)))
     }
 
     fn runs_own_code(&self, pid: Pid) -> bool {
@@ -219,20 +225,16 @@ impl Census {
 
     /// Whether one of them closes at the next exec.
     pub(crate) fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
-        (0..=2).any(|number| closes_on_exec(pid, number))
+        (0..=2).any(|number| self.closes_on_exec(pid, number))
     }
 
-    fn exists(&self, path: &str) -> bool {
-        rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
+    /// Whether an open descriptor closes at the next exec; true if that cannot be seen.
+    fn closes_on_exec(&self, pid: Pid, number: i32) -> bool {
+        let Ok(text) = self.proc.contents(&format!("{}/fdinfo/{number}", pid.0)) else {
+            return true;
+        };
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|octal| u64::from_str_radix(octal.trim(), 8).ok());
+        flags.is_none_or(|flags| flags & CLOSE_ON_EXEC != 0)
     }
-}
-
-/// Whether an open descriptor closes at the next exec; true if that cannot be seen.
-fn closes_on_exec(pid: Pid, number: i32) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", pid.0)) else {
-        return true;
-    };
-    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|octal| u64::from_str_radix(octal.trim(), 8).ok());
-    flags.is_none_or(|flags| flags & CLOSE_ON_EXEC != 0)
 }

@@ -10,6 +10,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use event::{Pid, Tid};
 use sys::notify::Delivery;
 use sys::ptrace;
 use sys::wait::{self, Status};
@@ -18,6 +19,7 @@ use super::Seat;
 use super::call::Call;
 use super::worker::Role;
 use crate::live::census::Census;
+use crate::procfs::Proc;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.
 const PATIENCE: u32 = 4;
@@ -146,10 +148,8 @@ fn wait_for_stop(call: &Call, is_late: impl Fn(i32) -> bool, late: &mut LateStop
 
 /// Whether a thread runs or waits for a processor.
 fn is_runnable(tid: i32) -> bool {
-    let Ok(stat) = std::fs::read(format!("/proc/{tid}/stat")) else {
-        return false;
-    };
-    crate::procfs::parse_stat(&stat).is_some_and(|stat| stat.state == b'R')
+    let stat = Proc::open().and_then(|proc| proc.stat(tid));
+    stat.is_ok_and(|stat| stat.state == b'R')
 }
 
 /// What a stop after a call says; without the call, what was asked of it is not known any more.
@@ -190,10 +190,10 @@ pub(crate) fn is_at(call: &Call, registers: &ptrace::Registers) -> bool {
 }
 
 /// Whether one of this program's own threads traces the thread, which is a matter of moments.
-pub(crate) fn is_traced_here(tid: event::Tid, census: &Census) -> bool {
-    census.tracer(tid).is_some_and(|tracer| {
-        std::path::Path::new(&format!("/proc/self/task/{}", tracer.0)).exists()
-    })
+pub(crate) fn is_traced_here(tid: Tid, census: &Census) -> bool {
+    let own = Pid(std::process::id().cast_signed());
+    let tracer = census.tracer(tid);
+    tracer.is_some_and(|tracer| census.has_thread(own, Tid(tracer.0)))
 }
 
 /// Whether a call that does not restart (a connect with a time limit) failed only because of the
@@ -208,7 +208,9 @@ pub(crate) fn is_own_interruption(tid: i32, registers: &mut ptrace::Registers) -
 
 /// Whether a signal that is not blocked waits for the thread.
 fn has_deliverable_signal(tid: i32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+    let path = format!("{tid}/status");
+    let status = Proc::open().map(|proc| proc.contents(&path));
+    let Ok(Ok(status)) = status else {
         return true;
     };
     let mask = |name: &str| {

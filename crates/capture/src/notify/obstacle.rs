@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use event::{Pid, Process, StartTime, Tid};
+use rustix::fs::AtFlags;
 use sys::credential::{capabilities, users};
 
 use crate::procfs::{LINK_LIMIT, Proc, ProcError};
@@ -59,11 +59,11 @@ pub fn obstacle(tid: Tid) -> Option<Obstacle> {
         proc.link(tid.0, "exe", &mut buffer),
         Err(ProcError::Denied { .. })
     ) {
-        let is_own = || std::fs::exists(format!("/proc/self/task/{}", status.tracer));
-        if status.tracer != 0 && !is_own().unwrap_or(true) {
+        let is_own = || proc.exists(&format!("self/task/{}", status.tracer));
+        if status.tracer != 0 && !is_own() {
             return Some(Obstacle::Traced(Pid(status.tracer)));
         }
-        let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+        let scope = proc.contents("sys/kernel/yama/ptrace_scope");
         let restricted = scope.is_ok_and(|scope| scope.trim() != "0");
         let capable = own.effective.contains(CAP_SYS_PTRACE);
         return (restricted && !capable).then_some(Obstacle::Yama);
@@ -73,7 +73,10 @@ pub fn obstacle(tid: Tid) -> Option<Obstacle> {
         return Some(Obstacle::OtherUser(user));
     }
     // What is not dumpable belongs to root in /proc.
-    let owner = std::fs::metadata(format!("/proc/{}", tid.0)).ok()?.uid();
+    let flags = AtFlags::empty();
+    let owner = rustix::fs::statat(&proc, tid.0.to_string(), flags)
+        .ok()?
+        .st_uid;
     if owner == user && status.status.cap_permitted & !own.permitted.0 != 0 {
         return Some(Obstacle::Capabilities);
     }

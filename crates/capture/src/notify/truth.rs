@@ -66,7 +66,7 @@ pub(crate) fn compare(
         return Truth::Same;
     };
     match call.syscall.base() {
-        Syscall::EXECVE | Syscall::EXECVEAT if result == 0 => executed(call, decoded, pid),
+        Syscall::EXECVE | Syscall::EXECVEAT if result == 0 => executed(call, decoded, pid, census),
         Syscall::CONNECT if result == 0 || result == CONNECTING => {
             connected(call, decoded, pid, census)
         }
@@ -213,9 +213,7 @@ fn resolve(tid: Tid, raw: &[u8], base: Option<i32>, census: &Census) -> Result<V
         [folder, b"/", raw].concat()
     };
     let found = open_in_root(root, path, census)?;
-    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&found));
-    let path = rustix::fs::readlink(link, Vec::new())?;
-    Ok(path.into_bytes())
+    census.own_descriptor(&found)
 }
 
 /// The caller has just been there, so what is on the way is in the kernel's cache. Some file systems
@@ -299,8 +297,8 @@ fn is_same_end(given: Endpoint, found: Endpoint) -> bool {
 }
 
 /// The kernel keeps the name that it was given on the new stack, of scripts too.
-fn executed(call: &Call, decoded: &Decoded<'_>, pid: Pid) -> Truth {
-    let Some(name) = noted_name(pid) else {
+fn executed(call: &Call, decoded: &Decoded<'_>, pid: Pid, census: &Census) -> Truth {
+    let Some(name) = noted_name(pid, census) else {
         return Truth::Unlearnt;
     };
     let Some(What::Path(given)) = given(decoded) else {
@@ -318,9 +316,9 @@ fn executed(call: &Call, decoded: &Decoded<'_>, pid: Pid) -> Truth {
 
 /// `AT_EXECFN` of the auxiliary vector (getauxval(3)). Its page is fresh, so reading it waits for
 /// nobody.
-fn noted_name(pid: Pid) -> Option<Vec<u8>> {
+fn noted_name(pid: Pid, census: &Census) -> Option<Vec<u8>> {
     const AT_EXECFN: u64 = 31;
-    let bytes = std::fs::read(format!("/proc/{}/auxv", pid.0)).ok()?;
+    let (bytes, _) = census.auxiliary_vector(pid)?;
     // The first value is an address: 32-bit programs have it in the upper half of the first word.
     let first = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
     let width = if first > u64::from(u32::MAX) { 4 } else { 8 };
@@ -394,7 +392,8 @@ mod tests {
     #[test]
     fn the_kernel_notes_the_name_of_this_program() {
         let pid = Pid(std::process::id().cast_signed());
-        let name = noted_name(pid).expect("readable");
+        let census = Census::new().expect("procfs");
+        let name = noted_name(pid, &census).expect("readable");
         let first = std::env::args_os().next().expect("a name");
         // Cargo starts tests by their full path.
         assert_eq!(name, first.as_encoded_bytes());

@@ -22,6 +22,7 @@ use super::counters::Counters;
 use super::escalation;
 use super::reserve::{Hazard, Reserve, Unfinished};
 use super::{Order, Seat, Shared, spawn_tracer};
+use crate::procfs::Proc;
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
 const TICK: Duration = Duration::from_millis(50);
@@ -265,9 +266,8 @@ fn look_at<J: Judge + 'static>(
 
 /// Whether a thread of this process waits for something else than a processor.
 fn sleeps(tid: i32) -> bool {
-    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat"));
-    let state = stat.ok().and_then(|stat| crate::procfs::parse_stat(&stat));
-    state.is_some_and(|stat| stat.state != b'R')
+    let stat = Proc::open().and_then(|proc| proc.stat(tid));
+    stat.is_ok_and(|stat| stat.state != b'R')
 }
 
 fn interrupt(seat: &Seat) {

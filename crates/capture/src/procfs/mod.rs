@@ -11,17 +11,19 @@
 //!   [`crate::deadline::Deadline::run`].
 
 mod cgroup;
+mod detached;
 mod mountinfo;
 mod stat;
 mod status;
 mod strings;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use event::{Comm, CommandLine, Lookup, StartTime};
-use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{Access, AtFlags, Dir, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 use sys::resource::Limit;
 
@@ -126,19 +128,69 @@ pub(crate) fn start_ns(start: StartTime) -> u64 {
         .saturating_mul(1_000_000_000 / ticks_per_second.max(1))
 }
 
-/// An open `/proc`.
+/// An open `/proc`, over parts of which nobody can mount anything where this program has the right to
+/// have it so: see [`detached`].
 #[derive(Debug)]
 pub struct Proc {
     directory: OwnedFd,
 }
 
+/// What [`Proc::open`] hands out in this process. One that was forked may be in another pid namespace.
+static OPENED: Mutex<Option<(u32, Proc)>> = Mutex::new(None);
+
 impl Proc {
-    /// Opens `/proc` of the mount namespace the agent runs in.
+    /// The `/proc` of this process: opened when it is first asked for, and the same from then on,
+    /// whatever is mounted there later.
     pub fn open() -> Result<Self, ProcError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open("/proc", flags, Mode::empty())
-            .map_err(|errno| ProcError::new(0, "/proc", errno))?;
+        let own = std::process::id();
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        let proc = match opened.take() {
+            Some((process, proc)) if process == own => proc,
+            _ => Self {
+                directory: detached::open().map_err(|errno| ProcError::new(0, "/proc", errno))?,
+            },
+        };
+        let copy = proc.directory.try_clone();
+        *opened = Some((own, proc));
+        let directory = copy.map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
+            ProcError::new(0, "/proc", errno)
+        })?;
         Ok(Self { directory })
+    }
+
+    /// A file by its path below `/proc`.
+    pub fn file(&self, path: &str) -> std::io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.directory, path, flags, Mode::empty())?.into())
+    }
+
+    /// The contents of such a file.
+    pub fn contents(&self, path: &str) -> std::io::Result<String> {
+        let mut bytes = Vec::new();
+        self.file(path)?
+            .take(TABLE_LIMIT as u64)
+            .read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The names in a folder below `/proc` that are numbers: processes, threads, descriptors.
+    pub fn numbers(&self, folder: &str) -> std::io::Result<impl Iterator<Item = i32> + use<>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&self.directory, folder, flags, Mode::empty())?;
+        let entries = Dir::new(folder)?;
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()))
+    }
+
+    /// Whether there is such a path below `/proc`.
+    pub fn exists(&self, path: &str) -> bool {
+        rustix::fs::accessat(&self.directory, path, Access::EXISTS, AtFlags::empty()).is_ok()
+    }
+
+    /// What a link below `/proc` says.
+    pub fn target(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        let target = rustix::fs::readlinkat(&self.directory, path, Vec::new())?;
+        Ok(target.into_bytes())
     }
 
     /// `/proc/PID/stat`.

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use event::Tid;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::ledger::Key;
+use crate::procfs::Proc;
 
 /// Watches at most; the kernel's limit may be lower (`fs.inotify.max_user_watches`).
 const WATCH_LIMIT: usize = 2048;
@@ -83,7 +83,7 @@ enum Root {
 }
 
 /// Device and inode, and the namespace in which mounts lie over it.
-type Identity = (u64, u64, PathBuf);
+type Identity = (u64, u64, u64);
 
 impl Root {
     /// What comes before an absolute path.
@@ -379,11 +379,10 @@ impl AsFd for Watches {
 
 /// The root of a process, held, and what tells it from others.
 fn root_of(tid: Tid) -> Option<(OwnedFd, Identity)> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let place = format!("/proc/{}/root", tid.0);
-    let folder = rustix::fs::open(place, flags, Mode::empty()).ok()?;
+    let proc = Proc::open().ok()?;
+    let folder = proc.open_path(tid.0, "root").ok()?;
     let stat = rustix::fs::fstat(&folder).ok()?;
-    let mounts = std::fs::read_link(format!("/proc/{}/ns/mnt", tid.0)).ok()?;
+    let mounts = proc.namespace(tid.0, "ns/mnt").ok()?;
     Some((folder, (stat.st_dev, stat.st_ino, mounts)))
 }
 

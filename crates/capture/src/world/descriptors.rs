@@ -13,14 +13,11 @@ use crate::sockets;
 const LIMIT: usize = 4096;
 
 /// Numbers of the open descriptors. The list is made from kernel memory.
-pub(super) fn numbers(tid: Tid, arena: &Bump) -> Lookup<&[i32]> {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", tid.0)) else {
+pub(super) fn numbers<'a>(proc: &Proc, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
+    let Ok(numbers) = proc.numbers(&format!("{}/fd", tid.0)) else {
         return Lookup::Unknown;
     };
-    let numbers = entries
-        .take(LIMIT)
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Lookup::Found(Vec::from_iter_in(numbers, arena).into_bump_slice())
+    Lookup::Found(Vec::from_iter_in(numbers.take(LIMIT), arena).into_bump_slice())
 }
 
 /// Name of an open descriptor: a path, or the ends of a connection as in `fd.name`.

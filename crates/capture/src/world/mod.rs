@@ -16,7 +16,7 @@ mod writable;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -171,9 +171,12 @@ impl LiveWorld {
     /// The users and groups that the agent sees.
     pub(crate) fn own_database(&self) -> Option<Arc<UserDatabase>> {
         let root = self.own_root?;
-        let found = self
-            .users
-            .of(root, Path::new("/"), &self.deadline, self.time);
+        let found = self.users.of(
+            root,
+            || self.open_root(own_pid()),
+            &self.deadline,
+            self.time,
+        );
         match found {
             Lookup::Found(database) => Some(database),
             Lookup::Missing | Lookup::Unknown => None,
@@ -236,27 +239,23 @@ impl LiveWorld {
     }
 
     fn database(&self, process: &Process) -> Lookup<Arc<UserDatabase>> {
-        let (root, path) = match root_id(&self.proc, process.pid.0) {
-            Ok(root) if self.is_alive(process) => {
-                let own = self.own_root == Some(root);
-                (
-                    root,
-                    if own {
-                        PathBuf::from("/")
-                    } else {
-                        root_path(process.pid)
-                    },
-                )
-            }
+        let root = match root_id(&self.proc, process.pid.0) {
+            Ok(root) if self.is_alive(process) => root,
             _ => return Lookup::Unknown,
         };
-        self.users.of(root, &path, &self.deadline, self.time)
+        let is_own = self.own_root == Some(root);
+        let whose = if is_own { own_pid() } else { process.pid };
+        let open = || self.open_root(whose);
+        self.users.of(root, open, &self.deadline, self.time)
+    }
+
+    fn open_root(&self, pid: Pid) -> Option<OwnedFd> {
+        self.proc.open_path(pid.0, "root").ok()
     }
 }
 
-/// Where the root of a process is reached.
-fn root_path(pid: Pid) -> PathBuf {
-    Path::new("/proc").join(pid.0.to_string()).join("root")
+fn own_pid() -> Pid {
+    Pid(std::process::id().cast_signed())
 }
 
 fn root_id(proc: &Proc, pid: i32) -> Result<RootId, ProcError> {
@@ -453,7 +452,7 @@ impl World for LiveWorld {
     }
 
     fn open_descriptors<'a>(&self, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
-        descriptors::numbers(tid, arena)
+        descriptors::numbers(&self.proc, tid, arena)
     }
 
     fn descriptor_name<'a>(&self, tid: Tid, number: i32, arena: &'a Bump) -> Lookup<&'a [u8]> {

@@ -48,7 +48,7 @@ pub(super) fn signal(
     let mut done: Vec<i32> = Vec::new();
     let (mut sent, mut found_any) = (false, false);
     for _ in 0..PASSES {
-        let new: Vec<i32> = processes()
+        let new: Vec<i32> = processes(proc)
             .filter(|pid| !done.contains(pid) && !spared.contains(&Pid(*pid)))
             .filter(|pid| *pid != caller.tgid)
             .filter(|pid| members.has(proc, Pid(*pid)))
@@ -83,9 +83,8 @@ fn send(proc: &Proc, members: Members, pid: i32, signal: i32) -> bool {
     members.has(proc, Pid(pid)) && sys::pidfd::send_signal(process.as_fd(), signal).is_ok()
 }
 
-fn processes() -> impl Iterator<Item = i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+fn processes(proc: &Proc) -> impl Iterator<Item = i32> + use<> {
+    proc.numbers(".").into_iter().flatten()
 }
 
 const EPERM: i64 = 1;

@@ -350,8 +350,8 @@ impl Guard {
             Err(_) => return Ok(None),
         };
         if link.starts_with(b"anon_inode:[pidfd]") || link.starts_with(b"pidfd:") {
-            let path = format!("/proc/{}/fdinfo/{descriptor}", tid.0);
-            let text = std::fs::read_to_string(path).map_err(drop)?;
+            let path = format!("{}/fdinfo/{descriptor}", tid.0);
+            let text = self.proc.contents(&path).map_err(drop)?;
             let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
             return Ok(pid.and_then(|pid| pid.trim().parse().ok()).map(Pid));
         }

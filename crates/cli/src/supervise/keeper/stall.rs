@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use capture::notify::Vitals;
+use capture::procfs::Proc;
 use sys::time::{Clock, now_ns};
 
 /// What a look says.
@@ -75,11 +76,8 @@ fn nanos(duration: Duration) -> u64 {
 
 /// Whether a stop signal or a tracer holds the process.
 fn is_stopped(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    let state = capture::procfs::parse_stat(&stat).map(|stat| stat.state);
-    matches!(state, Some(b'T' | b't'))
+    let stat = Proc::open().and_then(|proc| proc.stat(pid));
+    stat.is_ok_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+use capture::procfs::{Proc, ProcError};
 use sys::clone::CloneFlags;
 use sys::exec::StringArray;
 use sys::notify::Listener;
@@ -79,12 +80,15 @@ impl Successor {
         }
         let argv = arguments(inherited.words.clone(), &spec);
         let environment = environment();
-        let path = match program {
-            Program::This => c"/proc/self/exe".to_owned(),
-            Program::Installed => installed(),
-        };
         let _ = sys::signal::change_mask(MaskChange::Set, SignalSet::default());
-        let error = sys::exec::execve(&path, &argv, &environment);
+        let error = match program {
+            // Whatever is mounted over /proc by now.
+            Program::This => match own_program() {
+                Ok(file) => sys::exec::execve_fd(file.as_fd(), &argv, &environment).to_string(),
+                Err(error) => error.to_string(),
+            },
+            Program::Installed => sys::exec::execve(&installed(), &argv, &environment).to_string(),
+        };
         eprintln!("tollgate: cannot start another agent: {error}");
         NOT_EXECUTED
     }
@@ -140,6 +144,11 @@ fn environment() -> StringArray {
 /// Arguments and environment come from the kernel, so none has a zero byte.
 fn c_string(text: OsString) -> Option<CString> {
     CString::new(text.into_vec()).ok()
+}
+
+/// The program that runs now.
+fn own_program() -> Result<OwnedFd, ProcError> {
+    Proc::open()?.open_path(std::process::id().cast_signed(), "exe")
 }
 
 /// Where this program was when it was started. Where that cannot be told the path is empty, which

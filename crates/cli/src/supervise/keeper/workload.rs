@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use capture::procfs::Proc;
 use sys::notify::{Listener, Notification, Received};
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
@@ -77,11 +78,13 @@ fn descendants(of: i32, ours: &[i32], found: &mut Vec<i32>) {
 }
 
 fn children(of: i32) -> Vec<i32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else {
+    let Ok(proc) = Proc::open() else {
         return Vec::new();
     };
-    let lists = threads
-        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    // A process that has just ended has none.
+    let threads = proc.numbers(&format!("{of}/task")).into_iter().flatten();
+    let list = |thread: i32| proc.contents(&format!("{of}/task/{thread}/children"));
+    let lists = threads.filter_map(|thread| list(thread).ok());
     lists
         .flat_map(|list| {
             let pids = list.split_ascii_whitespace();
