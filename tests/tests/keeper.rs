@@ -409,6 +409,7 @@ fn an_agent_starts_and_sees_although_something_lies_over_proc() {
     let mut run = Run::start_under(program, &[], RULES, fixture, command);
     run.sees_again();
     run.kill_idle_agent();
+    until("the gap to be told", || !run.of(GAP).is_empty());
     run.sees_again();
 }
 
