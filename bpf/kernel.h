@@ -38,11 +38,14 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PROG_ARRAY = 3,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
 enum {
 	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_F_NO_PREALLOC = 1,
 };
 
 #define BPF_RB_NO_WAKEUP (1ULL << 0)
@@ -241,8 +244,13 @@ struct kernfs_node___6_15 {
 	struct kernfs_node *__parent;
 };
 
+struct cgroup_root {
+	int hierarchy_id;
+};
+
 struct cgroup {
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 };
 
 struct cgroup_subsys_state {
@@ -389,6 +397,33 @@ struct linux_binprm {
 	struct file *file;
 	const char *filename;
 	const char *interp;
+};
+
+/* The name of a file that was asked for, in the kernel. */
+struct filename {
+	const char *name;
+	const char *uptr;
+};
+
+struct open_how {
+	u64 flags;
+	u64 mode;
+	u64 resolve;
+};
+
+/* A call by an io_uring, and at its beginning what an open is made of. */
+struct io_kiocb {
+	u8 opcode;
+	struct {
+		s32 res;
+	} cqe;
+};
+
+struct io_open {
+	int dfd;
+	u32 file_slot;
+	struct filename *filename;
+	struct open_how how;
 };
 
 #pragma clang attribute pop

@@ -9,6 +9,7 @@
 #define RECORD_EXEC 2
 #define RECORD_FORK 3
 #define RECORD_EXIT 4
+#define RECORD_RING 5 /* a call that rules ask for was made by an io_uring: `nr` is its operation */
 
 /* In the place of a call's number: an exec by execveat. */
 #define EXEC_AT 1
@@ -21,6 +22,8 @@
 
 /* Something of the record was cut off. */
 #define FLAG_TRUNCATED 1
+/* The agent has not yet said what this place is; its cgroups follow. */
+#define FLAG_NEW_PLACE 2
 
 struct header {
 	u32 size;
@@ -71,11 +74,12 @@ struct header {
 #define PIECE_FILE 2 /* an open file: struct file_facts, then its path; `address` is its number */
 #define PIECE_DIRECTORY 3 /* a path; `address` is the descriptor, AT_FDCWD for the working one */
 #define PIECE_ARGUMENTS 4 /* of the new program, each ended by NUL */
-#define PIECE_ENVIRONMENT 5
+#define PIECE_ENVIRONMENT 5 /* in as many as it takes; `address` is the length of the whole */
 #define PIECE_EXECUTABLE 6 /* struct file_facts, then its path */
 #define PIECE_FILENAME 7 /* as it was passed to exec */
 #define PIECE_ABSENT_MEMORY 8 /* could not be read at `address` */
-#define PIECE_CGROUP 9 /* a path in one of the hierarchies */
+#define PIECE_CGROUP 9 /* a path in the hierarchy whose number is `address` */
+#define PIECE_STREAM 10 /* as PIECE_FILE, of a standard stream; nothing if it is closed */
 
 struct piece {
 	u16 kind;
@@ -167,6 +171,7 @@ struct fetch {
 };
 
 #define NO_ARGUMENT 255
+#define RESULT_FILE 254
 #define FETCHES 6
 #define TESTS 40
 
@@ -174,6 +179,9 @@ struct fetch {
 #define ROW_EXEC 2 /* told by its own record if it succeeds */
 #define ROW_SOCKETCALL 4 /* the real call is named by the first argument */
 #define ROW_OPENS 8 /* the result names the file that paths are asked of */
+#define ROW_PATHS 16 /* paths are asked of the strings that are fetched */
+#define ROW_SOCKET 32 /* ends of a connection are asked of the descriptor and the address */
+#define ROW_STREAMS 64 /* the standard streams go along */
 
 /* A slot stands for all rules that ask for the same paths and names of processes. What is asked of a
  * call is known by slot: a call is of interest if one slot takes all that is known of it. */
@@ -184,7 +192,11 @@ struct row {
 	u64 failed; /* slots that take a call that failed */
 	u64 succeeded;
 	u32 path_arg; /* of ROW_OPENS: the argument with the path */
-	u32 _pad;
+	/* Of ROW_SOCKET, arguments or NO_ARGUMENT. */
+	u8 file_arg; /* the descriptor; RESULT_FILE: the result */
+	u8 address_arg;
+	u8 length_arg; /* of the address */
+	u8 message_arg; /* in the place of an address */
 	u32 socketcall[32]; /* rows of the real calls */
 	struct fetch fetch[FETCHES];
 	struct test test[TESTS];
@@ -198,19 +210,71 @@ struct calls {
 	u16 row[BANKS][ABIS][CALLS]; /* 0: of no interest */
 };
 
+#define FAMILIES 4
+
+/* What the slots of one bank ask for. */
+struct asked {
+	u64 any_path; /* slots that ask for no path */
+	u64 any_name; /* for no name of a process */
+	u64 dotted; /* for `..` in the path that was passed */
+	u64 any_port;
+	u64 any_network;
+	u64 host; /* that take processes outside of containers */
+	u64 container; /* that take those inside */
+	u64 family[FAMILIES]; /* that take descriptors of this kind */
+};
+
+/* Kinds of descriptors. */
+#define FAMILY_IPV4 0
+#define FAMILY_IPV6 1
+#define FAMILY_UNIX 2
+#define FAMILY_OTHER 3
+
 /* What the programs go by; changed by one write of the whole. */
 struct control {
 	u32 bank;
 	s32 agent; /* pid that is never looked at */
-	u32 scoped; /* only processes in `scope` */
+	u32 scoped; /* SCOPE_*; 0: all processes */
 	u32 states; /* tell of exec, fork and exit */
-	u32 environment; /* bytes of it that go along with an exec */
+	u32 environment; /* the environment goes along with an exec */
+	u32 streams; /* the standard streams do, and with an end */
 	u32 wake_bytes; /* wake the agent when so much waits */
 	u32 filters; /* 0: only numbers and scope are looked at */
 	u32 off; /* nobody is watched any more */
-	u64 any_path[BANKS]; /* slots that ask for no path */
-	u64 any_name[BANKS]; /* slots that ask for no name of a process */
-	u64 dotted[BANKS]; /* slots that ask for `..` in the path that was passed */
+	u32 _pad;
+	struct asked asked[BANKS];
+};
+
+/* Only processes in `scope`; only those of places that are not PLACE_OUT. One is enough. */
+#define SCOPE_PIDS 1
+#define SCOPE_PLACES 2
+
+/* What a place is, as the agent has found out. Processes of the same cgroups and namespaces are at the
+ * same place. */
+#define PLACE_HOST 1
+#define PLACE_CONTAINER 2
+#define PLACE_OUT 4
+#define PLACE_IN 8
+
+struct place_key {
+	u64 cgroup;
+	u32 cgroup_namespace;
+	u32 mount_namespace;
+	u32 level; /* of the pid namespace */
+	u32 _pad;
+};
+
+struct port_key {
+	u32 port;
+	u32 bank;
+};
+
+struct network_key {
+	u32 prefix; /* bits that are compared, of all that follows */
+	u8 bank;
+	u8 version;
+	u8 _pad[2];
+	u8 address[16];
 };
 
 /* What the automaton says of any path, beside the slots of the plan: `//`, `/./` or `/../` is in it;
@@ -245,6 +309,12 @@ struct automaton {
 #define COUNT_LOST_BULK 9
 #define COUNT_LOST_STATE 10
 #define COUNT_NO_MEMORY 11 /* no working memory */
+#define COUNT_SOCKET 12 /* dropped by the ends of the connection */
+#define COUNT_PLACE 13 /* by being in a container, or not */
+#define COUNT_RING 14 /* calls by an io_uring that rules ask for, and that are no events */
 #define COUNTERS 16
+
+/* Operations of an io_uring that there can be. */
+#define RING_OPERATIONS 256
 
 #endif

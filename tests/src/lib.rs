@@ -12,6 +12,7 @@ mod engine;
 mod fixture;
 pub mod ground;
 mod guest;
+mod host;
 mod identity;
 mod postman;
 mod process;
@@ -30,6 +31,7 @@ pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS}
 pub use engine::Engine;
 pub use fixture::Fixture;
 pub use guest::{Guest, GuestRun};
+pub use host::{watch_host, watch_host_for};
 pub use identity::Identity;
 pub use postman::Postman;
 pub use process::{Finished, Limited};

@@ -1,195 +1,165 @@
-//! What only the engine `ebpf` has: a filter in the kernel, rings that can be full, the whole host.
+//! What only the engine `ebpf` has: rings that can be full, the whole host, processes that have ended
+//! when their events are judged.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Limited, Scratch, Watch, Watched, need_root, need_slow, program, skip};
-use serde_json::Value;
+use e2e::{
+    Engine, Fixture, Limited, Scratch, Watch, need_root, need_slow, program, skip, watch_host,
+    watch_host_for,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Paths of every form that the kernel's filter knows.
-const RULES: &str = "\
-- rule: Exact
-  desc: one file
-  condition: evt.type in (open, openat) and evt.is_open_read=true and fd.name = /usr/bin/env
-  output: exact %fd.name
+/// Of a program that has ended before anybody could look for it in `/proc`.
+const SHORT: &str = "\
+- rule: Environment
+  desc: a variable of the program itself
+  condition: evt.type = execve and evt.res = SUCCESS and proc.name = true and proc.env[MARKED] = yes
+  output: environment %proc.args
   priority: DEBUG
-- rule: Below
-  desc: a folder
-  condition: evt.type in (open, openat) and fd.directory = /etc/pam.d
-  output: below %fd.name
+- rule: Large environment
+  desc: one of several pieces
+  condition: evt.type = execve and evt.res = SUCCESS and proc.name = true and proc.env[LAST] = end
+  output: large %proc.args
   priority: DEBUG
-- rule: Ending
-  desc: the end of a name
-  condition: evt.type in (open, openat) and fd.num >= 0 and fd.name endswith /target
-  output: ending %fd.name
+- rule: Streams
+  desc: where it reads and writes
+  condition: >
+    evt.type = execve and evt.res = SUCCESS and proc.name = true and proc.stdin.name endswith /input
+    and proc.stdout.type = pipe and not fd.types[2] exists
+  output: streams %proc.stdin.name %proc.stdout.type
   priority: DEBUG
-- rule: Named
-  desc: a name in any folder
-  condition: evt.type in (open, openat) and fd.filename in (needle, target) and fd.name contains work
-  output: named %fd.name
+- rule: At a call
+  desc: what the streams are when the call has been made
+  condition: evt.type = dup2 and evt.rawres = 0 and proc.name = sh and proc.stdin.name endswith /input
+  output: call %proc.stdin.name
   priority: DEBUG
-- rule: Traversal
-  desc: a way up in what was passed
-  condition: evt.type in (open, openat) and fd.name startswith /etc and fd.nameraw contains \"../\"
-  output: traversal %fd.name
-  priority: DEBUG
-- rule: Up
-  desc: a way up, wherever it leads, also where it leads nowhere
-  condition: evt.type in (open, openat) and fd.nameraw glob '*../*' and proc.name = cat
-  output: up %fd.name
-  priority: DEBUG
-- rule: Who
-  desc: by a process of this name
-  condition: evt.type in (open, openat) and proc.name = head and fd.name startswith /etc
-  output: who %fd.name
+- rule: At the end
+  desc: what they were at last
+  condition: evt.type = procexit and proc.name = true and proc.stdin.name endswith /input
+  output: end %proc.stdin.name
   priority: DEBUG
 ";
 
-/// Relative and absolute, plain and not, by links, in folders that move.
-const PATHS: &str = "\
-exec > /dev/null
-cd %W && mkdir -p a/b && echo > a/b/target && echo > needle && ln -s a/b/target link
-ln -s a/b folder && ln -s /etc/pam.d there && ln -s /usr/bin/env env
-cat a/b/target link folder/target ./a/../a/b//target $PWD/link $PWD/folder/../b/target
-cat needle $PWD/./needle there/su /etc/pam.d/su /etc/../etc/pam.d/su env /usr/bin/../bin/env /bin/env
-head -n1 /etc/hosts /etc/passwd; tail -n1 /etc/hosts; cat missing/target a/b/missing ../nothing/./here /no/../such/../file
-mv a moved && cat moved/b/target; cd moved/b && cat target ../b/target
-exit 0
-";
-
-/// What the alerts say, in an order that does not depend on time.
-fn accounts(watched: &Watched) -> Vec<String> {
-    let folder = watched.scratch.path().display().to_string();
-    let account = |alert: &e2e::Alert| {
-        format!("{} {}", alert.rule, alert.field("fd.name")).replace(&folder, "")
-    };
-    let mut accounts: Vec<_> = watched.alerts.iter().map(account).collect();
-    accounts.sort();
-    accounts
-}
-
-fn counter(watched: &Watched, name: &str) -> u64 {
-    let stats = watched.stats.as_ref().expect("the run writes statistics");
-    let value: &Value = &stats["pieces"][name];
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("no counter {name}: {stats}"))
-}
-
 #[test]
-fn the_filter_in_the_kernel_takes_no_alert_away() {
+fn programs_that_end_at_once_are_known_with_their_environment_and_streams() {
     need_root!();
-    let run = |option: &[&str]| {
-        let watch = Watch::script(PATHS).engine(Engine::Ebpf).rules(RULES);
-        option
-            .iter()
-            .fold(watch, |watch, option| watch.option(*option))
-            .run()
-    };
-    let (with, without) = (run(&[]), run(&["--unfiltered"]));
-    assert_eq!(accounts(&with), accounts(&without), "{}", with.story());
-    for rule in [
-        "Exact",
-        "Below",
-        "Ending",
-        "Named",
-        "Traversal",
-        "Up",
-        "Who",
-    ] {
-        assert!(!with.of(rule).is_empty(), "{rule}: {}", with.story());
-    }
-    assert!(counter(&with, "rejected_path") > 20, "{}", with.story());
-    assert_eq!(counter(&without, "rejected_path"), 0, "{}", without.story());
-    for watched in [&with, &without] {
-        assert_eq!(
-            watched.stats.as_ref().map(|stats| &stats["cur"]["drops"]),
-            Some(&Value::from(0))
-        );
-    }
-}
-
-#[test]
-fn a_thousand_files_in_a_crowd_are_all_found() {
-    need_root!();
-    let fixture = Fixture::compile("crowd");
-    let watch = Watch::new(["true"]).engine(Engine::Ebpf).rules(RULES);
-    let crowd = watch.scratch().program(fixture.program(), "crowd");
-    let [target, other] = ["target", "targets"].map(|name| watch.scratch().file(name, 0o644, ""));
-    let word = |path: &Path| path.display().to_string();
-    let command = [
-        word(&crowd),
-        "hide".into(),
-        word(&target),
-        "1000".into(),
-        word(&other),
-        "100".into(),
-    ];
-    let watched = watch
-        .command(command)
-        .option("-o")
-        .option("outputs_queue.capacity=100000")
+    let script = "\
+        cd %W; echo > input; large=$(head -c 15000 /dev/zero | tr '\\0' x)
+        for i in $(seq 100); do env MARKED=yes /usr/bin/true $i; done
+        for i in $(seq 20); do env -i MANY=$large LAST=end /usr/bin/true $i; done
+        for i in $(seq 100); do /usr/bin/true < input 2>&-; done | cat
+        for i in $(seq 100); do sh -c 'exec 3< input; exec <&3'; done";
+    // A busy machine: what is read from `/proc` comes late.
+    let mut busy = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .spawn()
+        .expect("a shell");
+    let watched = Watch::script(script)
+        .engine(Engine::Ebpf)
+        .rules(SHORT)
         .run();
-    assert_eq!(watched.of("Ending").len(), 1000, "{}", watched.story());
-    assert!(
-        counter(&watched, "rejected_path") >= 100_000,
+    busy.kill().expect("it is ours");
+    busy.wait().expect("it is ours");
+    for (rule, count) in [
+        ("Environment", 100),
+        ("Large environment", 20),
+        ("Streams", 100),
+        // Redirections of the third line, too.
+        ("At a call", 200),
+        ("At the end", 100),
+    ] {
+        assert_eq!(watched.of(rule).len(), count, "{rule}: {}", watched.story());
+    }
+    let stats = watched.stats.as_ref().expect("the run writes statistics");
+    assert_eq!(stats["pieces"]["undecided"], 0, "{}", watched.story());
+}
+
+#[test]
+fn calls_by_an_io_uring_are_events_or_told() {
+    need_root!();
+    let rules = "\
+- rule: Opened
+  desc: x
+  condition: evt.type in (open, openat) and fd.name endswith /secret and proc.name = racer
+  output: opened %fd.name %evt.rawres %fd.nameraw
+  priority: DEBUG
+- rule: Failed
+  desc: x
+  condition: evt.type in (open, openat) and evt.failed = true and fd.name endswith /missing and proc.name = racer
+  output: failed %fd.name %evt.res
+  priority: DEBUG
+- rule: Removed
+  desc: x
+  condition: evt.type in (unlink, unlinkat) and fs.path.name endswith /secret
+  output: removed
+  priority: DEBUG
+";
+    let fixture = Fixture::compile("racer");
+    let watch = Watch::new(["true"]).engine(Engine::Ebpf).rules(rules);
+    let racer = watch.scratch().program(fixture.program(), "racer");
+    let racer = racer.display();
+    let script = format!(
+        "cd %W; echo > secret; echo > other; {racer} ringopen $PWD/secret; {racer} ringopen secret
+         {racer} ringopen other; {racer} ringopen ../work/./secret; {racer} ringopen $PWD/missing
+         {racer} ringunlink secret; exit 0"
+    );
+    let watched = watch
+        .command(["sh", "-c", &script].map(str::to_owned))
+        .run();
+    assert_eq!(watched.of("Opened").len(), 3, "{}", watched.story());
+    assert_eq!(watched.of("Failed").len(), 1, "{}", watched.story());
+    let told = watched.of("Tollgate internal: io_uring call");
+    let is_removal = |alert: &&&e2e::Alert| alert.output.contains("operation=unlinkat");
+    assert_eq!(
+        told.iter().filter(is_removal).count(),
+        1,
         "{}",
         watched.story()
     );
-    assert_eq!(counter(&watched, "lost_bulk"), 0, "{}", watched.story());
+    let stats = watched.stats.as_ref().expect("the run writes statistics");
+    assert_eq!(
+        stats["pieces"]["ring_calls_unseen"],
+        1,
+        "{}",
+        watched.story()
+    );
 }
 
-/// Watches the machine while `act` runs; what was printed, and the last line of statistics.
-fn watch_host(options: &[&str], rules: &str, act: impl FnOnce()) -> (String, Value) {
-    watch_host_for(LIMIT, options, rules, |_| act())
-}
-
-/// The same with a limit of its own; `act` gets the watcher's pid.
-fn watch_host_for(
-    limit: Duration,
-    options: &[&str],
-    rules: &str,
-    act: impl FnOnce(i32),
-) -> (String, Value) {
+/// Where alerts wait for more of them, half take longer than 10 ms; a busy machine is granted 5.
+#[test]
+fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
+    need_root!();
     let files = Scratch::new();
-    let rules = files.file("rules.yaml", 0o644, rules);
-    let (stats, pid) = (files.path().join("stats"), files.path().join("pid"));
-    let mut command = Command::new(program());
-    command
-        .args([
-            "watch",
-            "--quiet",
-            "--json",
-            "-o",
-            "outputs_queue.capacity=100000",
-            "-r",
-        ])
-        .arg(&rules)
-        .arg("-s")
-        .arg(&stats)
-        .arg("-P")
-        .arg(&pid)
-        .args(options);
-    let limited = Limited::start(&mut command, limit);
-    let started = std::time::Instant::now();
-    while fs::read_to_string(&pid).map_or(true, |text| text.is_empty()) {
-        assert!(started.elapsed() < LIMIT, "the watch does not begin");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let number = fs::read_to_string(&pid).expect("it was there");
-    let number: i32 = number.trim().parse().expect("a pid");
-    act(number);
-    let process = rustix::process::Pid::from_raw(number).expect("not zero");
-    rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("it runs");
-    let finished = limited.finish(b"");
-    assert_eq!(finished.code(), 0, "{}", finished.stderr);
-    let text = fs::read_to_string(&stats).expect("the watch writes statistics");
-    let last = text.lines().last().expect("at least one line");
-    (finished.stdout, serde_json::from_str(last).expect("JSON"))
+    let secret = files.file("secret", 0o644, "");
+    let alerts = files.path().join("alerts");
+    let rules = format!(
+        "- rule: Opened\n  desc: x\n  condition: evt.type in (open, openat) and fd.name = {}\n  output: x\n  priority: DEBUG\n",
+        secret.display()
+    );
+    let output = format!("file_output.filename={}", alerts.display());
+    let options = ["-o", "file_output.enabled=true", "-o", &output];
+    let mut times = Vec::new();
+    let (_, stats) = watch_host(&options, &rules, || {
+        let size = || fs::metadata(&alerts).map_or(0, |data| data.len());
+        for _ in 0..100 {
+            let (before, start) = (size(), std::time::Instant::now());
+            fs::read(&secret).expect("it is there");
+            while size() == before {
+                assert!(start.elapsed() < LIMIT, "no alert");
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            times.push(start.elapsed());
+            std::thread::sleep(Duration::from_millis(15));
+        }
+    });
+    times.sort();
+    let (half, most) = (times[50], times[95]);
+    println!("from the call to the file: p50 {half:?}, p95 {most:?}");
+    assert!(half < Duration::from_millis(5), "{times:?} {stats}");
 }
 
 #[test]

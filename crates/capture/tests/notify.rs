@@ -84,10 +84,9 @@ fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], stdio: StdioWatch) -> Plan 
         (*syscall, call)
     });
     Plan {
-        interests: std::collections::BTreeMap::new(),
         calls: calls.collect(),
         stdio,
-        executable_file: false,
+        ..Plan::default()
     }
 }
 

@@ -401,8 +401,9 @@ pub(crate) struct Learn {
 /// `tollgate watch`.
 ///
 /// Watches every process of this machine from within the kernel, or those that -p names, with their
-/// threads, their children, and what those make from then on. It ends with the last of them, or on
-/// SIGINT or SIGTERM.
+/// threads, their children, and what those make from then on; or containers and control groups, those
+/// that run and those that come to run. It ends with the last process that -p names, or on SIGINT or
+/// SIGTERM.
 #[derive(Args, Debug)]
 #[command(
     after_help = "The engine ebpf needs root and a kernel with BTF; `tollgate doctor` shows \
@@ -415,12 +416,19 @@ pub(crate) struct Watch {
     #[arg(short = 'p', long = "pid", value_name = "PID",
           value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pids: Vec<i32>,
+    /// Container to watch, instead of all processes: its name, or the beginning of its id; repeatable
+    #[arg(long = "container", value_name = "NAME|ID", conflicts_with = "pids",
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) containers: Vec<String>,
+    /// Control group to watch, with those below it, as /sys/fs/cgroup/system.slice; repeatable
+    #[arg(long = "cgroup", value_name = "PATH", conflicts_with = "pids")]
+    pub(crate) cgroups: Vec<PathBuf>,
     /// How events are captured
     #[arg(long, value_enum, default_value_t = WatchEngine::Auto, hide_possible_values = true,
           value_name = "auto|ebpf|ptrace")]
     pub(crate) engine: WatchEngine,
     /// Watch sandboxes of gVisor, which connect to this socket
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["pids", "engine"])]
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["pids", "containers", "cgroups", "engine"])]
     pub(crate) gvisor: Option<PathBuf>,
     /// Write what runsc has to be told to this file: `runsc --pod-init-config FILE`, or for a sandbox
     /// that runs `runsc trace create --config FILE ID`

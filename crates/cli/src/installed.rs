@@ -168,7 +168,7 @@ pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
             .get(usize::from(memo.stdio))
             .copied()
             .unwrap_or_default(),
-        executable_file: false,
+        ..Plan::default()
     };
     Ok((plan, profile))
 }

@@ -33,7 +33,7 @@ pub use kind::{
     Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
     Teller, UnknownEvent,
 };
-pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, StdioWatch};
+pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, SocketFamily, StdioWatch};
 pub use process::{
     Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,
     StartTime, Stat, Status, Tid,

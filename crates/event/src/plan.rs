@@ -1,8 +1,11 @@
 //! The interest plan: which system calls matter, and under which register arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use abi::{RegisterTest, Syscall};
+
+use crate::EventKind;
 
 /// When an engine must learn more about a call than its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,10 +57,14 @@ pub struct Plan {
     /// Whether a rule asks at other events than an exec for the file that the program came from:
     /// then it has to be looked at when it is exec'd, because it may be gone or changed later.
     pub executable_file: bool,
+    /// Whether a rule asks for the environment of a program.
+    pub environment: bool,
+    /// Kinds of events at which a rule asks what descriptors the process has open.
+    pub descriptors: BTreeSet<EventKind>,
 }
 
 /// What one rule asks of one call, over-approximated: where it says no, the rule does not match.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// As [`CallPlan::any_of`].
     pub any_of: Vec<Vec<RegisterTest>>,
@@ -65,12 +72,44 @@ pub struct Interest {
     pub failed: bool,
     /// Whether one that succeeded can.
     pub succeeded: bool,
-    /// Of calls that open a file: one of these has to hold for its path; `None`: any path.
+    /// Of calls that open a file: one of these has to hold for its path. Of others that take paths: for
+    /// one of them, as it was passed or made absolute. `None`: any path.
     pub paths: Option<BTreeSet<PathPattern>>,
     /// The path as it was passed has to have `..` in it.
     pub dotted: bool,
     /// The name of the process has to be one of these; `None`: any name.
     pub names: Option<BTreeSet<Vec<u8>>>,
+    /// Of calls about a socket: one end of the connection has to have one of these ports. `None`: any.
+    pub ports: Option<BTreeSet<u16>>,
+    /// One end has to be in one of these networks (address, bits); `None`: any.
+    pub networks: Option<BTreeSet<(IpAddr, u8)>>,
+    /// Of calls about a descriptor: it has to be a socket of one of these families; `None`: anything.
+    pub families: Option<BTreeSet<SocketFamily>>,
+    /// Whether the process has to be in a container, or outside of any; `None`: both.
+    pub contained: Option<bool>,
+}
+
+impl Interest {
+    /// In every call with these registers.
+    pub fn in_any(any_of: Vec<Vec<RegisterTest>>) -> Self {
+        Self {
+            any_of,
+            failed: true,
+            succeeded: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// Families of sockets that rules can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SocketFamily {
+    /// Addresses of IPv4, whatever the family of the socket.
+    Ipv4,
+    /// Addresses of IPv6.
+    Ipv6,
+    /// Paths and names.
+    Unix,
 }
 
 /// What a path can be compared with.

@@ -117,6 +117,9 @@ impl<'a> Planner<'a> {
         for call in Syscall::all() {
             self.rules_of(call);
         }
+        for kind in EventKind::all() {
+            self.facts_of(kind);
+        }
         self.watch_stdio();
     }
 
@@ -156,13 +159,23 @@ impl<'a> Planner<'a> {
             let interest = interest::interest(program, entry.root, kind, any_of.clone());
             self.plan.interests.entry(call).or_default().push(interest);
             let stages = stages(program, entry, kind);
-            self.plan.executable_file |= entry.executable_file && !kind.changes().image;
+            self.plan.executable_file |= entry.asks.executable_file && !kind.changes().image;
             let planned = self.call(call);
             planned.any_of.extend(any_of);
             planned.strings |= stages.strings;
             planned.result = planned.result.max(stages.result);
             let name = self.engine.rules[entry.rule].name.to_string();
             self.call(call).reasons.push(Reason::Rule(name));
+        }
+    }
+
+    /// Notes what is asked for at any event of a kind, and may be gone by the time it is judged.
+    fn facts_of(&mut self, kind: EventKind) {
+        for entry in &self.engine.program.kind(kind).entries {
+            self.plan.environment |= entry.asks.environment;
+            if entry.asks.descriptors {
+                self.plan.descriptors.insert(kind);
+            }
         }
     }
 
@@ -188,18 +201,11 @@ impl<'a> Planner<'a> {
             planned.any_of.extend(groups.clone());
             // What is trapped is wanted whatever its path and result.
             let any_of: Vec<_> = groups.collect();
-            let interest = Interest {
-                any_of: if any_of.is_empty() {
-                    register::always()
-                } else {
-                    any_of
-                },
-                failed: true,
-                succeeded: true,
-                paths: None,
-                dotted: false,
-                names: None,
-            };
+            let interest = Interest::in_any(if any_of.is_empty() {
+                register::always()
+            } else {
+                any_of
+            });
             planned.reasons.push(reason(trap.reason));
             if changes_image {
                 planned.result = Need::Always;

@@ -111,6 +111,36 @@ impl Functions {
     }
 }
 
+/// One name of each function. The compiler makes one of functions that do the same, and a second hook at
+/// its address is refused (EBUSY). `symbols` is `/proc/kallsyms`; who may not see addresses keeps all.
+pub(super) fn distinct(
+    functions: BTreeMap<String, Function>,
+    symbols: &[u8],
+) -> BTreeMap<String, Function> {
+    let mut seen: HashMap<&[u8], &[u8]> = HashMap::new();
+    let mut others: BTreeSet<&[u8]> = BTreeSet::new();
+    for line in symbols.split(|byte| *byte == b'\n') {
+        let mut words = line
+            .split(|byte| *byte == b' ')
+            .filter(|word| !word.is_empty());
+        let (Some(address), Some(_kind), Some(name)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let is_hidden = address.iter().all(|digit| *digit == b'0');
+        let is_wanted = std::str::from_utf8(name).is_ok_and(|name| functions.contains_key(name));
+        if is_hidden || !is_wanted {
+            continue;
+        }
+        if *seen.entry(address).or_insert(name) != name {
+            others.insert(name);
+        }
+    }
+    let is_first = |name: &String| !others.contains(name.as_bytes());
+    let kept = functions.into_iter().filter(|(name, _)| is_first(name));
+    kept.collect()
+}
+
 /// Names under which the kernel may have a call.
 pub(super) fn entry_names(call: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -158,6 +188,24 @@ fn candidates(arch: Arch, call: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_names_at_one_address_one_is_kept() {
+        let function = Function {
+            id: 1,
+            prototype: 2,
+        };
+        let names = ["__x64_sys_a", "__ia32_sys_a", "__x64_sys_b"];
+        let all: BTreeMap<_, _> = names.map(|name| (name.to_owned(), function)).into();
+        let kept = |symbols: &str| {
+            let kept = distinct(all.clone(), symbols.as_bytes());
+            kept.into_keys().collect::<Vec<_>>()
+        };
+        let symbols = "ff10 T __x64_sys_a\nff10 t other\nff10 T __ia32_sys_a\nff20 T __x64_sys_b\n";
+        assert_eq!(kept(symbols), ["__x64_sys_a", "__x64_sys_b"]);
+        let hidden = "0000 T __x64_sys_a\n0000 T __ia32_sys_a\n0000 T __x64_sys_b\n";
+        assert_eq!(kept(hidden).len(), 3);
+    }
 
     #[test]
     fn names_that_differ_from_the_calls_are_found() {

@@ -19,7 +19,7 @@ use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
 
 use super::Error;
-use super::functions::{FIRST_RUN, Function, Functions, PLAIN_EXAMPLE, entry_names};
+use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE, entry_names};
 use super::tables::Tables;
 
 /// Which of them.
@@ -348,6 +348,9 @@ impl Attached {
             let missing: Vec<_> = missing.into_iter().take(5).collect();
             format!("no function is known for {}", missing.join(", "))
         })?;
+        // Without it a second name of a function is hooked, too, or refused with its name.
+        let symbols = fs::read("/proc/kallsyms").unwrap_or_default();
+        let found = functions::distinct(found, &symbols);
         if found.len() > PLACES_LIMIT {
             return Err(format!("the rules ask for {} functions", found.len()));
         }
@@ -358,7 +361,8 @@ impl Attached {
             }
             let body = functions.body(*function);
             let body = body.ok_or_else(|| format!("{name} is of an unknown type"))?;
-            hooked.push((name.clone(), self.hook(*function, body)?));
+            let hook = self.hook(*function, body);
+            hooked.push((name.clone(), hook.map_err(|why| format!("{name}: {why}"))?));
         }
         let is_first = self.places.is_empty();
         for (name, hook) in hooked {

@@ -13,9 +13,15 @@ mod automaton;
 mod consumer;
 mod functions;
 mod hooks;
+mod judging;
+mod maps;
 mod places;
 mod programs;
 mod record;
+mod rings;
+mod rows;
+mod scope;
+mod slots;
 mod table;
 mod tables;
 mod world;
@@ -36,9 +42,11 @@ use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
 use consumer::Consumer;
 use hooks::Attached;
 pub use hooks::{Attachment, Hooks};
+use maps::{Control, KernelCounts, Maps, Scope};
 use places::Places;
+use programs::Programs;
 pub use programs::RingSizes;
-use programs::{Control, KernelCounts, Maps, Programs};
+pub use scope::{Cgroup, CgroupError, Watched};
 use table::Table;
 use tables::Tables;
 
@@ -139,6 +147,8 @@ pub enum Target {
     Host,
     /// Processes that run, with their descendants.
     Processes(Vec<Pid>),
+    /// Every process in these containers and control groups, whenever they come to be.
+    Places(Watched),
 }
 
 /// What an engine is made of.
@@ -185,12 +195,8 @@ pub fn plan(mut plan: Plan) -> Plan {
     if !planned.any_of.iter().any(Vec::is_empty) {
         if let Some(interests) = plan.interests.get_mut(&abi::Syscall::PRCTL) {
             interests.push(Interest {
-                any_of: vec![vec![renames]],
                 failed: false,
-                succeeded: true,
-                paths: None,
-                dotted: false,
-                names: None,
+                ..Interest::in_any(vec![vec![renames]])
             });
         }
         planned.any_of.push(vec![renames]);
@@ -229,6 +235,12 @@ pub struct EbpfCounters {
     pub rejected_path: u64,
     /// Rejected by the name of the process, in the kernel.
     pub rejected_name: u64,
+    /// Rejected by the ends of the connection, in the kernel.
+    pub rejected_socket: u64,
+    /// Rejected by being in a container, or in none, in the kernel.
+    pub rejected_place: u64,
+    /// Calls by an io_uring that rules ask for and that are no events.
+    pub ring_calls: u64,
     /// Records that were sent.
     pub sent: u64,
     /// Records that were judged.
@@ -258,7 +270,12 @@ pub struct EbpfCounters {
 impl EbpfCounters {
     /// Calls that were rejected in the kernel.
     pub fn rejected_in_kernel(&self) -> u64 {
-        self.rejected_registers + self.rejected_scope + self.rejected_path + self.rejected_name
+        self.rejected_registers
+            + self.rejected_scope
+            + self.rejected_path
+            + self.rejected_name
+            + self.rejected_socket
+            + self.rejected_place
     }
 
     /// Records that were lost.
@@ -279,7 +296,8 @@ struct Shared<J: Judge> {
     counters: Counters,
     judged: std::sync::atomic::AtomicU64,
     malformed: std::sync::atomic::AtomicU64,
-    is_scoped: bool,
+    /// Whether nothing can come any more when the watched processes have ended.
+    ends_with_processes: bool,
     stopping: AtomicBool,
     ended: AtomicBool,
     gave_up: AtomicBool,
@@ -314,6 +332,9 @@ impl<J: Judge> Shared<J> {
             lost_bulk,
             lost_state,
             no_memory,
+            by_socket,
+            by_place,
+            by_ring,
         } = self.kernel_counts();
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         EbpfCounters {
@@ -321,6 +342,8 @@ impl<J: Judge> Shared<J> {
                 + by_scope
                 + by_path
                 + by_name
+                + by_socket
+                + by_place
                 + sent
                 + lost_critical
                 + lost_bulk
@@ -329,6 +352,9 @@ impl<J: Judge> Shared<J> {
             rejected_scope: by_scope,
             rejected_path: by_path,
             rejected_name: by_name,
+            rejected_socket: by_socket,
+            rejected_place: by_place,
+            ring_calls: by_ring,
             sent,
             judged: load(&self.judged),
             lost_critical,
@@ -406,12 +432,16 @@ impl<J: Judge + 'static> Engine<J> {
     /// If the kernel refuses a program, or a thread cannot be made.
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
         let tables = Tables::new(&plan(parts.plan))?;
-        let is_scoped = parts.target != Target::Host;
+        let (scope, watched) = match &parts.target {
+            Target::Host => (Scope::All, None),
+            Target::Processes(_) => (Scope::Pids, None),
+            Target::Places(watched) => (Scope::Places, Some(watched.clone())),
+        };
         let mut programs = Programs::load(
             parts.rings,
             Control {
                 agent: std::process::id().cast_signed(),
-                scoped: is_scoped,
+                scope,
                 wake_bytes: parts.rings.bulk / 8,
                 filters: parts.filters,
                 ..Control::default()
@@ -438,7 +468,7 @@ impl<J: Judge + 'static> Engine<J> {
                 .iter()
                 .try_for_each(|pid| programs.maps().watch(*pid))?;
         }
-        table.seed(world.proc());
+        table.seed(world.proc(), tables.environment);
         programs.maps().install(&tables)?;
         let attachment = programs.attach_calls(&tables)?;
         let (maps, attached) = programs.into_parts();
@@ -448,12 +478,12 @@ impl<J: Judge + 'static> Engine<J> {
             maps,
             world,
             table,
-            places: Places::default(),
+            places: Places::new(watched),
             notices: parts.notices,
             counters: Counters::default(),
             judged: std::sync::atomic::AtomicU64::new(0),
             malformed: std::sync::atomic::AtomicU64::new(0),
-            is_scoped,
+            ends_with_processes: scope == Scope::Pids,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
@@ -557,7 +587,7 @@ pub fn probe() -> Result<Attachment, Error> {
     };
     let control = Control {
         // Nothing is to be told.
-        scoped: true,
+        scope: Scope::Pids,
         ..Control::default()
     };
     let tables = Tables::new(&sample())?;

@@ -2,15 +2,21 @@
 //!
 //! What a process was seen in holds for every other one of the same cgroups and namespaces.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use event::{Container, Containment, Group, Lookup, Process, User, World};
 
+use super::maps::Maps;
 use super::record::{Header, PieceKind, Pieces, reversed_path};
+use super::scope::Watched;
 use crate::users::UserDatabase;
 use crate::world::LiveWorld;
 
+/// How long a container is watched that may be one of those named: its runtime writes down its name when
+/// it has been made.
+const UNDECIDED: Duration = Duration::from_secs(10);
 /// How many places are remembered.
 const LIMIT: usize = 8192;
 
@@ -24,6 +30,19 @@ struct Place {
 }
 
 impl Place {
+    /// `struct place_key`.
+    fn encode(self) -> Vec<u8> {
+        let words = [
+            self.cgroup_namespace,
+            self.mount_namespace,
+            self.pid_level.into(),
+            0,
+        ];
+        let mut key = self.cgroup.to_ne_bytes().to_vec();
+        key.extend(words.into_iter().flat_map(u32::to_ne_bytes));
+        key
+    }
+
     fn of(header: &Header) -> Self {
         Self {
             cgroup: header.cgroup,
@@ -37,14 +56,38 @@ impl Place {
 /// Inode of the cgroup namespace that the machine starts with (include/linux/proc_ns.h).
 const INITIAL_CGROUP_NAMESPACE: u32 = 0xefff_fffb;
 
+/// What the programs are told of a place (bpf/record.h).
+const PLACE_HOST: u32 = 1;
+const PLACE_CONTAINER: u32 = 2;
+const PLACE_OUT: u32 = 4;
+const PLACE_IN: u32 = 8;
+
 /// Containers by place, and users by mount namespace.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    containers: Mutex<HashMap<Place, Arc<Container>>>,
+    containers: Mutex<Containers>,
     databases: Mutex<HashMap<u32, Arc<UserDatabase>>>,
+    /// Of which it cannot be told whether they are watched, and since when.
+    undecided: Mutex<HashMap<Place, Instant>>,
+    /// `None`: all are watched.
+    watched: Option<Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Containers {
+    by_place: HashMap<Place, Arc<Container>>,
+    /// The oldest first.
+    order: VecDeque<Place>,
 }
 
 impl Places {
+    pub(super) fn new(watched: Option<Watched>) -> Self {
+        Self {
+            watched,
+            ..Self::default()
+        }
+    }
+
     /// The container of the process that a record is about.
     pub(super) fn container(
         &self,
@@ -53,56 +96,105 @@ impl Places {
         header: &Header,
     ) -> Arc<Container> {
         let place = Place::of(header);
-        let known = self.lock().get(&place).cloned();
-        if let Some(container) = known {
-            return container;
+        let known = self.lock().by_place.get(&place).cloned();
+        if let Some(known) = &known
+            && known.undescribed.is_none()
+        {
+            return Arc::clone(known);
         }
-        let container = live.container(process);
-        if container.containment != Containment::Unknown {
-            self.remember(place, Arc::clone(&container));
+        // Its runtime may have written something down since.
+        let now = live.container(process);
+        match known {
+            Some(known) if known.id != now.id => known,
+            _ => {
+                self.remember(place, &now);
+                now
+            }
         }
-        container
     }
 
-    /// Learns the container of a process that has just started a program: from `/proc` if it still
-    /// runs, else from the cgroups that its record names.
+    /// Finds out what a place is that a record is the first from, and tells the programs. Answers whether it
+    /// is watched.
     pub(super) fn learn(
         &self,
-        live: &LiveWorld,
+        (live, maps): (&LiveWorld, &Maps),
         process: &Process,
         header: &Header,
         pieces: Pieces<'_>,
-    ) {
-        self.database(live, process, header);
+    ) -> bool {
+        if !header.is_new_place {
+            return true;
+        }
+        let cgroups = pieces.filter(|piece| piece.kind == PieceKind::Cgroup);
+        let cgroups = cgroups.map(|piece| {
+            let hierarchy = u32::try_from(piece.address).unwrap_or(u32::MAX);
+            (hierarchy, reversed_path(piece.bytes))
+        });
+        let cgroups: Vec<_> = cgroups.collect();
+        let container = find(live, process, header, &cgroups);
+        let watched = self.watched.as_ref();
         let place = Place::of(header);
-        if self.lock().contains_key(&place) {
-            return;
+        let is_watched = match watched {
+            None => Some(true),
+            Some(watched) => watched.takes(&container, &cgroups).or(self.waited(place)),
+        };
+        if let Some(former) = self.remember(place, &container) {
+            maps.forget_place(&former.encode());
         }
-        let container = live.container(process);
-        if container.containment != Containment::Unknown {
-            return self.remember(place, container);
+        if let Some(is_watched) = is_watched {
+            let side = if is_watched { PLACE_IN } else { PLACE_OUT };
+            let verdict = side
+                | match container.containment {
+                    Containment::Host => PLACE_HOST,
+                    Containment::Known => PLACE_CONTAINER,
+                    Containment::Unknown => 0,
+                };
+            // If they cannot be told, they ask again.
+            let _ = maps.tell_place(&place.encode(), verdict);
         }
-        let mut cgroups = Vec::new();
-        for piece in pieces.filter(|piece| piece.kind == PieceKind::Cgroup) {
-            // As a line of /proc/PID/cgroup.
-            cgroups.extend_from_slice(b"0::");
-            cgroups.extend_from_slice(&reversed_path(piece.bytes));
-            cgroups.push(b'\n');
-        }
-        let initial = header.pid_level == 0 && header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
-        let container = live.container_of_ended(&cgroups, initial);
-        if container.containment != Containment::Unknown {
-            self.remember(place, Arc::new(container));
-        }
+        is_watched != Some(false)
     }
 
-    fn remember(&self, place: Place, container: Arc<Container>) {
-        let mut containers = self.lock();
-        if containers.len() >= LIMIT {
-            // Rare enough that order of use is not worth keeping.
-            containers.clear();
+    /// What is decided of a place that cannot be told: it is watched for a while, and then no more.
+    fn waited(&self, place: Place) -> Option<bool> {
+        let mut undecided = self
+            .undecided
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if undecided.len() >= LIMIT {
+            // Whose time begins anew.
+            undecided.clear();
         }
-        containers.insert(place, container);
+        let first = undecided.entry(place).or_insert_with(Instant::now);
+        if first.elapsed() < UNDECIDED {
+            return None;
+        }
+        undecided.remove(&place);
+        Some(false)
+    }
+
+    /// Answers with a place that was forgotten for want of room.
+    fn remember(&self, place: Place, container: &Arc<Container>) -> Option<Place> {
+        if container.containment == Containment::Unknown {
+            return None;
+        }
+        let mut containers = self.lock();
+        let former = containers.by_place.insert(place, Arc::clone(container));
+        if former.is_some() {
+            return None;
+        }
+        containers.order.push_back(place);
+        if containers.order.len() <= LIMIT {
+            return None;
+        }
+        let oldest = containers.order.pop_front()?;
+        containers.by_place.remove(&oldest);
+        Some(oldest)
+    }
+
+    /// Learns which users a process sees that has just started a program.
+    pub(super) fn learn_users(&self, live: &LiveWorld, process: &Process, header: &Header) {
+        self.database(live, process, header);
     }
 
     /// A user by id.
@@ -153,9 +245,36 @@ impl Places {
         known.or_else(own).unwrap_or_default()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Place, Arc<Container>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Containers> {
         self.containers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The container of a process by what its record says, because it may have ended or moved since. From
+/// `/proc` comes what the record does not tell.
+fn find(
+    live: &LiveWorld,
+    process: &Process,
+    header: &Header,
+    cgroups: &[(u32, Vec<u8>)],
+) -> Arc<Container> {
+    // As lines of /proc/PID/cgroup.
+    let lines = cgroups
+        .iter()
+        .flat_map(|(_, path)| [b"0::", &path[..], b"\n"]);
+    let lines = lines.collect::<Vec<&[u8]>>().concat();
+    let initial = header.pid_level == 0 && header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
+    let recorded = Arc::new(live.container_of_ended(&lines, initial));
+    let is_ours = || live.own_mount_namespace() == Some(header.mount_namespace.into());
+    if recorded.containment == Containment::Host && is_ours() {
+        return recorded;
+    }
+    let now = live.container(process);
+    match (recorded.containment, now.containment) {
+        (Containment::Known, _) if recorded.id != now.id => recorded,
+        (_, Containment::Unknown) => recorded,
+        _ => now,
     }
 }

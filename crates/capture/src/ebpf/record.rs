@@ -16,12 +16,16 @@ pub(super) enum RecordKind {
     Fork,
     /// A process has ended.
     Exit,
+    /// An io_uring made a call that is no event.
+    Ring,
 }
 
 /// Size of `struct header`.
 pub(super) const HEADER_SIZE: usize = 272;
 const PIECE_SIZE: usize = 16;
 const FACTS_SIZE: usize = 120;
+/// The agent has not yet said what this place is.
+const FLAG_NEW_PLACE: u8 = 2;
 /// `nsec_to_clock_t`: `/proc` counts start times in these.
 const TICK_NS: u64 = 10_000_000;
 
@@ -30,6 +34,8 @@ const TICK_NS: u64 = 10_000_000;
 pub(super) struct Header {
     pub(super) kind: RecordKind,
     pub(super) abi: u8,
+    /// Nothing is known of its place; its cgroups go along.
+    pub(super) is_new_place: bool,
     pub(super) boot_time: u64,
     pub(super) start_boot: u64,
     pub(super) exec_id: u64,
@@ -101,9 +107,10 @@ impl Header {
             2 => RecordKind::Exec,
             3 => RecordKind::Fork,
             4 => RecordKind::Exit,
+            5 => RecordKind::Ring,
             _ => return None,
         };
-        let (abi, _flags, pid_level) = (from.u8()?, from.u8()?, from.u8()?);
+        let (abi, flags, pid_level) = (from.u8()?, from.u8()?, from.u8()?);
         let (boot_time, start_boot, exec_id) = (from.u64()?, from.u64()?, from.u64()?);
         let (cgroup, parent_start) = (from.u64()?, from.u64()?);
         let (result, ip) = (from.u64()?.cast_signed(), from.u64()?);
@@ -132,6 +139,7 @@ impl Header {
         let header = Self {
             kind,
             abi,
+            is_new_place: flags & FLAG_NEW_PLACE != 0,
             boot_time,
             start_boot,
             exec_id,
@@ -202,6 +210,7 @@ pub(super) enum PieceKind {
     Filename,
     AbsentMemory,
     Cgroup,
+    Stream,
 }
 
 /// One thing that goes along with a record.
@@ -239,6 +248,7 @@ impl<'r> Iterator for Pieces<'r> {
             7 => PieceKind::Filename,
             8 => PieceKind::AbsentMemory,
             9 => PieceKind::Cgroup,
+            10 => PieceKind::Stream,
             _ => return None,
         };
         let len = usize::from(from.u16()?);

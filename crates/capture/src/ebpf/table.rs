@@ -54,14 +54,22 @@ impl Table {
         }
     }
 
-    /// Enters every process that runs.
-    pub(super) fn seed(&self, proc: &Proc) {
+    /// Enters every process that runs, with its environment if rules ask for that: it may have ended
+    /// when they do.
+    pub(super) fn seed(&self, proc: &Proc, with_environment: bool) {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return;
         };
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         for pid in pids {
-            self.enter_running(proc, Pid(pid), 0);
+            let entered = self.enter_running(proc, Pid(pid), 0);
+            if with_environment
+                && let Some(process) = entered
+                && let Ok(environment) = proc.environment(pid)
+            {
+                // Whoever was faster has read the same.
+                let _ = process.image().environment.set(Some(environment));
+            }
         }
     }
 
@@ -112,11 +120,6 @@ impl Table {
             }
         }
         self.born(header, proc)
-    }
-
-    /// A process was made.
-    pub(super) fn forked(&self, header: &Header, proc: &Proc) {
-        self.born(header, proc);
     }
 
     /// Enters a process that runs what its parent runs. One without a known parent has an image in which

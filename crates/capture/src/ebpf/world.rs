@@ -11,6 +11,7 @@ use event::{
 
 use super::places::Places;
 use super::record::Header;
+use crate::sockets::ResolvedDescriptor;
 use crate::world::LiveWorld;
 
 /// The world as one event saw it.
@@ -20,6 +21,8 @@ pub(super) struct RecordedWorld<'r> {
     pub(super) header: &'r Header,
     /// Directories that relative paths start at, by descriptor.
     pub(super) directories: &'r [(i32, Vec<u8>)],
+    /// Standard streams, where rules ask for them; `None` of one that is closed.
+    pub(super) streams: &'r [(i32, Option<ResolvedDescriptor>)],
 }
 
 /// `AT_FDCWD`.
@@ -31,6 +34,13 @@ impl RecordedWorld<'_> {
     /// Whether the record is about this process.
     fn is_about(&self, process: &Process) -> bool {
         process.pid == self.header.pid && process.start == self.header.start()
+    }
+
+    /// What the record says of a descriptor of a thread.
+    fn stream(&self, tid: Tid, number: i32) -> Option<Option<&ResolvedDescriptor>> {
+        let mut streams = self.streams.iter().filter(|_| tid == self.header.tid);
+        let (_, stream) = streams.find(|(other, _)| *other == number)?;
+        Some(stream.as_ref())
     }
 }
 
@@ -138,7 +148,11 @@ impl World for RecordedWorld<'_> {
     }
 
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<DescriptorKind> {
-        self.live.descriptor_type(tid, number)
+        match self.stream(tid, number) {
+            Some(Some(stream)) => Lookup::Found(stream.kind),
+            Some(None) => Lookup::Missing,
+            None => self.live.descriptor_type(tid, number),
+        }
     }
 
     fn open_descriptors<'a>(&self, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
@@ -146,7 +160,11 @@ impl World for RecordedWorld<'_> {
     }
 
     fn descriptor_name<'a>(&self, tid: Tid, number: i32, arena: &'a Bump) -> Lookup<&'a [u8]> {
-        self.live.descriptor_name(tid, number, arena)
+        match self.stream(tid, number) {
+            Some(Some(stream)) => stream.name_in(arena),
+            Some(None) => Lookup::Missing,
+            None => self.live.descriptor_name(tid, number, arena),
+        }
     }
 
     fn host_name(&self) -> &str {

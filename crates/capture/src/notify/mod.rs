@@ -110,6 +110,11 @@ pub trait Notices: Send + Sync {
     fn ring(&self, process: &Process, denied: bool) {
         let _ = (process, denied);
     }
+    /// An io_uring of the process has made a call that rules ask for, and that is no event. Once for each
+    /// process and operation.
+    fn ring_call(&self, process: &Process, operation: &str) {
+        let _ = (process, operation);
+    }
     /// A file that rules are about was opened, and the engine saw no such call.
     fn opened_unseen(&self, path: &[u8]) {
         let _ = path;

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use crate::deadline::Deadline;
 use crate::procfs::{Proc, ProcError};
-use crate::sockets;
+use crate::sockets::{self, ResolvedDescriptor};
 
 /// Most descriptors that are listed; a process with more tells by the first ones what it is.
 const LIMIT: usize = 4096;
@@ -37,18 +37,25 @@ pub(super) fn name<'a>(
         Err(ProcError::Gone { file: "fd", .. }) => return Lookup::Missing,
         Err(_) => return Lookup::Unknown,
     };
-    let descriptor = found.as_descriptor(number.into());
-    let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
-        (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket), _) => {
-            connection(&socket, arena)
-        }
-        (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
-            &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
-        }
-        (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),
-        _ => return Lookup::Missing,
-    };
-    Lookup::Found(name)
+    found.name_in(arena)
+}
+
+impl ResolvedDescriptor {
+    /// The name in this form.
+    pub(crate) fn name_in<'a>(&self, arena: &'a Bump) -> Lookup<&'a [u8]> {
+        let descriptor = self.as_descriptor(0);
+        let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
+            (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket), _) => {
+                connection(&socket, arena)
+            }
+            (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
+                &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
+            }
+            (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),
+            _ => return Lookup::Missing,
+        };
+        Lookup::Found(name)
+    }
 }
 
 fn connection<'a>(socket: &Socket<'_>, arena: &'a Bump) -> &'a [u8] {

@@ -1,6 +1,6 @@
 //! `tollgate watch`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use capture::ptrace::{Hindrance, StartError};
@@ -23,11 +23,12 @@ pub(crate) fn execute(args: Watch) -> Outcome {
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
     let quiet = args.detection.quiet;
     let limit = args.seconds.map(Duration::from_secs);
-    let mechanism = mechanism(args.engine, &pids)?;
-    let source = if pids.is_empty() {
-        Source::Host
-    } else {
-        Source::Running(pids)
+    let places = places(args.containers, &args.cgroups)?;
+    let mechanism = mechanism(args.engine, &pids, places.is_some())?;
+    let source = match places {
+        Some(places) => Source::Places(places),
+        None if pids.is_empty() => Source::Host,
+        None => Source::Running(pids),
     };
     let start = run::services(args.detection, mechanism)?;
     match attached::watch(source, limit, start) {
@@ -73,13 +74,40 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
     }
 }
 
+/// The containers and control groups that are to be watched, if any are named.
+fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::Watched>, Failure> {
+    if containers.is_empty() && cgroups.is_empty() {
+        return Ok(None);
+    }
+    let find = |path: &PathBuf| {
+        ebpf::Cgroup::find(path).map_err(|error| {
+            Failure::from_error(Exit::BadInput, &error).help(match error {
+                ebpf::CgroupError::Namespace => "watch from the host",
+                _ => {
+                    "name a folder of a control group, as in /sys/fs/cgroup/system.slice; \
+                     `cat /proc/PID/cgroup` shows those of a process"
+                }
+            })
+        })
+    };
+    Ok(Some(ebpf::Watched {
+        containers,
+        cgroups: cgroups.iter().map(find).collect::<Result<_, _>>()?,
+    }))
+}
+
 /// Chooses by what works.
-fn mechanism(engine: WatchEngine, pids: &[Pid]) -> Result<Mechanism, Failure> {
+fn mechanism(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<Mechanism, Failure> {
     let tracer = Mechanism::Tracer { filtered: false };
     match engine {
         WatchEngine::Ebpf => Ok(Mechanism::Kernel),
         WatchEngine::Ptrace if pids.is_empty() => {
-            let message = "cannot watch the whole machine with the engine ptrace";
+            let what = if is_placed {
+                "containers or control groups"
+            } else {
+                "the whole machine"
+            };
+            let message = format!("cannot watch {what} with the engine ptrace");
             Err(Failure::new(Exit::BadInput, message)
                 .help("name processes with -p, or become root and use --engine ebpf"))
         }

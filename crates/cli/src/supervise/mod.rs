@@ -75,6 +75,8 @@ pub(crate) enum Source {
     Running(Vec<Pid>),
     /// At every process of the machine.
     Host,
+    /// At those of containers and control groups.
+    Places(capture::ebpf::Watched),
     /// At sandboxes of gVisor, which connect to this.
     Sandboxes(capture::gvisor::Endpoint),
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use event::field::{ProcessFact, Source as FieldSource};
+use event::field::{Field, ProcessFact, Source as FieldSource};
 use event::{EventKind, Stage};
 
 use super::atom::{AtomId, Atoms, Check, operand_cost};
@@ -56,8 +56,30 @@ pub(crate) struct Entry {
     pub(crate) stage: Stage,
     /// The stage from which all that the rule prints is known.
     pub(crate) output_stage: Stage,
-    /// Whether it asks for the file that the program came from.
+    /// What it asks for beside the event.
+    pub(crate) asks: Asks,
+}
+
+/// What a rule asks of the process that may be gone when it is looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asks {
+    /// The file that the program came from.
     pub(crate) executable_file: bool,
+    /// The environment, its own or that of an ancestor.
+    pub(crate) environment: bool,
+    /// Open descriptors beside the event's own.
+    pub(crate) descriptors: bool,
+}
+
+impl Asks {
+    fn add(&mut self, field: &Field) {
+        match field.depends_on() {
+            FieldSource::Process(ProcessFact::ExecutableFile) => self.executable_file = true,
+            FieldSource::Process(ProcessFact::Environment) => self.environment = true,
+            FieldSource::Process(ProcessFact::Descriptors) => self.descriptors = true,
+            _ => self.environment |= field.spec.name == "proc.aenv",
+        }
+    }
 }
 
 /// The rules that can match one kind of events.
@@ -210,7 +232,7 @@ impl Builder<'_> {
                 root,
                 stage,
                 output_stage,
-                executable_file: self.asks_for_file(root, source),
+                asks: self.asks(root, source),
             });
         }
         if entries.is_empty() {
@@ -231,13 +253,11 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether a rule asks for the file that the caller's program came from.
-    fn asks_for_file(&self, root: Option<NodeId>, source: &Source<'_>) -> bool {
-        let mut asks = false;
+    /// What a rule asks for in its condition and its output.
+    fn asks(&self, root: Option<NodeId>, source: &Source<'_>) -> Asks {
+        let mut asks = Asks::default();
         let mut look = |id: OperandId| {
-            self.operands.each_field(id, &mut |field| {
-                asks |= field.depends_on() == FieldSource::Process(ProcessFact::ExecutableFile);
-            });
+            self.operands.each_field(id, &mut |field| asks.add(field));
         };
         source.outputs.iter().for_each(|id| look(*id));
         let mut below: Vec<NodeId> = root.into_iter().collect();

@@ -113,6 +113,11 @@ impl Network {
         (prefix <= bits).then_some(Self { address, prefix })
     }
 
+    /// Its address and how many bits of it count.
+    pub(crate) fn parts(self) -> (IpAddr, u8) {
+        (self.address, self.prefix)
+    }
+
     fn contains(self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {

@@ -1,12 +1,14 @@
-//! What conditions ask of a call beyond its registers: paths, names of processes, success.
+//! What conditions ask of a call beyond its registers: paths, ends of connections, names of processes,
+//! containers, success.
 //!
 //! Each answer is an over-approximation, as with registers: of a conjunction one side says enough,
 //! and whatever is not understood says nothing.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use event::field::Field;
-use event::{DescriptorSource, EventKind, Interest, PathPattern};
+use event::field::{Field, Source};
+use event::{DescriptorSource, EventKind, Interest, ParamSource, PathPattern, SocketFamily};
 
 use super::register::{self, Groups};
 use crate::compile::atom::{Atom, Check, Right};
@@ -16,6 +18,8 @@ use crate::condition::ast::Op;
 
 /// More patterns of one rule than this are not worth a table.
 const PATTERN_LIMIT: usize = 1024;
+/// The same of ports and networks.
+const END_LIMIT: usize = 1024;
 /// Longest name that the kernel keeps of a process.
 const NAME_LIMIT: usize = 15;
 
@@ -29,17 +33,21 @@ pub(super) fn interest(
     kind: EventKind,
     any_of: Groups,
 ) -> Interest {
-    let opens = matches!(kind.spec().descriptor, DescriptorSource::Opened { .. });
-    let walk = Walk { program, kind };
+    let walk = Walk::new(program, kind);
     let asked = root.map(|root| walk.node(root)).unwrap_or_default();
-    let is_few = |patterns: &BTreeSet<PathPattern>| patterns.len() <= PATTERN_LIMIT;
     Interest {
         any_of,
         failed: !asked.succeeds,
         succeeded: !asked.fails,
-        paths: asked.paths.filter(|paths| opens && is_few(paths)),
-        dotted: opens && asked.dotted,
+        paths: asked.paths.filter(|paths| paths.len() <= PATTERN_LIMIT),
+        dotted: walk.paths == Paths::Opened && asked.dotted,
         names: asked.names,
+        ports: asked.ports.filter(|ports| ports.len() <= END_LIMIT),
+        networks: asked
+            .networks
+            .filter(|networks| networks.len() <= END_LIMIT),
+        families: asked.families,
+        contained: asked.contained,
     }
 }
 
@@ -48,6 +56,10 @@ pub(super) fn interest(
 struct Facts {
     paths: Asked<PathPattern>,
     names: Asked<Vec<u8>>,
+    ports: Asked<u16>,
+    networks: Asked<(IpAddr, u8)>,
+    families: Asked<SocketFamily>,
+    contained: Option<bool>,
     dotted: bool,
     succeeds: bool,
     fails: bool,
@@ -59,6 +71,10 @@ impl Facts {
         Self {
             paths: narrower(self.paths, other.paths),
             names: narrower(self.names, other.names),
+            ports: narrower(self.ports, other.ports),
+            networks: narrower(self.networks, other.networks),
+            families: narrower(self.families, other.families),
+            contained: self.contained.or(other.contained),
             dotted: self.dotted || other.dotted,
             succeeds: self.succeeds || other.succeeds,
             fails: self.fails || other.fails,
@@ -70,6 +86,10 @@ impl Facts {
         Self {
             paths: union(self.paths, other.paths),
             names: union(self.names, other.names),
+            ports: union(self.ports, other.ports),
+            networks: union(self.networks, other.networks),
+            families: union(self.families, other.families),
+            contained: self.contained.filter(|_| self.contained == other.contained),
             dotted: self.dotted && other.dotted,
             succeeds: self.succeeds && other.succeeds,
             fails: self.fails && other.fails,
@@ -91,12 +111,50 @@ fn union<T: Ord>(one: Asked<T>, other: Asked<T>) -> Asked<T> {
     Some(all)
 }
 
+/// Which paths of a call an engine in the kernel can look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Paths {
+    /// That of the file it opens.
+    Opened,
+    /// Those that it is passed.
+    Passed,
+    /// None.
+    None,
+}
+
 struct Walk<'p> {
     program: &'p Program,
     kind: EventKind,
+    paths: Paths,
+    /// Whether it is about a descriptor that may be a socket.
+    connects: bool,
 }
 
-impl Walk<'_> {
+impl<'p> Walk<'p> {
+    fn new(program: &'p Program, kind: EventKind) -> Self {
+        let spec = kind.spec();
+        let is_string = |source| matches!(source, ParamSource::Path { .. } | ParamSource::Text(_));
+        let paths = match spec.descriptor {
+            DescriptorSource::Opened { .. } => Paths::Opened,
+            _ if spec.params.iter().any(|param| is_string(param.source)) => Paths::Passed,
+            _ => Paths::None,
+        };
+        let connects = matches!(
+            spec.descriptor,
+            DescriptorSource::Argument(_)
+                | DescriptorSource::Duplicated(_)
+                | DescriptorSource::Addressed { .. }
+                | DescriptorSource::Message { .. }
+                | DescriptorSource::Accepted(_)
+        );
+        Self {
+            program,
+            kind,
+            paths,
+            connects,
+        }
+    }
+
     fn node(&self, id: NodeId) -> Facts {
         let program = self.program;
         match program.node(id) {
@@ -120,19 +178,46 @@ impl Walk<'_> {
     fn atom(&self, atom: &Atom, field: &Field, negated: bool) -> Facts {
         // Of a present value; what is absent fulfils neither an atom nor what is asked here.
         let wanted = atom.inverted == negated;
-        let mut facts = Facts::default();
-        match field.spec.name {
-            "fd.name" if wanted => facts.paths = patterns(atom, name_patterns),
-            "fd.directory" if wanted => facts.paths = patterns(atom, directory_patterns),
-            "fd.filename" if wanted => facts.paths = patterns(atom, file_name_patterns),
-            "proc.name" if wanted => facts.names = names(atom),
-            "fd.nameraw" if wanted => facts.dotted = is_dotted(atom),
-            _ => {}
+        let mut facts = Facts {
+            contained: contained(atom, field, wanted),
+            ..Facts::default()
+        };
+        if wanted {
+            match self.paths {
+                Paths::Opened => (facts.paths, facts.dotted) = opened(atom, field),
+                Paths::Passed if self.is_passed_path(field) => {
+                    facts.paths = patterns(atom, name_patterns);
+                }
+                Paths::Passed | Paths::None => {}
+            }
+            if self.connects {
+                (facts.ports, facts.networks) = ends(atom, field);
+                facts.families = families(atom, field);
+            }
+            if field.spec.name == "proc.name" {
+                facts.names = names(atom);
+            }
         }
         if !negated && !atom.inverted {
             (facts.succeeds, facts.fails) = self.outcome(atom, field);
         }
         facts
+    }
+
+    /// Whether a field is a string that was passed, or the path that it makes.
+    fn is_passed_path(&self, field: &Field) -> bool {
+        match field.depends_on() {
+            Source::Path | Source::SuccessfulPath => true,
+            Source::Param | Source::RawParam => {
+                let param = field.param_index(self.kind);
+                let source = param.map(|at| self.kind.spec().params[at].source);
+                matches!(
+                    source,
+                    Some(ParamSource::Path { .. } | ParamSource::Text(_))
+                )
+            }
+            _ => false,
+        }
     }
 
     /// Whether the atom holds only of calls that succeeded, or only of such that failed.
@@ -151,6 +236,121 @@ impl Walk<'_> {
             _ => (false, false),
         }
     }
+}
+
+/// What an atom asks of the path of a file that is opened.
+fn opened(atom: &Atom, field: &Field) -> (Asked<PathPattern>, bool) {
+    match field.spec.name {
+        "fd.name" => (patterns(atom, name_patterns), false),
+        "fd.directory" => (patterns(atom, directory_patterns), false),
+        "fd.filename" => (patterns(atom, file_name_patterns), false),
+        "fd.nameraw" => (None, is_dotted(atom)),
+        _ => (None, false),
+    }
+}
+
+/// Ports and networks, one of which an end of the connection has to have.
+fn ends(atom: &Atom, field: &Field) -> (Asked<u16>, Asked<(IpAddr, u8)>) {
+    const PORTS: (i128, i128) = (0, u16::MAX as i128);
+    let Check::Test(test) = &atom.check else {
+        return (None, None);
+    };
+    let is_port = matches!(
+        field.spec.name,
+        "fd.port" | "fd.proto" | "fd.cport" | "fd.sport" | "fd.lport" | "fd.rport"
+    );
+    let networks = |networks: &mut dyn Iterator<Item = (IpAddr, u8)>| Some(networks.collect());
+    match test {
+        _ if is_port => {
+            let ranges = register::ranges(test, PORTS).unwrap_or(vec![PORTS]);
+            let count: i128 = ranges.iter().map(|(low, high)| high - low + 1).sum();
+            let is_few = usize::try_from(count).is_ok_and(|count| count <= END_LIMIT);
+            let ports = ranges.into_iter().flat_map(|(low, high)| low..=high);
+            let ports = || ports.filter_map(|port| u16::try_from(port).ok()).collect();
+            (is_few.then(ports), None)
+        }
+        Test::Networks(found) => (None, networks(&mut found.iter().map(|one| one.parts()))),
+        Test::Addresses(found) => {
+            let whole = |ip: &IpAddr| (*ip, if ip.is_ipv4() { 32 } else { 128 });
+            (None, networks(&mut found.iter().map(whole)))
+        }
+        _ => (None, None),
+    }
+}
+
+/// Families of sockets, of which the descriptor has to be one.
+fn families(atom: &Atom, field: &Field) -> Asked<SocketFamily> {
+    use SocketFamily as Family;
+    let of: fn(&[u8]) -> Option<&'static [Family]> = match field.spec.name {
+        "fd.type" => |text| match text {
+            b"ipv4" => Some(&[Family::Ipv4]),
+            b"ipv6" => Some(&[Family::Ipv6]),
+            b"unix" => Some(&[Family::Unix]),
+            _ => None,
+        },
+        // Other things than sockets have the letter `u`, too.
+        "fd.typechar" => |text| match text {
+            b"4" => Some(&[Family::Ipv4]),
+            b"6" => Some(&[Family::Ipv6]),
+            _ => None,
+        },
+        "fd.sockfamily" => |text| match text {
+            b"ip" => Some(&[Family::Ipv4, Family::Ipv6]),
+            b"unix" => Some(&[Family::Unix]),
+            _ => None,
+        },
+        "fd.l4proto" => |_| Some(&[Family::Ipv4, Family::Ipv6]),
+        _ => return None,
+    };
+    let mut families = BTreeSet::new();
+    for text in texts(atom)? {
+        families.extend(of(text)?);
+    }
+    Some(families)
+}
+
+/// Whether an atom holds only of processes in a container, or only of those outside. Where neither is
+/// proven, nothing is asked.
+fn contained(atom: &Atom, field: &Field, wanted: bool) -> Option<bool> {
+    let Right::Constants(constants) = &atom.key.right else {
+        return None;
+    };
+    let is_equality = match atom.key.op? {
+        Op::In | Op::Intersects => atom.key.is_union(),
+        Op::Ne => atom.key.quantifier.is_none() && constants.len() == 1,
+        _ => false,
+    };
+    if !is_equality {
+        return None;
+    }
+    let is_host = |text: &[u8]| match field.spec.name {
+        "container.id" | "container.name" | "container.type" => text == b"host",
+        _ => text.is_empty(),
+    };
+    let count = constants.iter().filter(|text| is_host(text.as_bytes()));
+    let (of_host, all) = (count.count(), constants.len());
+    match (field.spec.name, wanted) {
+        ("container.id", true) if of_host == all => Some(false),
+        ("container.id", false) if of_host > 0 => Some(true),
+        (
+            "container.id"
+            | "container.name"
+            | "container.type"
+            | "container.image"
+            | "container.image.repository",
+            true,
+        ) if of_host == 0 => Some(true),
+        _ => None,
+    }
+}
+
+/// The texts of which an atom asks for one.
+fn texts(atom: &Atom) -> Option<impl Iterator<Item = &[u8]>> {
+    let Right::Constants(constants) = &atom.key.right else {
+        return None;
+    };
+    let asks = matches!(atom.key.op, Some(Op::In | Op::Intersects)) && atom.key.is_union();
+    asks.then(|| constants.iter().map(|constant| constant.as_bytes()))
 }
 
 /// The patterns that the constants of an atom stand for, if it asks for one of them.
@@ -259,15 +459,8 @@ fn is_dotted(atom: &Atom) -> bool {
 
 /// The names of processes that an atom asks for.
 fn names(atom: &Atom) -> Asked<Vec<u8>> {
-    let Right::Constants(constants) = &atom.key.right else {
-        return None;
-    };
-    if !matches!(atom.key.op, Some(Op::In | Op::Intersects)) || !atom.key.is_union() {
-        return None;
-    }
-    let texts = constants.iter().map(|constant| constant.as_bytes());
     // A longer one is no process's name.
-    let named = texts.filter(|name| name.len() <= NAME_LIMIT);
+    let named = texts(atom)?.filter(|name| name.len() <= NAME_LIMIT);
     Some(named.map(<[u8]>::to_vec).collect())
 }
 

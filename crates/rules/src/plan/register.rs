@@ -205,7 +205,7 @@ fn numbers(test: &Test, wanted: bool, register: Register) -> Option<Groups> {
 }
 
 /// The numbers of a domain that a test accepts, as ascending ranges without touch.
-fn ranges(test: &Test, (least, greatest): (i128, i128)) -> Option<Vec<(i128, i128)>> {
+pub(super) fn ranges(test: &Test, (least, greatest): (i128, i128)) -> Option<Vec<(i128, i128)>> {
     let ranges = match test {
         Test::Exists => vec![(least, greatest)],
         Test::Numbers(numbers) => numbers.iter().map(|number| (*number, *number)).collect(),

@@ -291,6 +291,8 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
         gvisor: None,
         gvisor_session: None,
         pids: Vec::new(),
+        containers: Vec::new(),
+        cgroups: Vec::new(),
         engine: WatchEngine::Ebpf,
         seconds: (args.seconds > 0).then_some(args.seconds),
         detection: Detection {

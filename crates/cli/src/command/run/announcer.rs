@@ -376,6 +376,22 @@ impl Notices for Announcer {
         });
     }
 
+    fn ring_call(&self, process: &Process, operation: &str) {
+        let pid = process.pid.0;
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: io_uring call",
+            priority: Priority::Warning,
+            message: format!(
+                "an io_uring made a call that rules ask for, and that they do not see (pid={pid} \
+                 operation={operation})"
+            ),
+            fields: vec![
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.operation", AlertValue::Text(operation.to_owned())),
+            ],
+        });
+    }
+
     fn ring(&self, process: &Process, denied: bool) {
         let pid = process.pid.0;
         let outcome = if denied { "refused" } else { "allowed" };

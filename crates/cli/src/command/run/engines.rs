@@ -179,7 +179,9 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         Source::Listener(listener) => (listener, None),
         Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
         Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
-        Source::Host => anyhow::bail!("cannot watch the host with an engine that holds calls"),
+        Source::Host | Source::Places(_) => {
+            anyhow::bail!("cannot watch the host with an engine that holds calls")
+        }
         Source::Sandboxes(_) => anyhow::bail!("cannot hold calls of sandboxes"),
     };
     let carries = if traced.is_some() {
@@ -252,6 +254,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         Source::Command(pid) => ebpf::Target::Processes(vec![pid]),
         Source::Running(pids) => ebpf::Target::Processes(pids),
         Source::Host => ebpf::Target::Host,
+        Source::Places(watched) => ebpf::Target::Places(watched),
         Source::Listener(_) | Source::Sandboxes(_) => {
             anyhow::bail!("cannot watch a listener with the engine ebpf")
         }
@@ -391,6 +394,9 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) 
             ("rejected_scope", counters.rejected_scope),
             ("rejected_path", counters.rejected_path),
             ("rejected_name", counters.rejected_name),
+            ("rejected_socket", counters.rejected_socket),
+            ("rejected_place", counters.rejected_place),
+            ("ring_calls_unseen", counters.ring_calls),
             ("sent", counters.sent),
             ("judged", counters.judged),
             ("lost_critical", counters.lost_critical),

@@ -1,0 +1,109 @@
+/* Calls that return. */
+#ifndef TOLLGATE_CALLS_H
+#define TOLLGATE_CALLS_H
+
+#include "fetch.h"
+#include "filter.h"
+#include "lanes.h"
+
+/* Begins the record of a call, whose arguments and result are in it already. */
+static __always_inline void begin_call(struct scratch *s, u32 abi, u32 nr, u32 key)
+{
+	describe(bpf_get_current_task(), RECORD_CALL);
+	s->header.abi = abi;
+	s->header.nr = nr;
+	s->header.row = key;
+}
+
+/* Adds what goes with any call, and sends the record. */
+static __always_inline void end_call(struct scratch *s, const struct row *row, u32 key)
+{
+	if (row->flags & ROW_STREAMS)
+		take_streams();
+	take_place(bpf_get_current_task());
+	if (send(s, row->flags & ROW_CRITICAL)) {
+		u64 *losses = bpf_map_lookup_elem(&lost, &key);
+
+		count(row->flags & ROW_CRITICAL ? COUNT_LOST_CRITICAL : COUNT_LOST_BULK);
+		if (losses)
+			*losses += 1;
+	} else {
+		count(COUNT_SENT);
+	}
+}
+
+/* A call of a number that rules ask for has returned. */
+static __noinline int returned(struct pt_regs *regs, long result)
+{
+	struct arguments arguments = {};
+	struct scratch *s;
+	struct row *row;
+	u32 nr = number_of(regs), abi = abi_of(nr), bank = control.bank & 1, key, operation = 0;
+	u64 slots;
+
+	key = bank * ROWS + calls.row[bank][abi][nr & (CALLS - 1)];
+	if ((key & (ROWS - 1)) == 0)
+		return 0;
+	row = bpf_map_lookup_elem(&rows, &key);
+	if (!row)
+		return 0;
+	if (row->flags & ROW_EXEC && result == 0)
+		return 0;
+	registers(regs, abi, arguments.value);
+	if (row->flags & ROW_SOCKETCALL) {
+		u32 real[6] = {};
+
+		operation = arguments.value[0];
+		if (operation >= 32)
+			return 0;
+		if (bpf_probe_read_user(real, sizeof(real), (void *)arguments.value[1]))
+			count(COUNT_UNREADABLE);
+		/* Said again, because the compiler keeps the bound to itself. */
+		asm volatile("%0 &= 31" : "+r"(operation));
+		key = (key & ~(ROWS - 1)) | (row->socketcall[operation] & (ROWS - 1));
+		if ((key & (ROWS - 1)) == 0)
+			return 0;
+		row = bpf_map_lookup_elem(&rows, &key);
+		if (!row)
+			return 0;
+		for (int i = 0; i < 6; i++)
+			arguments.value[i] = real[i];
+	}
+	slots = result < 0 && result >= -4095 ? row->failed : row->succeeded;
+	slots &= by_arguments(row, &arguments);
+	if (!slots) {
+		count(COUNT_REGISTERS);
+		return 0;
+	}
+	s = working_memory();
+	if (!s) {
+		count(COUNT_NO_MEMORY);
+		return 0;
+	}
+	s->header.abi = abi;
+	s->header.result = result;
+	for (int i = 0; i < 6; i++)
+		s->header.args[i] = arguments.value[i];
+	if (!in_scope(bpf_get_current_pid_tgid() >> 32)) {
+		count(COUNT_SCOPE);
+		return 0;
+	}
+	if (control.filters && !narrowed(s, row, key, abi, slots))
+		return 0;
+	begin_call(s, abi, nr, key);
+	s->header.socketcall = operation;
+#if defined(__TARGET_ARCH_x86)
+	s->header.ip = regs->ip;
+#else
+	s->header.ip = regs->pc;
+#endif
+	for (u32 i = 0; i < FETCHES; i++) {
+		if (i >= row->fetches)
+			break;
+		take_one(key, i, abi);
+	}
+	end_call(s, row, key);
+	return 0;
+}
+
+#endif

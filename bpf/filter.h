@@ -1,0 +1,517 @@
+/* The interest plan: what of a call rules ask for, as slots. */
+#ifndef TOLLGATE_FILTER_H
+#define TOLLGATE_FILTER_H
+
+#include "caller.h"
+
+static __always_inline bool holds(const struct test *test, const u64 *args)
+{
+	u64 has = args[test->arg & 7], wants = test->value;
+
+	if (test->low32) {
+		has = (u32)has;
+		wants = (u32)wants;
+	}
+	switch (test->op) {
+	case OP_ALL:
+		return (has & wants) == wants;
+	case OP_ANY:
+		return (has & wants) != 0;
+	case OP_EQ:
+		return has == wants;
+	case OP_GE:
+		return has >= wants;
+	case OP_LE:
+		return has <= wants;
+	case OP_MASKED:
+		return (has & test->mask) == wants;
+	case OP_NE:
+		return has != wants;
+	case OP_NO:
+		return (has & wants) == 0;
+	}
+	return true;
+}
+
+struct arguments {
+	u64 value[8];
+};
+
+/* Slots of the plan that the arguments leave. */
+static __always_inline u64 by_arguments(const struct row *row, const struct arguments *arguments)
+{
+	u64 slots = 0;
+	bool group = true;
+
+	if (row->tests == 0)
+		return ~0ULL;
+	for (u32 i = 0; i < TESTS; i++) {
+		const struct test *test = &row->test[i];
+
+		if (i >= row->tests)
+			break;
+		if (group && !holds(test, arguments->value))
+			group = false;
+		if (test->ends_group) {
+			if (group)
+				slots |= test->slots;
+			group = true;
+		}
+	}
+	return slots;
+}
+
+#define ALL_SLOTS (~0ULL)
+/* Where paths stand while they are looked at: where pieces begin, later. */
+#define TRUE_PATH sizeof(struct header)
+#define PASSED_PATH (sizeof(struct header) + 2 * PIECE_LIMIT)
+
+/* The state that a byte leads to. */
+static __always_inline u64 next_state(const struct automaton *automaton, u64 state, u8 byte)
+{
+	u64 edge = state * CLASSES + (automaton->class_of[byte] & (CLASSES - 1));
+
+	/* The compiler makes an "or" of the sum, for which verifiers know no bounds. */
+	asm volatile("%0 &= %1" : "+r"(edge) : "i"(STATES * CLASSES - 1));
+	return automaton->edge[edge] & (STATES - 1);
+}
+
+/* Slots with a pattern that the text at one of the two places has. */
+__noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
+{
+	struct scratch *s = working_memory();
+	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
+	const u8 *text;
+	u64 found, state;
+
+	if (!s || !automaton || len > FILTER_PATH_LIMIT)
+		return ALL_SLOTS;
+	text = at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
+	state = next_state(automaton, 0, 0);
+	found = automaton->slots[state];
+	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
+		if (i >= len)
+			break;
+		state = next_state(automaton, state, text[i]);
+		/* No branch: one in each turn would be two ways for the verifier to follow. */
+		found |= automaton->slots[state];
+	}
+	return found | automaton->slots[next_state(automaton, state, 0)];
+}
+
+/* Whether the path that was passed has this name of the kernel's at `at`. */
+__noinline int is_name(u32 at, u64 name, u32 len)
+{
+	struct scratch *s = working_memory();
+	const u8 *text;
+
+	if (!LOADS || !s || at > FILTER_PATH_LIMIT)
+		return 0;
+	text = at_offset(s, PASSED_PATH + at);
+	for (u32 i = 0; i < COMPONENT_LIMIT / 8; i++) {
+		u32 left = len - i * 8;
+		u64 differ;
+
+		if (i * 8 >= len)
+			return 1;
+		/* Any structure that begins with a word. What is behind the end of the name may not be
+		 * there: then it reads as 0. */
+		differ = *(u64 *)(text + i * 8) ^
+			 (u64)at_kernel(name + i * 8, struct timespec64)->tv_sec;
+		if (left < 8)
+			differ <<= 64 - 8 * left;
+		if (differ)
+			return 0;
+	}
+	return 0;
+}
+
+/* Whether the path that was passed, of `len` bytes, is the file's own: its names are compared from the
+ * last to the first, without a copy. A no may be wrong. */
+__noinline int is_at(u64 file_address, u32 len)
+{
+	struct scratch *s = working_memory();
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct dentry *dentry, *root_dentry;
+	struct vfsmount *vfsmount, *root_mount;
+
+	if (!LOADS || !s || len > FILTER_PATH_LIMIT)
+		return 0;
+	{
+		struct file *file = at_kernel(file_address, struct file);
+
+		dentry = file->f_path.dentry;
+		vfsmount = file->f_path.mnt;
+		root_dentry = task->fs->root.dentry;
+		root_mount = task->fs->root.mnt;
+	}
+	s->used = len;
+	for (u32 i = 0; i < COMPONENTS; i++) {
+		u32 left = s->used, name_len;
+
+		if (dentry == root_dentry && vfsmount == root_mount)
+			return left == 0;
+		if (dentry == vfsmount->mnt_root) {
+			struct mount *mount, *above;
+
+			mount = at_kernel((u64)vfsmount - bpf_core_field_offset(struct mount, mnt),
+					  struct mount);
+			above = mount->mnt_parent;
+			if (above == mount)
+				return 0;
+			dentry = mount->mnt_mountpoint;
+			vfsmount = at_kernel((u64)above + bpf_core_field_offset(struct mount, mnt),
+					     struct vfsmount);
+			continue;
+		}
+		name_len = dentry->d_name.len;
+		if (name_len >= left || name_len >= COMPONENT_LIMIT)
+			return 0;
+		left -= name_len;
+		if (left > FILTER_PATH_LIMIT)
+			return 0;
+		/* A detour that makes a number of it: functions of their own take no pointers. */
+		s->found = (u64)dentry->d_name.name;
+		if (*(u8 *)at_offset(s, PASSED_PATH + left - 1) != '/' ||
+		    !is_name(left, s->found, name_len))
+			return 0;
+		s->used = left - 1;
+		dentry = dentry->d_parent;
+	}
+	return 0;
+}
+
+/* Slots that the file's own path has. */
+static __always_inline u64 slots_of_file(struct scratch *s, u32 bank, struct file *file, u32 *len)
+{
+	u32 found;
+
+	s->header.size = sizeof(struct header);
+	found = take_path((u64)BPF_CORE_READ(file, f_path.dentry),
+			  (u64)BPF_CORE_READ(file, f_path.mnt), TRUE_PATH);
+	*len = found & 0xffff;
+	if (found >> 16)
+		return ALL_SLOTS;
+	return slots_of_text(bank, 0, *len);
+}
+
+static __always_inline const struct asked *asked_by(u32 bank)
+{
+	return bank ? &control.asked[1] : &control.asked[0];
+}
+
+/* Puts a string of the caller's where paths that are passed stand. Answers with its length, or -1 if it
+ * cannot be read or is too long. */
+static __always_inline long read_passed(struct scratch *s, u64 address)
+{
+	long len = bpf_probe_read_user_str(at_offset(s, PASSED_PATH), FILTER_PATH_LIMIT,
+					   (void *)address);
+
+	return len < 1 || len >= FILTER_PATH_LIMIT ? -1 : len - 1;
+}
+
+/* Slots that take a file that was opened by the path that stands there: by the file, and by an absolute
+ * path that was passed, which a symbolic link may lead elsewhere. */
+__noinline u64 by_opened(u32 bank, s64 result, u32 len)
+{
+	struct scratch *s = working_memory();
+	u64 slots, dotted = asked_by(bank)->dotted;
+	struct file *file = NULL;
+	u32 true_len = 0;
+
+	if (!s || len < 1 || len >= FILTER_PATH_LIMIT)
+		return ALL_SLOTS;
+	if (result >= 0) {
+		file = (void *)file_of(s, result);
+		if (!file)
+			return ALL_SLOTS;
+	}
+	slots = slots_of_text(bank, 1, len);
+	if (*(u8 *)at_offset(s, PASSED_PATH) == '/') {
+		/* The agent makes another path of it. */
+		if (slots & (SLOT_ODD | SLOT_DOTTED))
+			return ALL_SLOTS;
+		if (!file)
+			return slots & SLOT_TRAILING ? ALL_SLOTS : slots & ~dotted;
+		if (!is_at((u64)file, len))
+			slots |= slots_of_file(s, bank, file, &true_len);
+		return slots & ~dotted;
+	}
+	if (!(slots & SLOT_DOTTED))
+		dotted = ~dotted;
+	else
+		dotted = ALL_SLOTS;
+	/* What was opened says it all; a failure says nothing. */
+	return (file ? slots_of_file(s, bank, file, &true_len) : ALL_SLOTS) & dotted;
+}
+
+/* The same by the path's address. */
+static __always_inline u64 by_path(struct scratch *s, u32 bank, s64 result, u64 passed)
+{
+	long len = read_passed(s, passed);
+
+	return len < 1 ? ALL_SLOTS : by_opened(bank, result, len);
+}
+
+#define ODD_PATH (SLOT_ODD | SLOT_DOTTED | SLOT_TRAILING)
+
+/* Slots that take a string that was passed, or the path that it makes with its directory. */
+__noinline u64 by_string(u32 key, u32 index)
+{
+	struct scratch *s = working_memory();
+	struct row *row = bpf_map_lookup_elem(&rows, &key);
+	const struct fetch *fetch;
+	u64 passed, slots, whole;
+	u32 bank = key >= ROWS, found, used;
+	int base = AT_FDCWD;
+	long len;
+	u8 *to;
+
+	if (!s || !row || index >= FETCHES)
+		return ALL_SLOTS;
+	fetch = &row->fetch[index];
+	passed = s->header.args[fetch->arg < 6 ? fetch->arg : 0];
+	if (!passed)
+		return 0;
+	len = read_passed(s, passed);
+	if (len < 0)
+		return ALL_SLOTS;
+	slots = slots_of_text(bank, 1, len);
+	if (slots & ODD_PATH)
+		return ALL_SLOTS;
+	if (*(u8 *)at_offset(s, PASSED_PATH) == '/')
+		return slots;
+	if (fetch->kind == FETCH_PATH && fetch->other < 6)
+		base = s->header.args[fetch->other];
+	found = take_base(s, base, TRUE_PATH);
+	if (!found || found >> 16)
+		return ALL_SLOTS;
+	/* The root has its slash already. */
+	used = found == 1 ? 0 : found;
+	if (used + len + 1 > FILTER_PATH_LIMIT)
+		return ALL_SLOTS;
+	asm volatile("" : "+r"(used), "+r"(len));
+	if (used > FILTER_PATH_LIMIT || len < 0 || len > FILTER_PATH_LIMIT)
+		return ALL_SLOTS;
+	to = at_offset(s, TRUE_PATH + used);
+	*to = '/';
+	if (bpf_probe_read_kernel(to + 1, len, at_offset(s, PASSED_PATH)))
+		return ALL_SLOTS;
+	whole = slots_of_text(bank, 0, used + len + 1);
+	return whole & ODD_PATH ? ALL_SLOTS : slots | whole;
+}
+
+/* Slots that take one of the strings of a call. */
+static __always_inline u64 by_strings(const struct row *row, u32 key)
+{
+	u64 slots = 0;
+
+	for (u32 i = 0; i < FETCHES; i++) {
+		if (i >= row->fetches)
+			break;
+		if (row->fetch[i].kind == FETCH_PATH || row->fetch[i].kind == FETCH_TEXT)
+			slots |= by_string(key, i);
+	}
+	return slots;
+}
+
+#define AF_UNIX 1
+#define AF_INET 2
+#define AF_INET6 10
+
+/* Adds what takes the end of a connection that stands in the working memory. */
+__noinline int add_end(u32 bank)
+{
+	struct scratch *s = working_memory();
+	const struct asked *asked = asked_by(bank);
+	struct port_key port = { .bank = bank };
+	struct network_key network = { .bank = bank, .version = 4, .prefix = 32 + 32 };
+	u32 *word;
+	u64 *found;
+
+	if (!s)
+		return 0;
+	if (s->family == AF_UNIX)
+		s->by_family |= asked->family[FAMILY_UNIX];
+	if (s->family != AF_INET && s->family != AF_INET6)
+		return 0;
+	s->by_family |= asked->family[FAMILY_IPV4];
+	word = (u32 *)s->address;
+	__builtin_memcpy(network.address, s->address, sizeof(network.address));
+	if (s->family == AF_INET6) {
+		/* One whose addresses are IPv4's counts as such. */
+		s->by_family |= asked->family[FAMILY_IPV6];
+		if (word[0] == 0 && word[1] == 0 && word[2] == __builtin_bswap32(0xffff)) {
+			__builtin_memset(network.address, 0, sizeof(network.address));
+			__builtin_memcpy(network.address, &s->address[12], 4);
+		} else {
+			network.version = 6;
+			network.prefix = 32 + 128;
+		}
+	}
+	port.port = s->port;
+	found = bpf_map_lookup_elem(&ports, &port);
+	if (found)
+		s->by_port |= *found;
+	found = bpf_map_lookup_elem(&networks, &network);
+	if (found)
+		s->by_network |= *found;
+	return 0;
+}
+
+/* Adds both ends that a socket has by now. */
+static __always_inline void add_socket(struct scratch *s, u32 bank, struct file *file)
+{
+	struct file_facts *facts = at_offset(s, TRUE_PATH);
+
+	__builtin_memset(facts, 0, sizeof(*facts));
+	socket_facts(facts, file);
+	s->family = facts->family;
+	s->port = facts->local_port;
+	__builtin_memcpy(s->address, facts->local, sizeof(s->address));
+	add_end(bank);
+	s->port = facts->remote_port;
+	__builtin_memcpy(s->address, facts->remote, sizeof(s->address));
+	add_end(bank);
+	if (facts->family != AF_UNIX && facts->family != AF_INET && facts->family != AF_INET6)
+		s->by_family |= asked_by(bank)->family[FAMILY_OTHER];
+}
+
+/* struct sockaddr_in6 */
+#define ADDRESS_BYTES 28
+
+/* Adds an address that was passed. Answers with not 0 if it cannot be read. */
+static __always_inline int add_address(struct scratch *s, u32 bank, u64 address, u32 len)
+{
+	u8 *bytes = at_offset(s, PASSED_PATH);
+
+	if (!address || !len)
+		return 0;
+	if (len > ADDRESS_BYTES)
+		len = ADDRESS_BYTES;
+	__builtin_memset(bytes, 0, 32);
+	bounded_or(len, ADDRESS_BYTES, -1);
+	if (bpf_probe_read_user(bytes, len, (void *)address))
+		return -1;
+	s->family = *(u16 *)bytes;
+	s->port = __builtin_bswap16(*(u16 *)(bytes + 2));
+	__builtin_memset(s->address, 0, sizeof(s->address));
+	if (s->family == AF_INET)
+		__builtin_memcpy(s->address, bytes + 4, 4);
+	else
+		__builtin_memcpy(s->address, bytes + 8, sizeof(s->address));
+	add_end(bank);
+	return 0;
+}
+
+/* Slots that take the ends of the connection that a call is about: the socket's own, and what was passed. */
+__noinline u64 by_socket(u32 key, u32 width)
+{
+	struct scratch *s = working_memory();
+	struct row *row = bpf_map_lookup_elem(&rows, &key);
+	u32 bank = key >= ROWS, len = 0;
+	const struct asked *asked = asked_by(bank);
+	u64 address = 0;
+	struct file *file = NULL;
+	s64 number;
+
+	if (!s || !row)
+		return ALL_SLOTS;
+	s->by_port = asked->any_port;
+	s->by_network = asked->any_network;
+	s->by_family = 0;
+	number = row->file_arg == RESULT_FILE ? (s64)s->header.result :
+						(s64)(s32)s->header.args[row->file_arg < 6 ? row->file_arg : 0];
+	if (number >= 0)
+		file = (void *)file_of(s, number);
+	if (file && is_socket(file))
+		add_socket(s, bank, file);
+	else
+		s->by_family |= asked->family[FAMILY_OTHER];
+	if (row->message_arg < 6) {
+		u64 message = s->header.args[row->message_arg];
+
+		if (bpf_probe_read_user(&address, width == 4 ? 4 : 8, (void *)message) ||
+		    bpf_probe_read_user(&len, sizeof(len), (void *)(message + width)))
+			return ALL_SLOTS;
+	} else if (row->address_arg < 6 && row->length_arg < 6) {
+		address = s->header.args[row->address_arg];
+		len = s->header.args[row->length_arg];
+	}
+	if (add_address(s, bank, address, len))
+		return ALL_SLOTS;
+	return s->by_port & s->by_network & s->by_family;
+}
+
+/* Slots that take the place of the process. */
+static __always_inline u64 by_place(const struct asked *asked)
+{
+	int place = place_of_caller();
+
+	if (place & PLACE_HOST)
+		return asked->host;
+	if (place & PLACE_CONTAINER)
+		return asked->container;
+	return ALL_SLOTS;
+}
+
+/* Slots that take the name of the process. */
+static __always_inline u64 by_name(u32 bank)
+{
+	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
+	struct name_key key = { .bank = bank };
+	u64 *slots;
+
+	/* Older kernels leave something behind the NUL. */
+	bpf_core_read_str(&key.comm, sizeof(key.comm), &leader->comm);
+	slots = bpf_map_lookup_elem(&names, &key);
+	return slots ? *slots : 0;
+}
+
+/* What is left of the slots when all that they ask for has been looked at. What is cheap and leaves little
+ * goes first: most calls end at the path. */
+static __always_inline u64 narrowed(struct scratch *s, const struct row *row, u32 key, u32 abi,
+				    u64 slots)
+{
+	u32 bank = key >= ROWS;
+	const struct asked *asked = asked_by(bank);
+	u64 any_end = asked->any_port & asked->any_network & asked->family[FAMILY_IPV4] &
+		      asked->family[FAMILY_IPV6] & asked->family[FAMILY_UNIX] &
+		      asked->family[FAMILY_OTHER];
+	u64 any_place = asked->host & asked->container;
+	u64 any = asked->any_path & asked->any_name & any_end & any_place;
+
+	if (slots & any)
+		return slots;
+	if (slots & ~asked->any_path && row->flags & ROW_OPENS)
+		slots &= asked->any_path |
+			 by_path(s, bank, s->header.result,
+				 s->header.args[row->path_arg < 6 ? row->path_arg : 0]);
+	else if (slots & ~asked->any_path && row->flags & ROW_PATHS)
+		slots &= asked->any_path | by_strings(row, key);
+	if (!slots) {
+		count(COUNT_PATH);
+		return 0;
+	}
+	if (slots & any)
+		return slots;
+	if (slots & ~any_end && row->flags & ROW_SOCKET)
+		slots &= any_end | by_socket(key, abi == ABI_NATIVE ? 8 : 4);
+	if (!slots) {
+		count(COUNT_SOCKET);
+		return 0;
+	}
+	if (slots & ~asked->any_name)
+		slots &= asked->any_name | by_name(bank);
+	if (!slots) {
+		count(COUNT_NAME);
+		return 0;
+	}
+	if (slots & ~any_place && !(slots & any))
+		slots &= by_place(asked);
+	if (!slots)
+		count(COUNT_PLACE);
+	return slots;
+}
+
+#endif

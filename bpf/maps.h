@@ -1,0 +1,183 @@
+/* The tables that the programs go by, and what they work in. */
+#ifndef TOLLGATE_MAPS_H
+#define TOLLGATE_MAPS_H
+
+#include "kernel.h"
+#include "record.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+/* What the other side of the ring reckons with. */
+_Static_assert(sizeof(struct header) == 272, "see HEADER_SIZE");
+_Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
+_Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
+_Static_assert(sizeof(struct test) == 32, "see tables.rs");
+_Static_assert(sizeof(struct row) == 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
+_Static_assert(sizeof(struct control) == 216, "see programs.rs");
+_Static_assert(sizeof(struct place_key) == 24, "see places.rs");
+_Static_assert(sizeof(struct network_key) == 24, "see programs.rs");
+
+/* A value of a per-processor map may have 32 KiB. */
+#define SCRATCH 32000
+/* Longest string or other piece: PATH_MAX. */
+#define PIECE_LIMIT 4096
+/* Pieces start below this, so that the longest one fits. */
+#define START_LIMIT (SCRATCH - 2 * PIECE_LIMIT - 64)
+#define COMPONENTS 64
+#define COMPONENT_LIMIT 256
+#define TEXTS 20
+#define TEXT_LIMIT 1024
+#define AT_FDCWD -100
+
+struct scratch {
+	struct header header;
+	u8 pieces[SCRATCH - sizeof(struct header)];
+	/* Length of the path that is being taken. Kept in memory, where the verifier forgets what it
+	 * knew: else it would follow every length through every turn of the loop. */
+	volatile u32 used;
+	volatile u32 count;
+	volatile u32 path_flags;
+	volatile u64 found;
+	/* What one end of a connection is, and what was found out of all of them. */
+	u16 family;
+	u16 port;
+	u8 address[16];
+	volatile u64 by_port;
+	volatile u64 by_network;
+	volatile u64 by_family;
+	/* Names on the way up to the root. */
+	const u8 *name[COMPONENTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+/* Each in a section, and so in a map, of its own: read without a look-up. */
+struct control control SEC(".data.control");
+struct calls calls SEC(".data.calls");
+/* Not 0 while the agent sleeps with nothing at hand: then the first record wakes it. */
+u32 waiting SEC(".data.waiting");
+/* By operation of an io_uring: one more than the native call that does the same; 0 if none does. */
+u16 ring_calls[RING_OPERATIONS] SEC(".data.ring_calls");
+/* By number: not 0 if some convention has a row for it. Of all calls of the machine this is all that
+ * most come to. */
+u8 interest[CALLS] SEC(".data.interest");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * ROWS);
+	__type(key, u32);
+	__type(value, struct row);
+} rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS);
+	__type(key, u32);
+	__type(value, struct automaton);
+} automata SEC(".maps");
+
+struct name_key {
+	char comm[16];
+	u32 bank;
+	u32 _pad;
+};
+
+/* Slots that ask for a name of a process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct name_key);
+	__type(value, u64);
+} names SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, s32);
+	__type(value, u8);
+} scope SEC(".maps");
+
+/* Slots that ask for a port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct port_key);
+	__type(value, u64);
+} ports SEC(".maps");
+
+/* Slots that ask for a network, with those that ask for a wider one around it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct network_key);
+	__type(value, u64);
+} networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct place_key);
+	__type(value, u32);
+} places SEC(".maps");
+
+struct counters {
+	u64 count[COUNTERS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct counters);
+} counters SEC(".maps");
+
+/* By row: records that found no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BANKS * ROWS);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
+
+/* Sizes are set before loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} critical SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} bulk SEC(".maps");
+
+static __always_inline void count(u32 which)
+{
+	u32 zero = 0;
+	struct counters *all = bpf_map_lookup_elem(&counters, &zero);
+
+	if (all && which < COUNTERS)
+		all->count[which]++;
+}
+
+static __always_inline struct scratch *working_memory(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratch, &zero);
+}
+
+/* Since 6.2 any address can be read as if it were in a variable: a load that cannot fault, where
+ * bpf_probe_read_kernel is a call. */
+#define LOADS bpf_ksym_exists(bpf_rdonly_cast)
+#define at_kernel(address, type) bpf_core_cast((void *)(address), type)
+
+#define field_exists(expression) bpf_core_field_exists(expression)
+
+#endif

@@ -1,0 +1,65 @@
+/* Registers of a call, by the convention that it was made by. */
+#ifndef TOLLGATE_REGISTERS_H
+#define TOLLGATE_REGISTERS_H
+
+#include "maps.h"
+
+#define TS_COMPAT 2
+#define X32_BIT 0x40000000
+
+static __always_inline u32 abi_of(u32 nr)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (nr & X32_BIT)
+		return ABI_X32;
+	if (bpf_get_current_task_btf()->thread_info.status & TS_COMPAT)
+		return ABI_I386;
+#endif
+	return ABI_NATIVE;
+}
+
+static __always_inline void registers(struct pt_regs *regs, u32 abi, u64 *args)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (abi == ABI_I386) {
+		args[0] = (u32)regs->bx;
+		args[1] = (u32)regs->cx;
+		args[2] = (u32)regs->dx;
+		args[3] = (u32)regs->si;
+		args[4] = (u32)regs->di;
+		args[5] = (u32)regs->bp;
+		return;
+	}
+	args[0] = regs->di;
+	args[1] = regs->si;
+	args[2] = regs->dx;
+	args[3] = regs->r10;
+	args[4] = regs->r8;
+	args[5] = regs->r9;
+#elif defined(__TARGET_ARCH_arm64)
+	args[0] = regs->orig_x0;
+	args[1] = regs->regs[1];
+	args[2] = regs->regs[2];
+	args[3] = regs->regs[3];
+	args[4] = regs->regs[4];
+	args[5] = regs->regs[5];
+#endif
+}
+
+static __always_inline u32 number_of(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+/* Whether any rule asks for a call of this number. */
+static __always_inline bool is_of_interest(u32 nr)
+{
+	nr &= ~X32_BIT;
+	return nr < CALLS && interest[nr];
+}
+
+#endif

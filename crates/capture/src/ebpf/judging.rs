@@ -1,0 +1,412 @@
+//! From records to events, and to the judge.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::Arch;
+use bumpalo::Bump;
+use event::{
+    CommandLine, Event, EventKind, ExecutableFile, ExecutableFlags, Image, Judge, Live, Lookup,
+    Name, Outcome, Param, Process, Stage, Weight, World,
+};
+
+use super::consumer::Consumer;
+use super::record::{
+    FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, text,
+};
+use super::rings;
+use super::world::RecordedWorld;
+use crate::live::call::Call;
+use crate::live::counters::Counters;
+use crate::live::decode;
+use crate::procfs::split_command_line;
+
+/// Memory of one event that is kept for the next.
+const ARENA_KEEP: usize = 256 * 1024;
+
+impl<J: Judge + 'static> Consumer<J> {
+    pub(super) fn judge(&mut self, record: &[u8]) {
+        let Some((header, pieces)) = Header::parse(record) else {
+            Counters::add(&self.shared.malformed);
+            return;
+        };
+        let shared = Arc::clone(&self.shared);
+        let process = shared.table.of(&header, shared.world.proc());
+        let sources = (&shared.world, &shared.maps);
+        let is_watched = shared.places.learn(sources, &process, &header, pieces);
+        if !matches!(header.kind, RecordKind::Fork | RecordKind::Exec) {
+            process.set_last_comm(header.comm);
+        }
+        self.set_streams(pieces);
+        match header.kind {
+            RecordKind::Exit => {
+                if is_watched {
+                    self.exited(&header, &process);
+                }
+                shared.table.ended(&process);
+            }
+            RecordKind::Exec => {
+                shared.places.learn_users(&shared.world, &process, &header);
+                let image = Arc::new(self.program(&header, pieces));
+                shared.table.executed(&process, &header, Arc::clone(&image));
+                if is_watched {
+                    self.executed(&header, pieces, &process, image);
+                }
+            }
+            RecordKind::Call if is_watched => self.called(&header, pieces, &process),
+            RecordKind::Ring if is_watched => {
+                let operation = rings::name(header.number);
+                shared.notices.ring_call(&process, operation);
+            }
+            // That there is one is known by now.
+            RecordKind::Fork | RecordKind::Call | RecordKind::Ring => {}
+        }
+        Counters::add(&shared.judged);
+        if self.arena.allocated_bytes() > ARENA_KEEP {
+            self.arena = Bump::with_capacity(64 * 1024);
+        } else {
+            self.arena.reset();
+        }
+    }
+
+    /// The new program as the record has it.
+    fn program(&self, header: &Header, pieces: Pieces<'_>) -> Image {
+        let image = Image {
+            exec_time_ns: header.boot_time.wrapping_add(self.epoch),
+            ..Image::default()
+        };
+        let (mut environment, mut environment_len) = (Vec::new(), 0);
+        for piece in pieces {
+            match piece.kind {
+                PieceKind::Arguments => {
+                    let cut = piece.status & PIECE_CUT != 0;
+                    let _ = image.command_line.set(Some(command_line(piece.bytes, cut)));
+                }
+                PieceKind::Environment => {
+                    environment.extend_from_slice(piece.bytes);
+                    environment_len = piece.address;
+                }
+                PieceKind::Executable => {
+                    let Some(facts) = FileFacts::parse(&piece) else {
+                        continue;
+                    };
+                    let _ = image.executable_file.set(Some(executable_file(&facts)));
+                    let writable = is_writable(&facts, header);
+                    let _ = image.executable_writable.set(Some(writable));
+                    if let Some(path) = facts.path() {
+                        let _ = image.executable.set(Some(path.to_vec()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        // One that is longer than a record has room for is left to be read from `/proc`.
+        if environment_len > 0 && u64::try_from(environment.len()) == Ok(environment_len) {
+            // The image is new.
+            let _ = image.environment.set(Some(environment));
+        }
+        image
+    }
+
+    /// An exec that succeeded.
+    fn executed(
+        &mut self,
+        header: &Header,
+        pieces: Pieces<'_>,
+        process: &Arc<Process>,
+        image: Arc<Image>,
+    ) {
+        let filename = pieces
+            .into_iter()
+            .find(|piece| piece.kind == PieceKind::Filename)
+            .map(|piece| text(piece.bytes).to_vec());
+        let kind = EventKind::of_syscall(exec_call(header.number));
+        let name = filename.as_deref().map_or(Param::Unreadable, Param::Text);
+        self.set_directories(pieces);
+        let outcome = Outcome::Returned(0);
+        self.tell(
+            header,
+            process,
+            image,
+            kind,
+            outcome,
+            |source| match source {
+                event::ParamSource::Result => Param::Int(0),
+                event::ParamSource::Path { .. } => name,
+                _ => Param::Absent,
+            },
+        );
+    }
+
+    /// A process has ended.
+    fn exited(&mut self, header: &Header, process: &Arc<Process>) {
+        let Ok(kind) = EventKind::from_name("procexit") else {
+            return;
+        };
+        self.directories.clear();
+        let image = self.shared.table.image(process, header);
+        self.tell(header, process, image, kind, Outcome::None, |_| {
+            Param::Absent
+        });
+    }
+
+    /// An event about a process as such, without arguments in registers.
+    fn tell<'r>(
+        &mut self,
+        header: &Header,
+        process: &Arc<Process>,
+        image: Arc<Image>,
+        kind: EventKind,
+        outcome: Outcome,
+        value: impl Fn(event::ParamSource) -> Param<'r>,
+    ) {
+        let arena = std::mem::take(&mut self.arena);
+        let params = kind.spec().params.iter().map(|param| value(param.source));
+        let params = arena.alloc_slice_fill_iter(params);
+        self.conclude(
+            header, process, image, kind, params, [None; 2], outcome, &arena,
+        );
+        self.arena = arena;
+    }
+
+    /// A call has returned.
+    fn called(&mut self, header: &Header, pieces: Pieces<'_>, process: &Arc<Process>) {
+        let Some(call) = call(header) else {
+            Counters::add(&self.shared.counters.unknown_calls);
+            return;
+        };
+        self.memory.capture(|captured| {
+            for piece in pieces.filter(|piece| piece.kind == PieceKind::Memory) {
+                let is_string = piece.status & PIECE_STRING != 0;
+                let bytes = if is_string {
+                    text(piece.bytes)
+                } else {
+                    piece.bytes
+                };
+                captured.add(piece.address, bytes, is_string);
+            }
+        });
+        self.set_directories(pieces);
+        let arena = std::mem::take(&mut self.arena);
+        let result = signal_seen(header.result);
+        let outcome = Outcome::Returned(result);
+        let mut decoded =
+            decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
+        self.shared.counters.note_unreadable(&decoded);
+        let mut passed = None;
+        let file = pieces
+            .into_iter()
+            .find(|piece| piece.kind == PieceKind::File);
+        if let Some(facts) = file.as_ref().and_then(FileFacts::parse)
+            && let Some(descriptor) = decoded.descriptor
+        {
+            let found = facts.resolved();
+            let mut descriptor = decode::merge(descriptor, &found, false, &arena);
+            let opens = matches!(
+                call.kind.spec().descriptor,
+                event::DescriptorSource::Opened { .. }
+            );
+            // What was opened, whatever the caller's memory says by now.
+            if opens && let Some(path) = facts.path() {
+                let path = arena.alloc_slice_copy(path);
+                passed = Some(descriptor).filter(|passed| is_absolute(passed.name));
+                descriptor.name = match descriptor.name {
+                    Name::Passed { raw, .. } => Name::Opened { raw, path },
+                    _ => Name::Resolved(path),
+                };
+            }
+            decoded.descriptor = Some(descriptor);
+        }
+        if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
+            self.shared.notices.ring(process, false);
+        }
+        let image = self.shared.table.image(process, header);
+        self.conclude(
+            header,
+            process,
+            image,
+            call.kind,
+            decoded.params,
+            [decoded.descriptor, passed],
+            outcome,
+            &arena,
+        );
+        self.arena = arena;
+    }
+
+    fn set_directories(&mut self, pieces: Pieces<'_>) {
+        self.directories.clear();
+        let directories = pieces.filter(|piece| piece.kind == PieceKind::Directory);
+        self.directories
+            .extend(
+                directories
+                    .filter(|piece| piece.status == 0)
+                    .map(|piece: Piece<'_>| {
+                        let number = i32::try_from(piece.address.cast_signed()).unwrap_or(-1);
+                        (number, piece.bytes.to_vec())
+                    }),
+            );
+    }
+
+    fn set_streams(&mut self, pieces: Pieces<'_>) {
+        self.streams.clear();
+        let streams = pieces.filter(|piece| piece.kind == PieceKind::Stream);
+        self.streams.extend(streams.map(|piece: Piece<'_>| {
+            let number = i32::try_from(piece.address).unwrap_or(-1);
+            (
+                number,
+                FileFacts::parse(&piece).map(|facts| facts.resolved()),
+            )
+        }));
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of an event, from three places"
+    )]
+    fn conclude(
+        &mut self,
+        header: &Header,
+        process: &Arc<Process>,
+        image: Arc<Image>,
+        kind: EventKind,
+        params: &[Param<'_>],
+        [descriptor, passed]: [Option<event::Descriptor<'_>>; 2],
+        outcome: Outcome,
+        arena: &Bump,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let world = RecordedWorld {
+            live: &shared.world,
+            places: &shared.places,
+            header,
+            directories: &self.directories,
+            streams: &self.streams,
+        };
+        let live = Live::default();
+        // A fresh cell is empty, so none of these can fail.
+        let _ = live.comm.set(Lookup::Found(header.comm));
+        let _ = live.stat.set(Lookup::Found(header.stat));
+        let _ = live.status.set(Lookup::Found(header.status));
+        self.number += 1;
+        let mut event = Event {
+            number: self.number,
+            time_ns: header.boot_time.wrapping_add(self.epoch),
+            kind,
+            stage: Stage::Exit,
+            cpu: Some(header.cpu),
+            tid: header.tid,
+            process,
+            image,
+            params,
+            descriptor,
+            outcome,
+            world: &world as &dyn World,
+            live: &live,
+            arena,
+        };
+        // Rules may also name the link that was passed, which leads to another file: what was opened
+        // goes first, and only where no rule is about that what was asked for.
+        if passed.is_some() && self.judge.weigh(&mut self.scratch, &event) == Weight::Reject {
+            event.descriptor = passed;
+        }
+        let undecided = self.judge.conclude(&mut self.scratch, &event);
+        if undecided > 0 {
+            let counter = &shared.counters.undecided;
+            counter.fetch_add(u64::from(undecided), Ordering::Relaxed);
+            shared.notices.undecided(&event, undecided);
+        }
+    }
+}
+
+fn is_absolute(name: Name<'_>) -> bool {
+    matches!(
+        name,
+        Name::Passed {
+            raw: [b'/', ..],
+            ..
+        }
+    )
+}
+
+/// The call of a record.
+fn call(header: &Header) -> Option<Call> {
+    let native = Arch::native()?;
+    let arch = match header.abi {
+        1 => Arch::I386,
+        _ => native,
+    };
+    let (arch, syscall) = abi::arch::decode(arch.audit(), header.number)?;
+    let mut syscall = syscall?;
+    if syscall == abi::Syscall::SOCKETCALL {
+        // Its arguments have been unpacked in the kernel.
+        syscall = abi::Syscall::from_socketcall(header.socketcall)?;
+    }
+    Some(Call {
+        id: 0,
+        tid: header.tid,
+        arch,
+        syscall,
+        kind: EventKind::of_syscall(syscall),
+        ip: header.ip,
+        args: header.args,
+    })
+}
+
+/// Which of the two calls it was.
+fn exec_call(number: u32) -> abi::Syscall {
+    const EXEC_AT: u32 = 1;
+    if number == EXEC_AT {
+        abi::Syscall::EXECVEAT
+    } else {
+        abi::Syscall::EXECVE
+    }
+}
+
+/// A call that a signal interrupts returns a number between these inside the kernel; what becomes
+/// of it is decided later. To the caller it is this, or the call is made again.
+fn signal_seen(result: i64) -> i64 {
+    const EINTR: i64 = 4;
+    match result {
+        -516..=-512 => -EINTR,
+        result => result,
+    }
+}
+
+fn command_line(bytes: &[u8], is_cut: bool) -> CommandLine {
+    split_command_line(bytes, is_cut)
+}
+
+fn executable_file(facts: &FileFacts) -> ExecutableFile {
+    let upper = facts.upper_layer();
+    ExecutableFile {
+        flags: ExecutableFlags {
+            upper_layer: Some(upper == Some(true)),
+            lower_layer: Some(upper == Some(false)),
+            from_memfd: facts.is_memfd(),
+        },
+        inode: facts.inode,
+        ctime_ns: facts.ctime_ns,
+        mtime_ns: facts.mtime_ns,
+    }
+}
+
+/// As `world::writable` does it, by what the record says. Supplementary groups are not in it, so
+/// whoever could be a member counts as one.
+fn is_writable(facts: &FileFacts, header: &Header) -> bool {
+    const READ_ONLY: u32 = 1;
+    const MOUNT_READ_ONLY: u32 = 0x40;
+    const IMMUTABLE: u32 = 8;
+    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+    const CAP_FOWNER: u64 = 1 << 3;
+    if facts.super_flags & READ_ONLY != 0
+        || facts.mount_flags & MOUNT_READ_ONLY != 0
+        || facts.inode_flags & IMMUTABLE != 0
+    {
+        return false;
+    }
+    header.status.cap_effective & (CAP_DAC_OVERRIDE | CAP_FOWNER) != 0
+        || header.fs_uid == facts.uid
+        || facts.mode & 0o002 != 0
+        || (facts.mode & 0o020 != 0 && header.fs_gid == facts.gid)
+}

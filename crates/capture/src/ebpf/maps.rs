@@ -1,0 +1,375 @@
+//! The maps of the programs, by which they are told what to do and tell what they did.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+use event::Pid;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+
+use super::slots::Without;
+use super::tables::{BANKS, CALLS, ROWS, Tables};
+use super::{Error, rings};
+
+/// `struct control` without what the slots ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Control {
+    pub(super) bank: u32,
+    pub(super) agent: i32,
+    /// Whose calls are looked at.
+    pub(super) scope: Scope,
+    pub(super) environment: bool,
+    pub(super) streams: bool,
+    pub(super) wake_bytes: u32,
+    /// Whether paths and names are looked at in the kernel.
+    pub(super) filters: bool,
+    /// Nobody is watched any more.
+    pub(super) off: bool,
+}
+
+/// Which processes are watched, as the programs know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All.
+    #[default]
+    All,
+    /// Those that were entered, and their descendants.
+    Pids,
+    /// Those of places that are not known to be others'.
+    Places,
+}
+
+impl Control {
+    fn encode(&self, asked: &[Vec<u8>; BANKS]) -> Vec<u8> {
+        let states = 1_u32;
+        let scoped = match self.scope {
+            Scope::All => 0,
+            Scope::Pids => 1,
+            Scope::Places => 2,
+        };
+        let words = [
+            self.bank,
+            self.agent.cast_unsigned(),
+            scoped,
+            states,
+            u32::from(self.environment),
+            u32::from(self.streams),
+            self.wake_bytes,
+            u32::from(self.filters),
+            u32::from(self.off),
+            0,
+        ];
+        let words = words.into_iter().flat_map(u32::to_ne_bytes);
+        words.chain(asked.iter().flatten().copied()).collect()
+    }
+}
+
+/// The counters of the programs (bpf/record.h), summed over processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KernelCounts {
+    pub(super) by_registers: u64,
+    pub(super) by_scope: u64,
+    pub(super) by_path: u64,
+    pub(super) by_name: u64,
+    pub(super) sent: u64,
+    pub(super) unreadable: u64,
+    pub(super) truncated: u64,
+    pub(super) lost_critical: u64,
+    pub(super) lost_bulk: u64,
+    pub(super) lost_state: u64,
+    pub(super) no_memory: u64,
+    pub(super) by_socket: u64,
+    pub(super) by_place: u64,
+    pub(super) by_ring: u64,
+}
+
+impl KernelCounts {
+    fn from_sums(sums: &[u64]) -> Self {
+        let at = |index: usize| sums.get(index).copied().unwrap_or(0);
+        Self {
+            by_registers: at(1),
+            by_scope: at(2),
+            by_path: at(3),
+            by_name: at(4),
+            sent: at(5),
+            unreadable: at(6),
+            truncated: at(7),
+            lost_critical: at(8),
+            lost_bulk: at(9),
+            lost_state: at(10),
+            no_memory: at(11),
+            by_socket: at(12),
+            by_place: at(13),
+            by_ring: at(14),
+        }
+    }
+
+    /// Records that found no room.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost_critical + self.lost_bulk + self.lost_state + self.no_memory
+    }
+}
+
+/// Handles on the maps, for every thread.
+pub(super) struct Maps {
+    control: MapHandle,
+    calls: MapHandle,
+    interest: MapHandle,
+    rows: MapHandle,
+    scope: MapHandle,
+    automata: MapHandle,
+    names: MapHandle,
+    ports: MapHandle,
+    networks: MapHandle,
+    places: MapHandle,
+    waiting: MapHandle,
+    ring_calls: MapHandle,
+    counters: MapHandle,
+    lost: MapHandle,
+    pub(super) critical: MapHandle,
+    pub(super) bulk: MapHandle,
+    state: Mutex<State>,
+}
+
+/// What was written last.
+struct State {
+    control: Control,
+    asked: [Vec<u8>; BANKS],
+    interest: [u8; CALLS],
+}
+
+impl Maps {
+    /// Of the loaded programs, which go by `control` from now on.
+    pub(super) fn of(object: &Object, control: Control) -> Result<Self, Error> {
+        let handle = |name: &'static str| {
+            let map = object.maps().find(|map| map.name() == name);
+            let map = map.ok_or(Error::Missing { name })?;
+            MapHandle::try_from(&map).map_err(Error::map)
+        };
+        let state = State {
+            control,
+            asked: std::array::from_fn(|_| Tables::nothing_asked()),
+            interest: [0; CALLS],
+        };
+        let maps = Self {
+            control: handle(".data.control")?,
+            calls: handle(".data.calls")?,
+            interest: handle(".data.interest")?,
+            rows: handle("rows")?,
+            scope: handle("scope")?,
+            automata: handle("automata")?,
+            names: handle("names")?,
+            ports: handle("ports")?,
+            networks: handle("networks")?,
+            places: handle("places")?,
+            waiting: handle(".data.waiting")?,
+            ring_calls: handle(".data.ring_calls")?,
+            counters: handle("counters")?,
+            lost: handle("lost")?,
+            critical: handle("critical")?,
+            bulk: handle("bulk")?,
+            state: Mutex::new(state),
+        };
+        maps.write(&maps.ring_calls, &rings::calls())?;
+        maps.write_control(&maps.state())?;
+        Ok(maps)
+    }
+
+    /// Makes the programs go by a state.
+    fn write_control(&self, state: &State) -> Result<(), Error> {
+        let value = state.control.encode(&state.asked);
+        self.write(&self.control, &value)
+    }
+
+    /// Writes the only entry of a map.
+    fn write(&self, map: &MapHandle, value: &[u8]) -> Result<(), Error> {
+        let written = map.update(&0_u32.to_ne_bytes(), value, MapFlags::ANY);
+        written.map_err(Error::map)
+    }
+
+    /// Puts tables into force: written beside those in use, then switched to.
+    pub(super) fn install(&self, tables: &Tables) -> Result<(), Error> {
+        let mut state = self.state();
+        let bank = (state.control.bank + 1) % u32::try_from(BANKS).expect("two");
+        let first = bank * u32::try_from(ROWS).expect("fits the table");
+        for (index, row) in tables.rows() {
+            let key = first + u32::try_from(index).expect("fewer than the rows");
+            let written = self.rows.update(&key.to_ne_bytes(), &row, MapFlags::ANY);
+            written.map_err(Error::map)?;
+        }
+        let key = 0_u32.to_ne_bytes();
+        let calls = self.calls.lookup(&key, MapFlags::ANY).map_err(Error::map)?;
+        // An array has all its entries from the start.
+        let mut calls = calls.ok_or(Error::Missing {
+            name: "the table of calls",
+        })?;
+        let index = usize::try_from(bank).expect("two");
+        tables.write_numbers(index, &mut calls);
+        let written = self.calls.update(&key, &calls, MapFlags::ANY);
+        written.map_err(Error::map)?;
+        // Before the switch calls of either are let through, and afterwards those of the new one.
+        let interest = tables.interest();
+        self.write_interest(&std::array::from_fn(|number| {
+            interest[number] | state.interest[number]
+        }))?;
+        if let Some(automaton) = tables.automaton() {
+            let written = self
+                .automata
+                .update(&bank.to_ne_bytes(), &automaton, MapFlags::ANY);
+            written.map_err(Error::map)?;
+        }
+        // Where there is more than room for, nothing is looked at.
+        let without = Without {
+            names: self.write_names(bank, tables).is_err(),
+            ports: self.write_ports(bank, tables).is_err(),
+            networks: self.write_networks(bank, tables).is_err(),
+            ..Without::default()
+        };
+        state.asked[index] = tables.asked(without);
+        state.control.environment = tables.environment;
+        state.control.streams = tables.streams;
+        state.control.bank = bank;
+        self.write_control(&state)?;
+        state.interest = interest;
+        self.write_interest(&interest)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_interest(&self, interest: &[u8; CALLS]) -> Result<(), Error> {
+        self.write(&self.interest, interest)
+    }
+
+    fn write_names(&self, bank: u32, tables: &Tables) -> Result<(), libbpf_rs::Error> {
+        let named = tables.process_names().into_iter().map(|(name, slots)| {
+            let mut key = name.to_vec();
+            key.resize(16, 0);
+            key.extend(bank.to_ne_bytes());
+            key.extend(0_u32.to_ne_bytes());
+            (key, slots)
+        });
+        let of_bank = |key: &[u8]| key.get(16..20) == Some(&bank.to_ne_bytes()[..]);
+        replace(&self.names, of_bank, named)
+    }
+
+    fn write_ports(&self, bank: u32, tables: &Tables) -> Result<(), libbpf_rs::Error> {
+        let ports = tables.ports().into_iter().map(|(port, slots)| {
+            let key = [u32::from(port), bank].map(u32::to_ne_bytes);
+            (key.concat(), slots)
+        });
+        let of_bank = |key: &[u8]| key.get(4..8) == Some(&bank.to_ne_bytes()[..]);
+        replace(&self.ports, of_bank, ports)
+    }
+
+    fn write_networks(&self, bank: u32, tables: &Tables) -> Result<(), libbpf_rs::Error> {
+        // `struct network_key`: the bank and the version are compared, too.
+        const FIXED_BITS: u32 = 32;
+        let bank = u8::try_from(bank).expect("two");
+        let networks = tables.networks().into_iter();
+        let networks = networks.map(|((address, bits), slots)| {
+            let (version, mut bytes) = match address {
+                IpAddr::V4(address) => (4, address.octets().to_vec()),
+                IpAddr::V6(address) => (6, address.octets().to_vec()),
+            };
+            bytes.resize(16, 0);
+            let prefix = (FIXED_BITS + u32::from(bits)).to_ne_bytes();
+            (
+                [&prefix[..], &[bank, version, 0, 0], &bytes].concat(),
+                slots,
+            )
+        });
+        let of_bank = |key: &[u8]| key.get(4) == Some(&bank);
+        replace(&self.networks, of_bank, networks)
+    }
+
+    /// Tells the programs what the place with this key is.
+    pub(super) fn tell_place(&self, key: &[u8], verdict: u32) -> Result<(), Error> {
+        let told = self
+            .places
+            .update(key, &verdict.to_ne_bytes(), MapFlags::ANY);
+        told.map_err(Error::map)
+    }
+
+    /// Has the programs forget it.
+    pub(super) fn forget_place(&self, key: &[u8]) {
+        // It may have been forgotten already: there are only so many.
+        let _ = self.places.delete(key);
+    }
+
+    /// Tells the programs that the next record is to wake the agent.
+    pub(super) fn await_record(&self) -> Result<(), Error> {
+        self.write(&self.waiting, &1_u32.to_ne_bytes())
+    }
+
+    /// The row of the plan that a record's number means, whatever the bank.
+    pub(super) fn row_index(row: u32) -> usize {
+        usize::try_from(row).unwrap_or(0) % ROWS
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn switch_off(&self) -> Result<(), Error> {
+        let mut state = self.state();
+        state.control.off = true;
+        self.write_control(&state)
+    }
+
+    /// Adds a process to the watched ones.
+    pub(super) fn watch(&self, pid: Pid) -> Result<(), Error> {
+        self.scope
+            .update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)
+            .map_err(Error::map)
+    }
+
+    /// Whether any watched process is left.
+    pub(super) fn watches_any(&self) -> bool {
+        self.scope.keys().next().is_some()
+    }
+
+    /// The counters now.
+    pub(super) fn counts(&self) -> Result<KernelCounts, Error> {
+        let sums = sums(&self.counters, 0, 16)?;
+        Ok(KernelCounts::from_sums(&sums))
+    }
+
+    /// Lost records by row, rows without any left out.
+    pub(super) fn losses(&self) -> Result<BTreeMap<usize, u64>, Error> {
+        let mut losses = BTreeMap::new();
+        for key in 0..ROWS * BANKS {
+            let number = u32::try_from(key).expect("fits the table");
+            let lost: u64 = sums(&self.lost, number, 1)?.into_iter().sum();
+            if lost > 0 {
+                *losses.entry(Self::row_index(number)).or_default() += lost;
+            }
+        }
+        Ok(losses)
+    }
+}
+
+/// Puts entries in the place of those of a bank.
+fn replace(
+    map: &MapHandle,
+    is_former: impl Fn(&[u8]) -> bool,
+    entries: impl Iterator<Item = (Vec<u8>, u64)>,
+) -> Result<(), libbpf_rs::Error> {
+    let former: Vec<_> = map.keys().filter(|key| is_former(key)).collect();
+    former.iter().try_for_each(|key| map.delete(key))?;
+    let mut entries = entries;
+    entries.try_for_each(|(key, slots)| map.update(&key, &slots.to_ne_bytes(), MapFlags::ANY))
+}
+
+/// Counters of one entry, summed over processors.
+fn sums(map: &MapHandle, key: u32, count: usize) -> Result<Vec<u64>, Error> {
+    let mut sums = vec![0; count];
+    let found = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
+    let found = found.map_err(Error::map)?.ok_or(Error::Missing {
+        name: "a counter of losses",
+    })?;
+    for processor in found {
+        for (sum, bytes) in sums.iter_mut().zip(processor.as_chunks::<8>().0) {
+            *sum += u64::from_ne_bytes(*bytes);
+        }
+    }
+    Ok(sums)
+}

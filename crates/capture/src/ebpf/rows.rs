@@ -1,0 +1,257 @@
+//! Rows of the plan: what the kernel does about a call (`struct row` of bpf/record.h).
+
+use std::collections::BTreeMap;
+
+use abi::{RegisterTest, TestOp, TestWidth};
+use event::{DescriptorSource, EventKind, ParamSource};
+
+const TESTS: usize = 40;
+const FETCHES: usize = 6;
+pub(super) const SOCKETCALLS: u32 = 32;
+/// `struct row`.
+pub(super) const ROW_SIZE: usize = 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
+
+pub(super) const ROW_CRITICAL: u32 = 1;
+pub(super) const ROW_EXEC: u32 = 2;
+pub(super) const ROW_SOCKETCALL: u32 = 4;
+pub(super) const ROW_OPENS: u32 = 8;
+pub(super) const ROW_PATHS: u32 = 16;
+pub(super) const ROW_SOCKET: u32 = 32;
+pub(super) const ROW_STREAMS: u32 = 64;
+
+/// What of the caller's memory goes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Fetch {
+    Text(u8),
+    Path { path: u8, base: Option<u8> },
+    Texts(u8),
+    Bytes { arg: u8, offset: u8, size: u8 },
+    Buffer { arg: u8, len: u8, limit: u8 },
+    Message(u8),
+    Descriptor(u8),
+    Result,
+}
+
+const NO_ARGUMENT: u8 = 255;
+/// Bytes of a data buffer that rules can see; as under the other engines.
+const BUFFER_LIMIT: u8 = 80;
+/// Longest socket address: `struct sockaddr_storage`.
+const ADDRESS_LIMIT: u8 = 128;
+
+impl Fetch {
+    fn encode(self, to: &mut Vec<u8>) {
+        let (kind, arg, other, size, offset): (u8, u8, u8, u8, u32) = match self {
+            Self::Text(arg) => (1, arg, NO_ARGUMENT, 0, 0),
+            Self::Path { path, base } => (2, path, base.unwrap_or(NO_ARGUMENT), 0, 0),
+            Self::Texts(arg) => (3, arg, NO_ARGUMENT, 0, 0),
+            Self::Bytes { arg, offset, size } => (4, arg, NO_ARGUMENT, size, offset.into()),
+            Self::Buffer { arg, len, limit } => (5, arg, len, limit, 0),
+            Self::Message(arg) => (6, arg, NO_ARGUMENT, 0, 0),
+            Self::Descriptor(arg) => (7, arg, NO_ARGUMENT, 0, 0),
+            Self::Result => (8, NO_ARGUMENT, NO_ARGUMENT, 0, 0),
+        };
+        to.extend([kind, arg, other, size]);
+        to.extend(offset.to_ne_bytes());
+    }
+}
+
+/// Where a connection is found that a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Connection {
+    /// The argument with the descriptor; `None`: it is the result.
+    descriptor: Option<u8>,
+    address: Address,
+}
+
+/// What address is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Address {
+    None,
+    /// Arguments with its place and its length.
+    Given(u8, u8),
+    /// In a `struct msghdr`.
+    Message(u8),
+}
+
+/// In the place of an argument: the result.
+const RESULT: u8 = 254;
+
+impl Connection {
+    /// Of a kind of calls; `None` if they are about no descriptor that may be a socket.
+    pub(super) fn of(kind: EventKind) -> Option<Self> {
+        let (descriptor, address) = match kind.spec().descriptor {
+            DescriptorSource::Argument(fd) | DescriptorSource::Duplicated(fd) => {
+                (Some(fd), Address::None)
+            }
+            DescriptorSource::Addressed {
+                fd, address, len, ..
+            } => (Some(fd), Address::Given(address, len)),
+            DescriptorSource::Message { fd, message } => (Some(fd), Address::Message(message)),
+            DescriptorSource::Accepted(_) => (None, Address::None),
+            DescriptorSource::None
+            | DescriptorSource::Opened { .. }
+            | DescriptorSource::CreatedSocket
+            | DescriptorSource::Created(_) => return None,
+        };
+        Some(Self {
+            descriptor,
+            address,
+        })
+    }
+
+    /// Descriptor, address, length, message.
+    fn encode(self) -> [u8; 4] {
+        let (address, len, message) = match self.address {
+            Address::None => (NO_ARGUMENT, NO_ARGUMENT, NO_ARGUMENT),
+            Address::Given(address, len) => (address, len, NO_ARGUMENT),
+            Address::Message(message) => (NO_ARGUMENT, NO_ARGUMENT, message),
+        };
+        [self.descriptor.unwrap_or(RESULT), address, len, message]
+    }
+}
+
+/// One row: what the kernel does about a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Row {
+    pub(super) flags: u32,
+    /// Alternatives of tests, with the slots that each speaks for.
+    pub(super) any_of: Vec<(Vec<RegisterTest>, u64)>,
+    pub(super) failed: u64,
+    pub(super) succeeded: u64,
+    pub(super) path_arg: u8,
+    /// Of a call about a connection: where it is found.
+    pub(super) socket: Option<Connection>,
+    pub(super) fetches: Vec<Fetch>,
+    pub(super) socketcalls: BTreeMap<u32, u16>,
+}
+
+impl Row {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::with_capacity(ROW_SIZE);
+        let count: usize = self
+            .any_of
+            .iter()
+            .map(|(group, _)| group.len().max(1))
+            .sum();
+        // Too many to be tested: then all are let through.
+        let tests = if count > TESTS { 0 } else { count };
+        to.extend(self.flags.to_ne_bytes());
+        to.extend(short(tests).to_ne_bytes());
+        to.extend(short(self.fetches.len()).to_ne_bytes());
+        to.extend(self.failed.to_ne_bytes());
+        to.extend(self.succeeded.to_ne_bytes());
+        to.extend(u32::from(self.path_arg).to_ne_bytes());
+        to.extend(self.socket.map_or([NO_ARGUMENT; 4], Connection::encode));
+        for operation in 0..SOCKETCALLS {
+            let row = self.socketcalls.get(&operation).copied().unwrap_or(0);
+            to.extend(u32::from(row).to_ne_bytes());
+        }
+        let fetched = to.len();
+        self.fetches.iter().for_each(|fetch| fetch.encode(&mut to));
+        to.resize(fetched + 8 * FETCHES, 0);
+        if tests > 0 {
+            for (group, slots) in &self.any_of {
+                // Always: no bit of nothing is set.
+                let always = [RegisterTest::full(0, TestOp::NoBit, 0)];
+                let group = if group.is_empty() { &always[..] } else { group };
+                for (index, test) in group.iter().enumerate() {
+                    let ends = (index + 1 == group.len()).then_some(*slots);
+                    encode_test(*test, ends, &mut to);
+                }
+            }
+        }
+        to.resize(ROW_SIZE, 0);
+        to
+    }
+}
+
+/// `slots`: of the group that the test ends.
+fn encode_test(test: RegisterTest, slots: Option<u64>, to: &mut Vec<u8>) {
+    let (op, mask): (u8, u64) = match test.op {
+        TestOp::AllBits => (0, 0),
+        TestOp::AnyBit => (1, 0),
+        TestOp::Eq => (2, 0),
+        TestOp::Ge => (3, 0),
+        TestOp::Le => (4, 0),
+        TestOp::MaskedEq { mask } => (5, mask),
+        TestOp::Ne => (6, 0),
+        TestOp::NoBit => (7, 0),
+    };
+    let low = u8::from(test.width == TestWidth::Low32);
+    to.extend([test.arg, op, low, u8::from(slots.is_some()), 0, 0, 0, 0]);
+    to.extend(test.value.to_ne_bytes());
+    to.extend(mask.to_ne_bytes());
+    to.extend(slots.unwrap_or(0).to_ne_bytes());
+}
+
+pub(super) fn short(number: usize) -> u16 {
+    u16::try_from(number).expect("bounded by the table")
+}
+
+/// Whether strings are among what is fetched.
+pub(super) fn has_strings(fetches: &[Fetch]) -> bool {
+    let is_string = |fetch: &Fetch| matches!(fetch, Fetch::Text(_) | Fetch::Path { .. });
+    fetches.iter().any(is_string)
+}
+
+/// What the event table asks for beyond registers.
+pub(super) fn fetches(kind: EventKind) -> Vec<Fetch> {
+    let spec = kind.spec();
+    let mut fetches: Vec<Fetch> = Vec::new();
+    let mut add = |fetch| {
+        if !fetches.contains(&fetch) {
+            fetches.push(fetch);
+        }
+    };
+    match spec.descriptor {
+        DescriptorSource::Argument(fd) | DescriptorSource::Duplicated(fd) => {
+            add(Fetch::Descriptor(fd));
+        }
+        DescriptorSource::Opened { .. } | DescriptorSource::Accepted(_) => add(Fetch::Result),
+        DescriptorSource::Addressed {
+            fd, address, len, ..
+        } => {
+            add(Fetch::Descriptor(fd));
+            add(Fetch::Buffer {
+                arg: address,
+                len,
+                limit: ADDRESS_LIMIT,
+            });
+        }
+        DescriptorSource::Message { fd, message } => {
+            add(Fetch::Descriptor(fd));
+            add(Fetch::Message(message));
+        }
+        DescriptorSource::None | DescriptorSource::CreatedSocket | DescriptorSource::Created(_) => {
+        }
+    }
+    for param in spec.params {
+        match param.source {
+            ParamSource::Path { path, base } => add(Fetch::Path { path, base }),
+            ParamSource::Text(arg) => add(Fetch::Text(arg)),
+            ParamSource::Texts(arg) => add(Fetch::Texts(arg)),
+            ParamSource::Field { arg, offset, size } => add(Fetch::Bytes { arg, offset, size }),
+            ParamSource::Buffer { arg, len } => add(Fetch::Buffer {
+                arg,
+                len,
+                limit: BUFFER_LIMIT,
+            }),
+            _ => {}
+        }
+    }
+    fetches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::Syscall;
+
+    #[test]
+    fn no_call_asks_for_more_than_a_row_holds() {
+        for call in Syscall::all() {
+            let fetches = fetches(EventKind::of_syscall(call));
+            assert!(fetches.len() <= FETCHES, "{call}: {fetches:?}");
+        }
+    }
+}

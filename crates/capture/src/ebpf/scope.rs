@@ -1,0 +1,233 @@
+//! What is watched of the machine: containers and control groups.
+//!
+//! The kernel knows places: processes of the same cgroups and namespaces. Whether one belongs to what is
+//! watched is found out here by the first record from there, and the kernel is told.
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use event::{Container, Containment};
+
+use crate::procfs::{Proc, ProcError, cgroup_lines, mount_lines, unescape};
+
+/// Why a control group cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// There is none.
+    #[error("cannot find the control group {}", path.display())]
+    Missing {
+        /// As it was named.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The path leads elsewhere.
+    #[error("cannot watch {} as a control group: it is in no file system of cgroups", path.display())]
+    NoCgroup {
+        /// As it was named.
+        path: PathBuf,
+    },
+    /// The programs cannot see it.
+    #[error("cannot watch {} as a control group: its hierarchy has no controllers", path.display())]
+    NoControllers {
+        /// As it was named.
+        path: PathBuf,
+    },
+    /// What the path means to the machine is not known.
+    #[error("cannot tell control groups from inside a cgroup namespace")]
+    Namespace,
+    /// `/proc` cannot be read.
+    #[error("cannot find the file systems of cgroups")]
+    Proc(#[from] ProcError),
+}
+
+/// A control group with those below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    /// Number of the hierarchy, 0 for version 2.
+    hierarchy: u32,
+    /// From the root of the hierarchy.
+    path: Vec<u8>,
+}
+
+/// Inode of the cgroup namespace that the machine starts with (include/linux/proc_ns.h).
+const INITIAL_NAMESPACE: u64 = 0xefff_fffb;
+
+impl Cgroup {
+    /// By a folder, as in `/sys/fs/cgroup/system.slice`.
+    ///
+    /// # Errors
+    ///
+    /// If it is none, or one that the kernel's programs cannot see.
+    pub fn find(path: &Path) -> Result<Self, CgroupError> {
+        let named = || path.to_owned();
+        let folder = path.canonicalize().map_err(|source| CgroupError::Missing {
+            path: named(),
+            source,
+        })?;
+        let proc = Proc::open()?;
+        let own = std::process::id().cast_signed();
+        if proc.namespace(own, "ns/cgroup")? != INITIAL_NAMESPACE {
+            return Err(CgroupError::Namespace);
+        }
+        let folder = folder.into_os_string().into_vec();
+        let mounts = proc.mountinfo(own)?;
+        // The innermost mount is the one that the path leads into; of two at one place the last.
+        let mount = mount_lines(&mounts)
+            .filter(|mount| is_below(&folder, &unescape(mount.mount_point)))
+            .max_by_key(|mount| unescape(mount.mount_point).len());
+        let mount = mount.ok_or_else(|| CgroupError::NoCgroup { path: named() })?;
+        let hierarchy = match mount.fs_type {
+            b"cgroup2" => 0,
+            b"cgroup" => {
+                let lines = proc.cgroup(own)?;
+                let controllers = || mount.super_options.split(|byte| *byte == b',');
+                let has = |line: &crate::procfs::CgroupLine<'_>| {
+                    let mut names = line.controllers.split(|byte| *byte == b',');
+                    !line.controllers.starts_with(b"name=")
+                        && names.any(|name| controllers().any(|other| other == name))
+                };
+                let line = cgroup_lines(&lines).find(has);
+                line.ok_or_else(|| CgroupError::NoControllers { path: named() })?
+                    .hierarchy
+            }
+            _ => return Err(CgroupError::NoCgroup { path: named() }),
+        };
+        let below = &folder[unescape(mount.mount_point).len()..];
+        let root = unescape(mount.root);
+        let root = root.strip_suffix(b"/").unwrap_or(&root);
+        Ok(Self {
+            hierarchy,
+            path: [root, below].concat(),
+        })
+    }
+
+    /// Whether a cgroup of a hierarchy is this one or below it.
+    fn contains(&self, hierarchy: u32, path: &[u8]) -> bool {
+        self.hierarchy == hierarchy && is_below(path, &self.path)
+    }
+}
+
+/// Whether a path is another one, or leads to something below it.
+fn is_below(path: &[u8], folder: &[u8]) -> bool {
+    let folder = folder.strip_suffix(b"/").unwrap_or(folder);
+    let rest = path.strip_prefix(folder);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// What is watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// Containers: names, or ids as far as they were written.
+    pub containers: Vec<String>,
+    /// Control groups.
+    pub cgroups: Vec<Cgroup>,
+}
+
+impl Watched {
+    /// Whether a container is watched, or a place with these cgroups (hierarchy, path). `None`: cannot be
+    /// told yet.
+    pub(super) fn takes(&self, container: &Container, cgroups: &[(u32, Vec<u8>)]) -> Option<bool> {
+        let is_group = |group: &Cgroup| {
+            let mut all = cgroups.iter();
+            all.any(|(hierarchy, path)| group.contains(*hierarchy, path))
+        };
+        if self.cgroups.iter().any(is_group) {
+            return Some(true);
+        }
+        if self.containers.is_empty() {
+            return Some(false);
+        }
+        match container.containment {
+            Containment::Host => Some(false),
+            Containment::Unknown => None,
+            Containment::Known => {
+                let is_named = |wanted: &String| names(container, wanted);
+                if self.containers.iter().any(is_named) {
+                    Some(true)
+                } else {
+                    // Its runtime may write down its name a moment later.
+                    let is_described = container.name.is_some() || container.undescribed.is_none();
+                    is_described.then_some(false)
+                }
+            }
+        }
+    }
+}
+
+/// Whether a text names a container, by its name or by the beginning of its id.
+fn names(container: &Container, wanted: &str) -> bool {
+    let ids = [Some(&container.id), container.full_id.as_ref()];
+    let is_id = ids.into_iter().flatten().any(|id| id.starts_with(wanted));
+    is_id || container.name.as_deref() == Some(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(id: &str, name: Option<&str>, undescribed: Option<&str>) -> Container {
+        Container {
+            containment: Containment::Known,
+            id: id[..12].to_owned(),
+            full_id: Some(id.to_owned()),
+            name: name.map(str::to_owned),
+            undescribed: undescribed.map(str::to_owned),
+            ..Container::unknown()
+        }
+    }
+
+    #[test]
+    fn containers_are_named_by_name_or_by_the_beginning_of_their_id() {
+        let places = |named: &str| Watched {
+            containers: vec![named.to_owned()],
+            cgroups: Vec::new(),
+        };
+        let id = "0123456789abcdef0123";
+        let web = known(id, Some("web"), None);
+        for (named, expected) in [
+            ("web", Some(true)),
+            ("012", Some(true)),
+            (id, Some(true)),
+            ("we", Some(false)),
+            ("abcdef", Some(false)),
+        ] {
+            assert_eq!(places(named).takes(&web, &[]), expected, "{named}");
+        }
+        let nameless = known(id, None, Some("not written yet"));
+        assert_eq!(places("web").takes(&nameless, &[]), None);
+        assert_eq!(places("0123456789ab").takes(&nameless, &[]), Some(true));
+        assert_eq!(places("web").takes(&Container::host(), &[]), Some(false));
+        assert_eq!(places("web").takes(&Container::unknown(), &[]), None);
+    }
+
+    #[test]
+    fn a_control_group_is_watched_with_those_below() {
+        let places = Watched {
+            containers: Vec::new(),
+            cgroups: vec![Cgroup {
+                hierarchy: 3,
+                path: b"/a/b".to_vec(),
+            }],
+        };
+        let takes = |hierarchy: u32, path: &[u8]| {
+            places.takes(&Container::host(), &[(hierarchy, path.to_vec())])
+        };
+        assert_eq!(takes(3, b"/a/b"), Some(true));
+        assert_eq!(takes(3, b"/a/b/c"), Some(true));
+        assert_eq!(takes(3, b"/a/bc"), Some(false));
+        assert_eq!(takes(3, b"/a"), Some(false));
+        assert_eq!(takes(2, b"/a/b"), Some(false));
+    }
+
+    #[test]
+    fn folders_that_are_no_control_groups_are_refused() {
+        let refused = Cgroup::find(Path::new("/proc/self/fd"));
+        assert!(refused.is_err(), "{refused:?}");
+        let missing = Cgroup::find(Path::new("/sys/fs/cgroup/no/such/group"));
+        assert!(
+            matches!(missing, Err(CgroupError::Missing { .. })),
+            "{missing:?}"
+        );
+    }
+}

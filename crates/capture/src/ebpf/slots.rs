@@ -1,0 +1,279 @@
+//! Slots: what rules ask of a call beyond its registers, as bits (`struct asked` of bpf/record.h).
+//!
+//! A slot stands for all rules that ask the same. Whatever a slot does not ask for, it takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use event::{Interest, PathPattern, SocketFamily};
+
+use super::automaton::{self, Automaton};
+
+/// The first asks for nothing.
+const SLOTS: usize = automaton::PATTERN_BITS;
+/// In the order of FAMILY_IPV4 and so on; what is none of these comes last.
+const FAMILIES: [SocketFamily; 3] = [SocketFamily::Ipv4, SocketFamily::Ipv6, SocketFamily::Unix];
+/// What some rules ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Asked {
+    paths: Option<BTreeSet<PathPattern>>,
+    dotted: bool,
+    names: Option<BTreeSet<Vec<u8>>>,
+    ports: Option<BTreeSet<u16>>,
+    networks: Option<BTreeSet<(IpAddr, u8)>>,
+    families: Option<BTreeSet<SocketFamily>>,
+    contained: Option<bool>,
+}
+
+/// What can be looked at of a kind of calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visible {
+    pub(super) opens: bool,
+    pub(super) paths: bool,
+    pub(super) connection: bool,
+}
+
+impl Asked {
+    fn new(interest: &Interest, visible: Visible) -> Self {
+        let Interest {
+            any_of: _,
+            failed: _,
+            succeeded: _,
+            paths,
+            dotted,
+            names,
+            ports,
+            networks,
+            families,
+            contained,
+        } = interest.clone();
+        Self {
+            paths: paths.filter(|_| visible.opens || visible.paths),
+            dotted: dotted && visible.opens,
+            names,
+            ports: ports.filter(|_| visible.connection),
+            networks: networks.filter(|_| visible.connection),
+            families: families.filter(|_| visible.connection),
+            contained,
+        }
+    }
+}
+
+/// What rules ask, by slot.
+#[derive(Debug)]
+pub(super) struct Slots {
+    asked: Vec<Asked>,
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self {
+            asked: vec![Asked::default()],
+        }
+    }
+
+    /// The slot of an interest, as a bit.
+    pub(super) fn of(&mut self, interest: &Interest, visible: Visible) -> u64 {
+        let asked = Asked::new(interest, visible);
+        let known = self.asked.iter().position(|other| *other == asked);
+        let index = known.unwrap_or_else(|| {
+            if self.asked.len() == SLOTS {
+                // No room: let through.
+                return 0;
+            }
+            self.asked.push(asked);
+            self.asked.len() - 1
+        });
+        1 << index
+    }
+
+    fn bits(&self, which: impl Fn(&Asked) -> bool) -> u64 {
+        let slots = self.asked.iter().enumerate();
+        let slots = slots.filter(|(_, asked)| which(asked));
+        slots.fold(0, |bits, (slot, _)| bits | 1 << slot)
+    }
+
+    /// By what some slots ask for, those slots.
+    fn by<'s, T: Ord + 's, I: IntoIterator<Item = T>>(
+        &'s self,
+        of: impl Fn(&'s Asked) -> I,
+    ) -> BTreeMap<T, u64> {
+        let mut slots = BTreeMap::new();
+        for (slot, asked) in self.asked.iter().enumerate() {
+            for one in of(asked) {
+                *slots.entry(one).or_default() |= 1 << slot;
+            }
+        }
+        slots
+    }
+
+    /// The automaton for paths; `None` if the patterns are too many for it.
+    pub(super) fn automaton(&self) -> Option<Automaton> {
+        let every = || Some(PathPattern::Prefix(Vec::new()));
+        let patterns = self.by(|asked| {
+            let patterns = asked.paths.iter().flatten().cloned();
+            // Every path, so that what was passed decides.
+            patterns.chain(every().filter(|_| asked.paths.is_none() && asked.dotted))
+        });
+        Automaton::new(&patterns)
+    }
+
+    /// Names of processes, with the slots that ask for each.
+    pub(super) fn names(&self) -> BTreeMap<&[u8], u64> {
+        self.by(|asked| asked.names.iter().flatten().map(Vec::as_slice))
+    }
+
+    /// Ports, likewise.
+    pub(super) fn ports(&self) -> BTreeMap<u16, u64> {
+        self.by(|asked| asked.ports.iter().flatten().copied())
+    }
+
+    /// Networks, with the slots that ask for each or for a wider one around it: a look-up finds the
+    /// narrowest.
+    pub(super) fn networks(&self) -> BTreeMap<(IpAddr, u8), u64> {
+        let own = self.by(|asked| asked.networks.iter().flatten().map(|one| masked(*one)));
+        let around = |network: &(IpAddr, u8)| {
+            let wider = own.iter().filter(|(other, _)| is_within(*network, **other));
+            wider.fold(0, |slots, (_, more)| slots | more)
+        };
+        own.keys()
+            .map(|network| (*network, around(network)))
+            .collect()
+    }
+
+    /// What is asked for, as the programs read it. What could not be written as a table is not asked.
+    pub(super) fn encode(&self, without: Without) -> Vec<u8> {
+        let all_if = |is_missing: bool, bits: u64| if is_missing { u64::MAX } else { bits };
+        let any_path = self.bits(|asked| asked.paths.is_none() && !asked.dotted);
+        let any_name = self.bits(|asked| asked.names.is_none());
+        let any_port = self.bits(|asked| asked.ports.is_none());
+        let any_network = self.bits(|asked| asked.networks.is_none());
+        let mut words = vec![
+            all_if(without.paths, any_path),
+            all_if(without.names, any_name),
+            self.bits(|asked| asked.dotted),
+            all_if(without.ports, any_port),
+            all_if(without.networks, any_network),
+            self.bits(|asked| asked.contained != Some(true)),
+            self.bits(|asked| asked.contained != Some(false)),
+        ];
+        let takes = |asked: &Asked, family| {
+            let families = asked.families.as_ref();
+            families.is_none_or(|families| families.contains(&family))
+        };
+        words.extend(FAMILIES.map(|family| self.bits(|asked| takes(asked, family))));
+        words.push(self.bits(|asked| asked.families.is_none()));
+        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
+/// Tables that are not there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Without {
+    pub(super) paths: bool,
+    pub(super) names: bool,
+    pub(super) ports: bool,
+    pub(super) networks: bool,
+}
+
+/// The first bits of an address, as a number of 128 bits and all others 0.
+fn first_bits(address: IpAddr, count: u8) -> u128 {
+    let bits = match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
+        IpAddr::V6(address) => u128::from(address),
+    };
+    bits & u128::MAX.checked_shl(128 - u32::from(count)).unwrap_or(0)
+}
+
+/// The same network without what does not count of its address.
+fn masked((address, count): (IpAddr, u8)) -> (IpAddr, u8) {
+    let bits = first_bits(address, count);
+    let address = match address {
+        IpAddr::V4(_) => IpAddr::V4(u32::try_from(bits >> 96).expect("32 bits are left").into()),
+        IpAddr::V6(_) => IpAddr::V6(bits.into()),
+    };
+    (address, count)
+}
+
+fn is_within((address, count): (IpAddr, u8), (wider, fewer): (IpAddr, u8)) -> bool {
+    address.is_ipv4() == wider.is_ipv4()
+        && fewer <= count
+        && first_bits(address, fewer) == first_bits(wider, fewer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `struct asked`.
+    const ASKED_SIZE: usize = 8 * (7 + FAMILIES.len() + 1);
+
+    const ALL: Visible = Visible {
+        opens: true,
+        paths: true,
+        connection: true,
+    };
+
+    fn network(text: &str) -> (IpAddr, u8) {
+        let (address, bits) = text.split_once('/').expect("a network");
+        (
+            address.parse().expect("an address"),
+            bits.parse().expect("bits"),
+        )
+    }
+
+    #[test]
+    fn a_network_has_the_slots_of_those_around_it() {
+        let mut slots = Slots::new();
+        let mut add = |text: &str| {
+            let interest = Interest {
+                networks: Some([network(text)].into()),
+                ..Interest::in_any(Vec::new())
+            };
+            slots.of(&interest, ALL)
+        };
+        let (all, wide, narrow, other) = (
+            add("0.0.0.0/0"),
+            add("10.0.0.0/8"),
+            add("10.1.2.3/32"),
+            add("fe80::/10"),
+        );
+        let networks = slots.networks();
+        assert_eq!(networks[&network("10.1.2.3/32")], all | wide | narrow);
+        assert_eq!(networks[&network("10.0.0.0/8")], all | wide);
+        assert_eq!(networks[&network("0.0.0.0/0")], all);
+        assert_eq!(networks[&network("fe80::/10")], other);
+    }
+
+    #[test]
+    fn what_differs_in_what_does_not_count_is_one_network() {
+        assert_eq!(masked(network("10.9.8.7/8")), network("10.0.0.0/8"));
+        assert_eq!(masked(network("febf::1/10")), network("fe80::/10"));
+        assert_eq!(masked(network("1.2.3.4/0")), network("0.0.0.0/0"));
+        assert!(is_within(network("10.0.0.1/32"), network("10.0.0.0/24")));
+        assert!(!is_within(network("10.0.0.0/24"), network("10.0.0.1/32")));
+        assert!(!is_within(network("::/128"), network("0.0.0.0/0")));
+    }
+
+    #[test]
+    fn what_asks_the_same_is_one_slot_and_too_many_are_let_through() {
+        let mut slots = Slots::new();
+        let port = |port: u16| Interest {
+            ports: Some([port].into()),
+            ..Interest::in_any(Vec::new())
+        };
+        let first = slots.of(&port(22), ALL);
+        assert_eq!(first, slots.of(&port(22), ALL));
+        assert_ne!(first, slots.of(&port(23), ALL));
+        let blind = Visible {
+            connection: false,
+            ..ALL
+        };
+        assert_eq!(slots.of(&port(24), blind), 1, "nothing is asked");
+        for number in 100..200 {
+            slots.of(&port(number), ALL);
+        }
+        assert_eq!(slots.of(&port(300), ALL), 1);
+        assert_eq!(slots.encode(Without::default()).len(), ASKED_SIZE);
+    }
+}

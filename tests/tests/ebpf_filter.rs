@@ -1,0 +1,378 @@
+//! The filter in the kernel of the engine `ebpf`: it takes nothing away that a rule asks for.
+
+use e2e::{Engine, Fixture, Watch, Watched, need_root};
+use serde_json::Value;
+
+/// Paths of every form that the kernel's filter knows.
+const RULES: &str = "\
+- rule: Exact
+  desc: one file
+  condition: evt.type in (open, openat) and evt.is_open_read=true and fd.name = /usr/bin/env
+  output: exact %fd.name
+  priority: DEBUG
+- rule: Below
+  desc: a folder
+  condition: evt.type in (open, openat) and fd.directory = /etc/pam.d
+  output: below %fd.name
+  priority: DEBUG
+- rule: Ending
+  desc: the end of a name
+  condition: evt.type in (open, openat) and fd.num >= 0 and fd.name endswith /target
+  output: ending %fd.name
+  priority: DEBUG
+- rule: Named
+  desc: a name in any folder
+  condition: evt.type in (open, openat) and fd.filename in (needle, target) and fd.name contains work
+  output: named %fd.name
+  priority: DEBUG
+- rule: Traversal
+  desc: a way up in what was passed
+  condition: evt.type in (open, openat) and fd.name startswith /etc and fd.nameraw contains \"../\"
+  output: traversal %fd.name
+  priority: DEBUG
+- rule: Up
+  desc: a way up, wherever it leads, also where it leads nowhere
+  condition: evt.type in (open, openat) and fd.nameraw glob '*../*' and proc.name = cat
+  output: up %fd.name
+  priority: DEBUG
+- rule: Who
+  desc: by a process of this name
+  condition: evt.type in (open, openat) and proc.name = head and fd.name startswith /etc
+  output: who %fd.name
+  priority: DEBUG
+";
+
+/// Relative and absolute, plain and not, by links, in folders that move.
+const PATHS: &str = "\
+exec > /dev/null
+cd %W && mkdir -p a/b && echo > a/b/target && echo > needle && ln -s a/b/target link
+ln -s a/b folder && ln -s /etc/pam.d there && ln -s /usr/bin/env env
+cat a/b/target link folder/target ./a/../a/b//target $PWD/link $PWD/folder/../b/target
+cat needle $PWD/./needle there/su /etc/pam.d/su /etc/../etc/pam.d/su env /usr/bin/../bin/env /bin/env
+head -n1 /etc/hosts /etc/passwd; tail -n1 /etc/hosts; cat missing/target a/b/missing ../nothing/./here /no/../such/../file
+mv a moved && cat moved/b/target; cd moved/b && cat target ../b/target
+exit 0
+";
+
+/// What the alerts say, in an order that does not depend on time.
+fn accounts(watched: &Watched) -> Vec<String> {
+    let folder = watched.scratch.path().display().to_string();
+    let account = |alert: &e2e::Alert| {
+        format!("{} {}", alert.rule, alert.field("fd.name")).replace(&folder, "")
+    };
+    let mut accounts: Vec<_> = watched.alerts.iter().map(account).collect();
+    accounts.sort();
+    accounts
+}
+
+fn counter(watched: &Watched, name: &str) -> u64 {
+    let stats = watched.stats.as_ref().expect("the run writes statistics");
+    let value: &Value = &stats["pieces"][name];
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("no counter {name}: {stats}"))
+}
+
+#[test]
+fn the_filter_in_the_kernel_takes_no_alert_away() {
+    need_root!();
+    let run = |option: &[&str]| {
+        let watch = Watch::script(PATHS).engine(Engine::Ebpf).rules(RULES);
+        option
+            .iter()
+            .fold(watch, |watch, option| watch.option(*option))
+            .run()
+    };
+    let (with, without) = (run(&[]), run(&["--unfiltered"]));
+    assert_eq!(accounts(&with), accounts(&without), "{}", with.story());
+    for rule in [
+        "Exact",
+        "Below",
+        "Ending",
+        "Named",
+        "Traversal",
+        "Up",
+        "Who",
+    ] {
+        assert!(!with.of(rule).is_empty(), "{rule}: {}", with.story());
+    }
+    assert!(counter(&with, "rejected_path") > 20, "{}", with.story());
+    assert_eq!(counter(&without, "rejected_path"), 0, "{}", without.story());
+    nothing_lost([&with, &without]);
+}
+
+fn nothing_lost(runs: [&Watched; 2]) {
+    for watched in runs {
+        assert_eq!(
+            watched.stats.as_ref().map(|stats| &stats["cur"]["drops"]),
+            Some(&Value::from(0))
+        );
+    }
+}
+
+/// Calls that work on names, told by what is passed to them and what that means.
+const NAMED: &str = "\
+- list: tools
+  items: [rm, mv, mkdir, rmdir, chmod, ln, sh]
+- rule: Removed
+  desc: one file
+  condition: evt.type in (unlink, unlinkat) and fs.path.name endswith /target and proc.name in (tools)
+  output: removed %fs.path.name %evt.res
+  priority: DEBUG
+- rule: Renamed
+  desc: from or to
+  condition: evt.type in (rename, renameat, renameat2) and (fs.path.source contains /secret or fs.path.target contains /secret) and proc.name in (tools)
+  output: renamed %fs.path.source %fs.path.target %evt.res
+  priority: DEBUG
+- rule: Made
+  desc: by an argument
+  condition: evt.type in (mkdir, mkdirat) and evt.arg.path endswith /hidden and proc.name in (tools)
+  output: made %evt.arg.path %evt.res
+  priority: DEBUG
+- rule: Raw
+  desc: as it was passed
+  condition: evt.type in (mkdir, mkdirat) and evt.rawarg.path startswith ./ and proc.name in (tools)
+  output: raw %evt.rawarg.path %evt.res
+  priority: DEBUG
+- rule: Mode
+  desc: of one file
+  condition: evt.type in (chmod, fchmodat, fchmodat2) and fs.path.name glob '*/target' and proc.name in (tools)
+  output: mode %fs.path.name %evt.res
+  priority: DEBUG
+- rule: Linked
+  desc: a link to a place
+  condition: evt.type in (symlink, symlinkat) and evt.arg.target in (/etc/shadow, target) and proc.name in (tools)
+  output: linked %evt.arg.linkpath %evt.arg.target %evt.res
+  priority: DEBUG
+- rule: Hard link
+  desc: another name
+  condition: evt.type in (link, linkat) and fs.path.target pmatch (%W/a) and proc.name in (tools)
+  output: hard %fs.path.source %fs.path.target %evt.res
+  priority: DEBUG
+- rule: Not there
+  desc: a program that is not there
+  condition: evt.type in (execve, execveat) and evt.res != SUCCESS and evt.arg.filename endswith /nothing
+  output: missing %evt.arg.filename %evt.res
+  priority: DEBUG
+- rule: Entered
+  desc: a folder
+  condition: evt.type = chdir and evt.arg.path in (b, ../b, %W/a) and proc.name in (tools)
+  output: entered %evt.arg.path
+  priority: DEBUG
+";
+
+/// The same by every way that a name can be written.
+const NAMES: &str = "\
+cd %W && mkdir -p a/b c && echo > a/target && echo > a/b/target && echo > target && echo > secret
+ln -s a folder; ln -s /etc/shadow shadow; ln -s target c/link; ln -s /etc/../etc/shadow odd
+chmod 600 target a/target ./a/b/../target folder/target %W/a/b/target other; chmod 600 a//b/./target
+ln a/target c/hard; ln ./a/b/target c/harder; ln c/hard c/none; ln %W/a/target c/hardest; cd a
+ln target ../c/near; ln /dev/../%W/a/target ../c/far; cd ..
+mv secret c/secret; mv c/secret ./c/../d; mv d c/./secret; (cd c && mv secret ../e); mv e c/e; mv %W/c/e %W/secretly
+mkdir hidden c/hidden ./x %W/c/../y/ c/hidden/ c//hidden2 %W/hidden3; (cd c; mkdir ./hidden/../hid; mkdir hidden/hidden)
+rm a/target; rm ./a/b/target; (cd c && rm ../target); rm target; rm %W/nowhere/target; rmdir c/hidden
+./nothing; %W/nothing; c/../nothing; /no/nothing; (cd c && ../nothing; ./nothings)
+(cd a && cd b && cd ../b && cd %W/a && cd %W/a/b); cd /proc/tty; rm target; mkdir hidden
+exit 0
+";
+
+fn told(watched: &Watched) -> Vec<String> {
+    let folder = watched.scratch.path().display().to_string();
+    let account = |alert: &e2e::Alert| {
+        // Without the time.
+        let said = alert.output.split_once("Debug ");
+        let said = said.map_or("", |(_, said)| said);
+        format!("{}: {said}", alert.rule).replace(&folder, "")
+    };
+    let mut told: Vec<_> = watched.alerts.iter().map(account).collect();
+    told.sort();
+    told
+}
+
+#[test]
+fn names_are_found_however_they_are_written() {
+    need_root!();
+    let run = |option: &[&str]| {
+        let watch = Watch::script(NAMES).engine(Engine::Ebpf);
+        let work = watch.scratch().path().join("work").display().to_string();
+        let watch = watch.rules(&NAMED.replace("%W", &work));
+        let watch = option.iter().fold(watch, |watch, one| watch.option(*one));
+        watch.run()
+    };
+    let (with, without) = (run(&[]), run(&["--unfiltered"]));
+    assert_eq!(told(&with), told(&without), "{}", with.story());
+    for rule in [
+        "Removed",
+        "Renamed",
+        "Made",
+        "Raw",
+        "Mode",
+        "Linked",
+        "Hard link",
+        "Not there",
+        "Entered",
+    ] {
+        assert!(!with.of(rule).is_empty(), "{rule}: {}", with.story());
+    }
+    assert!(counter(&with, "rejected_path") > 10, "{}", with.story());
+    nothing_lost([&with, &without]);
+}
+
+/// Connections by each of their ends.
+const CONNECTIONS: &str = "\
+- rule: Server port
+  desc: x
+  condition: evt.type in (connect, accept, accept4, bind, listen, sendto, sendmsg, recvfrom) and fd.sport = 40404 and proc.name = crowd
+  output: server port %evt.type %fd.sip %fd.l4proto %evt.res
+  priority: DEBUG
+- rule: Any port
+  desc: x
+  condition: evt.type in (connect, accept, accept4, sendto, sendmsg, recvfrom) and fd.port in (1, 40404) and proc.name = crowd
+  output: any port %evt.type %fd.sip %evt.res
+  priority: DEBUG
+- rule: Remote
+  desc: x
+  condition: evt.type in (connect, sendto, sendmsg) and fd.rport >= 40400 and fd.rport < 40410 and proc.name = crowd
+  output: remote %evt.type %fd.rip %evt.res
+  priority: DEBUG
+- rule: Network
+  desc: x
+  condition: evt.type in (connect, accept, sendto, sendmsg) and fd.snet in (127.0.0.0/30) and proc.name = crowd
+  output: network %evt.type %fd.sip %evt.res
+  priority: DEBUG
+- rule: Address
+  desc: x
+  condition: evt.type in (connect, accept, sendto, sendmsg) and fd.sip = \"::1\" and proc.name = crowd
+  output: address %evt.type %fd.sip %evt.res
+  priority: DEBUG
+- rule: Other network
+  desc: x
+  condition: evt.type in (connect, accept, sendto, sendmsg) and fd.net in (10.0.0.0/8, 192.168.0.0/16) and proc.name = crowd
+  output: elsewhere %evt.type %fd.name %evt.res
+  priority: DEBUG
+- rule: Family
+  desc: x
+  condition: evt.type in (connect, accept, bind, dup, dup2, dup3, sendto) and fd.type = ipv6 and proc.name = crowd
+  output: family %evt.type %fd.type %evt.res
+  priority: DEBUG
+- rule: Unix
+  desc: x
+  condition: evt.type in (connect, bind, sendto) and fd.sockfamily = unix and proc.name in (crowd, python3)
+  output: unix %evt.type %fd.name %evt.res
+  priority: DEBUG
+- rule: Letter
+  desc: x
+  condition: evt.type in (dup, dup2, dup3, accept, accept4) and fd.typechar in (4, 6) and proc.name = crowd
+  output: letter %evt.type %fd.typechar %evt.res
+  priority: DEBUG
+- rule: Outside
+  desc: x
+  condition: evt.type = listen and container.id = host and proc.name = crowd
+  output: outside %container.id
+  priority: DEBUG
+- rule: Inside
+  desc: x
+  condition: evt.type = listen and container.id != host and proc.name = crowd
+  output: inside %container.id
+  priority: DEBUG
+";
+
+#[test]
+fn ends_of_connections_are_found_in_every_family() {
+    need_root!();
+    let fixture = Fixture::compile("crowd");
+    let run = |option: &[&str]| {
+        let watch = Watch::new(["true"]).engine(Engine::Ebpf);
+        let crowd = watch.scratch().program(fixture.program(), "crowd");
+        let crowd = crowd.display().to_string();
+        let watch = watch.rules(CONNECTIONS);
+        let watch = option.iter().fold(watch, |watch, one| watch.option(*one));
+        // Ports of this test's own, in a network of its own.
+        let script = format!(
+            "busybox ifconfig lo up; {crowd} talk 40404; {crowd} connect 7 20 9 1
+             cd /tmp; python3 -c 'if True:
+                 import socket
+                 served, asks = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+                 served.bind(\"\\0tests\")
+                 served.listen()
+                 asks.connect(\"\\0tests\")'"
+        );
+        let words = ["unshare", "--net", "sh", "-c"].map(str::to_owned);
+        watch.command(words.into_iter().chain([script])).run()
+    };
+    let (with, without) = (run(&[]), run(&["--unfiltered"]));
+    assert_eq!(told(&with), told(&without), "{}", with.story());
+    for rule in [
+        "Server port",
+        "Any port",
+        "Remote",
+        "Network",
+        "Address",
+        "Family",
+        "Unix",
+        "Letter",
+        "Outside",
+    ] {
+        assert!(!with.of(rule).is_empty(), "{rule}: {}", with.story());
+    }
+    for rule in ["Other network", "Inside"] {
+        assert!(with.of(rule).is_empty(), "{rule}: {}", with.story());
+    }
+    assert!(counter(&with, "rejected_socket") >= 40, "{}", with.story());
+    assert_eq!(
+        counter(&without, "rejected_socket"),
+        0,
+        "{}",
+        without.story()
+    );
+    nothing_lost([&with, &without]);
+}
+
+/// Runs what is looked for a thousand times, with what is not in between; a rule that asks for the first
+/// finds it each time, and the other does not leave the kernel.
+fn a_thousand_of(what: &str, [this, other]: [&str; 2], rule: &str, counted: &str) {
+    let fixture = Fixture::compile("crowd");
+    let watch = Watch::new(["true"]).engine(Engine::Ebpf);
+    let crowd = watch.scratch().program(fixture.program(), "crowd");
+    let [this, other] = [this, other].map(|word| match word.parse::<u16>() {
+        Ok(_) => word.to_owned(),
+        Err(_) => watch.scratch().file(word, 0o644, "").display().to_string(),
+    });
+    let rule = format!(
+        "- rule: Hidden\n  desc: x\n  condition: {}\n  output: x\n  priority: DEBUG\n",
+        rule.replace("THIS", &this)
+    );
+    let crowd = crowd.display().to_string();
+    let command = [&*crowd, what, &this, "1000", &other, "100"];
+    let watched = watch
+        .rules(&rule)
+        .command(command.map(str::to_owned))
+        .option("-o")
+        .option("outputs_queue.capacity=100000")
+        .run();
+    assert_eq!(watched.of("Hidden").len(), 1000, "{}", watched.story());
+    // What cannot be read at that moment goes through.
+    assert!(counter(&watched, counted) >= 99_900, "{}", watched.story());
+    assert_eq!(counter(&watched, "lost_bulk"), 0, "{}", watched.story());
+}
+
+#[test]
+fn a_thousand_files_in_a_crowd_are_all_found() {
+    need_root!();
+    let rule = "evt.type in (open, openat) and fd.name = THIS";
+    a_thousand_of("hide", ["target", "targets"], rule, "rejected_path");
+}
+
+#[test]
+fn a_thousand_removals_in_a_crowd_are_all_found() {
+    need_root!();
+    let rule = "evt.type in (unlink, unlinkat) and fs.path.name = THIS";
+    a_thousand_of("unlink", ["target", "targets"], rule, "rejected_path");
+}
+
+#[test]
+fn a_thousand_connections_in_a_crowd_are_all_found() {
+    need_root!();
+    let rule = "evt.type = connect and fd.sport = THIS";
+    a_thousand_of("connect", ["40404", "40405"], rule, "rejected_socket");
+}
