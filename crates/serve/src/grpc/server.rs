@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+use super::authority::Renamed;
 use super::frame;
 use super::message::Version;
 use super::queue::{GrpcChannel, Queue};
@@ -162,7 +163,7 @@ async fn connection(
         async move { Ok::<_, Infallible>(answer(request, shared)) }
     });
     let _ = http2::Builder::new(TokioExecutor::new())
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Renamed::new(stream)), service)
         .await;
 }
 
