@@ -185,8 +185,7 @@ fn changed_files_are_loaded_without_an_order_and_broken_ones_change_nothing() {
     let after = opens("Second", "two");
     let config = "rules_files: [%W/rules.yaml]\nwatch_config_files: true\n\
         file_output: {enabled: true, filename: %W/alerts}\n";
-    let disabling =
-        format!("{config}rules: [{{disable: {{rule: Sec*}}}}]\nsyslog_output: {{enabled: true}}\n");
+    let disabling = format!("{config}rules: [{{disable: {{rule: Sec*}}}}]\nverify: always\n");
     let script = until_said("1 rule in force", "cp after.yaml new; mv new rules.yaml")
         + &until_said("the rules in force stay", "echo '- rule: [' > rules.yaml")
         + ": < one; : < two\n"
@@ -214,5 +213,60 @@ fn changed_files_are_loaded_without_an_order_and_broken_ones_change_nothing() {
     let complaints = watched.of("Tollgate internal: rules not loaded");
     assert!(!complaints.is_empty(), "{story}");
     let left = watched.of("Tollgate internal: settings not taken over");
-    assert!(left[0].output.contains("syslog_enabled"), "{story}");
+    assert!(left[0].output.contains("verify"), "{story}");
+}
+
+/// Each change has alerts go to another file; rules change with it, and what is said of it.
+#[test]
+fn outputs_and_rules_are_exchanged_under_load_and_no_alert_is_lost() {
+    const OPENS: usize = 4000;
+    const CHANGES: usize = 12;
+    let config = |file: usize| {
+        format!(
+            "rules_files: [%W/rules.yaml]\nwatch_config_files: true\nbuffered_outputs: {}\n\
+             file_output: {{enabled: true, keep_alive: true, filename: %W/alerts.{file}}}\n",
+            file == 2
+        )
+    };
+    let mut script = format!(
+        ": > alerts.1; : > alerts.2; (i=0; while [ $i -lt {OPENS} ]; do : < one; i=$((i+1)); done) & load=$!\n"
+    );
+    for change in 0..CHANGES {
+        let from = change % 2 + 1;
+        script += &format!(
+            "n=$(cat alerts.? | grep -c 'in force'); cp config{from} new; mv new config.yaml\n\
+             while [ $(cat alerts.? | grep -c 'in force') = $n ]; do sleep 0.01; done\n"
+        );
+    }
+    script += "wait $load";
+    let watch = Watch::script("");
+    let work = watch.scratch().path().join("work");
+    let config_file = work.join("config.yaml").display().to_string();
+    let watch = watch.option("-c").option(config_file);
+    let (first, second) = (config(1), config(2));
+    let rules = opens("First", "one");
+    let files = [
+        ("rules.yaml", rules.as_str()),
+        ("config.yaml", &first),
+        ("config1", &second),
+        ("config2", &first),
+    ];
+    let watched = run_in(watch, &script, &files, &[]);
+    let story = watched.story();
+    assert_eq!(watched.code(), 0, "{}", &story[..story.len().min(4000)]);
+    assert_eq!(watched.of("First").len(), OPENS);
+    let count = |file: usize| {
+        let text = std::fs::read_to_string(work.join(format!("alerts.{file}")));
+        let text = text.expect("it was written");
+        text.lines().filter(|line| line.contains("opened ")).count()
+    };
+    assert_eq!(count(1) + count(2), OPENS, "{} and {}", count(1), count(2));
+    assert!(
+        count(1) > 0 && count(2) > 0,
+        "{} and {}",
+        count(1),
+        count(2)
+    );
+    let loads = watched.of("Tollgate internal: rules loaded").len();
+    assert!(loads >= CHANGES, "{loads}");
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -200,6 +201,55 @@ fn metrics_come_on_the_interval_to_the_file_and_as_internal_events() {
 }
 
 #[test]
+fn servers_and_metrics_are_exchanged_while_the_agent_runs() {
+    let agent = Agent::start("watch_config_files: true\n");
+    agent.get("/healthz");
+    let config = fs::read_to_string(agent.scratch.path().join("config.yaml"));
+    let config = config.expect("it was written");
+    // One that cannot be had changes nothing, and the old ones answer on.
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = |listener: &TcpListener| listener.local_addr().expect("it is bound").port();
+    let old = format!("listen_port: {}", agent.port);
+    let with = |port: u16| config.replace(&old, &format!("listen_port: {port}"));
+    let write = |text: &str| {
+        let new = agent.scratch.path().join("new");
+        fs::write(&new, text).expect("the scratch folder is writable");
+        fs::rename(&new, agent.scratch.path().join("config.yaml")).expect("it is our folder");
+    };
+    write(&with(port(&taken)));
+    agent.wait_for("alerts", |alerts| {
+        alerts.contains("the rules in force stay")
+    });
+    assert!(
+        agent
+            .get("/metrics")
+            .contains("falcosecurity_scap_n_evts_total")
+    );
+    let new_port = port(&taken);
+    drop(taken);
+    let moved = with(new_port).replace("/sock'", "/moved'");
+    write(&moved.replace(
+        "prometheus_metrics_enabled: true",
+        "prometheus_metrics_enabled: false",
+    ));
+    let before = Agent {
+        child: None,
+        scratch: Scratch::new(),
+        port: new_port,
+    };
+    assert!(before.get("/healthz").starts_with("HTTP/1.1 200 OK"));
+    assert!(before.get("/metrics").starts_with("HTTP/1.1 404 "));
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, agent.port)).is_err());
+    let address = Address::Unix(agent.scratch.path().join("moved"));
+    let alerts = subscribe(&address, &no_files()).expect("it answers");
+    alerts
+        .recv_timeout(SOON)
+        .expect("an alert comes")
+        .expect("it can be read");
+    assert!(!agent.scratch.path().join("sock").exists());
+}
+
+#[test]
 fn alerts_are_taken_by_grpc_and_an_agent_leaves_its_addresses() {
     let mut agent = Agent::start("");
     agent.get("/healthz");
@@ -225,4 +275,99 @@ fn alerts_are_taken_by_grpc_and_an_agent_leaves_its_addresses() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(subscribe(&agent.address(), &no_files()).is_err());
+}
+
+/// A client of HTTP/2 that calls the server whatever it likes.
+struct RawClient(UnixStream);
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+impl RawClient {
+    fn connect(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("it is ours");
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        stream.write_all(preface).expect("it reads");
+        let mut client = Self(stream);
+        client.send(SETTINGS, 0, 0, &[]);
+        client
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
+        let length = u8::try_from(payload.len()).expect("a short one");
+        let header = [0, 0, length, kind, flags, 0, 0, 0, stream];
+        self.0.write_all(&header).expect("it reads");
+        self.0.write_all(payload).expect("it reads");
+    }
+
+    /// Sends a request without fields; headers are as the standard for their compression has them.
+    fn call(&mut self, stream: u8, headers: &[u8], is_last: bool) {
+        self.send(HEADERS, END_HEADERS, stream, headers);
+        let flags = if is_last { END_STREAM } else { 0 };
+        self.send(DATA, flags, stream, &[0; 5]);
+    }
+
+    /// The first bytes that a stream brings.
+    fn data(&mut self, stream: u8) -> String {
+        loop {
+            let mut header = [0; 9];
+            self.0.read_exact(&mut header).expect("a frame comes");
+            let [a, b, c, kind, flags, _, _, _, of] = header;
+            let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).expect("it fits");
+            let mut payload = vec![0; length];
+            self.0.read_exact(&mut payload).expect("the rest comes");
+            match kind {
+                DATA if of == stream => return String::from_utf8_lossy(&payload).into_owned(),
+                SETTINGS if flags == 0 => self.send(SETTINGS, 1, 0, &[]),
+                HEADERS if of == stream => assert_eq!(flags & END_STREAM, 0, "an answer comes"),
+                DATA | HEADERS | SETTINGS | WINDOW_UPDATE => {}
+                other => panic!("frame {other} on stream {of}: {payload:x?}"),
+            }
+        }
+    }
+}
+
+fn header(start: &[u8], value: &str) -> Vec<u8> {
+    let length = u8::try_from(value.len()).expect("a short one");
+    [start, &[length], value.as_bytes()].concat()
+}
+
+#[test]
+fn clients_that_name_the_socket_are_served() {
+    let agent = Agent::start("");
+    agent.get("/healthz");
+    for authority in [
+        "unix:///run/falco/falco.sock",
+        "/run/falco/falco.sock",
+        "%2Frun%2Ffalco%2Ffalco.sock",
+        "localhost",
+    ] {
+        let mut client = RawClient::connect(&agent.scratch.path().join("sock"));
+        let (post, http): (&[u8], &[u8]) = (&[0x83], &[0x86]);
+        let version = [
+            post,
+            http,
+            &header(&[0x44], "/falco.version.service/version"),
+            &header(&[0x41], authority),
+            &header(&[0x5f], "application/grpc"),
+            &header(b"\x40\x02te", "trailers"),
+        ];
+        client.call(1, &version.concat(), true);
+        let version = client.data(1);
+        assert!(version.contains('.'), "{version:?}");
+        // The name and what stands behind it again, by their places in the table.
+        let path = header(&[0x04], "/falco.outputs.service/sub");
+        let again: &[u8] = &[0x80 | 64, 0x80 | 63, 0x80 | 62];
+        client.call(3, &[post, http, &path, again].concat(), false);
+        let alert = client.data(3);
+        assert!(
+            alert.contains("read ") || alert.contains("internal"),
+            "{alert:?}"
+        );
+    }
 }

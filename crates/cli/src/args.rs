@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use event::field::Mechanism;
 use sys::features::KernelVersion;
 
+use crate::command::rules::cost::figures::Watched;
 use crate::config::Manner;
 
 const STYLES: Styles = Styles::styled()
@@ -492,8 +494,15 @@ pub(crate) enum Rules {
     Fields(Fields),
     /// List the event types that conditions can name
     Events(Events),
-    /// Show which system calls rules make the program look at, and why
+    /// Show which system calls rules make the program look at, and why; or why rules do or do not match
+    /// an event
     Explain(Explain),
+    /// Test rules: events that are described in YAML or recorded, and the alerts they have to give
+    Test(TestRules),
+    /// Find rules that are hidden by others, cannot match or cost much
+    Lint(Lint),
+    /// Show what each rule has looked at, and the price of that by measured figures
+    Cost(Cost),
 }
 
 /// `tollgate rules check`.
@@ -555,10 +564,119 @@ pub(crate) struct Explain {
     /// Only this call
     #[arg(long, value_name = "CALL")]
     pub(crate) call: Option<String>,
+    /// Why rules do or do not match this event: fields and values as YAML, an alert as JSON, or a capture
+    #[arg(long, value_name = "FILE", conflicts_with = "call")]
+    pub(crate) event: Option<PathBuf>,
+    /// With --event and a capture: the number of the event in it (evt.num)
+    #[arg(long, value_name = "N", requires = "event")]
+    pub(crate) number: Option<u64>,
+    /// With --event: only this rule, with each clause of its condition
+    #[arg(long, value_name = "RULE", requires = "event")]
+    pub(crate) rule: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// `tollgate rules lint`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+shadowed   a rule before it matches whenever it does, so it never alerts while rule_matching is first
+never      no event can make the rule match: clauses that cannot hold together, fields without a value
+idle       a clause about a field without a value is decided already
+empty      the output prints a field without a value
+expensive  each of a frequent call has to be looked at for the rule
+
+The exit status is 1 if something was found.")]
+pub(crate) struct Lint {
+    /// Rule files, or folders of rule files [default: the built-in rules]
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// How events will be captured; repeatable [default: notify, ptrace, ebpf]
+    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = mechanism)]
+    pub(crate) engines: Vec<Mechanism>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn mechanism(text: &str) -> Result<Mechanism, String> {
+    Mechanism::from_name(text).ok_or_else(|| {
+        let names = Mechanism::ALL.map(Mechanism::name);
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// `tollgate rules cost`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+calls        system calls that are looked at for the rule
+alone        those of them that no other rule asks for
+events       such calls in the capture
+share        their price, if all rules that ask for a call pay the same
+alone        the price of those that no other rule asks for: what is saved without the rule
+evaluations  how often the condition was evaluated, about, and what each of them took here")]
+pub(crate) struct Cost {
+    /// Rule files, or folders of rule files [default: the built-in rules]
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Also price the events of this capture, and time the rules on them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) capture: Option<PathBuf>,
+    /// By which engine processes are watched
+    #[arg(long, value_enum, default_value_t = Watched::Notify, hide_possible_values = true,
+          value_name = "notify|ebpf")]
+    pub(crate) engine: Watched,
+    /// Figures of this folder, which `tollgate bench compare --out` made [default: published ones]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) figures: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate rules test`.
+#[derive(Args, Debug)]
+#[command(after_help = TEST_HELP)]
+pub(crate) struct TestRules {
+    /// Files of tests
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Rule file, or folder of rule files, instead of those that FILE names; repeatable [default: the
+    /// built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Print JSON, one test a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const TEST_HELP: &str = "\
+FILE is YAML:
+
+    rules: [my_rules.yaml]           # beside FILE
+    tests:
+      - name: cat reads a sensitive file
+        event:                       # fields of one event, as rules name them
+          evt.type: openat
+          evt.arg.flags: O_RDONLY
+          fd.name: /etc/shadow
+          proc.name: cat
+          proc.aname: [bash, sshd]   # the parent first
+        alerts: [Read sensitive file untrusted]
+      - name: what was recorded with -w
+        capture: attack.scap
+        alerts:
+          - rule: Run shell untrusted
+            count: 2                 # else once or more
+            priority: NOTICE
+            output: spawned by       # a part of it
+            fields: {proc.name: sh}
+
+All rules are tried, whatever comes first, and those that are not named must not match. Fields that are
+not given follow from others where they always do (fd.filename from fd.name, a result of success, the
+host as container) and are absent otherwise, or unknown with `others: unknown`. The exit status is 1 if a
+test fails.";
 
 /// `tollgate runtime`, also when called as `tollgate-runtime`.
 ///

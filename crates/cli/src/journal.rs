@@ -2,7 +2,7 @@
 //! configuration says so.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use outputs::SyslogChannel;
@@ -12,8 +12,8 @@ use crate::config::{Log, Manner};
 use crate::terminal;
 
 /// Where messages go. One for the process, because whatever thread has something to say has to find
-/// it; set once the configuration is read, and before there is a second thread.
-static JOURNAL: OnceLock<Journal> = OnceLock::new();
+/// it; set when a configuration is read.
+static JOURNAL: RwLock<Option<Journal>> = RwLock::new(None);
 
 /// How long a daemon may take over a message.
 const SYSLOG_TIMEOUT: Duration = Duration::from_millis(200);
@@ -38,8 +38,16 @@ pub(crate) fn open(log: Log, manner: Manner, is_iso_8601: bool) {
         is_iso_8601,
         syslog,
     };
-    // A process that reads its configuration again, after a signal, keeps its log.
-    let _ = JOURNAL.set(journal);
+    *JOURNAL.write().unwrap_or_else(PoisonError::into_inner) = Some(journal);
+}
+
+/// The same for a configuration that was read again.
+pub(crate) fn reopen(log: Log, is_iso_8601: bool) {
+    let manner = {
+        let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
+        journal.as_ref().map(|journal| journal.manner)
+    };
+    open(log, manner.unwrap_or(Manner::Tollgate), is_iso_8601);
 }
 
 /// Writes a message that somebody should act on.
@@ -49,7 +57,8 @@ pub(crate) fn warn(text: &str) {
 
 /// Writes a message, if it is urgent enough.
 pub(crate) fn say(priority: Priority, text: &str) {
-    let Some(journal) = JOURNAL.get() else {
+    let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
+    let Some(journal) = &*journal else {
         terminal::complain(&line(Manner::Tollgate, false, text));
         return;
     };

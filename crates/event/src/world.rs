@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bumpalo::Bump;
 
+use crate::field::Mechanism;
 use crate::{
     Comm, CommandLine, Container, Credentials, ExecutableFile, Image, Pid, Process, Stat, Status,
     Tid,
@@ -113,6 +114,10 @@ pub trait World: Sync {
     /// When the first event was, nanoseconds since the epoch (`evt.reltime`); `None` where events are
     /// seen as they happen.
     fn first_ns(&self) -> Option<u64> {
+        None
+    }
+    /// How its events are learnt; `None` if nothing learnt them.
+    fn mechanism(&self) -> Option<Mechanism> {
         None
     }
     /// Host name of this machine (`evt.hostname`).

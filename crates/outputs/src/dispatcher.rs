@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -147,10 +147,10 @@ impl Dispatcher {
             let notice = throttle.notice();
             drop(throttle);
             if let Some(notice) = notice {
-                self.emit_now(internal_alert(&inner.hub.hostname, notice));
+                self.emit_own(notice);
             }
             inner.emitted.fetch_add(1, Ordering::Relaxed);
-            inner.hub.send(alert);
+            inner.send(alert);
             return;
         }
         self.emit_now(alert);
@@ -174,26 +174,48 @@ impl Dispatcher {
         entry.0 = Some(now);
         drop(pace);
         if skipped > 0 {
-            self.emit_now(internal_alert(
-                &self.inner.hub.hostname,
-                internal::repeated(rule, skipped),
-            ));
+            self.emit_own(internal::repeated(rule, skipped));
         }
-        self.emit_now(internal_alert(&self.inner.hub.hostname, event));
+        self.emit_own(event);
     }
 
     /// Raises an internal alert that is not one of many: the answer to an order, or one that its
     /// caller raises once for each of a bounded number of things, so that none may stand for the
     /// others.
     pub fn emit_internal_once(&self, event: Internal) {
-        self.emit_now(internal_alert(&self.inner.hub.hostname, event));
+        self.emit_own(event);
     }
 
     /// Makes every channel close and open what it writes to.
     pub fn reopen(&self) {
-        for lane in &self.inner.hub.lanes {
+        for lane in &self.inner.hub().lanes {
             lane.queue.reopen();
         }
+    }
+
+    /// Sends alerts through other channels from now on. What waits in the queues of those before is
+    /// delivered by them, and no alert goes to both or to neither.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be made. Then nothing has changed.
+    pub fn replace(&self, prepared: Prepared) -> Result<(), StartError> {
+        let rate = prepared.settings.throttle;
+        let hub = prepared.open()?;
+        let mut current = self
+            .inner
+            .hub
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *current, hub);
+        // Nobody can be putting something into these queues any more.
+        drop(current);
+        before.stop();
+        self.inner.throttle().bucket.set_rate(rate, Instant::now());
+        let mut replaced = self.inner.replaced();
+        replaced.hubs.push(before);
+        replaced.settle();
+        Ok(())
     }
 
     /// Announces what has not been announced yet, waits until everything is delivered or the
@@ -201,7 +223,7 @@ impl Dispatcher {
     pub fn flush(&self, deadline: Instant) -> Vec<Pending> {
         let notice = self.inner.throttle().notice();
         if let Some(notice) = notice {
-            self.emit_now(internal_alert(&self.inner.hub.hostname, notice));
+            self.emit_own(notice);
         }
         let repeated: Vec<_> = self
             .inner
@@ -211,13 +233,11 @@ impl Dispatcher {
             .filter(|(_, skipped)| *skipped > 0)
             .collect();
         for (rule, skipped) in repeated {
-            self.emit_now(internal_alert(
-                &self.inner.hub.hostname,
-                internal::repeated(rule, skipped),
-            ));
+            self.emit_own(internal::repeated(rule, skipped));
         }
-        let lanes = self.inner.hub.lanes.iter();
-        lanes
+        let hubs = self.inner.hubs();
+        hubs.iter()
+            .flat_map(|hub| &hub.lanes)
             .map(|lane| Pending {
                 channel: lane.name.clone(),
                 alerts: lane.queue.flush(deadline),
@@ -231,11 +251,12 @@ impl Dispatcher {
     /// so [`Dispatcher::flush`] comes before.
     pub fn close(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
-        let lanes = &self.inner.hub.lanes;
-        for lane in lanes {
+        let hubs = self.inner.hubs();
+        let lanes = || hubs.iter().flat_map(|hub| &hub.lanes);
+        for lane in lanes() {
             lane.queue.abandon();
         }
-        for lane in lanes {
+        for lane in lanes() {
             let is_idle = lane.queue.pending() == 0;
             let has_ended = is_idle && lane.queue.wait_for_end(deadline);
             if !has_ended && lane.peer.kill() {
@@ -251,13 +272,17 @@ impl Dispatcher {
             emitted: inner.emitted.load(Ordering::Relaxed),
             suppressed: inner.throttle().suppressed,
             internal: inner.internal.load(Ordering::Relaxed),
-            channels: inner.hub.lanes.iter().map(Lane::counters).collect(),
+            channels: inner.channels(),
         }
     }
 
     fn emit_now(&self, alert: Alert) {
         self.inner.internal.fetch_add(1, Ordering::Relaxed);
-        self.inner.hub.send(alert);
+        self.inner.send(alert);
+    }
+
+    fn emit_own(&self, event: Internal) {
+        self.emit_now(internal_alert(&self.inner.hub().hostname, event));
     }
 }
 
@@ -277,6 +302,26 @@ impl Prepared {
     ///
     /// If a thread cannot be made.
     pub fn start(self) -> Result<Dispatcher, StartError> {
+        let bucket = Throttle::new(self.settings.throttle, Instant::now());
+        let inner = Inner {
+            hub: RwLock::new(self.open()?),
+            replaced: Mutex::default(),
+            throttle: Mutex::new(ThrottleState {
+                bucket,
+                suppressed: 0,
+                announced: 0,
+            }),
+            pace: Mutex::default(),
+            emitted: AtomicU64::new(0),
+            internal: AtomicU64::new(0),
+        };
+        Ok(Dispatcher {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Starts the channels.
+    fn open(self) -> Result<Arc<Hub>, StartError> {
         let Self {
             settings,
             formatter,
@@ -295,40 +340,27 @@ impl Prepared {
             hostname: settings.hostname,
             on_problem: settings.on_problem,
         });
-        let bucket = Throttle::new(settings.throttle, Instant::now());
-        let inner = Inner {
-            hub: Arc::clone(&hub),
-            throttle: Mutex::new(ThrottleState {
-                bucket,
-                suppressed: 0,
-                announced: 0,
-            }),
-            pace: Mutex::default(),
-            emitted: AtomicU64::new(0),
-            internal: AtomicU64::new(0),
-        };
-        // Made before the threads: if one of them cannot be made, dropping it ends the others.
-        let dispatcher = Dispatcher {
-            inner: Arc::new(inner),
-        };
         for (lane, channel) in channels.into_iter().enumerate() {
             let name = channel.name().to_owned();
-            let buffered = settings.buffered;
             let worker = Worker {
                 hub: Arc::clone(&hub),
                 lane,
                 channel,
-                buffered,
+                buffered: settings.buffered,
             };
-            thread::Builder::new()
+            let started = thread::Builder::new()
                 .name(format!("out-{name}"))
-                .spawn(move || worker.run())
-                .map_err(|source| StartError {
+                .spawn(move || worker.run());
+            if let Err(source) = started {
+                // Of the others.
+                hub.stop();
+                return Err(StartError {
                     channel: name,
                     source,
-                })?;
+                });
+            }
         }
-        Ok(dispatcher)
+        Ok(hub)
     }
 }
 
@@ -336,7 +368,10 @@ impl Prepared {
 const KILL_GRACE: Duration = Duration::from_millis(200);
 
 struct Inner {
-    hub: Arc<Hub>,
+    /// Locked while an alert is put into its queues, so that none comes into those of a hub that was
+    /// replaced.
+    hub: RwLock<Arc<Hub>>,
+    replaced: Mutex<Replaced>,
     throttle: Mutex<ThrottleState>,
     /// For each internal rule: when it was last announced, and how often it was not since.
     pace: Mutex<HashMap<&'static str, (Option<Instant>, u64)>>,
@@ -359,7 +394,83 @@ impl ThrottleState {
     }
 }
 
+/// Channels that have been replaced.
+#[derive(Default)]
+struct Replaced {
+    /// Those that deliver what waited for them.
+    hubs: Vec<Arc<Hub>>,
+    /// What the others have done.
+    settled: Vec<ChannelCounters>,
+}
+
+impl Replaced {
+    /// Forgets those that have come to their end, but for their counters.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        let has_ended = |hub: &Arc<Hub>| hub.lanes.iter().all(|lane| lane.queue.wait_for_end(now));
+        let (ended, rest) = std::mem::take(&mut self.hubs)
+            .into_iter()
+            .partition(has_ended);
+        self.hubs = rest;
+        for hub in &ended {
+            add(&mut self.settled, hub.lanes.iter().map(Lane::counters));
+        }
+    }
+}
+
+/// Adds up counters by channel. What a channel waits for is what the last one says.
+fn add(sums: &mut Vec<ChannelCounters>, more: impl Iterator<Item = ChannelCounters>) {
+    for new in more {
+        let known = sums.iter_mut().find(|known| known.channel == new.channel);
+        let Some(sum) = known else {
+            sums.push(new);
+            continue;
+        };
+        sum.queued += new.queued;
+        sum.delivered += new.delivered;
+        sum.lost_queue_full += new.lost_queue_full;
+        sum.lost_write_failed += new.lost_write_failed;
+        sum.pending += new.pending;
+        sum.timeouts += new.timeouts;
+        sum.restarts += new.restarts;
+        sum.trouble = new.trouble;
+    }
+}
+
 impl Inner {
+    fn send(&self, alert: Alert) {
+        let hub = self.hub.read().unwrap_or_else(PoisonError::into_inner);
+        hub.send(alert);
+    }
+
+    fn hub(&self) -> Arc<Hub> {
+        let hub = self.hub.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&hub)
+    }
+
+    /// Those that were replaced and are still at work, and the one in force.
+    fn hubs(&self) -> Vec<Arc<Hub>> {
+        let mut hubs = self.replaced().hubs.clone();
+        hubs.push(self.hub());
+        hubs
+    }
+
+    fn channels(&self) -> Vec<ChannelCounters> {
+        let mut replaced = self.replaced();
+        replaced.settle();
+        let mut sums = replaced.settled.clone();
+        for hub in &replaced.hubs {
+            add(&mut sums, hub.lanes.iter().map(Lane::counters));
+        }
+        drop(replaced);
+        add(&mut sums, self.hub().lanes.iter().map(Lane::counters));
+        sums
+    }
+
+    fn replaced(&self) -> MutexGuard<'_, Replaced> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn throttle(&self) -> MutexGuard<'_, ThrottleState> {
         // Counting cannot panic, so a poisoned lock holds consistent data; the same below.
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
@@ -373,9 +484,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // The threads are not joined: one that is stuck in a write would never end.
-        for lane in &self.hub.lanes {
-            lane.queue.stop();
-        }
+        self.hub().stop();
     }
 }
 
@@ -397,6 +506,13 @@ pub(crate) struct Lane {
 }
 
 impl Hub {
+    /// Has the channels end when they have delivered what waits for them.
+    fn stop(&self) {
+        for lane in &self.lanes {
+            lane.queue.stop();
+        }
+    }
+
     fn send(&self, alert: Alert) {
         let delivery = Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)));
         for (at, lane) in self.lanes.iter().enumerate() {

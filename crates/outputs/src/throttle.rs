@@ -39,6 +39,13 @@ impl Throttle {
         }
     }
 
+    /// Another rate from now on; the bucket is as full as it may be if the rate is another one.
+    pub fn set_rate(&mut self, rate: ThrottleRate, now: Instant) {
+        if rate != self.rate {
+            *self = Self::new(rate, now);
+        }
+    }
+
     /// Takes a token if there is one.
     pub fn admit(&mut self, now: Instant) -> bool {
         if self.rate.per_second <= 0.0 {

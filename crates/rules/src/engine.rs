@@ -1,6 +1,7 @@
 //! The rule engine: a rule set compiled, judging events.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use crate::compile::program::{Program, Source};
 use crate::compile::tree::Tree;
 use crate::diagnostic::{Code, Diagnostic, Location, Severity};
 use crate::output::Template;
-use crate::profile::{Profile, SAMPLED};
+use crate::profile::Profile;
 use crate::ruleset::{Priority, Rule, Ruleset};
 
 /// Which of several matching rules alert. The first one is Falco's default.
@@ -41,8 +42,8 @@ pub struct EngineOptions {
     pub static_fields: Vec<(Arc<str>, String)>,
     /// Nanoseconds since the epoch, for [`Alert::made_ns`].
     pub clock: fn() -> u64,
-    /// Whether to keep count of what rules cost: see [`Engine::costs`].
-    pub profile: bool,
+    /// Keeps count of what rules cost, and times one look in so many: see [`Engine::costs`].
+    pub profile: Option<NonZeroU64>,
     /// Sees what is concluded, if somebody records it.
     pub recorder: Option<Arc<dyn Recorder>>,
 }
@@ -76,7 +77,7 @@ impl Default for EngineOptions {
             append_output: Vec::new(),
             static_fields: Vec::new(),
             clock: system_time,
-            profile: false,
+            profile: None,
             recorder: None,
         }
     }
@@ -155,7 +156,7 @@ pub(crate) struct CompiledRule {
     pub(crate) location: Location,
     warn_evttypes: bool,
     priority: Priority,
-    source: Arc<str>,
+    pub(crate) source: Arc<str>,
     tags: Arc<[String]>,
     pub(crate) tree: Tree,
     template: Template,
@@ -184,7 +185,7 @@ pub struct RuleMatches<'e> {
 /// Working memory of one thread.
 #[derive(Debug)]
 pub struct Scratch {
-    memo: Memo,
+    pub(crate) memo: Memo,
     evaluated: u64,
 }
 
@@ -233,7 +234,9 @@ impl Engine {
         let program = Program::new(checker.operands, checker.atoms, &sources);
         let engine = Self {
             program,
-            profile: options.profile.then(|| Profile::new(rules.len())),
+            profile: options
+                .profile
+                .map(|every| Profile::new(rules.len(), every)),
             rules,
             rule_matching: options.rule_matching,
             static_fields: options.static_fields.clone(),
@@ -307,7 +310,11 @@ impl Engine {
         recorder.is_some_and(|recorder| recorder.is_recording())
     }
 
-    fn alert(&self, rule: &CompiledRule, evaluation: &mut Evaluation<'_, '_, '_>) -> Alert {
+    pub(crate) fn alert(
+        &self,
+        rule: &CompiledRule,
+        evaluation: &mut Evaluation<'_, '_, '_>,
+    ) -> Alert {
         let event = evaluation.event();
         let mut fields = rule.template.values(evaluation);
         for (name, template) in &rule.formatted {
@@ -369,7 +376,7 @@ impl Judge for Engine {
         let mut weight = Weight::Reject;
         let candidates = evaluation.candidates();
         let entries = entries.iter().enumerate();
-        let timed = profile.filter(|_| scratch.evaluated.is_multiple_of(SAMPLED));
+        let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             let truth = match timed {
                 None => evaluation.rule(entry),
@@ -404,8 +411,8 @@ impl Judge for Engine {
         if let Some(profile) = &self.profile {
             profile.judged(event.kind);
         }
-        let sampled = scratch.evaluated.is_multiple_of(SAMPLED);
-        let timed = self.profile.as_ref().filter(|_| sampled);
+        let profile = self.profile.as_ref();
+        let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             let truth = match timed {
                 None => evaluation.rule(entry),
@@ -439,7 +446,7 @@ impl Judge for Engine {
 }
 
 impl CompiledRule {
-    fn operands(&self) -> impl Iterator<Item = crate::compile::operand::OperandId> {
+    pub(crate) fn operands(&self) -> impl Iterator<Item = crate::compile::operand::OperandId> {
         let formatted = self
             .formatted
             .iter()

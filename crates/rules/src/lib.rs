@@ -6,12 +6,15 @@ pub mod condition;
 pub mod describe;
 pub mod diagnostic;
 pub mod engine;
+pub mod given;
+pub mod lint;
 pub mod load;
 mod output;
 mod paths;
 pub mod plan;
 pub mod profile;
 pub mod ruleset;
+pub mod trace;
 
 pub use alert::{Alert, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};

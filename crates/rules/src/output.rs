@@ -197,7 +197,10 @@ impl Template {
     ) -> Vec<(Arc<str>, AlertValue)> {
         let mut value = |id: OperandId| {
             let value = evaluation.shown(id);
-            alert_value(&value, evaluation.operands(), id)
+            match never(&value, id, evaluation) {
+                Some(why) => AlertValue::Text(format!("<NA: {why}>")),
+                None => alert_value(&value, evaluation.operands(), id),
+            }
         };
         self.fields
             .iter()
@@ -228,8 +231,24 @@ fn push(out: &mut String, args: std::fmt::Arguments<'_>) {
 
 fn push_value(out: &mut String, id: OperandId, evaluation: &mut Evaluation<'_, '_, '_>) {
     let value = evaluation.shown(id);
+    if let Some(why) = never(&value, id, evaluation) {
+        return push(out, format_args!("<NA: {why}>"));
+    }
     let notation = Notation::of(evaluation.operands(), id);
     push_shown(out, &value, notation);
+}
+
+/// Why a field that has no value has none in any event that is learnt so.
+fn never(
+    value: &Value<'_>,
+    id: OperandId,
+    evaluation: &Evaluation<'_, '_, '_>,
+) -> Option<&'static str> {
+    if !matches!(value, Value::Absent | Value::Unknown) {
+        return None;
+    }
+    let field = evaluation.operands().as_field(id)?;
+    field.spec.never(evaluation.event().world.mechanism())
 }
 
 /// How numbers of a field are printed.
@@ -281,7 +300,7 @@ fn push_shown(out: &mut String, value: &Value<'_>, notation: Notation) {
     }
 }
 
-fn alert_value(value: &Value<'_>, operands: &Operands, id: OperandId) -> AlertValue {
+pub(crate) fn alert_value(value: &Value<'_>, operands: &Operands, id: OperandId) -> AlertValue {
     let notation = Notation::of(operands, id);
     match value {
         Value::Unknown | Value::Absent => AlertValue::Absent,

@@ -1,8 +1,9 @@
 //! What rules cost and which calls they are asked about, for metrics.
 //!
-//! Events are counted one by one. Rules are timed in one of [`SAMPLED`] looks at an event, and what was
+//! Events are counted one by one. Rules are timed in one of so many looks at an event, and what was
 //! found then is multiplied: two looks at the clock take as long as a rule.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -10,12 +11,14 @@ use event::EventKind;
 
 use crate::engine::Engine;
 
-/// One look in so many is timed.
-pub const SAMPLED: u64 = 64;
+/// One look in so many is timed where processes are watched.
+pub const SAMPLED: NonZeroU64 = NonZeroU64::new(64).expect("it is not zero");
 
 /// Counters of one engine.
 #[derive(Debug)]
 pub(crate) struct Profile {
+    /// One look in so many is timed.
+    every: NonZeroU64,
     rules: Vec<Timed>,
     kinds: Vec<AtomicU64>,
 }
@@ -27,8 +30,9 @@ struct Timed {
 }
 
 impl Profile {
-    pub(crate) fn new(rules: usize) -> Self {
+    pub(crate) fn new(rules: usize, every: NonZeroU64) -> Self {
         Self {
+            every,
             rules: (0..rules).map(|_| Timed::default()).collect(),
             kinds: EventKind::all().map(|_| AtomicU64::new(0)).collect(),
         }
@@ -39,16 +43,23 @@ impl Profile {
         self.kinds[kind.index()].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether this look, by its number, is one to time.
+    pub(crate) fn is_timed(&self, look: u64) -> bool {
+        look.is_multiple_of(self.every.get())
+    }
+
     /// Times the evaluation of a rule.
     pub(crate) fn time<T>(&self, rule: usize, evaluate: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let result = evaluate();
         let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let timed = &self.rules[rule];
-        timed.evaluations.fetch_add(SAMPLED, Ordering::Relaxed);
+        timed
+            .evaluations
+            .fetch_add(self.every.get(), Ordering::Relaxed);
         timed
             .nanoseconds
-            .fetch_add(took.saturating_mul(SAMPLED), Ordering::Relaxed);
+            .fetch_add(took.saturating_mul(self.every.get()), Ordering::Relaxed);
         result
     }
 }

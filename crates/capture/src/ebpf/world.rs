@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
+use event::field::Mechanism;
 use event::{
     Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
     Lookup, Pid, Process, Stat, Status, Tid, User, World,
@@ -165,6 +166,10 @@ impl World for RecordedWorld<'_> {
             Some(None) => Lookup::Missing,
             None => self.live.descriptor_name(tid, number, arena),
         }
+    }
+
+    fn mechanism(&self) -> Option<Mechanism> {
+        Some(Mechanism::Ebpf)
     }
 
     fn host_name(&self) -> &str {

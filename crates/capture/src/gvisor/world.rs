@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
+use event::field::Mechanism;
 use event::{
     Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
     Lookup, Pid, Process, Stat, Status, Tid, User, World,
@@ -136,6 +137,10 @@ impl World for SandboxWorld<'_> {
 
     fn descriptor_type(&self, _tid: Tid, _number: i32) -> Lookup<DescriptorKind> {
         Lookup::Unknown
+    }
+
+    fn mechanism(&self) -> Option<Mechanism> {
+        Some(Mechanism::Gvisor)
     }
 
     fn host_name(&self) -> &str {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use abi::Syscall;
+use arc_swap::ArcSwap;
 use event::{Judge, Plan, Reason};
 
 use super::Shared;
@@ -66,6 +67,14 @@ impl<J: Judge> Rulings<J> {
         Self(engine)
     }
 
+    /// Rules where there is no engine, so that nothing is judged by them.
+    pub fn idle(judge: Arc<J>) -> Self
+    where
+        J: 'static,
+    {
+        Self(Arc::new(Idle(ArcSwap::new(judge))))
+    }
+
     /// Judges every event from now on by other rules: calls that are being looked at this moment,
     /// too. The rules must need nothing that the installed filter does not trap. `paths`: those that
     /// they name, for the tripwire.
@@ -76,6 +85,18 @@ impl<J: Judge> Rulings<J> {
     /// The rules in force.
     pub fn judge(&self) -> Arc<J> {
         self.0.judge()
+    }
+}
+
+struct Idle<J>(ArcSwap<J>);
+
+impl<J: Judge> Ruled<J> for Idle<J> {
+    fn replace(&self, judge: Arc<J>, _plan: &Plan, _paths: &[Vec<u8>]) {
+        self.0.store(judge);
+    }
+
+    fn judge(&self) -> Arc<J> {
+        self.0.load_full()
     }
 }
 

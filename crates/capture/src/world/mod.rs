@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bumpalo::Bump;
+use event::field::Mechanism;
 use event::{
     Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
     Lookup, Pid, Process, StartTime, Stat, Status, Tid, User, World,
@@ -457,6 +458,11 @@ impl World for LiveWorld {
 
     fn descriptor_name<'a>(&self, tid: Tid, number: i32, arena: &'a Bump) -> Lookup<&'a [u8]> {
         descriptors::name(&self.proc, tid, number, &self.deadline, arena)
+    }
+
+    /// Of those that this world serves, both fill the same fields.
+    fn mechanism(&self) -> Option<Mechanism> {
+        Some(Mechanism::Notify)
     }
 
     fn host_name(&self) -> &str {

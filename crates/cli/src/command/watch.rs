@@ -96,6 +96,16 @@ fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::W
     }))
 }
 
+/// Watches nothing: outputs and servers work.
+pub(super) fn idle(args: Watch) -> Outcome {
+    let limit = args.seconds.map(Duration::from_secs);
+    let start = run::services(args.detection, Mechanism::Nothing)?;
+    match attached::watch(Source::Nothing, limit, start) {
+        Ok(_) => Ok(Exit::Ok),
+        Err(error) => Err(failure(&error)),
+    }
+}
+
 /// Chooses by what works.
 fn mechanism(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<Mechanism, Failure> {
     let tracer = Mechanism::Tracer { filtered: false };

@@ -46,7 +46,11 @@ pub(super) const INEFFECTIVE: &[Ineffective] = &[
     ),
     key("container_engines", &[], RUNTIMES),
     key("engine.ebpf", &[], DRIVER),
-    key("engine.gvisor", &[], DRIVER),
+    key(
+        "engine.gvisor.root",
+        &[],
+        "containers are known by what gVisor and their runtimes write down",
+    ),
     key("engine.kmod.drop_failed_exit", &["false"], FAILED),
     key("engine.modern_ebpf.cpus_for_each_buffer", &["2"], RINGS),
     key(
@@ -171,7 +175,7 @@ mod tests {
             ("plugins", "[{name: container, library_path: x}]", false),
             ("plugins", "[{name: k8saudit}]", true),
             ("falco_libs.snaplen", "512", true),
-            ("engine.gvisor", "{config: x}", true),
+            ("engine.gvisor", "{root: x}", true),
             ("engine.gvisor", "{}", false),
         ] {
             assert_eq!(is_missed(path, value), missed, "{path}: {value}");

@@ -102,6 +102,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::text("capture.path_prefix", |config| &mut config.capture.path_prefix),
     // Carried out before settings are read.
     Key::other("config_files", "array", |_, _| Ok(())),
+    Key::file("engine.gvisor.config", |config| &mut config.engine.gvisor_session),
     Key::other("engine.kind", "string", engine_kind),
     Key::other("engine.kmod.buf_size_preset", "integer", |config, node| {
         buffer(node).map(|number| config.engine.kmod_buffer = number)

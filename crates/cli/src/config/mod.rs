@@ -252,11 +252,22 @@ impl Application {
                     .help("set engine.replay.capture_file, or use -e FILE"),
             );
         }
+        if self.config.engine.kind == EngineKind::Gvisor
+            && self.manner == Manner::Falco
+            && self.config.engine.gvisor_session.as_os_str().is_empty()
+        {
+            let origin = entry("engine").map_or(&root.origin, |entry| &entry.origin);
+            let message = "the engine is gvisor and no trace session is named";
+            self.problems.push(Problem::new(origin, message).help(
+                "set engine.gvisor.config, or use -g FILE; --gvisor-generate-config prints one",
+            ));
+        }
     }
 }
 
 /// Settings that only the command `falco` takes from the configuration.
-const CHOSEN_BY_OPTION: [&str; 3] = [
+const CHOSEN_BY_OPTION: [&str; 4] = [
+    "engine.gvisor.config",
     "engine.kind",
     "engine.kmod.buf_size_preset",
     "engine.replay.capture_file",

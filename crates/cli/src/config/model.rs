@@ -228,6 +228,8 @@ pub(crate) struct EngineSettings {
     pub(crate) kind: EngineKind,
     /// Of the kind `replay`.
     pub(crate) capture_file: PathBuf,
+    /// Of the kind `gvisor`: the trace session.
+    pub(crate) gvisor_session: PathBuf,
     /// Sizes of the ring by kind, as Falco numbers them.
     pub(crate) kmod_buffer: u8,
     pub(crate) ebpf_buffer: u8,
@@ -241,6 +243,8 @@ pub(crate) enum EngineKind {
     #[default]
     ModernEbpf,
     Replay,
+    /// Events of gVisor's sandboxes.
+    Gvisor,
     /// No events.
     Nodriver,
 }
@@ -250,6 +254,7 @@ impl Default for EngineSettings {
         Self {
             kind: EngineKind::default(),
             capture_file: PathBuf::new(),
+            gvisor_session: PathBuf::new(),
             kmod_buffer: DEFAULT_BUFFER,
             ebpf_buffer: DEFAULT_BUFFER,
         }
@@ -264,7 +269,10 @@ impl EngineSettings {
     pub(crate) fn ring_kib(&self) -> u32 {
         let number = match self.kind {
             EngineKind::Kmod => self.kmod_buffer,
-            EngineKind::ModernEbpf | EngineKind::Replay | EngineKind::Nodriver => self.ebpf_buffer,
+            EngineKind::ModernEbpf
+            | EngineKind::Replay
+            | EngineKind::Gvisor
+            | EngineKind::Nodriver => self.ebpf_buffer,
         };
         // 1 is 1 MiB, and each step doubles it.
         1024 << (number - 1)
@@ -424,29 +432,40 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes over what a reload puts into force, and what else differs stays as it is. Gives the names
-    /// of the latter.
-    pub(crate) fn keep(&mut self, new: Self) -> Vec<&'static str> {
+    /// Takes another configuration over, but for what needs a restart; that is named.
+    pub(crate) fn keep(&mut self, mut new: Self) -> Vec<&'static str> {
         let mut left = Vec::new();
-        macro_rules! compare {
+        macro_rules! restart {
             ($($field:ident)*) => {
-                $(if self.$field != new.$field { left.push(stringify!($field)); })*
+                $(if self.$field != new.$field {
+                    left.push(stringify!($field));
+                    new.$field.clone_from(&self.$field);
+                })*
             };
         }
-        compare! {
-            json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
-            output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output
-            verify io_uring capture engine drops log webserver metrics grpc watch_config_files
-        }
-        self.rules_files = new.rules_files;
-        self.rules = new.rules;
-        self.priority = new.priority;
-        self.rule_matching = new.rule_matching;
-        self.append_output = new.append_output;
-        self.static_fields = new.static_fields;
-        self.files = new.files;
-        self.folders = new.folders;
+        restart! { verify io_uring capture engine drops watch_config_files runtime }
+        *self = new;
         left
+    }
+
+    /// Whether alerts go out in another way.
+    pub(crate) fn has_other_outputs(&self, other: &Self) -> bool {
+        macro_rules! differ {
+            ($($field:ident)*) => { $(self.$field != other.$field)||* };
+        }
+        differ! {
+            json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
+            output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output grpc
+        }
+    }
+
+    /// Whether others can ask for other things, or elsewhere.
+    pub(crate) fn has_other_servers(&self, other: &Self) -> bool {
+        macro_rules! differ {
+            ($($field:ident)*) => { $(self.$field != other.$field)||* };
+        }
+        // Sums of the files are among what is told.
+        differ! { webserver metrics grpc rules_files files }
     }
 
     /// What Falco does without being told otherwise, where that is not what `tollgate` does.

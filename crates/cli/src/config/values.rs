@@ -128,6 +128,7 @@ pub(super) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Proble
             // The one before it, removed in 0.44.
             ("ebpf", EngineKind::ModernEbpf),
             ("replay", EngineKind::Replay),
+            ("gvisor", EngineKind::Gvisor),
             ("nodriver", EngineKind::Nodriver),
         ],
     )?;

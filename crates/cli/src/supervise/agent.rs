@@ -148,7 +148,7 @@ fn attend(
             }
             Source::Listener(Listener::new(listener))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox => {
+        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
             begun(slot::READY)?;
             Source::Command(Pid(begun(slot::PID)?))
         }

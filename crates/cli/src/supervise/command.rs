@@ -79,7 +79,7 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
         Mechanism::Listener => {}
         Mechanism::Tracer { filtered } => return become_traced(launch, page, filtered),
         // Whoever watches from within the kernel needs no filter; a policy does.
-        Mechanism::Kernel | Mechanism::Sandbox => {
+        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
             return become_traced(launch, page, launch.confinement.is_some());
         }
     }

@@ -50,7 +50,9 @@ pub(super) fn run(
         Mechanism::Listener => {
             keeper::first(&inherited, &for_keeper, policy, move || agent::first(first))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox => agent::alone(first),
+        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+            agent::alone(first)
+        }
     })
     .map_err(Failure::process("make the keeper process"))?;
     let keeper_process = sys::pidfd::open(keeper).map_err(Failure::process("open the keeper"))?;

@@ -79,6 +79,8 @@ pub(crate) enum Source {
     Places(capture::ebpf::Watched),
     /// At sandboxes of gVisor, which connect to this.
     Sandboxes(capture::gvisor::Endpoint),
+    /// At nothing.
+    Nothing,
 }
 
 /// How a command is watched.
@@ -95,6 +97,8 @@ pub(crate) enum Mechanism {
     Kernel,
     /// From within gVisor's kernel, by `watch` alone.
     Sandbox,
+    /// Nothing is, by `falco` alone.
+    Nothing,
 }
 
 /// Something that happened to processes of ours.

@@ -8,6 +8,7 @@
 mod ancestry;
 mod argument;
 mod container;
+mod coverage;
 mod dependency;
 mod evt;
 mod fd;
@@ -27,6 +28,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 pub use argument::{Argument, ArgumentKind, FieldError};
+pub use coverage::Mechanism;
 pub use dependency::{DescriptorFact, ProcessFact, Source};
 pub use path::normalize;
 

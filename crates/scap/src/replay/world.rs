@@ -4,6 +4,7 @@ use core::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use bumpalo::Bump;
+use event::field::Mechanism;
 use event::{
     Comm, CommandLine, Container, DescriptorKind, ExecutableFile, Group, Image, Lookup, Pid,
     Process, Stat, Status, Tid, User, World,
@@ -209,6 +210,10 @@ impl World for Recorded<'_> {
 
     fn first_ns(&self) -> Option<u64> {
         self.first_ns
+    }
+
+    fn mechanism(&self) -> Option<Mechanism> {
+        Some(Mechanism::Scap)
     }
 
     fn host_name(&self) -> &str {

@@ -189,9 +189,16 @@ pub(crate) struct Old {
     /// Refused: the engine in user space is gone
     #[arg(short = 'u', long = "userspace")]
     pub(crate) userspace: bool,
-    /// Refused: the engine gVisor is gone
+    /// Watch sandboxes of gVisor by this trace session; the same as engine.kind gvisor and its config
     #[arg(short = 'g', long = "gvisor-config", value_name = "FILE")]
     pub(crate) gvisor_config: Option<PathBuf>,
+    /// Print the trace session that the rules ask for, with this socket, and exit
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true,
+          default_missing_value = "/run/falco/gvisor.sock")]
+    pub(crate) gvisor_generate_config: Option<PathBuf>,
+    /// No effect: containers are known by what gVisor and their runtimes write down
+    #[arg(long, value_name = "DIR")]
+    pub(crate) gvisor_root: Option<String>,
     /// Words that Falco passes over
     #[arg(hide = true, action = ArgAction::Append)]
     pub(crate) rest: Vec<OsString>,

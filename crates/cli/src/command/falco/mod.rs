@@ -105,6 +105,12 @@ fn falco(mut args: Falco) -> Outcome {
         journal::say(Priority::Informational, "Dry run: no events are processed");
         return Ok(Exit::Ok);
     }
+    if let Some(socket) = &args.old.gvisor_generate_config {
+        let mut loaded = loaded;
+        let (_, plan) = loaded.compile(&options, NoSink);
+        let session = capture::gvisor::configuration(&plan, socket);
+        return terminal::print(&format!("{session:#}\n"));
+    }
     start(args, assignments, &config)
 }
 
@@ -280,15 +286,22 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     match config.engine.kind {
         EngineKind::Kmod => info("The engine ebpf does what the kernel module does"),
         EngineKind::Nodriver => {
-            let message = "cannot watch with engine.kind nodriver: no event would ever come";
-            return Err(Failure::new(Exit::BadInput, message)
-                .help("use --dry-run to check configuration and rules"));
+            journal::warn("warning: engine.kind nodriver: no event ever comes");
         }
-        EngineKind::ModernEbpf | EngineKind::Replay => {}
+        EngineKind::ModernEbpf | EngineKind::Replay | EngineKind::Gvisor => {}
     }
-    info("Opening 'syscall' source with eBPF");
-    watch::execute(Watch {
-        gvisor: None,
+    let gvisor = match config.engine.kind {
+        EngineKind::Gvisor => Some(gvisor_socket(&config.engine.gvisor_session)?),
+        _ => None,
+    };
+    info(match config.engine.kind {
+        EngineKind::Gvisor => "Opening 'syscall' source with gVisor",
+        EngineKind::Nodriver => "Opening 'syscall' source with no driver",
+        _ => "Opening 'syscall' source with eBPF",
+    });
+    let is_idle = config.engine.kind == EngineKind::Nodriver;
+    let args = Watch {
+        gvisor,
         gvisor_session: None,
         pids: Vec::new(),
         containers: Vec::new(),
@@ -314,5 +327,33 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             without_rules: false,
             learner: None,
         },
-    })
+    };
+    if is_idle {
+        watch::idle(args)
+    } else {
+        watch::execute(args)
+    }
+}
+
+/// Where sandboxes connect to: the sink of a trace session.
+fn gvisor_socket(session: &Path) -> Result<PathBuf, Failure> {
+    let cannot = |cause: &dyn std::fmt::Display| {
+        let message = format!(
+            "cannot use the trace session {}: {cause}",
+            session.display()
+        );
+        Failure::new(Exit::BadInput, message)
+            .help("`falco --gvisor-generate-config` prints one for the loaded rules")
+    };
+    let text = std::fs::read_to_string(session).map_err(|error| cannot(&error))?;
+    let session: serde_json::Value = serde_json::from_str(&text).map_err(|error| cannot(&error))?;
+    let sinks = session["trace_session"]["sinks"].as_array();
+    let endpoint = sinks.into_iter().flatten().find_map(|sink| {
+        let is_remote = sink["name"] == "remote";
+        is_remote
+            .then(|| sink["config"]["endpoint"].as_str())
+            .flatten()
+    });
+    let endpoint = endpoint.ok_or_else(|| cannot(&"it has no sink `remote` with an endpoint"))?;
+    Ok(PathBuf::from(endpoint))
 }

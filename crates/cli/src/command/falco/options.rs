@@ -58,6 +58,11 @@ fn old(args: &Old, set: &mut impl FnMut(&str)) {
             set(assignment);
         }
     }
+    if let Some(file) = &args.gvisor_config {
+        set("engine.kind=gvisor");
+        let path = quoted(&file.display().to_string());
+        set(&format!("engine.gvisor.config={path}"));
+    }
     if let Some(bytes) = args.snaplen {
         set(&format!("falco_libs.snaplen={bytes}"));
     }
@@ -81,6 +86,11 @@ pub(super) fn warnings(args: &Falco) -> Vec<String> {
         ("-K", old.k8s_api_cert.is_some(), api),
         ("--k8s-node", old.k8s_node.is_some(), api),
         ("-m", old.mesos_api.is_some(), "Mesos is not asked"),
+        (
+            "--gvisor-root",
+            old.gvisor_root.is_some(),
+            "containers are known by what gVisor and their runtimes write down",
+        ),
     ];
     let given = given.into_iter().filter(|(_, given, _)| *given);
     let mut out: Vec<_> = given
@@ -99,14 +109,11 @@ pub(super) fn warnings(args: &Falco) -> Vec<String> {
 
 /// Options that ask for what is not there and cannot be left out.
 pub(super) fn refuse(args: &Falco) -> Result<(), Failure> {
-    let refused = if args.old.userspace {
-        "the engine in user space (-u)"
-    } else if args.old.gvisor_config.is_some() {
-        "the engine gVisor (-g)"
-    } else {
+    if !args.old.userspace {
         return Ok(());
-    };
-    let message = format!("cannot use {refused}: Falco 0.44 has none, and neither is one here");
+    }
+    let message =
+        "cannot use the engine in user space (-u): Falco 0.44 has none, and neither is one here";
     Err(Failure::new(Exit::BadInput, message).help(
         "leave it out to watch by eBPF, or watch a command without privileges by `tollgate run`",
     ))

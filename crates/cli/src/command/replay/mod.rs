@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::Instant;
 
+use event::Judge;
 use rules::Engine;
 use scap::read::Reader;
 
@@ -29,6 +30,15 @@ pub(crate) fn execute(args: &Replay) -> Outcome {
         events::print(args)
     } else {
         alerts::raise(args)
+    }
+}
+
+/// Shows the events of one capture to a judge.
+pub(super) fn judge<J: Judge>(path: &Path, judge: &J) -> Result<(), Failure> {
+    let mut replay = scap::replay::Replay::new(judge, 0);
+    match play_one(path, true, &mut replay, &mut || Ok(true)) {
+        Ok(_) => Ok(()),
+        Err(Problem::Capture(failure) | Problem::Output(failure)) => Err(failure),
     }
 }
 
@@ -74,10 +84,10 @@ enum Problem {
     Output(Failure),
 }
 
-fn play_one(
+fn play_one<J: Judge>(
     path: &Path,
     quiet: bool,
-    replay: &mut scap::replay::Replay<'_, Engine>,
+    replay: &mut scap::replay::Replay<'_, J>,
     after_batch: &mut impl FnMut() -> Result<bool, Failure>,
 ) -> Result<bool, Problem> {
     let (source, size) = open(path).map_err(Problem::Capture)?;

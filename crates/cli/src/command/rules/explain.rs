@@ -15,6 +15,11 @@ use crate::terminal;
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {
     let mut loaded = rule_files::load(&args.files);
+    if let Some(path) = &args.event {
+        loaded.compile(&EngineOptions::default(), rule_files::NoSink);
+        loaded.usable()?;
+        return super::event::explain(args, &loaded, path);
+    }
     let (engine, plan) = loaded.compile(&EngineOptions::default(), rule_files::NoSink);
     loaded.usable()?;
     let mut explanation = engine.explain(&plan);

@@ -1,6 +1,6 @@
 //! `tollgate rules fields`.
 
-use event::field::{ArgumentKind, Class, FieldSpec, Supplied, docs};
+use event::field::{ArgumentKind, Class, FieldSpec, Mechanism, docs};
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
@@ -68,11 +68,28 @@ fn form(field: &FieldSpec) -> String {
     }
 }
 
-fn note(field: &FieldSpec) -> Option<&'static str> {
-    match field.supplied {
-        Supplied::Yes => None,
-        Supplied::No(reason) => Some(reason),
+/// Why some mechanisms never fill a field, and which; those with the same reason together.
+fn never(field: &FieldSpec) -> Vec<(&'static str, Vec<Mechanism>)> {
+    let mut reasons: Vec<(&str, Vec<Mechanism>)> = Vec::new();
+    for mechanism in Mechanism::ALL {
+        let Some(why) = field.never_by(mechanism) else {
+            continue;
+        };
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, by)) => by.push(mechanism),
+            None => reasons.push((why, vec![mechanism])),
+        }
     }
+    reasons
+}
+
+/// `never set`, or by whom it is not.
+fn whom(by: &[Mechanism]) -> String {
+    if by.len() == Mechanism::ALL.len() {
+        return "never set".to_owned();
+    }
+    let names: Vec<_> = by.iter().map(|mechanism| mechanism.name()).collect();
+    format!("never set by {}", names.join(", "))
 }
 
 fn text_group((class, fields): &Group) -> String {
@@ -85,8 +102,8 @@ fn text_group((class, fields): &Group) -> String {
             form(field),
             field.description
         ));
-        if let Some(reason) = note(field) {
-            out.push_str(&format!("      never set: {reason}\n"));
+        for (why, by) in never(field) {
+            out.push_str(&format!("      {}: {why}\n", whom(&by)));
         }
     }
     out
@@ -94,16 +111,30 @@ fn text_group((class, fields): &Group) -> String {
 
 fn markdown_group((class, fields): &Group) -> String {
     let mut out = format!("## {}\n\n{}\n\n", class.name, class.description);
-    out.push_str("| Field | Type | Description |\n|---|---|---|\n");
+    let names = Mechanism::ALL.map(Mechanism::name).join(" | ");
+    out.push_str(&format!("| Field | Type | {names} | Description |\n"));
+    out.push_str(&format!(
+        "|---|---|{}---|\n",
+        "---|".repeat(Mechanism::ALL.len())
+    ));
     for field in *fields {
         let ty = words::value_type(field.ty);
         let many = if field.multi { " list" } else { "" };
-        let never = note(field)
-            .map(|why| format!(" Never set: {why}."))
-            .unwrap_or_default();
+        let filled = Mechanism::ALL.map(|mechanism| match field.never_by(mechanism) {
+            None => "yes",
+            Some(_) => "never",
+        });
+        let never = never(field).into_iter().map(|(why, by)| {
+            let whom = whom(&by).replacen('n', "N", 1);
+            format!(" {whom}: {why}.")
+        });
+        let never: String = never.collect();
         let description = format!("{}{never}", field.description).replace('|', "\\|");
         let form = form(field).replace('|', "\\|");
-        out.push_str(&format!("| `{form}` | {ty}{many} | {description} |\n"));
+        let filled = filled.join(" | ");
+        out.push_str(&format!(
+            "| `{form}` | {ty}{many} | {filled} | {description} |\n"
+        ));
     }
     out.push('\n');
     out
@@ -113,13 +144,22 @@ fn json_group((class, fields): &Group) -> Value {
     let fields: Vec<_> = fields
         .iter()
         .map(|field| {
+            let reason = field.never(None);
+            let never: serde_json::Map<String, Value> = Mechanism::ALL
+                .into_iter()
+                .filter_map(|mechanism| {
+                    let why = field.never_by(mechanism)?;
+                    Some((mechanism.name().to_owned(), why.into()))
+                })
+                .collect();
             json!({
                 "name": field.name,
                 "form": form(field),
                 "type": words::value_type(field.ty),
                 "list": field.multi,
-                "supplied": note(field).is_none(),
-                "reason": note(field),
+                "supplied": reason.is_none(),
+                "reason": reason,
+                "never_set_by": never,
                 "description": field.description,
             })
         })

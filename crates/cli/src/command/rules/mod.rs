@@ -1,10 +1,15 @@
 //! `tollgate rules`.
 
 pub(super) mod check;
+pub(crate) mod cost;
+mod event;
 mod events;
 mod explain;
 mod fields;
+mod given;
+mod lint;
 mod list;
+mod test;
 pub(super) mod words;
 
 use crate::args::Rules;
@@ -18,5 +23,8 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
         Rules::Fields(args) => fields::execute(&args),
         Rules::Events(args) => events::execute(&args),
         Rules::Explain(args) => explain::execute(&args),
+        Rules::Test(args) => test::execute(&args),
+        Rules::Lint(args) => lint::execute(&args),
+        Rules::Cost(args) => cost::execute(&args),
     }
 }

@@ -33,6 +33,8 @@ pub(super) enum Carries {
     Ptrace,
     Ebpf,
     Gvisor,
+    /// There is no engine.
+    Nothing,
 }
 
 impl Carries {
@@ -42,6 +44,7 @@ impl Carries {
             Mechanism::Tracer { .. } => Self::Ptrace,
             Mechanism::Kernel => Self::Ebpf,
             Mechanism::Sandbox => Self::Gvisor,
+            Mechanism::Nothing => Self::Nothing,
         }
     }
 
@@ -52,13 +55,14 @@ impl Carries {
             Self::Ptrace => "ptrace",
             Self::Ebpf => "modern_bpf",
             Self::Gvisor => "gvisor",
+            Self::Nothing => "nodriver",
         }
     }
 
     /// The plan as the engine carries it out.
     pub(super) fn plan(self, plan: Plan) -> Plan {
         match self {
-            Self::Notify | Self::Gvisor => plan,
+            Self::Notify | Self::Gvisor | Self::Nothing => plan,
             Self::Ptrace => ptrace::plan(plan),
             Self::Ebpf => ebpf::plan(plan),
         }
@@ -182,7 +186,9 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         Source::Host | Source::Places(_) => {
             anyhow::bail!("cannot watch the host with an engine that holds calls")
         }
-        Source::Sandboxes(_) => anyhow::bail!("cannot hold calls of sandboxes"),
+        Source::Sandboxes(_) | Source::Nothing => {
+            anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
+        }
     };
     let carries = if traced.is_some() {
         Carries::Ptrace
@@ -255,7 +261,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         Source::Running(pids) => ebpf::Target::Processes(pids),
         Source::Host => ebpf::Target::Host,
         Source::Places(watched) => ebpf::Target::Places(watched),
-        Source::Listener(_) | Source::Sandboxes(_) => {
+        Source::Listener(_) | Source::Sandboxes(_) | Source::Nothing => {
             anyhow::bail!("cannot watch a listener with the engine ebpf")
         }
     };
@@ -355,6 +361,36 @@ impl Watcher for gvisor::Engine<Engine> {
     fn join(self: Box<Self>) {
         gvisor::Engine::join(*self);
     }
+}
+
+/// Starts nothing: outputs and servers work, and no event comes.
+pub(super) fn start_nothing(request: Request) -> Started {
+    Started {
+        rulings: Rulings::idle(Arc::new(request.rules.judge)),
+        counters: Box::new(|matched, _| Snapshot {
+            events: 0,
+            drops: 0,
+            preemptions: 0,
+            filtered_in_kernel: None,
+            notes: Vec::new(),
+            pieces: vec![("matched", matched.total())],
+        }),
+        watcher: Box::new(Nothing),
+    }
+}
+
+struct Nothing;
+
+impl Watcher for Nothing {
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn let_go(&self) {}
+
+    fn protect(&self, _pid: Pid) {}
+
+    fn join(self: Box<Self>) {}
 }
 
 fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &Matched) -> Snapshot {

@@ -36,6 +36,7 @@ use outputs::{
 };
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
+use serve::grpc::GrpcChannel;
 
 use self::first::First;
 use self::pidfile::Pidfile;
@@ -255,7 +256,7 @@ fn blueprint(
         }
     }
     let program = compile(&rules.installed, &profile, mechanism, denials, &config)?;
-    let servers = Servers::open(&config, memo.is_some())?;
+    let servers = Servers::open(&config, memo.is_some(), GrpcChannel::default())?;
     let open = if memo.is_some() {
         StatsFile::append
     } else {
@@ -291,7 +292,11 @@ fn blueprint(
         sink,
         recorder,
         recordings: unstarted,
-        outputs: outputs(&config, detection.quiet, servers.channel(&config))?,
+        outputs: outputs(
+            &config,
+            detection.quiet,
+            servers::channel(&config, &servers.alerts()),
+        )?,
         servers,
         stats,
         stats_interval: Duration::from_millis(detection.stats_interval),
@@ -403,7 +408,7 @@ pub(super) fn engine_options(
 ) -> EngineOptions {
     EngineOptions {
         recorder,
-        profile: config.metrics.enabled,
+        profile: config.metrics.enabled.then_some(rules::profile::SAMPLED),
         priority: config.priority,
         rule_matching: config.rule_matching,
         append_output: config.append_output.clone(),
@@ -438,6 +443,7 @@ fn without_listener(mechanism: Mechanism) -> Option<&'static str> {
         Mechanism::Tracer { .. } => Some("ptrace"),
         Mechanism::Kernel => Some("ebpf"),
         Mechanism::Sandbox => Some("gvisor"),
+        Mechanism::Nothing => Some("nodriver"),
     }
 }
 
@@ -472,7 +478,7 @@ fn compile(
             filter::compile_with(plan, profile, &options)
         }
         // The engine ebpf needs none for itself.
-        Mechanism::Kernel | Mechanism::Sandbox => filter::compile_with(
+        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => filter::compile_with(
             &event::Plan::default(),
             profile,
             &FilterOptions::confine(native),

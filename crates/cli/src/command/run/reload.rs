@@ -1,4 +1,4 @@
-//! Loading rules anew while the command runs.
+//! Loading rules and configuration anew while the command runs.
 //!
 //! The filter of the workload cannot be replaced, so rules that it serves are taken over and the
 //! others refused by name. Whatever goes wrong leaves the rules in force as they are and says so.
@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capture::notify::Rulings;
 use event::Plan;
-use outputs::{Dispatcher, Internal};
+use outputs::{Account, Dispatcher, Internal, Prepared};
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
 use super::engine_options;
 use super::engines::Carries;
+use super::servers::{self, Reception};
 use super::sink::DeferredSink;
 use super::watched_files::Watched;
 use crate::config::Config;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::journal;
 use crate::rule_files::{self, Loaded};
@@ -37,10 +39,13 @@ pub(super) struct Reloader {
     pub(super) rulings: Rulings<Engine>,
     pub(super) matched: Arc<Matched>,
     pub(super) dispatcher: Dispatcher,
+    pub(super) account: Arc<dyn Account>,
+    pub(super) reception: Arc<Reception>,
+    pub(super) quiet: bool,
 }
 
 impl Reloader {
-    /// Loads the rules that the configuration names now.
+    /// Carries out what the configuration says now: rules, outputs and servers, all or nothing of it.
     pub(super) fn reload(&self) {
         let mut settings = self.settings();
         match self.load(&mut settings) {
@@ -76,17 +81,27 @@ impl Reloader {
         }
         let options = engine_options(&config, self.recorder.clone());
         let served = match self.carries {
-            Carries::Ebpf => all(&mut loaded, &options, &self.sink)?,
+            Carries::Ebpf | Carries::Nothing => all(&mut loaded, &options, &self.sink)?,
             // The sessions of sandboxes are what they were begun with.
             Carries::Notify | Carries::Ptrace | Carries::Gvisor => {
                 served(&mut loaded, &options, &self.sink, &self.installed)?
             }
         };
         let count = served.judge.matches().count();
+        let outputs = self.outputs(settings, &config)?;
+        if settings.has_other_servers(&config) {
+            self.reception.exchange(settings, &config)?;
+        }
+        if let Some(outputs) = outputs {
+            self.exchange(outputs)?;
+        }
         self.matched.retire(self.rulings.judge());
         let plan = self.carries.plan(served.plan);
         let paths: Vec<_> = served.judge.paths().into_iter().collect();
         self.rulings.replace(Arc::new(served.judge), &plan, &paths);
+        if settings.log != config.log {
+            journal::reopen(config.log, config.time_format_iso_8601);
+        }
         let left = settings.keep(config);
         if !left.is_empty() {
             self.dispatcher.emit_internal_once(Internal {
@@ -100,6 +115,23 @@ impl Reloader {
             });
         }
         Ok((count, served.refused))
+    }
+
+    /// The outputs that another configuration asks for, if they are others; opened, so that a mistake
+    /// changes nothing.
+    fn outputs(&self, old: &Config, new: &Config) -> Result<Option<Prepared>, Failure> {
+        if !old.has_other_outputs(new) {
+            return Ok(None);
+        }
+        let further = servers::channel(new, self.reception.alerts());
+        let prepared = super::outputs(new, self.quiet, further)?;
+        Ok(Some(prepared.accounting(Arc::clone(&self.account))))
+    }
+
+    fn exchange(&self, outputs: Prepared) -> Result<(), Failure> {
+        self.dispatcher
+            .replace(outputs)
+            .map_err(|error| Failure::from_error(Exit::Unsupported, &error))
     }
 
     /// Tells which rules are in force.

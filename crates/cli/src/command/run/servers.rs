@@ -1,6 +1,7 @@
 //! What others can ask of the agent: pages over HTTP, alerts over gRPC, metrics on an interval.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::command::falco::version::{FALCO_VERSION, versions};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::journal;
 use crate::metrics::{self, Snapshots, Source};
 
 /// What listens, before there is a thread.
@@ -22,7 +24,9 @@ pub(super) struct Servers {
     /// Whether there is a page of metrics.
     has_metrics: bool,
     healthz: String,
-    grpc: Option<(GrpcListener, GrpcChannel, usize)>,
+    grpc: Option<(GrpcListener, usize)>,
+    /// Where alerts wait for clients of gRPC.
+    alerts: GrpcChannel,
     snapshots: Option<Snapshots>,
 }
 
@@ -38,8 +42,13 @@ const TAKE_OVER: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
 
 impl Servers {
-    /// Listens, so that a mistake stops the start. `is_resumed`: another agent has listened before.
-    pub(super) fn open(config: &Config, is_resumed: bool) -> Result<Self, Failure> {
+    /// Listens, so that a mistake stops the start. `is_resumed`: another agent, or this one by another
+    /// configuration, has listened before.
+    pub(super) fn open(
+        config: &Config,
+        is_resumed: bool,
+        alerts: GrpcChannel,
+    ) -> Result<Self, Failure> {
         let patience = if is_resumed {
             TAKE_OVER
         } else {
@@ -67,17 +76,14 @@ impl Servers {
             has_metrics: is_on && web.metrics,
             healthz: web.healthz.clone(),
             grpc: grpc.transpose().map_err(failed)?,
+            alerts,
             snapshots: snapshots.transpose()?,
         })
     }
 
-    /// Where alerts go for clients of gRPC, if that is wanted.
-    pub(super) fn channel(&self, config: &Config) -> Option<Box<dyn Channel>> {
-        let (_, channel, _) = self.grpc.as_ref()?;
-        config
-            .grpc
-            .output
-            .then(|| Box::new(channel.clone()) as Box<dyn Channel>)
+    /// Where alerts wait for clients of gRPC.
+    pub(super) fn alerts(&self) -> GrpcChannel {
+        self.alerts.clone()
     }
 
     /// Answers from now on.
@@ -102,7 +108,7 @@ impl Servers {
         let web = self.web.map(|listener| listener.start(pages));
         let grpc = self
             .grpc
-            .map(|(listener, channel, threads)| listener.start(&channel, version(), threads));
+            .map(|(listener, threads)| listener.start(&self.alerts, version(), threads));
         let snapshots = self
             .snapshots
             .map(|snapshots| snapshots.start(source.clone()));
@@ -111,6 +117,75 @@ impl Servers {
             _grpc: grpc.transpose().context("cannot start the gRPC server")?,
             _snapshots: snapshots.transpose()?,
         })
+    }
+}
+
+/// The channel by which alerts reach clients of gRPC, if that is wanted.
+pub(super) fn channel(config: &Config, alerts: &GrpcChannel) -> Option<Box<dyn Channel>> {
+    let is_wanted = config.grpc.enabled && config.grpc.output;
+    is_wanted.then(|| Box::new(alerts.clone()) as Box<dyn Channel>)
+}
+
+/// What answers at present, to be exchanged for what another configuration asks for.
+pub(super) struct Reception {
+    alerts: GrpcChannel,
+    source: Mutex<Source>,
+    serving: Mutex<Option<Serving>>,
+}
+
+impl Reception {
+    /// Answers from now on.
+    pub(super) fn open(servers: Servers, source: Source) -> anyhow::Result<Self> {
+        let alerts = servers.alerts();
+        let serving = servers.start(&source)?;
+        Ok(Self {
+            alerts,
+            source: Mutex::new(source),
+            serving: Mutex::new(Some(serving)),
+        })
+    }
+
+    pub(super) fn alerts(&self) -> &GrpcChannel {
+        &self.alerts
+    }
+
+    /// Answers as `new` says. If that is impossible, as `old` says.
+    pub(super) fn exchange(&self, old: &Config, new: &Config) -> Result<(), Failure> {
+        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        // Addresses may be the same.
+        *serving = None;
+        let open = |config: &Config| {
+            let source = Source {
+                wanted: config.metrics.clone(),
+                files: metrics::Files::of(config),
+                ..source.clone()
+            };
+            let servers = Servers::open(config, true, self.alerts.clone())?;
+            let serving = servers.start(&source).map_err(|error| {
+                Failure::new(Exit::Unsupported, format!("cannot serve: {error:#}"))
+            })?;
+            Ok::<_, Failure>((serving, source))
+        };
+        match open(new) {
+            Ok((started, from)) => {
+                *serving = Some(started);
+                *source = from;
+                Ok(())
+            }
+            Err(failure) => {
+                match open(old) {
+                    Ok((started, _)) => *serving = Some(started),
+                    Err(also) => journal::warn(also.render().trim_end()),
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Leaves the addresses.
+    pub(super) fn close(&self) {
+        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -126,10 +201,7 @@ fn page(
     }
 }
 
-fn grpc(
-    config: &Config,
-    patience: Duration,
-) -> Result<(GrpcListener, GrpcChannel, usize), ServeError> {
+fn grpc(config: &Config, patience: Duration) -> Result<(GrpcListener, usize), ServeError> {
     let settings = &config.grpc;
     let address = Address::parse(&settings.bind_address)?;
     let files = ServerFiles {
@@ -143,7 +215,7 @@ fn grpc(
         0 => cpus(),
         threads => usize::from(threads),
     };
-    Ok((listener, GrpcChannel::default(), threads))
+    Ok((listener, threads))
 }
 
 fn patiently<T>(

@@ -21,7 +21,7 @@ use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, Matched, Reloader};
 use super::reports;
-use super::servers::{Servers, Serving};
+use super::servers::{Reception, Servers};
 use super::sink::DeferredSink;
 use super::watched_files::{self, Watched};
 use crate::config::Config;
@@ -142,11 +142,11 @@ impl Blueprint {
     fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
-        let account = AlertAccount {
+        let account: Arc<dyn Account> = Arc::new(AlertAccount {
             board: Arc::clone(&listening.board),
             generation: listening.generation,
-        };
-        let dispatcher = self.outputs.accounting(Arc::new(account)).start()?;
+        });
+        let dispatcher = self.outputs.accounting(Arc::clone(&account)).start()?;
         self.sink.connect(dispatcher.clone());
         let recordings = std::mem::take(&mut self.recordings).into_iter();
         let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
@@ -190,6 +190,7 @@ impl Blueprint {
         } = match carries {
             Carries::Ebpf => engines::start_ebpf(request)?,
             Carries::Gvisor => engines::start_gvisor(request)?,
+            Carries::Nothing => engines::start_nothing(request),
             Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
         };
         let matched = Arc::new(Matched::new(rulings.clone()));
@@ -198,7 +199,7 @@ impl Blueprint {
             let (matched, board) = (Arc::clone(&matched), Arc::clone(&board));
             Arc::new(move || counters(&matched, &board))
         };
-        let serving = self.servers.start(&metrics::Source {
+        let source = metrics::Source {
             wanted: self.settings.metrics.clone(),
             engine_name: carries.name(),
             counters: Arc::clone(&counters),
@@ -207,7 +208,8 @@ impl Blueprint {
             latency: self.sink.latency(),
             files: metrics::Files::of(&self.settings),
             started: SystemTime::now(),
-        })?;
+        };
+        let reception = Arc::new(Reception::open(self.servers, source)?);
         let watches_files = self.settings.watch_config_files;
         let watched = Watched::of(&self.settings);
         let reloader = Reloader {
@@ -220,6 +222,9 @@ impl Blueprint {
             rulings,
             matched: Arc::clone(&matched),
             dispatcher: dispatcher.clone(),
+            account,
+            reception: Arc::clone(&reception),
+            quiet: self.quiet,
         };
         if !refused.is_empty() {
             reloader.announce(rule_count, &refused);
@@ -257,7 +262,7 @@ impl Blueprint {
             recordings,
             dispatcher,
             stats: stats.transpose()?,
-            serving: Some(serving),
+            reception,
             pidfile: self.pidfile,
             output_timeout: self.output_timeout,
             flush_deadline: OnceCell::new(),
@@ -306,8 +311,7 @@ struct Running {
     recordings: Vec<Writing>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
-    /// Dropped at the end.
-    serving: Option<Serving>,
+    reception: Arc<Reception>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
     /// Set by the first flush.
@@ -382,7 +386,7 @@ impl Services for Running {
             stats.stop();
         }
         // They are the next one's.
-        self.serving = None;
+        self.reception.close();
         self.pidfile = None;
     }
 
@@ -400,6 +404,7 @@ impl Services for Running {
         if let Some(learner) = &self.learner {
             learner.end();
         }
+        self.reception.close();
         // Channels that have not moved since they were waited for are not waited for again.
         let deadline = if self.gave_up_at.get() == Some(self.progress()) {
             Instant::now()

@@ -1,0 +1,73 @@
+//! `tollgate rules lint`.
+
+use event::field::Mechanism;
+use rules::EngineOptions;
+use rules::lint::Finding;
+use serde_json::{Value, json};
+
+use crate::args::Lint;
+use crate::exit::Exit;
+use crate::failure::Outcome;
+use crate::rule_files::{self, NoSink};
+use crate::terminal;
+
+/// The engines that `run` and `watch` choose from.
+const LIVE: [Mechanism; 3] = [Mechanism::Notify, Mechanism::Ptrace, Mechanism::Ebpf];
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Lint) -> Outcome {
+    let mut loaded = rule_files::load(&args.files);
+    let (engine, _plan) = loaded.compile(&EngineOptions::default(), NoSink);
+    loaded.usable()?;
+    let findings = engine.lint(if args.engines.is_empty() {
+        &LIVE
+    } else {
+        &args.engines
+    });
+    terminal::print(&if args.json {
+        let objects: Vec<_> = findings.iter().map(object).collect();
+        format!("{}\n", json!({ "findings": objects }))
+    } else {
+        text(&findings, loaded.ruleset.rules.len())
+    })?;
+    Ok(if findings.is_empty() {
+        Exit::Ok
+    } else {
+        Exit::Failed
+    })
+}
+
+fn text(findings: &[Finding], rules: usize) -> String {
+    let mut out = String::new();
+    for finding in findings {
+        let by: Vec<_> = finding.by.iter().map(|by| by.name()).collect();
+        let by = if by.is_empty() {
+            String::new()
+        } else {
+            format!(" (engine {})", by.join(", "))
+        };
+        out.push_str(&format!(
+            "{}: {}: rule {}{by}: {}\n  help: {}\n",
+            finding.location,
+            finding.check.name(),
+            finding.rule,
+            finding.message,
+            finding.help
+        ));
+    }
+    out.push_str(&format!("{} findings in {rules} rules\n", findings.len()));
+    out
+}
+
+fn object(finding: &Finding) -> Value {
+    json!({
+        "check": finding.check.name(),
+        "rule": &*finding.rule,
+        "file": &*finding.location.file,
+        "line": finding.location.line,
+        "column": finding.location.column,
+        "engines": finding.by.iter().map(|by| by.name()).collect::<Vec<_>>(),
+        "message": finding.message,
+        "help": finding.help,
+    })
+}

@@ -1,0 +1,263 @@
+//! `tollgate rules test`: described or recorded events, and the alerts that they have to give.
+
+mod load;
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rules::diagnostic::closest;
+use rules::trace::Tracer;
+use rules::{Alert, AlertSink, Engine, EngineOptions, RuleMatching};
+use serde_json::json;
+
+use super::event as explained;
+use crate::args::TestRules;
+use crate::command::replay;
+use crate::config::tree::Problem;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::rule_files::{self, Loaded};
+use crate::terminal::{self, Colour};
+use load::{Events, Expected, Suite, Test};
+
+/// Runs the verb.
+pub(crate) fn execute(args: &TestRules) -> Outcome {
+    let (mut passed, mut failed) = (0, 0);
+    for file in &args.files {
+        let suite = read(file)?;
+        let bench = Bench::new(args, &suite)?;
+        for test in &suite.tests {
+            let faults = bench.faults(test)?;
+            if faults.is_empty() {
+                passed += 1;
+            } else {
+                failed += 1;
+            }
+            terminal::print(&line(args.json, test, &faults))?;
+        }
+    }
+    if !args.json {
+        terminal::print(&format!("{passed} passed, {failed} failed\n"))?;
+    }
+    Ok(if failed > 0 { Exit::Failed } else { Exit::Ok })
+}
+
+fn read(file: &Path) -> Result<Suite, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| {
+        let message = format!("cannot read {}: {error}", file.display());
+        Failure::new(Exit::BadInput, message).help("name a file of tests, in YAML")
+    })?;
+    load::read(file, &text).map_err(|problem| unusable(&problem))
+}
+
+pub(super) fn unusable(problem: &Problem) -> Failure {
+    let message = format!("cannot use {}: {}", problem.origin, problem.message);
+    let failure = Failure::new(Exit::BadInput, message);
+    match &problem.help {
+        Some(help) => failure.help(help.clone()),
+        None => failure,
+    }
+}
+
+fn line(is_json: bool, test: &Test, faults: &[String]) -> String {
+    let passed = faults.is_empty();
+    if is_json {
+        let object = json!({
+            "test": test.name,
+            "at": test.origin.to_string(),
+            "passed": passed,
+            "faults": faults,
+        });
+        return format!("{object}\n");
+    }
+    let (word, colour) = if passed {
+        ("ok    ", Colour::Good)
+    } else {
+        ("FAILED", Colour::Bad)
+    };
+    let word = if terminal::wants_colour() {
+        terminal::paint(word, colour)
+    } else {
+        word.to_owned()
+    };
+    let mut out = format!("{word}  {}\n", test.name);
+    for fault in faults {
+        out.push_str(&format!("        {fault}\n"));
+    }
+    out
+}
+
+/// Keeps alerts.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<Alert>>>);
+
+impl AlertSink for Kept {
+    fn emit(&self, alert: Alert) {
+        let mut alerts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        alerts.push(alert);
+    }
+}
+
+/// The rules that a file of tests is about.
+struct Bench {
+    loaded: Loaded,
+    engine: Engine,
+    alerts: Kept,
+}
+
+impl Bench {
+    /// The rules of the command line go before those of the file.
+    fn new(args: &TestRules, suite: &Suite) -> Result<Self, Failure> {
+        let files = if args.rules.is_empty() {
+            &suite.rules
+        } else {
+            &args.rules
+        };
+        let mut loaded = rule_files::load(files);
+        let options = EngineOptions {
+            rule_matching: RuleMatching::All,
+            ..EngineOptions::default()
+        };
+        let alerts = Kept::default();
+        let (engine, _plan) = loaded.compile(&options, alerts.clone());
+        loaded.usable()?;
+        let bench = Self {
+            loaded,
+            engine,
+            alerts,
+        };
+        for test in &suite.tests {
+            for expected in &test.expected {
+                bench.check_rule(expected)?;
+            }
+        }
+        Ok(bench)
+    }
+
+    /// A test of a rule that is not evaluated is a mistake.
+    fn check_rule(&self, expected: &Expected) -> Result<(), Failure> {
+        let name = &expected.rule;
+        let known = self.loaded.ruleset.rule(name);
+        if known.is_some_and(|rule| rule.enabled) {
+            return Ok(());
+        }
+        let (what, help) = match known {
+            Some(_) => ("is not enabled", "enable it in the rule file".to_owned()),
+            None => {
+                let names = self.loaded.ruleset.rules.iter().map(|rule| &*rule.name);
+                let help = match closest(name, names) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => "`tollgate rules list` shows all".to_owned(),
+                };
+                ("does not exist", help)
+            }
+        };
+        let problem = Problem::new(&expected.origin, format!("the rule `{name}` {what}"));
+        Err(unusable(&problem.help(help)))
+    }
+
+    /// What is not as the test expects.
+    fn faults(&self, test: &Test) -> Result<Vec<String>, Failure> {
+        let alerts = match &test.events {
+            Events::Given(given) => self.engine.judge_given(given).alerts,
+            Events::Capture(path) => {
+                replay::judge(path, &self.engine)?;
+                let mut kept = self.alerts.0.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *kept)
+            }
+        };
+        let mut faults = Vec::new();
+        for expected in &test.expected {
+            faults.extend(self.fault(test, expected, &alerts));
+        }
+        let is_expected = |alert: &&Alert| {
+            let mut expected = test.expected.iter();
+            expected.any(|expected| expected.rule == *alert.rule)
+        };
+        let mut unexpected: Vec<&Alert> =
+            alerts.iter().filter(|alert| !is_expected(alert)).collect();
+        unexpected.dedup_by_key(|alert| Arc::clone(&alert.rule));
+        faults.extend(unexpected.iter().map(|alert| {
+            format!(
+                "{}: unexpected alert of `{}`: {}",
+                test.origin, alert.rule, alert.message
+            )
+        }));
+        Ok(faults)
+    }
+
+    fn fault(&self, test: &Test, expected: &Expected, alerts: &[Alert]) -> Option<String> {
+        let of_rule: Vec<&Alert> = alerts
+            .iter()
+            .filter(|alert| *alert.rule == *expected.rule)
+            .collect();
+        let at = &expected.origin;
+        if of_rule.is_empty() && expected.count != Some(0) {
+            return Some(format!(
+                "{at}: no alert of `{}`{}",
+                expected.rule,
+                self.why_not(test, expected)
+            ));
+        }
+        let count = u64::try_from(of_rule.len()).unwrap_or(u64::MAX);
+        if let Some(wanted) = expected.count
+            && wanted != count
+        {
+            return Some(format!(
+                "{at}: {count} alerts of `{}`, expected {wanted}",
+                expected.rule
+            ));
+        }
+        // It is enough that one is as it should be; the first one shows what is not.
+        let mut differences = of_rule.iter().map(|alert| difference(expected, alert));
+        let first = differences.next()??;
+        if differences.any(|other| other.is_none()) {
+            return None;
+        }
+        Some(format!("{at}: `{}`: {first}", expected.rule))
+    }
+
+    fn why_not(&self, test: &Test, expected: &Expected) -> String {
+        let Events::Given(given) = &test.events else {
+            return String::new();
+        };
+        let rule = self.loaded.ruleset.rule(&expected.rule);
+        let rule = rule.expect("it was checked when the tests were read");
+        let clause = Tracer::new(&self.loaded.ruleset, rule).explain_given(given);
+        let reasons = clause.reasons();
+        let reasons = reasons.iter().map(|reason| {
+            format!(
+                "\n          {}: {}",
+                reason.location,
+                explained::sentence(reason)
+            )
+        });
+        format!(", because{}", reasons.collect::<String>())
+    }
+}
+
+/// What of an alert is not as expected.
+fn difference(expected: &Expected, alert: &Alert) -> Option<String> {
+    let priority = alert.priority.name();
+    if let Some(wanted) = &expected.priority
+        && !wanted.eq_ignore_ascii_case(priority)
+    {
+        return Some(format!("the priority is {priority}, expected {wanted}"));
+    }
+    if let Some(wanted) = &expected.output
+        && !alert.message.contains(wanted.as_str())
+    {
+        return Some(format!("the output lacks `{wanted}`: {}", alert.message));
+    }
+    expected.fields.iter().find_map(|(name, wanted)| {
+        let value = alert.fields.iter().find(|(known, _)| **known == **name);
+        match value {
+            None => Some(format!("the output has no field `{name}`")),
+            Some((_, value)) => {
+                let found = explained::shown(value);
+                (found != *wanted).then(|| format!("`{name}` is `{found}`, expected `{wanted}`"))
+            }
+        }
+    })
+}

@@ -1,0 +1,202 @@
+//! Which mechanism can never fill which field.
+//!
+//! A field that is merely unknown now and then is no business of this table: only those are in it that
+//! have no value in any event that a mechanism tells.
+
+use super::{DescriptorFact, FieldSpec, ProcessFact, Source, Supplied};
+
+/// How events are learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mechanism {
+    /// seccomp user notification.
+    Notify,
+    /// ptrace.
+    Ptrace,
+    /// eBPF.
+    Ebpf,
+    /// Messages of gVisor's kernel.
+    Gvisor,
+    /// Captures.
+    Scap,
+}
+
+use Mechanism::{Ebpf, Gvisor, Notify, Ptrace, Scap};
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Notify, Ptrace, Ebpf, Gvisor, Scap];
+
+    /// The word for it, also on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Notify => "notify",
+            Ptrace => "ptrace",
+            Ebpf => "ebpf",
+            Gvisor => "gvisor",
+            Scap => "scap",
+        }
+    }
+
+    /// By the word for it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == name)
+    }
+}
+
+/// What a row is about.
+enum What {
+    Source(Source),
+    Process(&'static [ProcessFact]),
+    /// Names, or with a dot at the end the names that begin so.
+    Names(&'static [&'static str]),
+}
+
+struct Row {
+    by: &'static [Mechanism],
+    what: What,
+    why: &'static str,
+}
+
+static ROWS: &[Row] = &[
+    Row {
+        by: &[Notify, Ptrace, Gvisor],
+        what: What::Names(&["evt.cpu"]),
+        why: "the processor of a call is not told",
+    },
+    Row {
+        by: &[Notify, Ptrace, Ebpf, Gvisor],
+        what: What::Names(&["evt.reltime", "evt.reltime."]),
+        why: "only a capture has a first event",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Process(&[ProcessFact::Session, ProcessFact::Leader]),
+        why: "gVisor does not tell terminals, groups and sessions",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Process(&[ProcessFact::Namespaced]),
+        why: "gVisor does not tell ids in namespaces",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Process(&[ProcessFact::Resources]),
+        why: "gVisor does not tell threads and memory",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Process(&[ProcessFact::Descriptors]),
+        why: "gVisor tells no descriptor but that of the call",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Process(&[ProcessFact::Login]),
+        why: "gVisor does not know who has logged in",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Names(&["thread.cap_"]),
+        why: "gVisor does not tell capabilities",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Names(&["proc.is_exe_writable"]),
+        why: "gVisor does not tell who may write a file",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Source(Source::Buffer),
+        why: "gVisor does not tell what is read and written",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Source(Source::Descriptor(DescriptorFact::LocalEnd)),
+        why: "gVisor does not tell the own end of a connection",
+    },
+    Row {
+        by: &[Gvisor],
+        what: What::Source(Source::Descriptor(DescriptorFact::Inode)),
+        why: "gVisor does not tell device and inode",
+    },
+];
+
+impl What {
+    fn is(&self, field: &FieldSpec) -> bool {
+        match self {
+            Self::Source(source) => field.source == *source,
+            Self::Process(facts) => match field.source {
+                Source::Process(fact) => facts.contains(&fact),
+                _ => false,
+            },
+            Self::Names(names) => names.iter().any(|name| {
+                let is_prefix = name.ends_with(['.', '_']);
+                field.name == *name || (is_prefix && field.name.starts_with(name))
+            }),
+        }
+    }
+}
+
+impl FieldSpec {
+    /// Why it has no value in any event that is learnt so, if that is so.
+    pub fn never_by(&self, mechanism: Mechanism) -> Option<&'static str> {
+        if let Supplied::No(why) = self.supplied {
+            return Some(why);
+        }
+        let row = ROWS
+            .iter()
+            .find(|row| row.by.contains(&mechanism) && row.what.is(self));
+        row.map(|row| row.why)
+    }
+
+    /// Why it has no value in any event at all, or in none of a mechanism that is known.
+    pub fn never(&self, mechanism: Option<Mechanism>) -> Option<&'static str> {
+        match (mechanism, self.supplied) {
+            (Some(mechanism), _) => self.never_by(mechanism),
+            (None, Supplied::No(why)) => Some(why),
+            (None, Supplied::Yes) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{docs, lookup};
+    use super::*;
+
+    #[test]
+    fn each_row_is_about_some_field_that_others_fill() {
+        for row in ROWS {
+            let fields = docs().flat_map(|(_, fields)| fields);
+            let concerned: Vec<_> = fields
+                .filter(|field| field.supplied == Supplied::Yes && row.what.is(field))
+                .collect();
+            assert!(!concerned.is_empty(), "{}", row.why);
+            assert!(row.by.len() < Mechanism::ALL.len(), "{}", row.why);
+        }
+    }
+
+    #[test]
+    fn what_no_mechanism_fills_is_never_set() {
+        let field = lookup("evt.pluginname").expect("a known field");
+        for mechanism in Mechanism::ALL {
+            assert_eq!(field.never_by(mechanism), Some("there are no plugins"));
+            assert_eq!(Mechanism::from_name(mechanism.name()), Some(mechanism));
+        }
+        assert_eq!(field.never(None), Some("there are no plugins"));
+        let field = lookup("evt.cpu").expect("a known field");
+        assert!(field.never_by(Notify).is_some() && field.never_by(Ebpf).is_none());
+        assert_eq!(field.never(None), None);
+        for filled in [
+            "fd.name",
+            "proc.name",
+            "user.uid",
+            "thread.tid",
+            "container.id",
+        ] {
+            let field = lookup(filled).expect("a known field");
+            for mechanism in Mechanism::ALL {
+                assert_eq!(field.never_by(mechanism), None, "{filled}");
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What is doubtful about rules that load without a problem.
+
+mod implication;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use event::field::Mechanism;
+use event::{EventKind, Teller, ValueType};
+
+use self::implication::Implications;
+use crate::compile::atom::{AtomId, Right};
+use crate::compile::operand::{OperandId, Spread};
+use crate::compile::program::{Node, NodeId, Program};
+use crate::condition::ast::Op;
+use crate::diagnostic::{Code, Location};
+use crate::engine::{CompiledRule, Engine};
+
+/// Kinds of doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    /// A rule cannot match.
+    Never,
+    /// A rule before it matches whenever it does.
+    Shadowed,
+    /// A part of a condition says nothing.
+    Idle,
+    /// An output names what has no value.
+    Empty,
+    /// A rule has each of a frequent call looked at.
+    Expensive,
+}
+
+impl Check {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Shadowed => "shadowed",
+            Self::Idle => "idle",
+            Self::Empty => "empty",
+            Self::Expensive => "expensive",
+        }
+    }
+}
+
+/// One doubt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which.
+    pub check: Check,
+    /// The rule.
+    pub rule: Arc<str>,
+    /// Where it is.
+    pub location: Location,
+    /// How events are learnt where this is so; empty: however they are.
+    pub by: Vec<Mechanism>,
+    /// What is doubtful.
+    pub message: String,
+    /// What to do.
+    pub help: &'static str,
+}
+
+impl Engine {
+    /// What is doubtful about the rules where events are learnt in one of these ways, in load order.
+    #[must_use]
+    pub fn lint(&self, mechanisms: &[Mechanism]) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for mechanism in mechanisms {
+            for (position, rule) in self.rules.iter().enumerate() {
+                let linter = Linter {
+                    engine: self,
+                    rule,
+                    position,
+                    mechanism: *mechanism,
+                };
+                linter.findings(&mut findings);
+            }
+        }
+        for finding in &mut findings {
+            if finding.by.len() == mechanisms.len() && mechanisms.len() > 1 {
+                finding.by.clear();
+            }
+        }
+        self.shadowed(&mut findings);
+        self.expensive(&mut findings);
+        let order = |finding: &Finding| {
+            let rule = self.rules.iter().position(|rule| rule.name == finding.rule);
+            (rule, finding.check, finding.message.clone())
+        };
+        findings.sort_by_key(order);
+        findings
+    }
+
+    /// Rules that come after one that matches whenever they do.
+    fn shadowed(&self, findings: &mut Vec<Finding>) {
+        let mut implications = Implications::new(&self.program);
+        for (position, rule) in self.rules.iter().enumerate() {
+            let earlier = self.rules[..position].iter().enumerate();
+            let shadow = earlier
+                .filter(|(_, other)| other.source == rule.source)
+                .find(|(other, _)| implications.shadows(*other, position));
+            if let Some((_, other)) = shadow {
+                findings.push(Finding {
+                    check: Check::Shadowed,
+                    rule: Arc::clone(&rule.name),
+                    location: rule.location.clone(),
+                    by: Vec::new(),
+                    message: format!(
+                        "`{}`, which comes before it, matches whenever it does: no alert while rule_matching is first",
+                        other.name
+                    ),
+                    help: "move it before that rule, narrow that rule, or set rule_matching to all",
+                });
+            }
+        }
+    }
+
+    fn expensive(&self, findings: &mut Vec<Finding>) {
+        let (_, warnings) = self.plan_for_rules();
+        for warning in warnings {
+            let rule = self.rules.iter().find(|rule| {
+                warning.code == Code::ConditionWarning
+                    && warning.context == format!("rule {}", rule.name)
+            });
+            if let Some(rule) = rule {
+                findings.push(Finding {
+                    check: Check::Expensive,
+                    rule: Arc::clone(&rule.name),
+                    location: rule.location.clone(),
+                    by: Vec::new(),
+                    message: warning.message.trim_start_matches("expensive: ").to_owned(),
+                    help: "restrict it to rarer calls or to arguments passed in registers; `tollgate rules cost` tells the price",
+                });
+            }
+        }
+    }
+}
+
+/// Looks at one rule where events are learnt in one way.
+struct Linter<'e> {
+    engine: &'e Engine,
+    rule: &'e CompiledRule,
+    position: usize,
+    mechanism: Mechanism,
+}
+
+impl Linter<'_> {
+    fn program(&self) -> &Program {
+        &self.engine.program
+    }
+
+    fn findings(&self, findings: &mut Vec<Finding>) {
+        let mut kinds = 0;
+        let mut told = 0;
+        let mut can_match = false;
+        let mut idle = BTreeSet::new();
+        let mut blocking = BTreeSet::new();
+        for kind in EventKind::all() {
+            let entries = &self.program().kind(kind).entries;
+            let Some(entry) = entries.iter().find(|entry| entry.rule == self.position) else {
+                continue;
+            };
+            kinds += 1;
+            if !self.is_told(kind) {
+                continue;
+            }
+            told += 1;
+            let Some(root) = entry.root else {
+                can_match = true;
+                continue;
+            };
+            can_match |= self.possible(root, &mut blocking);
+            self.program().each_atom(root, &mut |atom| {
+                idle.extend(self.never(atom));
+            });
+        }
+        if !can_match {
+            let message = match (kinds, told) {
+                (0, _) => "it matches no type of event".to_owned(),
+                (_, 0) => "its events are not told".to_owned(),
+                _ => list(blocking),
+            };
+            self.add(
+                findings,
+                Check::Never,
+                message,
+                "correct the condition, disable the rule, or watch with another engine",
+            );
+        } else if !idle.is_empty() {
+            let message = format!("a part of its condition is decided already: {}", list(idle));
+            self.add(
+                findings,
+                Check::Idle,
+                message,
+                "what compares such a field never holds, and what excludes by it excludes nothing",
+            );
+        }
+        let printed: BTreeSet<String> = self
+            .rule
+            .operands()
+            .filter_map(|id| {
+                let field = self.program().operands.as_field(id)?;
+                let why = field.spec.never_by(self.mechanism)?;
+                Some(format!("`{field}` ({why})"))
+            })
+            .collect();
+        if can_match && !printed.is_empty() {
+            let message = format!("its output prints no value for {}", list(printed));
+            self.add(findings, Check::Empty, message, "leave the field out");
+        }
+    }
+
+    fn is_told(&self, kind: EventKind) -> bool {
+        match kind.teller() {
+            Teller::Every => true,
+            Teller::Kernel => matches!(self.mechanism, Mechanism::Ebpf | Mechanism::Scap),
+            Teller::Nobody => false,
+        }
+    }
+
+    /// The same doubt about several mechanisms is one.
+    fn add(&self, findings: &mut Vec<Finding>, check: Check, message: String, help: &'static str) {
+        let known = findings.iter_mut().find(|finding| {
+            finding.check == check && finding.rule == self.rule.name && finding.message == message
+        });
+        match known {
+            Some(finding) => finding.by.push(self.mechanism),
+            None => findings.push(Finding {
+                check,
+                rule: Arc::clone(&self.rule.name),
+                location: self.rule.location.clone(),
+                by: vec![self.mechanism],
+                message,
+                help,
+            }),
+        }
+    }
+
+    /// Whether an atom compares a field that has no value here: then it never holds.
+    fn never(&self, atom: AtomId) -> Option<String> {
+        let key = &self.program().atoms.get(atom).key;
+        let mut why = None;
+        self.program()
+            .operands
+            .each_field(key.operand, &mut |field| {
+                if let Some(reason) = field.spec.never_by(self.mechanism) {
+                    why = Some(format!("`{field}` has no value ({reason})"));
+                }
+            });
+        why
+    }
+
+    /// Whether some event can make a condition hold; `blocking`: why not.
+    fn possible(&self, root: NodeId, blocking: &mut BTreeSet<String>) -> bool {
+        match self.program().node(root) {
+            Node::Literal { negated: true, .. } => true,
+            Node::Literal { atom, .. } => match self.never(atom) {
+                Some(why) => {
+                    blocking.insert(why);
+                    false
+                }
+                None => true,
+            },
+            Node::All { children, .. } => {
+                let children = self.program().children(children);
+                if let Some(why) = self.contradiction(children) {
+                    blocking.insert(why);
+                    return false;
+                }
+                children.iter().all(|child| self.possible(*child, blocking))
+            }
+            Node::Any { children, .. } => {
+                let children = self.program().children(children).iter();
+                // Each is asked, so that all reasons are told.
+                children.fold(false, |any, child| self.possible(*child, blocking) | any)
+            }
+        }
+    }
+
+    /// Two of several clauses that cannot hold together.
+    fn contradiction(&self, children: &[NodeId]) -> Option<String> {
+        let program = self.program();
+        let literals: Vec<(AtomId, bool)> = children
+            .iter()
+            .filter_map(|child| match program.node(*child) {
+                Node::Literal { atom, negated } => Some((atom, negated)),
+                _ => None,
+            })
+            .collect();
+        for (at, (a, not_a)) in literals.iter().enumerate() {
+            for (b, not_b) in &literals[at + 1..] {
+                let opposite = a == b && not_a != not_b;
+                if opposite || (!not_a && !not_b && self.excludes(*a, *b)) {
+                    let show = |atom: AtomId, not: bool| {
+                        let text = program.atoms.show(atom, &program.operands);
+                        format!("{}{text}", if not { "not " } else { "" })
+                    };
+                    return Some(format!(
+                        "`{}` and `{}` cannot both hold",
+                        show(*a, *not_a),
+                        show(*b, *not_b)
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a field with one value would have to be one of these and one of those.
+    fn excludes(&self, a: AtomId, b: AtomId) -> bool {
+        let program = self.program();
+        let (a, b) = (&program.atoms.get(a).key, &program.atoms.get(b).key);
+        let is_one = program.operands.get(a.operand).spread == Spread::One;
+        match (&a.right, &b.right) {
+            (Right::Constants(these), Right::Constants(those)) => {
+                is_one
+                    && a.operand == b.operand
+                    && a.op == Some(Op::In)
+                    && b.op == Some(Op::In)
+                    && these.iter().all(|text| !those.contains(text))
+                    && self.compares_text(a.operand)
+            }
+            _ => false,
+        }
+    }
+
+    /// Numbers and addresses can be written in several ways, texts in one.
+    fn compares_text(&self, operand: OperandId) -> bool {
+        let field = self.program().operands.as_field(operand);
+        let is_host = field.is_some_and(|field| field.spec.host_name);
+        let ty = self.program().operands.get(operand).ty;
+        matches!(ty, ValueType::Text | ValueType::Path) && !is_host
+    }
+}
+
+fn list(all: BTreeSet<String>) -> String {
+    Vec::from_iter(all).join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Alert, AlertSink, EngineOptions, Loader};
+
+    struct Nobody;
+
+    impl AlertSink for Nobody {
+        fn emit(&self, _alert: Alert) {}
+    }
+
+    /// Rules named `R0`, `R1` ..., of which the output is given after `|`.
+    fn lint(conditions: &[&str], mechanisms: &[Mechanism]) -> Vec<(String, Check, String)> {
+        let rules = conditions.iter().enumerate().map(|(at, condition)| {
+            let (condition, output) = condition.split_once(" | ").unwrap_or((condition, "o"));
+            format!(
+                "- rule: R{at}\n  desc: d\n  condition: {condition}\n  output: {output:?}\n  priority: INFO\n"
+            )
+        });
+        let text: String = rules.collect();
+        let (ruleset, diagnostics) = Loader::new().add("r.yaml", &text).finish();
+        assert!(diagnostics.is_empty(), "{diagnostics:?}");
+        let options = EngineOptions::default();
+        let (engine, _) = Engine::new(&ruleset, &options, Box::new(Nobody));
+        let findings = engine.lint(mechanisms).into_iter();
+        findings
+            .map(|finding| (finding.rule.to_string(), finding.check, finding.message))
+            .collect()
+    }
+
+    fn checks(conditions: &[&str], mechanisms: &[Mechanism]) -> Vec<(String, Check)> {
+        let all = lint(conditions, mechanisms).into_iter();
+        all.map(|(rule, check, _)| (rule, check)).collect()
+    }
+
+    #[test]
+    fn ordinary_rules_are_not_doubtful() {
+        let rules = [
+            "evt.type = openat and fd.name = /etc/shadow | %proc.name",
+            "evt.type = openat and fd.name startswith /etc",
+            "evt.type = connect and fd.sport = 22 and not proc.name in (ssh, scp)",
+        ];
+        assert_eq!(checks(&rules, &Mechanism::ALL), []);
+    }
+
+    #[test]
+    fn a_rule_after_a_wider_one_is_shadowed() {
+        let wide = "evt.type in (open, openat) and fd.name startswith /etc";
+        for narrow in [
+            "evt.type = openat and fd.name startswith /etc/ and proc.name = cat",
+            "evt.type = open and (fd.name startswith /etc/a or fd.name startswith /etc/b)",
+        ] {
+            let found = lint(&[wide, narrow], &Mechanism::ALL);
+            assert_eq!(found.len(), 1, "{narrow}: {found:?}");
+            assert_eq!((found[0].0.as_str(), found[0].1), ("R1", Check::Shadowed));
+            assert!(found[0].2.contains("`R0`"));
+            assert_eq!(checks(&[narrow, wide], &Mechanism::ALL), []);
+        }
+        // Exceptions of the first let events through to the second.
+        let first = "evt.type = open and fd.name = /x and not proc.name in (a, b)";
+        let second = "evt.type = open and fd.name = /x and not proc.name in (a, b, c)";
+        assert_eq!(checks(&[second, first], &Mechanism::ALL), []);
+        let shadowed = [("R1".to_owned(), Check::Shadowed)];
+        assert_eq!(checks(&[first, second], &Mechanism::ALL), shadowed);
+        // The second matches other types of events, too.
+        let wider = "evt.type in (open, openat) and fd.name = /x";
+        assert_eq!(
+            checks(
+                &["evt.type = open and fd.name = /x", wider],
+                &Mechanism::ALL
+            ),
+            []
+        );
+    }
+
+    #[test]
+    fn rules_that_cannot_match_say_why() {
+        let found = lint(
+            &["evt.type = open and proc.name = a and proc.name = b"],
+            &Mechanism::ALL,
+        );
+        assert_eq!(found[0].1, Check::Never);
+        assert!(found[0].2.contains("cannot both hold"), "{found:?}");
+        let by_cpu = "evt.type = openat and fd.name = /x and evt.cpu = 1";
+        let found = lint(&[by_cpu], &[Mechanism::Notify]);
+        assert_eq!((found.len(), found[0].1), (1, Check::Never));
+        assert!(found[0].2.contains("`evt.cpu`"), "{found:?}");
+        assert_eq!(checks(&[by_cpu], &[Mechanism::Ebpf]), []);
+        let either = "evt.type = openat and (fd.name = /x or evt.cpu = 1)";
+        assert_eq!(checks(&[either], &[Mechanism::Notify])[0].1, Check::Idle);
+        let found = lint(
+            &["evt.type = procexit and proc.name = x"],
+            &[Mechanism::Notify],
+        );
+        assert_eq!(found[0].2, "its events are not told");
+    }
+
+    #[test]
+    fn outputs_without_a_value_and_frequent_calls_are_told() {
+        let found = lint(
+            &["evt.type = openat and fd.name = /x | %evt.cpu"],
+            &[Mechanism::Notify],
+        );
+        assert_eq!((found.len(), found[0].1), (1, Check::Empty));
+        let found = checks(&["evt.type = close and fd.name = /x"], &[Mechanism::Notify]);
+        assert_eq!(found, [("R0".to_owned(), Check::Expensive)]);
+    }
+}

@@ -1,0 +1,310 @@
+//! Why a rule does or does not match an event, clause by clause.
+//!
+//! Rules are compiled for speed: what a condition said is folded, merged and shared there. So each part of
+//! a condition, as it was written, is compiled here as if it were a condition of its own, by the same
+//! compiler, and is asked about the event.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use event::{Event, EventKind, Value};
+
+use crate::alert::AlertValue;
+use crate::compile::Truth;
+use crate::compile::check::Checker;
+use crate::compile::eval::{Evaluation, Memo};
+use crate::compile::operand::OperandId;
+use crate::compile::program::{Program, Source};
+use crate::compile::tree::Tree;
+use crate::condition::ast::{Expr, ExprKind, Operand, Value as Right};
+use crate::diagnostic::Location;
+use crate::given::Given;
+use crate::output::alert_value;
+use crate::ruleset::{Rule, Ruleset};
+
+/// What a part of a condition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of its parts have to hold.
+    All,
+    /// One of its parts has to hold.
+    Any,
+    /// Its part must not hold.
+    Not,
+    /// A comparison.
+    Test,
+}
+
+/// A part of a condition and what it is for one event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clause {
+    /// What it is.
+    pub part: Part,
+    /// The macro that stands for it.
+    pub name: Option<Arc<str>>,
+    /// As it is written, macros by name.
+    pub text: String,
+    /// Where.
+    pub location: Location,
+    /// Whether it holds; `None`: something is unknown on which it hangs.
+    pub holds: Option<bool>,
+    /// The fields of a comparison with their values; `None`: unknown.
+    pub values: Vec<(String, Option<AlertValue>)>,
+    /// Its parts.
+    pub parts: Vec<Clause>,
+}
+
+impl Clause {
+    /// The parts because of which it does not hold, or because of which that is unknown.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<&Clause> {
+        self.against(true)
+    }
+
+    /// The parts because of which it is not what was wanted.
+    fn against(&self, wanted: bool) -> Vec<&Clause> {
+        /// More alternatives than this are not named one by one.
+        const FEW: usize = 3;
+        if self.holds == Some(wanted) {
+            return Vec::new();
+        }
+        let all = || {
+            let parts = self.parts.iter();
+            parts.flat_map(|part| part.against(wanted)).collect()
+        };
+        match self.part {
+            Part::Test => vec![self],
+            Part::Not => self
+                .parts
+                .iter()
+                .flat_map(|part| part.against(!wanted))
+                .collect(),
+            // Each of them is in the way.
+            Part::All if wanted => all(),
+            Part::Any if !wanted => all(),
+            // One of them would do.
+            Part::All | Part::Any if self.parts.len() <= FEW => all(),
+            Part::All | Part::Any => vec![self],
+        }
+    }
+}
+
+/// Explains one rule.
+pub struct Tracer {
+    program: Program,
+    root: Step,
+    memo: Mutex<Memo>,
+}
+
+/// A part before an event is seen.
+struct Step {
+    clause: Clause,
+    /// Its position among the conditions that are compiled.
+    position: usize,
+    operands: Vec<OperandId>,
+    steps: Vec<Step>,
+}
+
+impl Tracer {
+    /// Takes a rule apart; problems of it were told when it was compiled.
+    #[must_use]
+    pub fn new(ruleset: &Ruleset, rule: &Rule) -> Self {
+        let mut builder = Builder {
+            ruleset,
+            checker: Checker::default(),
+            trees: Vec::new(),
+        };
+        let root = builder.step(&rule.condition);
+        let Builder { checker, trees, .. } = builder;
+        let sources: Vec<Source<'_>> = trees
+            .iter()
+            .map(|tree| Source { tree, outputs: &[] })
+            .collect();
+        let program = Program::new(checker.operands, checker.atoms, &sources);
+        let memo = Mutex::new(Memo::new(&program));
+        Self {
+            program,
+            root,
+            memo,
+        }
+    }
+
+    /// What the condition is for an event.
+    #[must_use]
+    pub fn explain(&self, event: &Event<'_>) -> Clause {
+        self.look(event, |_evaluation| {})
+    }
+
+    /// What the condition is for a described event.
+    #[must_use]
+    pub fn explain_given(&self, given: &Given) -> Clause {
+        given.with_event(|event| self.look(event, |evaluation| given.seed(evaluation)))
+    }
+
+    /// Whether the rule can match events of a kind at all.
+    #[must_use]
+    pub fn concerns(&self, kind: EventKind) -> bool {
+        let entries = &self.program.kind(kind).entries;
+        entries.iter().any(|entry| entry.rule == self.root.position)
+    }
+
+    fn look(&self, event: &Event<'_>, prepare: impl FnOnce(&mut Evaluation<'_, '_, '_>)) -> Clause {
+        // Each look begins anew.
+        let mut memo = self.memo.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut evaluation = Evaluation::new(&self.program, &mut memo, event);
+        prepare(&mut evaluation);
+        self.clause(&self.root, &mut evaluation)
+    }
+
+    fn clause(&self, step: &Step, evaluation: &mut Evaluation<'_, '_, '_>) -> Clause {
+        let kind = self.program.kind(evaluation.event().kind);
+        let entry = kind
+            .entries
+            .iter()
+            .find(|entry| entry.rule == step.position);
+        let truth = entry.map_or(Truth::False, |entry| evaluation.rule(entry));
+        let operands = step.operands.iter();
+        let values = operands.map(|id| {
+            let value = evaluation.value(*id);
+            let shown = match value {
+                Value::Unknown => None,
+                value => Some(alert_value(&value, evaluation.operands(), *id)),
+            };
+            (evaluation.operands().get(*id).to_string(), shown)
+        });
+        let values = values.collect();
+        Clause {
+            holds: match truth {
+                Truth::False => Some(false),
+                Truth::Unknown => None,
+                Truth::True => Some(true),
+            },
+            values,
+            parts: step
+                .steps
+                .iter()
+                .map(|step| self.clause(step, evaluation))
+                .collect(),
+            ..step.clause.clone()
+        }
+    }
+}
+
+struct Builder<'r> {
+    ruleset: &'r Ruleset,
+    checker: Checker,
+    trees: Vec<Tree>,
+}
+
+impl Builder<'_> {
+    fn step(&mut self, expr: &Expr) -> Step {
+        let (part, children): (Part, &[Expr]) = match &expr.kind {
+            ExprKind::And(children) => (Part::All, children),
+            ExprKind::Or(children) => (Part::Any, children),
+            ExprKind::Not(child) => (Part::Not, std::slice::from_ref(child)),
+            ExprKind::Expanded { name, body } => {
+                let mut step = self.step(body);
+                // A macro that is but another macro has the name that is written.
+                step.clause.name = Some(Arc::clone(name));
+                step.clause.location = self.ruleset.locate(expr.span);
+                return step;
+            }
+            ExprKind::Exists(_) | ExprKind::Compare(_) | ExprKind::Macro(_) => (Part::Test, &[]),
+        };
+        // Its problems are those of the rule.
+        let (tree, _problems) = self.checker.condition(expr);
+        let position = self.trees.len();
+        self.trees.push(tree);
+        Step {
+            clause: Clause {
+                part,
+                name: None,
+                text: format!("{expr:#}"),
+                location: self.ruleset.locate(expr.span),
+                holds: None,
+                values: Vec::new(),
+                parts: Vec::new(),
+            },
+            position,
+            operands: self.operands(expr),
+            steps: children.iter().map(|child| self.step(child)).collect(),
+        }
+    }
+
+    fn operands(&mut self, expr: &Expr) -> Vec<OperandId> {
+        let compared: Vec<&Operand> = match &expr.kind {
+            ExprKind::Exists(operand) => vec![operand],
+            ExprKind::Compare(compare) => match &compare.right {
+                Right::Operand(right) => vec![&compare.left, right],
+                _ => vec![&compare.left],
+            },
+            _ => Vec::new(),
+        };
+        // One that is wrong was told with the rule.
+        let ids = compared.into_iter();
+        ids.filter_map(|operand| self.checker.output_operand(operand).ok())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Loader;
+    use crate::given::{GivenValue, Others};
+
+    const RULES: &str = "- list: shells\n  items: [bash, sh]\n\
+        - macro: reads\n  condition: evt.type in (open, openat) and evt.is_open_read = true\n\
+        - rule: R\n  desc: d\n  condition: >\n    reads and fd.name startswith /etc/\n    and not (proc.name in (shells) or proc.pname = sshd)\n  \
+        output: o\n  priority: INFO\n";
+
+    fn explained(fields: &[(&str, &str)]) -> Clause {
+        let (ruleset, diagnostics) = Loader::new().add("r.yaml", RULES).finish();
+        assert!(diagnostics.is_empty(), "{diagnostics:?}");
+        let mut given = Given::new("openat", Others::Unknown).expect("a known type");
+        for (field, text) in fields {
+            let value = GivenValue::One((*text).to_owned());
+            given.give(field, &value).expect("it fits");
+        }
+        Tracer::new(&ruleset, &ruleset.rules[0]).explain_given(&given)
+    }
+
+    #[test]
+    fn each_part_is_asked_by_itself() {
+        let clause = explained(&[
+            ("evt.is_open_read", "true"),
+            ("fd.name", "/etc/shadow"),
+            ("proc.name", "bash"),
+        ]);
+        assert_eq!((clause.part, clause.holds), (Part::All, Some(false)));
+        let [reads, name, not] = &clause.parts[..] else {
+            panic!("{clause:#?}");
+        };
+        assert_eq!(reads.name.as_deref(), Some("reads"));
+        assert_eq!((reads.holds, reads.parts.len()), (Some(true), 2));
+        assert_eq!(reads.parts[0].text, "evt.type in (open, openat)");
+        let value = AlertValue::Text("openat".to_owned());
+        assert_eq!(
+            reads.parts[0].values,
+            [("evt.type".to_owned(), Some(value))]
+        );
+        assert_eq!(reads.location.line, 8);
+        assert_eq!(reads.parts[1].location.line, 4);
+        assert_eq!((name.part, name.holds), (Part::Test, Some(true)));
+        assert_eq!((not.part, not.holds), (Part::Not, Some(false)));
+        let any = &not.parts[0];
+        assert_eq!((any.part, any.holds), (Part::Any, Some(true)));
+        assert_eq!((any.parts[0].holds, any.parts[1].holds), (Some(true), None));
+        assert_eq!(any.parts[1].values, [("proc.pname".to_owned(), None)]);
+        let reasons = clause.reasons();
+        let reasons: Vec<&str> = reasons.iter().map(|reason| &*reason.text).collect();
+        assert_eq!(reasons, ["proc.name in (bash, sh)", "proc.pname = sshd"]);
+    }
+
+    #[test]
+    fn what_is_unknown_decides_nothing() {
+        let clause = explained(&[("evt.is_open_read", "true"), ("fd.name", "/etc/shadow")]);
+        assert_eq!(clause.holds, None);
+        let clause = explained(&[("fd.name", "/home")]);
+        assert_eq!(clause.holds, Some(false));
+    }
+}

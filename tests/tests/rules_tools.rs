@@ -1,0 +1,270 @@
+//! Tools for those who write rules: tests of rules, why a rule does or does not match, what is doubtful
+//! about rules, and what they cost.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use e2e::{Engine, Scratch, Watch, default_rules, program, stock_rules_file};
+use serde_json::Value;
+
+fn tollgate(args: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(program());
+    command.current_dir(folder).args(args);
+    command.output().expect("the program was built")
+}
+
+fn text(output: &Output) -> String {
+    let (out, error) = (&output.stdout, &output.stderr);
+    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(output)))
+}
+
+/// The published rules if they are there, else ours, which have these rules, too.
+fn rules() -> String {
+    let file = stock_rules_file().or_else(default_rules);
+    file.expect("rules are part of the repository")
+        .display()
+        .to_string()
+}
+
+const TESTS: &str = "\
+tests:
+  - name: cat reads a sensitive file
+    event:
+      evt.type: openat
+      evt.arg.flags: O_RDONLY|O_CLOEXEC
+      fd.name: /etc/shadow
+      proc.name: cat
+      proc.cmdline: cat /etc/shadow
+      proc.exepath: /usr/bin/cat
+      proc.aname: [bash, sshd]
+      user.name: root
+    alerts:
+      - rule: Read sensitive file untrusted
+        priority: WARNING
+        fields: {fd.name: /etc/shadow, proc.name: cat}
+  - name: sshd may
+    event:
+      evt.type: openat
+      evt.arg.flags: O_RDONLY
+      fd.name: /etc/shadow
+      proc.name: sshd
+    alerts: []
+";
+
+#[test]
+fn stock_rules_pass_tests_and_failures_name_line_and_clause() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("t.yaml"), TESTS).expect("the scratch folder is writable");
+    let output = tollgate(&["rules", "test", "-r", &rules(), "t.yaml"], scratch.path());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(
+        text(&output).ends_with("2 passed, 0 failed\n"),
+        "{}",
+        text(&output)
+    );
+    let broken = TESTS
+        .replace("proc.name: cat\n", "proc.name: sshd\n")
+        .replace("proc.name: cat}", "proc.name: sshd}");
+    fs::write(scratch.path().join("t.yaml"), &broken).expect("the scratch folder is writable");
+    let output = tollgate(&["rules", "test", "-r", &rules(), "t.yaml"], scratch.path());
+    let story = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{story}");
+    let line = broken
+        .lines()
+        .position(|line| line.contains("- rule: Read sensitive"));
+    let line = line.expect("it is there") + 1;
+    let place = format!("t.yaml:{line}:9: no alert of `Read sensitive file untrusted`, because");
+    assert!(story.contains(&place), "{story}");
+    assert!(story.contains("proc.name: \"sshd\""), "{story}");
+    assert!(story.ends_with("1 passed, 1 failed\n"), "{story}");
+    // What cannot be a test is bad input.
+    for (from, to, message) in [
+        (
+            "fd.name:",
+            "fd.nam:",
+            "t.yaml:6:15: cannot find a field named `fd.nam`",
+        ),
+        ("openat", "opnat", "t.yaml:4:17: unknown event type `opnat`"),
+        (
+            "file untrusted",
+            "file intrusted",
+            "the rule `Read sensitive file intrusted` does not exist",
+        ),
+    ] {
+        let text_of = TESTS.replacen(from, to, 1);
+        fs::write(scratch.path().join("t.yaml"), text_of).expect("the scratch folder is writable");
+        let output = tollgate(&["rules", "test", "-r", &rules(), "t.yaml"], scratch.path());
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains(message), "{}", text(&output));
+    }
+}
+
+#[test]
+fn an_alert_and_a_recorded_event_are_explained_clause_by_clause() {
+    let rules = rules();
+    let watch = Watch::script("cat /etc/shadow > /dev/null; exec 3< /etc/passwd")
+        .engine(Engine::Notify)
+        .option("-r")
+        .option(rules.clone());
+    let scratch = Scratch::new();
+    let capture = scratch.path().join("c.scap");
+    let capture = capture.display().to_string();
+    let watched = watch.option("-w").option(capture.clone()).run();
+    let alerts = watched.of("Read sensitive file untrusted");
+    assert_eq!(alerts.len(), 1, "{}", watched.story());
+    // The event by its number in the recording.
+    let shown = tollgate(
+        &[
+            "replay",
+            &capture,
+            "--filter",
+            "fd.name=/etc/shadow and proc.name=cat",
+            "--fields",
+            "%evt.num",
+        ],
+        scratch.path(),
+    );
+    let number = text(&shown)
+        .lines()
+        .next()
+        .expect("it was recorded")
+        .to_owned();
+    let rule = "Read sensitive file untrusted";
+    let args = [
+        "rules", "explain", &rules, "--event", &capture, "--number", &number, "--rule", rule,
+    ];
+    let explained = tollgate(&args, scratch.path());
+    let story = text(&explained);
+    assert!(
+        story.starts_with("matches    Read sensitive file untrusted\n"),
+        "{story}"
+    );
+    assert!(story.contains("fd.name: \"/etc/shadow\""), "{story}");
+    // An alert, as it was written, tells less: nothing is guessed.
+    let alert = r#"{"rule": "R", "output_fields": {"evt.type": "openat", "fd.name": "/etc/hosts", "proc.name": "x"}}"#;
+    fs::write(scratch.path().join("alert.json"), alert).expect("the scratch folder is writable");
+    let args = [
+        "rules",
+        "explain",
+        &rules,
+        "--event",
+        "alert.json",
+        "--rule",
+        rule,
+        "--json",
+    ];
+    let explained = json(&tollgate(&args, scratch.path()));
+    let verdict = &explained["rules"][0];
+    assert_eq!(
+        (&verdict["rule"], &verdict["matches"]),
+        (&rule.into(), &false.into())
+    );
+    let output = tollgate(
+        &["rules", "explain", &rules, "--event", &capture],
+        scratch.path(),
+    );
+    assert!(text(&output).contains("--number"), "{}", text(&output));
+}
+
+#[test]
+fn doubtful_rules_are_found_and_stock_rules_have_few() {
+    let scratch = Scratch::new();
+    let doubtful = "\
+- rule: Wide
+  desc: d
+  condition: evt.type in (open, openat) and fd.name startswith /etc
+  output: o
+  priority: INFO
+- rule: Hidden
+  desc: d
+  condition: evt.type = openat and fd.name = /etc/shadow
+  output: o
+  priority: INFO
+- rule: Nowhere
+  desc: d
+  condition: evt.type = openat and fd.name = /x and proc.tty = 1
+  output: o
+  priority: INFO
+- rule: Dear
+  desc: d
+  condition: evt.type = write and fd.name = /x
+  output: o
+  priority: INFO
+";
+    fs::write(scratch.path().join("r.yaml"), doubtful).expect("the scratch folder is writable");
+    let args = [
+        "rules", "lint", "r.yaml", "--engine", "notify", "--engine", "gvisor", "--json",
+    ];
+    let output = tollgate(&args, scratch.path());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let found = json(&output);
+    let found: Vec<(&str, &str)> = found["findings"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|finding| {
+            let word = |key: &str| finding[key].as_str().expect("a text");
+            (word("rule"), word("check"))
+        })
+        .collect();
+    let expected = [
+        ("Hidden", "shadowed"),
+        ("Nowhere", "never"),
+        ("Dear", "expensive"),
+    ];
+    assert_eq!(found, expected);
+    let output = tollgate(
+        &["rules", "lint", "r.yaml", "--engine", "ebpf"],
+        scratch.path(),
+    );
+    assert!(!text(&output).contains("Nowhere"), "{}", text(&output));
+    let output = tollgate(
+        &["rules", "lint", &rules(), "--engine", "ebpf", "--json"],
+        scratch.path(),
+    );
+    let found = json(&output);
+    for finding in found["findings"].as_array().expect("a list") {
+        assert_eq!(finding["check"], "expensive", "{finding}");
+    }
+}
+
+#[test]
+fn each_rule_has_a_price_by_measured_figures() {
+    let scratch = Scratch::new();
+    let capture = scratch.path().join("c.scap").display().to_string();
+    let script = "i=0; while [ $i -lt 400 ]; do : < /etc/passwd; i=$((i+1)); done; /bin/true";
+    let watch = Watch::script(script)
+        .engine(Engine::Notify)
+        .option("-r")
+        .option(rules());
+    watch.option("-w").option(capture.clone()).run();
+    let output = tollgate(
+        &["rules", "cost", &rules(), "--capture", &capture, "--json"],
+        scratch.path(),
+    );
+    let bill = json(&output);
+    let price = |name: &str| bill["figures"][name]["ns"].as_f64().expect("a number");
+    assert!(price("untouched") < price("looked_at"), "{bill}");
+    assert!(price("looked_at") < price("started"), "{bill}");
+    let rules = bill["rules"].as_array().expect("a list");
+    let reads = rules
+        .iter()
+        .find(|rule| rule["rule"] == "Read sensitive file untrusted");
+    let reads = &reads.expect("it is among them")["measured"];
+    assert!(reads["events"].as_u64() >= Some(400), "{reads}");
+    assert!(reads["share_ns"].as_f64() > Some(0.0), "{reads}");
+    // What the file is called rules it out before it is evaluated.
+    assert!(reads["evaluations"].is_u64(), "{reads}");
+    let timed = rules
+        .iter()
+        .filter(|rule| rule["measured"]["evaluation_ns"].as_f64() > Some(0.0));
+    assert!(timed.count() > 0, "{bill}");
+    let output = tollgate(&["rules", "cost", "--figures", "."], scratch.path());
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
