@@ -175,8 +175,9 @@ mod tests {
             ("plugins", "[{name: container, library_path: x}]", false),
             ("plugins", "[{name: k8saudit}]", true),
             ("falco_libs.snaplen", "512", true),
-            ("engine.gvisor", "{root: x}", true),
-            ("engine.gvisor", "{}", false),
+            ("engine.gvisor.root", "x", true),
+            ("engine.ebpf", "{probe: x}", true),
+            ("engine.ebpf", "{}", false),
         ] {
             assert_eq!(is_missed(path, value), missed, "{path}: {value}");
         }

@@ -190,9 +190,23 @@ mod tests {
 
     #[test]
     fn engines_that_are_gone_are_refused() {
-        for line in [&["falco", "-u"][..], &["falco", "-g", "x"]] {
-            assert!(refuse(&parse(line)).is_err(), "{line:?}");
-        }
+        assert!(refuse(&parse(&["falco", "-u"])).is_err());
         assert!(refuse(&parse(&["falco", "--modern-bpf"])).is_ok());
+    }
+
+    #[test]
+    fn the_trace_session_of_gvisor_chooses_its_engine() {
+        let args = parse(&["falco", "-g", "/run/s.json"]);
+        assert!(refuse(&args).is_ok());
+        let (config, _) =
+            config::load(None, &assignments(&args), Manner::Falco).expect("good options");
+        assert_eq!(config.engine.kind, EngineKind::Gvisor);
+        assert_eq!(
+            config.engine.gvisor_session,
+            std::path::Path::new("/run/s.json")
+        );
+        let kind = ["engine.kind=gvisor".to_owned()];
+        let failure = config::load(None, &kind, Manner::Falco).expect_err("no session is named");
+        assert!(failure.render().contains("no trace session is named"));
     }
 }
