@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bumpalo::Bump;
 
 use crate::{
-    Comm, Container, Credentials, Descriptor, EventKind, Group, Image, Lookup, Process, Stat,
-    Status, Tid, User, World,
+    Comm, Container, Credentials, Descriptor, DescriptorKind, EventKind, Group, Image, Lookup,
+    Process, Stat, Status, Tid, User, World,
 };
 
 /// How much of an event is known. Each stage knows all that the one before knew.
@@ -77,6 +77,43 @@ pub struct Live {
     pub users: Answers<Lookup<Arc<User>>>,
     /// By id: what was answered last.
     pub groups: Answers<Lookup<Arc<Group>>>,
+    /// What was answered about descriptors of the process beside the event's own.
+    pub descriptors: OpenDescriptors,
+}
+
+/// The last answers about open descriptors of the process, for those who record what rules have seen.
+/// Few rules ask.
+#[derive(Debug, Default)]
+pub struct OpenDescriptors(RefCell<Option<Box<Asked>>>);
+
+/// Answers about open descriptors.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Which are open, if somebody has asked.
+    pub numbers: Option<Lookup<Vec<i32>>>,
+    /// What those are that somebody has asked for.
+    pub types: Vec<(i32, Lookup<DescriptorKind>)>,
+    /// What those are called that somebody has asked for.
+    pub names: Vec<(i32, Lookup<Vec<u8>>)>,
+}
+
+impl OpenDescriptors {
+    /// What was asked, if anything was.
+    pub fn asked(&self) -> Option<Asked> {
+        self.0.borrow().as_deref().cloned()
+    }
+
+    fn remember(&self, remember: impl FnOnce(&mut Asked)) {
+        remember(self.0.borrow_mut().get_or_insert_default());
+    }
+}
+
+/// Keeps an answer in the place of an earlier one.
+fn keep<T>(answers: &mut Vec<(i32, T)>, number: i32, answer: T) {
+    match answers.iter_mut().find(|(known, _)| *known == number) {
+        Some((_, known)) => *known = answer,
+        None => answers.push((number, answer)),
+    }
 }
 
 /// The last answers about ids, for those who record what rules have seen. An event has two: whom the
@@ -184,6 +221,32 @@ impl<'a> Event<'a> {
     pub fn group(&self, gid: u32) -> Lookup<Arc<Group>> {
         let answer = self.world.group(self.process, gid);
         self.live.groups.remember(gid, &answer);
+        answer
+    }
+
+    /// Numbers of the caller's open descriptors.
+    pub fn open_descriptors(&self) -> Lookup<&'a [i32]> {
+        let answer = self.world.open_descriptors(self.tid, self.arena);
+        let kept = answer.clone().map(<[i32]>::to_vec);
+        let asked = &self.live.descriptors;
+        asked.remember(|asked| asked.numbers = Some(kept));
+        answer
+    }
+
+    /// What one of the caller's open descriptors is.
+    pub fn descriptor_type(&self, number: i32) -> Lookup<DescriptorKind> {
+        let answer = self.world.descriptor_type(self.tid, number);
+        let asked = &self.live.descriptors;
+        asked.remember(|asked| keep(&mut asked.types, number, answer.clone()));
+        answer
+    }
+
+    /// What one of the caller's open descriptors is called.
+    pub fn descriptor_name(&self, number: i32) -> Lookup<&'a [u8]> {
+        let answer = self.world.descriptor_name(self.tid, number, self.arena);
+        let kept = answer.clone().map(<[u8]>::to_vec);
+        let asked = &self.live.descriptors;
+        asked.remember(|asked| keep(&mut asked.names, number, kept));
         answer
     }
 

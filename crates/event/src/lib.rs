@@ -17,6 +17,7 @@ pub mod field;
 pub mod glob;
 mod judge;
 mod kind;
+mod open;
 mod plan;
 mod process;
 mod suggest;
@@ -27,12 +28,13 @@ mod world;
 
 pub use container::{Container, Containment, Details, Mount};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
-pub use event::{Answers, Event, Live, Outcome, Param, Stage};
+pub use event::{Answers, Asked, Event, Live, OpenDescriptors, Outcome, Param, Stage};
 pub use judge::{Judge, Weight};
 pub use kind::{
     Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
     Teller, UnknownEvent,
 };
+pub use open::OpenFlags;
 pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, SocketFamily, StdioWatch};
 pub use process::{
     Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,

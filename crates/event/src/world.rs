@@ -22,6 +22,17 @@ pub enum Lookup<T> {
     Unknown,
 }
 
+impl<T> Lookup<T> {
+    /// The same about what is made of an answer.
+    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Lookup<U> {
+        match self {
+            Self::Found(answer) => Lookup::Found(make(answer)),
+            Self::Missing => Lookup::Missing,
+            Self::Unknown => Lookup::Unknown,
+        }
+    }
+}
+
 /// A user as the process's own user database has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -45,7 +56,7 @@ pub struct Group {
 ///
 /// Every method may be called while the caller of the event is parked, so none may wait longer
 /// than the engine's deadline for anything the workload controls.
-pub trait World: Sync {
+pub trait World {
     /// Present command name.
     fn comm(&self, process: &Process) -> Lookup<Comm>;
     /// Present group, session and terminal.
@@ -55,11 +66,7 @@ pub trait World: Sync {
     /// Present user and group of a thread of the process: part of [`World::status`] that an engine
     /// may learn for less.
     fn credentials(&self, process: &Process, tid: Tid) -> Lookup<Credentials> {
-        match self.status(process, tid) {
-            Lookup::Found(status) => Lookup::Found(status.credentials),
-            Lookup::Missing => Lookup::Missing,
-            Lookup::Unknown => Lookup::Unknown,
-        }
+        self.status(process, tid).map(|status| status.credentials)
     }
     /// Arguments of the image.
     fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine>;

@@ -2,8 +2,8 @@
 
 use bumpalo::Bump;
 use bumpalo::collections::Vec;
-use event::{DescriptorKind, Endpoint, Known, Lookup, Name, Role, Socket, Tid};
-use std::io::Write;
+use event::field::connection_name;
+use event::{DescriptorKind, Known, Lookup, Name, Tid};
 
 use crate::deadline::Deadline;
 use crate::procfs::{Proc, ProcError};
@@ -46,7 +46,7 @@ impl ResolvedDescriptor {
         let descriptor = self.as_descriptor(0);
         let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
             (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket), _) => {
-                connection(&socket, arena)
+                return connection_name(&socket, arena).map_or(Lookup::Unknown, Lookup::Found);
             }
             (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
                 &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
@@ -56,22 +56,4 @@ impl ResolvedDescriptor {
         };
         Lookup::Found(name)
     }
-}
-
-fn connection<'a>(socket: &Socket<'_>, arena: &'a Bump) -> &'a [u8] {
-    let (from, to) = match socket.role {
-        Role::Server => (socket.remote, socket.local),
-        Role::Client | Role::Unknown => (socket.local, socket.remote),
-    };
-    let known = |end: Known<Endpoint>| match end {
-        Known::Yes(end) => Some(end),
-        Known::NotYet | Known::Never => None,
-    };
-    let mut name = std::vec::Vec::new();
-    for end in [from, to].into_iter().filter_map(known) {
-        let arrow = if name.is_empty() { "" } else { "->" };
-        // A vector takes everything.
-        let _ = write!(name, "{arrow}{}:{}", end.ip, end.port);
-    }
-    arena.alloc_slice_copy(&name)
 }

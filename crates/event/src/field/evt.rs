@@ -7,7 +7,7 @@ use super::time::Moment;
 use super::{Argument, ArgumentKind, Class, DescriptorFact, FieldSpec, Source, param, path};
 use crate::ValueType::{AbsTime, Bool, Int, Path, RelTime, Text, Uint};
 use crate::{
-    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Outcome, Param,
+    Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, OpenFlags, Outcome, Param,
     ParamSource, Value,
 };
 
@@ -322,19 +322,11 @@ fn open_flags(event: &Event<'_>) -> Flags {
     }
 }
 
-fn open_flag(name: &str) -> u64 {
-    let arch = abi::Arch::native().unwrap_or(abi::Arch::X86_64);
-    abi::flags::OPEN.value_of(arch, name).unwrap_or(0)
-}
-
 fn creates_executable<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     const ANY_EXECUTE: u64 = 0o111;
     let creates = match open_flags(event) {
         Flags::Unknown => return Value::Unknown,
-        Flags::Known(flags) => {
-            let temporary = open_flag("O_TMPFILE");
-            flags & open_flag("O_CREAT") != 0 || flags & temporary == temporary
-        }
+        Flags::Known(flags) => OpenFlags(flags).may_create(),
         Flags::None => event.kind.name() == "creat",
     };
     if !creates {
@@ -355,19 +347,14 @@ fn creates<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     let flags = match open_flags(event) {
         Flags::Unknown => return Value::Unknown,
         Flags::None => return Value::Bool(false),
-        Flags::Known(flags) => flags,
+        Flags::Known(flags) => OpenFlags(flags),
     };
-    let temporary = open_flag("O_TMPFILE");
-    let creating = open_flag("O_CREAT");
-    if flags & temporary != temporary && flags & creating == 0 {
+    if !flags.may_create() {
         return Value::Bool(false);
     }
-    on_result(event, |res| {
-        let certain = flags & temporary == temporary || flags & open_flag("O_EXCL") != 0;
-        match (res < 0, certain) {
-            (true, _) => Value::Bool(false),
-            (false, true) => Value::Bool(true),
-            (false, false) => Value::Unknown,
-        }
+    on_result(event, |res| match (res < 0, flags.must_create()) {
+        (true, _) => Value::Bool(false),
+        (false, true) => Value::Bool(true),
+        (false, false) => Value::Unknown,
     })
 }

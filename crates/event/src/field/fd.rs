@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 
+use bumpalo::Bump;
+
 use super::text::{Text, shown};
 use super::{
     Argument, ArgumentKind, Class, DescriptorFact as Fact, FieldSpec, ProcessFact, Source, evt,
@@ -9,8 +11,8 @@ use super::{
 };
 use crate::ValueType::{self, Bool, Int, Ip, Net, Path, Port};
 use crate::{
-    Descriptor, DescriptorKind, DescriptorSource, Endpoint, Event, Known, Lookup, Name, Role,
-    Socket, Transport, Value,
+    Descriptor, DescriptorKind, DescriptorSource, Endpoint, Event, Known, Lookup, Name, OpenFlags,
+    Role, Socket, Transport, Value,
 };
 
 pub(super) const CLASS: Class = Class {
@@ -454,7 +456,7 @@ fn type_word<'a>(event: &Event<'a>) -> Value<'a> {
     }
 }
 
-/// Falco takes a file to be opened for a directory if the caller says so, and for a file if not.
+/// What an open would make, for those who show it.
 fn opened_kind<'a>(
     event: &Event<'a>,
     flags: u8,
@@ -465,15 +467,7 @@ fn opened_kind<'a>(
         Value::Unknown => return Value::Unknown,
         _ => 0,
     };
-    let arch = abi::Arch::native().unwrap_or(abi::Arch::X86_64);
-    let directory = abi::flags::OPEN.value_of(arch, "O_DIRECTORY").unwrap_or(0);
-    let temporary = abi::flags::OPEN.value_of(arch, "O_TMPFILE").unwrap_or(0);
-    // O_TMPFILE contains the bit of O_DIRECTORY but makes a file.
-    if flags & directory != 0 && flags & temporary != temporary {
-        show(DescriptorKind::Directory)
-    } else {
-        show(DescriptorKind::File)
-    }
+    show(OpenFlags(flags).kind())
 }
 
 fn type_char<'a>(event: &Event<'a>) -> Value<'a> {
@@ -531,17 +525,21 @@ pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
     }
 }
 
-/// `client:port->server:port`; `address:port` of a socket that waits for connections; empty if it
-/// has no address yet.
 fn connection<'a>(event: &Event<'a>, socket: &Socket<'_>) -> Value<'a> {
+    connection_name(socket, event.arena).map_or(Value::Unknown, Value::Text)
+}
+
+/// `client:port->server:port`; `address:port` of a socket that waits for connections; empty if it
+/// has no address yet. `None` while an end is not known.
+pub fn connection_name<'a>(socket: &Socket<'_>, arena: &'a Bump) -> Option<&'a [u8]> {
     let (from, to) = match socket.role {
         Role::Server => (socket.remote, socket.local),
         Role::Client | Role::Unknown => (socket.local, socket.remote),
     };
-    let mut out = Text::new(event.arena);
+    let mut out = Text::new(arena);
     for end in [from, to] {
         match end {
-            Known::NotYet => return Value::Unknown,
+            Known::NotYet => return None,
             Known::Never => {}
             Known::Yes(end) => {
                 if !out.is_empty() {
@@ -551,7 +549,7 @@ fn connection<'a>(event: &Event<'a>, socket: &Socket<'_>) -> Value<'a> {
             }
         }
     }
-    out.value()
+    Some(out.bytes())
 }
 
 /// The tuple parameter: the same as the name of a socket.
@@ -810,7 +808,7 @@ fn types<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
     if let Some(index) = argument.index() {
         return i32::try_from(index).map_or(Value::Absent, |number| type_of(event, number));
     }
-    let numbers = match event.world.open_descriptors(event.tid, event.arena) {
+    let numbers = match event.open_descriptors() {
         Lookup::Found(numbers) => numbers,
         Lookup::Missing => return Value::Absent,
         Lookup::Unknown => return Value::Unknown,
@@ -828,7 +826,7 @@ fn types<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
 
 /// `fd.type` of an open descriptor of the process.
 pub(super) fn type_of<'a>(event: &Event<'a>, number: i32) -> Value<'a> {
-    match event.world.descriptor_type(event.tid, number) {
+    match event.descriptor_type(number) {
         Lookup::Found(kind) => word(kind),
         Lookup::Missing => Value::Absent,
         Lookup::Unknown => Value::Unknown,
@@ -837,7 +835,7 @@ pub(super) fn type_of<'a>(event: &Event<'a>, number: i32) -> Value<'a> {
 
 /// `fd.name` of an open descriptor of the process.
 pub(super) fn name_of<'a>(event: &Event<'a>, number: i32) -> Value<'a> {
-    match event.world.descriptor_name(event.tid, number, event.arena) {
+    match event.descriptor_name(number) {
         Lookup::Found(name) => Value::Text(name),
         Lookup::Missing => Value::Absent,
         Lookup::Unknown => Value::Unknown,

@@ -30,7 +30,8 @@ use std::sync::LazyLock;
 pub use argument::{Argument, ArgumentKind, FieldError};
 pub use coverage::Mechanism;
 pub use dependency::{DescriptorFact, ProcessFact, Source};
-pub use path::normalize;
+pub use fd::connection_name;
+pub use path::{is_plain, normalize};
 
 use crate::{Event, EventKind, ParamType, Stage, Value, ValueType};
 

@@ -38,7 +38,7 @@ fn append(out: &mut Vec<'_, u8>, path: &[u8]) {
 
 /// `path` with runs of slashes made one.
 pub(super) fn without_double_slashes<'a>(arena: &'a Bump, path: &'a [u8]) -> &'a [u8] {
-    if !path.windows(2).any(|pair| pair == b"//") {
+    if !has_pair(path, |first, second| (first == b'/') & (second == b'/')) {
         return path;
     }
     let mut out = Vec::with_capacity_in(path.len(), arena);
@@ -50,23 +50,30 @@ pub(super) fn without_double_slashes<'a>(arena: &'a Bump, path: &'a [u8]) -> &'a
     out.into_bump_slice()
 }
 
-/// Whether a path that begins with a slash surely is its own normal form. Names that begin with a dot are left to
+/// Whether a path surely is absolute and its own normal form. Names that begin with a dot are left to
 /// the slow way.
-fn is_plain(path: &[u8]) -> bool {
-    // Without a way out of the loop, so that it runs over many bytes at once.
-    let pairs = path.iter().zip(&path[1..]);
-    let odd = pairs.fold(false, |odd, (first, second)| {
-        odd | ((*first == b'/') & ((*second == b'/') | (*second == b'.')))
-    });
-    !odd && (path.len() == 1 || path.last() != Some(&b'/'))
+pub fn is_plain(path: &[u8]) -> bool {
+    let is_odd = |first, second| (first == b'/') & ((second == b'/') | (second == b'.'));
+    path.first() == Some(&b'/')
+        && (path.len() == 1 || path.last() != Some(&b'/'))
+        && !has_pair(path, is_odd)
+}
+
+/// Whether some neighbours satisfy `is`. There is no way out of the loop, so that it runs over many bytes
+/// at once.
+#[inline]
+fn has_pair(bytes: &[u8], is: impl Fn(u8, u8) -> bool) -> bool {
+    let later = bytes.get(1..).unwrap_or_default();
+    let pairs = bytes.iter().zip(later);
+    pairs.fold(false, |found, (first, second)| found | is(*first, *second))
 }
 
 /// The absolute form of a path that the caller passed.
 pub(super) fn absolute<'a>(event: &Event<'a>, raw: &'a [u8], base: Option<i32>) -> Value<'a> {
+    if is_plain(raw) {
+        return Value::Text(raw);
+    }
     if raw.first() == Some(&b'/') {
-        if is_plain(raw) {
-            return Value::Text(raw);
-        }
         return Value::Text(normalize(event.arena, b"", raw));
     }
     if raw.is_empty() && base.is_none() {

@@ -331,10 +331,9 @@ fn age<'a>(event: &Event<'_>, process: &Process) -> Value<'a> {
 }
 
 fn open_count<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
-    found(
-        event.world.open_descriptors(event.tid, event.arena),
-        |numbers| Value::Uint(u64::try_from(numbers.len()).expect("64 bits hold any length")),
-    )
+    found(event.open_descriptors(), |numbers| {
+        Value::Uint(u64::try_from(numbers.len()).expect("64 bits hold any length"))
+    })
 }
 
 /// A parameter that Falco copies from the process (exec, clone, capset).
