@@ -4,12 +4,14 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Descriptor, Lookup, Outcome, Param, Stat};
+use event::{Asked, Descriptor, DescriptorKind, Lookup, Outcome, Param, Stat};
 use serde_json::{Value, json};
 
-use super::descriptor::{read_descriptor, show_descriptor};
+use super::descriptor::{
+    read_descriptor, read_name, read_open, read_type, show_asked, show_descriptor,
+};
 use super::process::{read_stat, show_stat};
-use super::{bytes, is_there, looked, lookup, text, there};
+use super::{bytes, entry, is_there, looked, lookup, text, there};
 
 /// A parameter as a note holds it.
 pub(crate) fn show_param(param: &Param<'_>) -> Value {
@@ -75,6 +77,8 @@ pub(crate) struct Rest<'e> {
     pub(crate) strangers: Vec<(i32, Lookup<()>)>,
     /// What host names meant.
     pub(crate) addresses: Addresses,
+    /// What rules have asked about the process's other descriptors.
+    pub(crate) asked: Option<Asked>,
 }
 
 /// Host names with their addresses.
@@ -135,6 +139,9 @@ impl Rest<'_> {
                 .collect();
             told.insert("addresses".to_owned(), shown.into());
         }
+        if let Some(asked) = &self.asked {
+            told.insert("asked".to_owned(), show_asked(asked));
+        }
         (!told.is_empty()).then(|| Value::Object(told).to_string())
     }
 }
@@ -187,17 +194,27 @@ impl Call {
 
     /// What an open directory among the arguments is called, if that is noted.
     pub(crate) fn directory(&self, number: i32) -> Option<Lookup<Vec<u8>>> {
-        let noted = self.0.get("directories")?.as_array()?.iter();
-        let mut noted = noted.filter(|entry| {
-            let known = entry.get(0).and_then(Value::as_i64);
-            known == Some(i64::from(number))
-        });
-        let entry = noted.next()?;
+        let entry = entry(self.0.get("directories")?, number)?;
         Some(looked(entry.get(1), |path| {
             path.as_str()
                 .filter(|path| path.starts_with('/'))
                 .and_then(bytes)
         }))
+    }
+
+    /// Which descriptors were open, if that is noted.
+    pub(crate) fn open_descriptors(&self) -> Option<Lookup<Vec<i32>>> {
+        read_open(self.0.get("asked")?)
+    }
+
+    /// What an open descriptor was, if that is noted.
+    pub(crate) fn descriptor_type(&self, number: i32) -> Option<Lookup<DescriptorKind>> {
+        read_type(self.0.get("asked")?, number)
+    }
+
+    /// What an open descriptor was called, if that is noted.
+    pub(crate) fn descriptor_name(&self, number: i32) -> Option<Lookup<Vec<u8>>> {
+        read_name(self.0.get("asked")?, number)
     }
 
     /// What a host name meant, if that is noted.
@@ -213,9 +230,7 @@ impl Call {
 
     /// Whether a process was not to be found when the event was recorded.
     pub(crate) fn stranger(&self, pid: i32) -> Option<Lookup<()>> {
-        let noted = self.0.get("strangers")?.as_array()?;
-        let is = |entry: &&Value| entry.get(0).and_then(Value::as_i64) == Some(i64::from(pid));
-        let entry = noted.iter().find(is)?;
+        let entry = entry(self.0.get("strangers")?, pid)?;
         Some(is_there(entry.get(1)))
     }
 

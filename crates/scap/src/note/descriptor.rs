@@ -1,10 +1,12 @@
 //! Descriptors in notes.
 
 use bumpalo::Bump;
-use event::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
+use event::{
+    Asked, Descriptor, DescriptorKind, Endpoint, Known, Lookup, Name, Role, Socket, Transport,
+};
 use serde_json::{Value, json};
 
-use super::{bytes, text};
+use super::{bytes, entry, looked, lookup, text};
 
 fn known<T>(fact: Known<T>, show: impl FnOnce(T) -> Value) -> Value {
     match fact {
@@ -71,6 +73,52 @@ const KINDS: [(DescriptorKind, &str); 19] = [
     (DescriptorKind::Bpf, "bpf"),
     (DescriptorKind::Other, "other"),
 ];
+
+/// Answers about the process's other descriptors.
+pub(super) fn show_asked(asked: &Asked) -> Value {
+    let types = asked.types.iter();
+    let types = types.map(|(number, kind)| {
+        let kind = lookup(kind, |kind| json!(word(*kind, &KINDS)));
+        json!([number, kind])
+    });
+    let names = asked.names.iter();
+    // In brackets, so that no name is taken for the mark of what is unknown.
+    let names =
+        names.map(|(number, name)| json!([number, lookup(name, |name| json!([text(name)]))]));
+    json!({
+        "open": asked.numbers.as_ref().map(|numbers| lookup(numbers, |numbers| json!(numbers))),
+        "types": types.collect::<Vec<_>>(),
+        "names": names.collect::<Vec<_>>(),
+    })
+}
+
+/// Which descriptors were open; `None` if nobody has asked.
+pub(super) fn read_open(asked: &Value) -> Option<Lookup<Vec<i32>>> {
+    let numbers = asked.get("open")?;
+    let number = |number: &Value| i32::try_from(number.as_i64()?).ok();
+    // What was asked and has no answer is never null: the list may be empty, not missing.
+    (!numbers.is_null()).then(|| {
+        looked(Some(numbers), |numbers| {
+            numbers.as_array()?.iter().map(number).collect()
+        })
+    })
+}
+
+/// What one was; `None` if nobody has asked.
+pub(super) fn read_type(asked: &Value, number: i32) -> Option<Lookup<DescriptorKind>> {
+    let entry = entry(asked.get("types")?, number)?;
+    Some(looked(entry.get(1), |word| value_of(word, &KINDS)))
+}
+
+/// What one was called; `None` if nobody has asked.
+pub(super) fn read_name(asked: &Value, number: i32) -> Option<Lookup<Vec<u8>>> {
+    let entry = entry(asked.get("names")?, number)?;
+    Some(looked(entry.get(1), name_of))
+}
+
+fn name_of(value: &Value) -> Option<Vec<u8>> {
+    bytes(value.get(0)?.as_str()?)
+}
 
 pub(super) fn show_descriptor(descriptor: &Descriptor<'_>) -> Value {
     let name = match descriptor.name {

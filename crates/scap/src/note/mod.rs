@@ -53,3 +53,9 @@ fn there(fact: &Lookup<()>) -> Value {
 fn is_there(value: Option<&Value>) -> Lookup<()> {
     looked(value, |value| value.is_number().then_some(()))
 }
+
+/// The entry of a list of pairs that begins with this number.
+fn entry(list: &Value, number: i32) -> Option<&Value> {
+    let is = |entry: &&Value| entry.get(0).and_then(Value::as_i64) == Some(i64::from(number));
+    list.as_array()?.iter().find(is)
+}

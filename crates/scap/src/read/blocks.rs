@@ -109,10 +109,6 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    pub(crate) fn source(&self) -> &R {
-        &self.source
-    }
-
     /// How many bytes were consumed, uncompressed.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
@@ -130,7 +126,7 @@ impl<R: Read> Blocks<R> {
     }
 
     /// Goes to the next block; `None` at the end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self) -> Result<Option<Frame>, Error> {
         if self.end - self.start < HEADER && !self.fill(HEADER)? {
             if self.start == self.end && !self.is_cut {
@@ -180,7 +176,7 @@ impl<R: Read> Blocks<R> {
     }
 
     /// What is in the block that was gone to last.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn block(&self, frame: &Frame) -> Block<'_> {
         Block {
             ty: frame.ty,

@@ -14,7 +14,8 @@ use crate::list::{DescriptorEntry, ListVersion, Machine, ThreadEntry, UserEntry}
 
 pub(crate) use blocks::Skips;
 use blocks::{Block, Blocks};
-pub use record::{MAX_PARAMS, Params, Record, STATE_ONLY};
+pub(crate) use record::Kept;
+pub use record::{MAX_PARAMS, Params, Record, STATE_ONLY, Starts};
 
 /// Takes what stands before and between the events.
 pub trait Lists {
@@ -28,7 +29,7 @@ pub trait Lists {
     fn user(&mut self, entry: &UserEntry<'_>);
 }
 
-/// Reads a capture from any source, compressed by gzip or not.
+/// Reads a capture from any source, compressed or not.
 pub struct Reader<R: Read> {
     blocks: Blocks<Unpacked<R>>,
     events: u64,
@@ -60,11 +61,6 @@ impl<R: Read> Reader<R> {
         self.events
     }
 
-    /// Where the bytes come from.
-    pub fn source(&self) -> &R {
-        self.blocks.source().inner()
-    }
-
     fn first(&mut self) -> Result<(), Error> {
         match self.blocks.advance() {
             Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(&frame)),
@@ -91,17 +87,22 @@ impl<R: Read> Reader<R> {
     /// # Errors
     ///
     /// If the capture cannot be read further. What came before stands.
+    // What is returned through memory is written in parts and copied whole, which stalls the processor
+    // for longer than it takes to find the next event.
+    #[inline(always)]
     pub fn next<L: Lists>(&mut self, lists: &mut L) -> Result<Option<Record<'_>>, Error> {
         loop {
             let Some(frame) = self.blocks.advance()? else {
                 return Ok(None);
             };
-            let Content::Event { has_flags, is_old } = Content::of(frame.ty) else {
-                list(&self.blocks.block(&frame), lists)?;
-                continue;
+            let shape = match Content::of(frame.ty) {
+                Content::Event { has_flags, is_old } => record::Shape { has_flags, is_old },
+                _ => {
+                    list(&self.blocks.block(&frame), lists)?;
+                    continue;
+                }
             };
             self.events += 1;
-            let shape = record::Shape { has_flags, is_old };
             return Record::parse(&self.blocks.block(&frame), shape).map(Some);
         }
     }
@@ -171,39 +172,45 @@ fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
 /// A source with the bytes that were looked at put back.
 type Whole<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
 
-/// A source that may be compressed.
-enum Unpacked<R: Read> {
+/// A source that may be compressed, by gzip. One that ends within compressed bytes fails with
+/// [`io::ErrorKind::UnexpectedEof`] after what could be unpacked.
+pub struct Unpacked<R: Read>(Packing<R>);
+
+enum Packing<R: Read> {
     Plain(Whole<R>),
     Gzip(Box<MultiGzDecoder<BufReader<Whole<R>>>>),
 }
 
 impl<R: Read> Unpacked<R> {
-    fn new(mut source: R) -> io::Result<Self> {
+    /// Reads the first bytes.
+    ///
+    /// # Errors
+    ///
+    /// If that fails.
+    pub fn new(mut source: R) -> io::Result<Self> {
         let mut start = Vec::with_capacity(2);
         source.by_ref().take(2).read_to_end(&mut start)?;
         let is_gzip = start == [0x1f, 0x8b];
         let whole = io::Cursor::new(start).chain(source);
-        Ok(if is_gzip {
+        Ok(Self(if is_gzip {
             let buffered = BufReader::with_capacity(64 << 10, whole);
-            Self::Gzip(Box::new(MultiGzDecoder::new(buffered)))
+            Packing::Gzip(Box::new(MultiGzDecoder::new(buffered)))
         } else {
-            Self::Plain(whole)
-        })
+            Packing::Plain(whole)
+        }))
     }
 
-    fn inner(&self) -> &R {
-        match self {
-            Self::Plain(whole) => whole.get_ref().1,
-            Self::Gzip(decoder) => decoder.get_ref().get_ref().get_ref().1,
-        }
+    /// Whether it is compressed.
+    pub fn is_compressed(&self) -> bool {
+        matches!(self.0, Packing::Gzip(_))
     }
 }
 
 impl<R: Read> Read for Unpacked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(whole) => whole.read(buffer),
-            Self::Gzip(decoder) => decoder.read(buffer),
+        match &mut self.0 {
+            Packing::Plain(whole) => whole.read(buffer),
+            Packing::Gzip(decoder) => decoder.read(buffer),
         }
     }
 }

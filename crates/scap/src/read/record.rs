@@ -32,12 +32,23 @@ pub struct Record<'b> {
     body: &'b [u8],
 }
 
-/// The parameters of an event: their lengths and their bytes, which fit each other.
+/// The parameters of an event, which fit it.
 #[derive(Clone, Copy, Debug)]
 pub struct Params<'b> {
-    lens: &'b [u8],
+    /// Where each starts, and where the last one ends.
+    starts: &'b [u32],
     data: &'b [u8],
-    is_large: bool,
+}
+
+/// Memory for where the parameters of an event start: each is asked for several times, and adding up
+/// lengths takes longer than all else that is done with most of them.
+#[derive(Clone, Debug)]
+pub struct Starts([u32; MAX_PARAMS + 1]);
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self([0; MAX_PARAMS + 1])
+    }
 }
 
 /// How the event's block begins.
@@ -54,36 +65,25 @@ pub(crate) const CODE: usize = 2 + 8 + 8 + 4;
 pub(crate) const FLAGGED_CODE: usize = CODE + 4;
 
 impl<'b> Record<'b> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(block: &Block<'b>, shape: Shape) -> Result<Self, Error> {
+        match Self::split(block, shape) {
+            Some(record) => Ok(record),
+            None => Err(Self::misfit(block, shape)),
+        }
+    }
+
+    #[inline(always)]
+    fn split(block: &Block<'b>, shape: Shape) -> Option<Self> {
         let mut bytes = Bytes::new(block.body);
-        let short = || block.corrupt("an event that is shorter than its header");
-        let cpu = bytes.u16().ok_or_else(short)?;
-        let flags = if shape.has_flags {
-            bytes.u32().ok_or_else(short)?
-        } else {
-            0
-        };
+        let cpu = bytes.u16()?;
+        let flags = if shape.has_flags { bytes.u32()? } else { 0 };
         let available = bytes.len();
-        let time_ns = bytes.u64().ok_or_else(short)?;
-        let tid = bytes.i64().ok_or_else(short)?;
-        let len = bytes.u32().ok_or_else(short)?;
-        let code = bytes.u16().ok_or_else(short)?;
-        let count = if shape.is_old {
-            0
-        } else {
-            bytes.u32().ok_or_else(short)?
-        };
+        let (time_ns, tid, len, code) = (bytes.u64()?, bytes.i64()?, bytes.u32()?, bytes.u16()?);
+        let count = if shape.is_old { 0 } else { bytes.u32()? };
         let header = available - bytes.len();
-        let body = usize::try_from(len)
-            .ok()
-            .and_then(|len| len.checked_sub(header))
-            .and_then(|len| bytes.take(len));
-        let Some(body) = body else {
-            let problem = format!("an event of {len} bytes in a block with room for {available}");
-            return Err(block.corrupt(problem));
-        };
-        Ok(Self {
+        let body = bytes.take((len as usize).checked_sub(header)?)?;
+        Some(Self {
             offset: block.offset,
             time_ns,
             tid,
@@ -94,6 +94,25 @@ impl<'b> Record<'b> {
             is_old: shape.is_old,
             body,
         })
+    }
+
+    /// Why a block is no event.
+    #[cold]
+    fn misfit(block: &Block<'_>, shape: Shape) -> Error {
+        let before = if shape.has_flags { FLAGGED_CODE } else { CODE };
+        let header = before + if shape.is_old { 2 } else { 6 };
+        let len = before
+            .checked_sub(4)
+            .and_then(|at| Bytes::new(block.body.get(at..)?).u32());
+        match len {
+            Some(len) if block.body.len() >= header => {
+                let available = block.body.len() - (before - 20);
+                block.corrupt(format!(
+                    "an event of {len} bytes in a block with room for {available}"
+                ))
+            }
+            _ => block.corrupt("an event that is shorter than its header"),
+        }
     }
 
     /// The event type; `None` if it is newer than this program.
@@ -113,30 +132,44 @@ impl<'b> Record<'b> {
     /// # Errors
     ///
     /// If their lengths do not fit the event.
-    pub fn params(&self) -> Result<Params<'b>, Error> {
+    pub fn params<'s>(&self, starts: &'s mut Starts) -> Result<Params<'s>, Error>
+    where
+        'b: 's,
+    {
         match self.ty() {
-            Some(ty) => self.params_of(ty),
+            Some(ty) => self.params_of(ty, starts),
             None => Ok(Params::NONE),
         }
     }
 
     /// The same, of an event whose type is known to the caller.
-    #[inline]
-    pub(crate) fn params_of(&self, ty: &EventType) -> Result<Params<'b>, Error> {
+    #[inline(always)]
+    pub(crate) fn params_of<'s>(
+        &self,
+        ty: &EventType,
+        starts: &'s mut Starts,
+    ) -> Result<Params<'s>, Error>
+    where
+        'b: 's,
+    {
         if self.is_old {
-            return self.old_params(ty);
+            return self.old_params(ty, starts);
         }
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         // Further ones are those of a newer version.
         let wanted = count.min(ty.params.len()).min(MAX_PARAMS);
-        match split(self.body, count, wanted, ty.is_large) {
-            Some((params, _)) => Ok(params),
+        match split(self.body, count, wanted, ty.is_large, starts) {
+            Some(params) => Ok(params),
             None => Err(self.corrupt("parameters that are longer than their event")),
         }
     }
 
     /// Old captures do not say how many parameters there are: as many as fill the event.
-    fn old_params(&self, ty: &EventType) -> Result<Params<'b>, Error> {
+    #[cold]
+    fn old_params<'s>(&self, ty: &EventType, starts: &'s mut Starts) -> Result<Params<'s>, Error>
+    where
+        'b: 's,
+    {
         // These were written with a length that is three too large.
         let surplus = if matches!(ty.name, "notification" | "infra") {
             3
@@ -144,15 +177,20 @@ impl<'b> Record<'b> {
             0
         };
         let body = &self.body[..self.body.len().saturating_sub(surplus)];
-        (0..=ty.params.len().min(MAX_PARAMS))
+        let mut fills = |count: &usize| {
+            let params = split(body, *count, *count, ty.is_large, starts);
+            params
+                .is_some_and(|params| count * width(ty.is_large) + params.data_len() == body.len())
+        };
+        let count = (0..=ty.params.len().min(MAX_PARAMS))
             .rev()
-            .find_map(|count| match split(body, count, count, ty.is_large) {
-                Some((params, used)) if used == body.len() => Some(params),
-                _ => None,
-            })
+            .find(|count| fills(count));
+        count
+            .and_then(|count| split(body, count, count, ty.is_large, starts))
             .ok_or_else(|| self.corrupt("parameters that do not fill their event"))
     }
 
+    #[cold]
     fn corrupt(&self, problem: &str) -> Error {
         let name = self.ty().map_or("event", |ty| ty.name);
         Error::Corrupt {
@@ -162,18 +200,35 @@ impl<'b> Record<'b> {
     }
 }
 
-/// Finds the first `wanted` of `count` parameters; also how many bytes all take with their lengths.
-#[inline]
-fn split(body: &[u8], count: usize, wanted: usize, large: bool) -> Option<(Params<'_>, usize)> {
-    let width = width(large);
-    let (lens, data) = body.split_at_checked(count.checked_mul(width)?)?;
-    let params = Params {
-        lens: &lens[..wanted * width],
-        data,
-        is_large: large,
-    };
-    let end = params.end(wanted);
-    (end <= data.len()).then_some((params, lens.len() + end))
+/// Finds the first `wanted` of `count` parameters.
+#[inline(always)]
+fn split<'s>(
+    body: &'s [u8],
+    count: usize,
+    wanted: usize,
+    large: bool,
+    starts: &'s mut Starts,
+) -> Option<Params<'s>> {
+    let (lens, data) = body.split_at_checked(count.checked_mul(width(large))?)?;
+    let starts = starts.0.get_mut(..=wanted)?;
+    let mut end = 0_u32;
+    let (first, ends) = starts.split_first_mut()?;
+    *first = end;
+    if large {
+        let (lens, _) = lens.as_chunks::<4>();
+        for (place, len) in ends.iter_mut().zip(lens) {
+            // What goes beyond all bounds goes beyond the event, too.
+            end = end.saturating_add(u32::from_le_bytes(*len));
+            *place = end;
+        }
+    } else {
+        let (lens, _) = lens.as_chunks::<2>();
+        for (place, len) in ends.iter_mut().zip(lens) {
+            end += u32::from(u16::from_le_bytes(*len));
+            *place = end;
+        }
+    }
+    (end as usize <= data.len()).then_some(Params { starts, data })
 }
 
 /// Bytes of a length.
@@ -184,98 +239,123 @@ const fn width(is_large: bool) -> usize {
 impl<'b> Params<'b> {
     /// No parameters.
     pub const NONE: Self = Self {
-        lens: &[],
+        starts: &[],
         data: &[],
-        is_large: false,
     };
 
     /// How many there are.
     #[must_use]
-    #[inline]
     pub fn len(&self) -> usize {
-        if self.is_large {
-            self.lens.len() / 4
-        } else {
-            self.lens.len() / 2
-        }
+        self.starts.len().saturating_sub(1)
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lens.is_empty()
+        self.len() == 0
     }
 
     /// The bytes of one; `None` if the capture does not have it.
     #[must_use]
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'b [u8]> {
-        if self.is_large {
-            return self.get_large(at);
-        }
-        let (before, own) = self.lens.get(..at * 2 + 2)?.split_at(at * 2);
-        let start = small_sum(before);
-        self.data.get(start..start + small_sum(own))
+        let [start, end] = *self.starts.get(at..)?.first_chunk::<2>()?;
+        self.data.get(start as usize..end as usize)
     }
 
-    #[cold]
-    fn get_large(&self, at: usize) -> Option<&'b [u8]> {
-        let (before, own) = self.lens.get(..at * 4 + 4)?.split_at(at * 4);
-        let start = large_sum(before);
-        self.data.get(start..start.saturating_add(large_sum(own)))
+    /// A single parameter.
+    #[cfg(test)]
+    pub(crate) fn one(data: &'b [u8], starts: &'b mut Starts) -> Self {
+        starts.0[1] = u32::try_from(data.len()).unwrap();
+        let starts = &starts.0[..2];
+        Self { starts, data }
     }
 
-    /// Where the parameters before this one end. Events have few parameters, and of most of them the
-    /// first ones are asked for.
-    #[inline]
-    fn end(&self, at: usize) -> usize {
-        let before = &self.lens[..at * width(self.is_large)];
-        if self.is_large {
-            large_sum(before)
-        } else {
-            small_sum(before)
-        }
-    }
-
-    /// Bytes of all, with their lengths.
-    pub(crate) fn size(&self) -> usize {
-        self.lens.len().saturating_add(self.end(self.len()))
-    }
-
-    /// Copies them behind each other. Returns how many of the bytes are lengths.
-    pub(crate) fn keep(&self, kept: &mut Vec<u8>) -> usize {
-        let end = self.end(self.len());
-        kept.clear();
-        kept.extend_from_slice(self.lens);
-        kept.extend_from_slice(&self.data[..end.min(self.data.len())]);
-        self.lens.len()
-    }
-
-    /// What was kept of the parameters of a small event.
-    pub(crate) fn kept(kept: &'b [u8], lens: usize, is_large: bool) -> Self {
-        let (lens, data) = kept.split_at_checked(lens).unwrap_or_default();
-        Self {
-            lens,
-            data,
-            is_large,
-        }
+    /// Bytes of all.
+    fn data_len(&self) -> usize {
+        self.starts.last().map_or(0, |end| *end as usize)
     }
 }
 
-#[inline]
-fn small_sum(lens: &[u8]) -> usize {
-    let (lens, _) = lens.as_chunks::<2>();
-    lens.iter()
-        .map(|len| usize::from(u16::from_le_bytes(*len)))
-        .sum()
+/// Parameters that outlive their event. Memory serves the next ones again.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    starts: Vec<u32>,
+    data: Vec<u8>,
 }
 
-fn large_sum(lens: &[u8]) -> usize {
-    let (lens, _) = lens.as_chunks::<4>();
-    let lens = lens
-        .iter()
-        .map(|len| usize::try_from(u32::from_le_bytes(*len)));
-    lens.fold(0_usize, |sum, len| {
-        sum.saturating_add(len.unwrap_or(usize::MAX))
-    })
+impl Kept {
+    /// Takes the place of what was kept. `false`: there are too many bytes.
+    pub(crate) fn replace(&mut self, params: &Params<'_>, limit: usize) -> bool {
+        let data = params.data.get(..params.data_len()).unwrap_or_default();
+        if data.len() > limit {
+            return false;
+        }
+        self.starts.clear();
+        self.starts.extend_from_slice(params.starts);
+        self.data.clear();
+        self.data.extend_from_slice(data);
+        true
+    }
+
+    pub(crate) fn params(&self) -> Params<'_> {
+        Params {
+            starts: &self.starts,
+            data: &self.data,
+        }
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn capacity(&self) -> usize {
+        self.starts.capacity() * size_of::<u32>() + self.data.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_found_and_lengths_that_lie_are_not_believed() {
+        let mut starts = Starts::default();
+        let small = [1, 0, 2, 0, 7, 8, 9];
+        let params = split(&small, 2, 2, false, &mut starts).unwrap();
+        assert_eq!((params.len(), params.data_len()), (2, 3));
+        assert_eq!(
+            [0, 1, 2].map(|at| params.get(at)),
+            [Some(&[7][..]), Some(&[8, 9]), None]
+        );
+        let fewer = split(&small, 2, 1, false, &mut starts).unwrap();
+        assert_eq!((fewer.get(0), fewer.get(1)), (Some(&[7][..]), None));
+        let large = [&1_u32.to_le_bytes()[..], &0_u32.to_le_bytes(), &[5]].concat();
+        let params = split(&large, 2, 2, true, &mut starts).unwrap();
+        assert_eq!(
+            (params.get(0), params.get(1)),
+            (Some(&[5][..]), Some(&[][..]))
+        );
+        let huge = [[0xff; 4]; 3].concat();
+        for (body, count, is_large) in [
+            (&[9, 0][..], 1, false),
+            (&huge, 3, true),
+            (&huge, usize::MAX, true),
+            (&huge, 7, false),
+        ] {
+            let wanted = count.min(MAX_PARAMS);
+            assert!(split(body, count, wanted, is_large, &mut starts).is_none());
+        }
+        assert!(Params::NONE.is_empty() && Params::NONE.get(0).is_none());
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_there() {
+        let mut starts = Starts::default();
+        let params = split(&[1, 0, 1, 0, 7, 8, 9], 2, 2, false, &mut starts).unwrap();
+        let mut kept = Kept::default();
+        assert!(kept.replace(&params, 2));
+        assert_eq!(
+            (kept.params().get(1), kept.params().len()),
+            (Some(&[8][..]), 2)
+        );
+        assert!(!kept.replace(&params, 1));
+    }
 }

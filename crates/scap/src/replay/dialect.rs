@@ -10,14 +10,14 @@ use super::apply::as_int;
 use super::decode::{Convert, Slot};
 use crate::bytes::unsigned;
 use crate::flags::Translation;
-use crate::read::{Params, Record, Skips};
+use crate::read::{Params, Record, Skips, Starts};
 use crate::table::{EventType, Parameter, Type};
 use crate::{Error, note};
 
 /// What is done with events of one type.
 pub(crate) enum Row {
     /// The beginning of a call whose end does not say everything.
-    Enter,
+    Enter(&'static EventType),
     /// An event by itself, or the end of a call.
     Exit(Box<Exit>),
     /// A call without an event type of its own: the first parameter tells which.
@@ -36,7 +36,7 @@ impl Row {
         match self {
             Self::Skip => true,
             Self::Exit(exit) => !exit.is_wanted && exit.action == Action::None,
-            Self::Enter | Self::Generic | Self::Meta(_) | Self::Unknown => false,
+            Self::Enter(_) | Self::Generic | Self::Meta(_) | Self::Unknown => false,
         }
     }
 }
@@ -204,7 +204,8 @@ impl Dialect {
         record: &Record<'_>,
         noted: Option<&(i64, note::Call)>,
     ) -> Result<Option<&Exit>, Error> {
-        let params = record.params()?;
+        let mut starts = Starts::default();
+        let params = record.params(&mut starts)?;
         let noted = noted.filter(|(tid, _)| *tid == record.tid);
         if let Some(name) = noted.and_then(|(_, call)| call.kind()) {
             return Ok(self.named.get(name).map(|exit| &**exit));
@@ -243,8 +244,9 @@ fn keep_enters(rows: &mut [Row]) {
             Row::Exit(exit) => exit.takes_beginning(),
             _ => false,
         };
-        if keeps && matches!(rows[at], Row::Skip) {
-            rows[at] = Row::Enter;
+        let enter = u16::try_from(at).ok().and_then(EventType::of);
+        if let (true, Row::Skip, Some(enter)) = (keeps, &rows[at], enter) {
+            rows[at] = Row::Enter(enter);
         }
     }
 }

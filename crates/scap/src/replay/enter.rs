@@ -1,6 +1,6 @@
 //! Beginnings of calls, kept until their ends.
 
-use crate::read::Params;
+use crate::read::{Kept, Params};
 
 /// The last beginning of each thread, by the thread's position. Memory serves the next call again.
 #[derive(Debug, Default)]
@@ -15,9 +15,7 @@ struct Enter {
     tid: i64,
     /// Number of the event type; `None` if there is nothing.
     code: Option<u16>,
-    /// How many of the bytes are lengths of parameters.
-    lens: usize,
-    bytes: Vec<u8>,
+    params: Kept,
 }
 
 /// Longer ones than any program writes are not kept.
@@ -33,14 +31,13 @@ impl Enters {
         }
         let enter = &mut self.kept[slot];
         enter.code = None;
-        if params.size() > MAX_ONE {
+        let before = enter.params.capacity();
+        if !enter.params.replace(params, MAX_ONE) {
             return false;
         }
-        let before = enter.bytes.capacity();
-        enter.lens = params.keep(&mut enter.bytes);
         enter.tid = tid;
         enter.code = Some(code);
-        self.size = self.size + enter.bytes.capacity() - before;
+        self.size = self.size + enter.params.capacity() - before;
         if self.size > MAX_ALL {
             *self = Self::default();
             return false;
@@ -49,13 +46,13 @@ impl Enters {
     }
 
     /// The parameters of the call that ends with an event of type `code`.
-    pub(super) fn end(&mut self, slot: usize, tid: i64, code: u16, is_large: bool) -> Params<'_> {
+    pub(super) fn end(&mut self, slot: usize, tid: i64, code: u16) -> Params<'_> {
         let Some(enter) = self.kept.get_mut(slot) else {
             return Params::NONE;
         };
         let begun = enter.code.take();
         if begun.is_some() && begun == code.checked_sub(1) && enter.tid == tid {
-            Params::kept(&enter.bytes, enter.lens, is_large)
+            enter.params.params()
         } else {
             Params::NONE
         }
@@ -72,11 +69,20 @@ impl Enters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::read::Starts;
+
+    fn kept(bytes: &[u8]) -> Kept {
+        let mut starts = Starts::default();
+        let params = Params::one(bytes, &mut starts);
+        let mut kept = Kept::default();
+        assert!(kept.replace(&params, usize::MAX));
+        kept
+    }
 
     #[test]
     fn what_is_kept_has_a_limit() {
-        let bytes = [&[0, 0x80][..], &[7; 0x8000]].concat();
-        let params = Params::kept(&bytes, 2, false);
+        let long = kept(&[7; 0x8000]);
+        let params = long.params();
         let mut enters = Enters::default();
         let mut refused = 0;
         for slot in 0..4000 {
@@ -84,21 +90,23 @@ mod tests {
             assert!(enters.size <= MAX_ALL);
         }
         assert!(refused > 0);
-        assert_eq!(enters.end(3999, 1, 5, false).get(0), params.get(0));
+        assert_eq!(enters.end(3999, 1, 5).get(0), params.get(0));
         // Each ends once.
-        assert!(enters.end(3999, 1, 5, false).is_empty());
+        assert!(enters.end(3999, 1, 5).is_empty());
+        assert!(!enters.keep(0, 1, 4, &kept(&vec![7; MAX_ONE + 1]).params()));
     }
 
     #[test]
     fn the_end_of_another_call_or_thread_has_no_beginning() {
-        let params = Params::kept(&[1, 0, 7], 2, false);
+        let params = kept(&[7]);
+        let params = params.params();
         let mut enters = Enters::default();
         for (tid, code) in [(2, 5), (1, 7)] {
             assert!(enters.keep(0, 1, 4, &params));
-            assert!(enters.end(0, tid, code, false).is_empty());
+            assert!(enters.end(0, tid, code).is_empty());
         }
         assert!(enters.keep(0, 1, 4, &params));
         enters.forget(0);
-        assert!(enters.end(0, 1, 5, false).is_empty());
+        assert!(enters.end(0, 1, 5).is_empty());
     }
 }

@@ -8,11 +8,12 @@ use super::dialect::Meta;
 use crate::Error;
 use crate::bytes::{unsigned, until_nul};
 use crate::note;
-use crate::read::{Params, Record};
+use crate::read::{Params, Record, Starts};
 
 impl<J: Judge> Replay<'_, J> {
     pub(super) fn meta(&mut self, record: &Record<'_>, meta: Meta) -> Result<(), Error> {
-        let params = record.params()?;
+        let mut starts = Starts::default();
+        let params = record.params(&mut starts)?;
         let told = Told { record, params };
         match meta {
             Meta::User => self.user(&told),

@@ -16,8 +16,9 @@ use event::{
     Stage, Tid,
 };
 
-use crate::read::{Reader, Record};
+use crate::read::{Reader, Record, Starts};
 use crate::state::State;
+use crate::table::EventType;
 use crate::{Error, note};
 
 use apply::{Afterwards, Happening};
@@ -52,6 +53,7 @@ pub struct Replay<'j, J: Judge> {
     dialect: Dialect,
     state: State,
     enters: Enters,
+    starts: Starts,
     arena: Bump,
     counts: Counts,
     utc_offset: i32,
@@ -74,6 +76,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             judge,
             state: State::default(),
             enters: Enters::default(),
+            starts: Starts::default(),
             arena: Bump::new(),
             counts: Counts::default(),
             utc_offset,
@@ -149,7 +152,10 @@ impl<'j, J: Judge> Replay<'j, J> {
                 self.counts.unknown_types += 1;
                 Ok(())
             }
-            Row::Enter => self.enter(record),
+            Row::Enter(ty) => {
+                let ty = *ty;
+                self.enter(record, ty)
+            }
             Row::Exit(_) | Row::Generic => self.exit(record),
             Row::Meta(meta) => {
                 let meta = *meta;
@@ -176,9 +182,9 @@ impl<'j, J: Judge> Replay<'j, J> {
     }
 
     /// Keeps the beginning of a call until its end.
-    fn enter(&mut self, record: &Record<'_>) -> Result<(), Error> {
+    fn enter(&mut self, record: &Record<'_>, ty: &EventType) -> Result<(), Error> {
         self.settle();
-        let params = record.params()?;
+        let params = record.params_of(ty, &mut self.starts)?;
         if let Some(slot) = self.state.find_or_add(record.tid) {
             let is_kept = self.enters.keep(slot, record.tid, record.code, &params);
             self.state.lost.unkept += u64::from(!is_kept);
@@ -195,13 +201,16 @@ impl<'j, J: Judge> Replay<'j, J> {
         if !is_shown && exit.action == Action::None {
             return Ok(());
         }
-        let raw = record.params_of(exit.ty)?;
+        let raw = record.params_of(exit.ty, &mut self.starts)?;
         let Some(slot) = self.state.find_or_add(record.tid) else {
             return Ok(());
         };
-        let (code, is_large) = (record.code, exit.ty.is_large);
-        let enter = self.enters.end(slot, record.tid, code, is_large);
+        let enter = self.enters.end(slot, record.tid, record.code);
         self.arena.reset();
+        let params = match is_shown {
+            true => exit.params(&raw, &enter, &self.arena),
+            false => &mut [][..],
+        };
         let happening = Happening {
             exit,
             time_ns: record.time_ns,
@@ -209,6 +218,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             is_description: record.is_state_only(),
             raw: &raw,
             raw_enter: &enter,
+            params,
             arena: &self.arena,
             result: exit.result(&raw, &enter, &self.arena),
         };
@@ -235,11 +245,15 @@ impl<'j, J: Judge> Replay<'j, J> {
         self.counts.judged += 1;
         let noted = self.call.take_if(|(tid, _)| *tid == record.tid);
         let noted = noted.map(|(_, call)| call);
+        let result = happening.result;
+        if let Some(call) = &noted {
+            exit.correct(params, call, &self.arena);
+        }
         let look = Look {
             exit,
             record,
-            params: happening.params(noted.as_ref()),
-            result: happening.result,
+            params,
+            result,
             noted: noted.as_ref(),
             arena: &self.arena,
             utc_offset: self.utc_offset,
@@ -371,7 +385,7 @@ impl Look<'_, '_> {
             },
             _ => Name::None,
         };
-        let flags = self.params.get(usize::from(flags)).and_then(apply::as_int);
+        let flags = self.params.get(usize::from(flags));
         let fact = |at: Option<usize>| match at.and_then(|at| self.params.get(at)) {
             Some(Param::Uint(fact)) => Known::Yes(*fact),
             // The capture does not tell, which is not to say that there is none.
@@ -380,7 +394,7 @@ impl Look<'_, '_> {
         let [device, inode] = self.exit.file;
         Descriptor {
             number: Known::Yes(number),
-            kind: Known::Yes(apply::opened_kind(flags.unwrap_or(0))),
+            kind: Known::Yes(apply::opened_kind(flags)),
             name,
             socket: None,
             device: fact(device),

@@ -12,6 +12,7 @@ use event::{
 
 use crate::note::{self, Exact};
 use crate::state::State;
+use crate::state::descriptor::Open;
 use crate::state::process::{Held, NO_ID};
 
 /// The state while one event is looked at.
@@ -47,6 +48,11 @@ impl Recorded<'_> {
             return Some(self.caller);
         }
         self.state.held(process)
+    }
+
+    fn open(&self, tid: Tid, number: i32) -> Option<&Open> {
+        let open = self.of_thread(tid)?.descriptors.get(i64::from(number))?;
+        Some(&**open)
     }
 
     /// The process of a thread.
@@ -113,11 +119,8 @@ impl World for Recorded<'_> {
         arena: &'a Bump,
     ) -> Lookup<&'a [u8]> {
         let noted = self.noted.zip(descriptor);
-        match noted.and_then(|(noted, number)| noted.directory(number)) {
-            Some(Lookup::Found(path)) => return Lookup::Found(arena.alloc_slice_copy(&path)),
-            Some(Lookup::Missing) => return Lookup::Missing,
-            Some(Lookup::Unknown) => return Lookup::Unknown,
-            None => {}
+        if let Some(noted) = noted.and_then(|(noted, number)| noted.directory(number)) {
+            return noted.map(|path| &*arena.alloc_slice_copy(&path));
         }
         let Some(held) = self.of_thread(tid) else {
             return Lookup::Missing;
@@ -188,20 +191,22 @@ impl World for Recorded<'_> {
     }
 
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<DescriptorKind> {
-        let held = self.of_thread(tid);
-        let open = held.and_then(|held| held.descriptors.get(i64::from(number)));
-        found(open.and_then(|open| open.kind))
+        let noted = self.noted.and_then(|noted| noted.descriptor_type(number));
+        noted.unwrap_or_else(|| found(self.open(tid, number).and_then(|open| open.kind)))
     }
 
     fn open_descriptors<'a>(&self, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
-        let numbers = self.of_thread(tid).map(|held| held.descriptors.numbers());
-        found(numbers.map(|numbers| &*arena.alloc_slice_copy(&numbers)))
+        let noted = self.noted.and_then(note::Call::open_descriptors);
+        let told = || self.of_thread(tid).map(|held| held.descriptors.numbers());
+        let numbers = noted.unwrap_or_else(|| found(told()));
+        numbers.map(|numbers| &*arena.alloc_slice_copy(&numbers))
     }
 
     fn descriptor_name<'a>(&self, tid: Tid, number: i32, arena: &'a Bump) -> Lookup<&'a [u8]> {
-        let held = self.of_thread(tid);
-        let open = held.and_then(|held| held.descriptors.get(i64::from(number)));
-        found(open.map(|open| &*arena.alloc_slice_copy(&open.name)))
+        if let Some(name) = self.noted.and_then(|noted| noted.descriptor_name(number)) {
+            return name.map(|name| &*arena.alloc_slice_copy(&name));
+        }
+        found(self.open(tid, number).map(|open| open.full_name(arena)))
     }
 
     fn utc_offset(&self) -> i32 {

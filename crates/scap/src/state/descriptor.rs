@@ -1,8 +1,10 @@
 //! Open descriptors of a process.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::rc::Rc;
 
+use bumpalo::Bump;
+use event::field::connection_name;
 use event::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
 
 use crate::list::{DescriptorEntry, kind};
@@ -134,6 +136,18 @@ impl Open {
         }
     }
 
+    /// As `fd.name` has it.
+    pub(crate) fn full_name<'a>(&self, arena: &'a Bump) -> &'a [u8] {
+        let shown = self.show(0, false);
+        match (shown.kind, shown.socket) {
+            (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket)) => {
+                // Each end is there or is not.
+                connection_name(&socket, arena).unwrap_or_default()
+            }
+            _ => arena.alloc_slice_copy(&self.name),
+        }
+    }
+
     /// Bytes that it takes.
     fn weight(&self) -> usize {
         size_of::<Self>() + self.name.capacity()
@@ -171,8 +185,8 @@ fn kind_of_number(number: u8) -> Option<DescriptorKind> {
 /// The descriptors of one process, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Descriptors {
-    small: Vec<Option<Arc<Open>>>,
-    large: HashMap<i64, Arc<Open>>,
+    small: Vec<Option<Rc<Open>>>,
+    large: HashMap<i64, Rc<Open>>,
     weight: usize,
 }
 
@@ -182,7 +196,7 @@ const SMALL: usize = 1024;
 const LIMIT: usize = 4096;
 
 impl Descriptors {
-    pub(crate) fn get(&self, number: i64) -> Option<&Arc<Open>> {
+    pub(crate) fn get(&self, number: i64) -> Option<&Rc<Open>> {
         match usize::try_from(number) {
             Ok(at) if at < SMALL => self.small.get(at)?.as_ref(),
             Ok(_) => self.large.get(&number),
@@ -194,8 +208,8 @@ impl Descriptors {
     pub(crate) fn insert(
         &mut self,
         number: i64,
-        open: Arc<Open>,
-    ) -> Result<Option<Arc<Open>>, Arc<Open>> {
+        open: Rc<Open>,
+    ) -> Result<Option<Rc<Open>>, Rc<Open>> {
         let Ok(at) = usize::try_from(number) else {
             return Ok(Some(open));
         };
@@ -215,7 +229,7 @@ impl Descriptors {
         Ok(before)
     }
 
-    pub(crate) fn remove(&mut self, number: i64) -> Option<Arc<Open>> {
+    pub(crate) fn remove(&mut self, number: i64) -> Option<Rc<Open>> {
         let removed = match usize::try_from(number) {
             Ok(at) if at < SMALL => self.small.get_mut(at).and_then(Option::take),
             _ => self.large.remove(&number),

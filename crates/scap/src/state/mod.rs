@@ -5,6 +5,7 @@ mod hash;
 pub(crate) mod process;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use event::{Container, DescriptorKind, Group, Role, User};
@@ -57,7 +58,7 @@ pub(crate) struct State {
     weight: usize,
     listed: bool,
     /// Memory of descriptors that were closed, for the next ones.
-    spare: Vec<Arc<Open>>,
+    spare: Vec<Rc<Open>>,
 }
 
 impl State {
@@ -152,20 +153,45 @@ impl State {
         self.add_thread(tid, id)
     }
 
-    /// Changes what a process holds and accounts for it. Changes that need room which is not there
-    /// are undone by `change` itself: it is told how many bytes are left.
+    /// Changes what a process holds and accounts for it. If there is no room for it the process loses
+    /// its descriptors.
     pub(crate) fn change(&mut self, id: ProcessId, change: impl FnOnce(&mut Held)) {
         let held = &mut self.processes[id];
         let before = held.weight();
         change(held);
-        self.weight = (self.weight + held.weight()).saturating_sub(before);
+        let after = held.weight();
+        self.account(id, before, after);
+    }
+
+    /// The same for its descriptors, of which most changes are.
+    fn change_descriptors<T>(
+        &mut self,
+        id: ProcessId,
+        change: impl FnOnce(&mut Descriptors) -> T,
+    ) -> T {
+        let descriptors = Rc::make_mut(&mut self.processes[id].descriptors);
+        let before = descriptors.weight();
+        let answer = change(descriptors);
+        let after = descriptors.weight();
+        self.account(id, before, after);
+        answer
+    }
+
+    #[inline]
+    fn account(&mut self, id: ProcessId, before: usize, after: usize) {
+        self.weight = (self.weight + after).saturating_sub(before);
         if self.weight > MAX_WEIGHT {
-            let held = &mut self.processes[id];
-            let heavy = held.weight();
-            held.descriptors = Arc::default();
-            self.weight = (self.weight + held.weight()).saturating_sub(heavy);
-            self.lost.unkept += 1;
+            self.shed(id);
         }
+    }
+
+    #[cold]
+    fn shed(&mut self, id: ProcessId) {
+        let held = &mut self.processes[id];
+        let heavy = held.weight();
+        held.descriptors = Rc::default();
+        self.weight = (self.weight + held.weight()).saturating_sub(heavy);
+        self.lost.unkept += 1;
     }
 
     /// Removes a thread, and its process with the last one.
@@ -199,7 +225,7 @@ impl State {
     }
 
     pub(crate) fn open(&mut self, id: ProcessId, number: i64, open: Open) {
-        self.open_shared(id, number, Arc::new(open));
+        self.open_shared(id, number, Rc::new(open));
     }
 
     /// Opens a file: the commonest of all, so the memory of closed ones is used again.
@@ -214,20 +240,16 @@ impl State {
         let mut open = self
             .spare
             .pop()
-            .unwrap_or_else(|| Arc::new(Open::new(kind, b"")));
+            .unwrap_or_else(|| Rc::new(Open::new(kind, b"")));
         // Nobody else has it: only such are spare.
-        if let Some(open) = Arc::get_mut(&mut open) {
+        if let Some(open) = Rc::get_mut(&mut open) {
             open.become_file(kind, name, file);
         }
         self.open_shared(id, number, open);
     }
 
-    pub(crate) fn open_shared(&mut self, id: ProcessId, number: i64, open: Arc<Open>) {
-        let mut replaced = Ok(None);
-        self.change(id, |held| {
-            replaced = Arc::make_mut(&mut held.descriptors).insert(number, open);
-        });
-        match replaced {
+    pub(crate) fn open_shared(&mut self, id: ProcessId, number: i64, open: Rc<Open>) {
+        match self.change_descriptors(id, |all| all.insert(number, open)) {
             Ok(Some(before)) => self.spare(before),
             Ok(None) => {}
             Err(_unkept) => self.lost.unkept += 1,
@@ -235,8 +257,8 @@ impl State {
     }
 
     /// Keeps the memory of a descriptor that is not open any more.
-    fn spare(&mut self, mut open: Arc<Open>) {
-        if self.spare.len() < MAX_SPARE && Arc::get_mut(&mut open).is_some() {
+    fn spare(&mut self, mut open: Rc<Open>) {
+        if self.spare.len() < MAX_SPARE && Rc::get_mut(&mut open).is_some() {
             self.spare.push(open);
         }
     }
@@ -245,11 +267,7 @@ impl State {
         if self.processes[id].descriptors.get(number).is_none() {
             return;
         }
-        let mut removed = None;
-        self.change(id, |held| {
-            removed = Arc::make_mut(&mut held.descriptors).remove(number);
-        });
-        if let Some(open) = removed {
+        if let Some(open) = self.change_descriptors(id, |all| all.remove(number)) {
             self.spare(open);
         }
     }
@@ -299,10 +317,15 @@ impl State {
     }
 
     /// Ends the lists: parents and the roles of sockets follow from all of them together.
+    #[inline]
     pub(crate) fn finish_lists(&mut self) {
-        if !std::mem::take(&mut self.listed) {
-            return;
+        if std::mem::take(&mut self.listed) {
+            self.link();
         }
+    }
+
+    #[cold]
+    fn link(&mut self) {
         for id in 0..self.processes.len() {
             let parent = self.processes[id].parent;
             let parent = self.peek(parent).map(|thread| thread.process);
@@ -317,7 +340,7 @@ impl State {
 }
 
 /// A connection whose own port the process also listens at was accepted; others were made.
-fn give_roles(descriptors: &mut Arc<Descriptors>) {
+fn give_roles(descriptors: &mut Rc<Descriptors>) {
     let of = |number: &i32| descriptors.get(i64::from(*number));
     let numbers = descriptors.numbers();
     let ends = |number: &i32| of(number).and_then(|open| open.socket);
@@ -353,7 +376,7 @@ fn give_roles(descriptors: &mut Arc<Descriptors>) {
             ends.role = role;
         }
         // It takes the place of one that is there, so there is room.
-        let _before = Arc::make_mut(descriptors).insert(number, Arc::new(open));
+        let _before = Rc::make_mut(descriptors).insert(number, Rc::new(open));
     }
 }
 

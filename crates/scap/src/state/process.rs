@@ -1,5 +1,6 @@
 //! One process and its threads.
 
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use event::{
@@ -36,7 +37,7 @@ pub(crate) struct Held {
     pub(crate) login_uid: Option<u32>,
     pub(crate) cwd: Box<[u8]>,
     pub(crate) container: Arc<Container>,
-    pub(crate) descriptors: Arc<Descriptors>,
+    pub(crate) descriptors: Rc<Descriptors>,
     pub(crate) threads: usize,
     /// Whether nothing is known of it but its id.
     pub(crate) is_stranger: bool,
@@ -107,7 +108,7 @@ impl Held {
             login_uid: None,
             cwd: Box::default(),
             container: Arc::new(Container::host()),
-            descriptors: Arc::default(),
+            descriptors: Rc::default(),
             threads: 0,
             is_stranger: true,
             exact: None,
@@ -196,7 +197,7 @@ impl Held {
             login_uid: self.login_uid,
             cwd: self.cwd.clone(),
             container: Arc::clone(&self.container),
-            descriptors: Arc::clone(&self.descriptors),
+            descriptors: Rc::clone(&self.descriptors),
             threads: 0,
             is_stranger: self.is_stranger,
             exact: None,

@@ -161,6 +161,7 @@ impl Writer {
             directories: directories(event),
             strangers: strangers(event),
             addresses: addresses(event),
+            asked: event.live.descriptors.asked(),
         };
         let json = rest.to_json();
         if let Some(json) = json {
@@ -312,10 +313,9 @@ pub(super) fn others(event: &Event<'_>) -> Vec<i32> {
 
 /// Those of them that were not to be found, which the file may know from before.
 fn strangers(event: &Event<'_>) -> Vec<(i32, Lookup<()>)> {
-    let found = |pid| match event.world.process(event::Pid(pid)) {
-        Lookup::Found(_) => None,
-        Lookup::Missing => Some((pid, Lookup::Missing)),
-        Lookup::Unknown => Some((pid, Lookup::Unknown)),
+    let found = |pid| match event.world.process(event::Pid(pid)).map(|_| ()) {
+        Lookup::Found(()) => None,
+        other => Some((pid, other)),
     };
     others(event).into_iter().filter_map(found).collect()
 }
@@ -351,12 +351,8 @@ fn directories(event: &Event<'_>) -> Vec<(i32, Lookup<Vec<u8>>)> {
         if raw.first() == Some(&b'/') || found.iter().any(|(known, _)| *known == number) {
             continue;
         }
-        let path = match event.world.directory(event.tid, Some(number), event.arena) {
-            Lookup::Found(path) => Lookup::Found(path.to_vec()),
-            Lookup::Missing => Lookup::Missing,
-            Lookup::Unknown => Lookup::Unknown,
-        };
-        found.push((number, path));
+        let path = event.world.directory(event.tid, Some(number), event.arena);
+        found.push((number, path.map(<[u8]>::to_vec)));
     }
     found
 }
@@ -371,7 +367,6 @@ fn is_told(event: &Event<'_>) -> bool {
     let (Some(descriptor), Outcome::Returned(result)) = (event.descriptor, event.outcome) else {
         return false;
     };
-    let flags = event.params.get(flags).and_then(as_int);
     let is_name = match (descriptor.name, event.params.get(name)) {
         (Name::Passed { raw, .. }, Some(Param::Text(told))) => raw == *told,
         (Name::None, Some(Param::Absent)) => true,
@@ -379,7 +374,7 @@ fn is_told(event: &Event<'_>) -> bool {
     };
     is_name
         && descriptor.number == Known::Yes(result.max(-1))
-        && descriptor.kind == Known::Yes(opened_kind(flags.unwrap_or(0)))
+        && descriptor.kind == Known::Yes(opened_kind(event.params.get(flags)))
         && descriptor.socket.is_none()
         && descriptor.device == Known::NotYet
         && descriptor.inode == Known::NotYet

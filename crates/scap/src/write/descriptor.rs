@@ -2,8 +2,8 @@
 //! made them.
 
 use event::{
-    Descriptor, DescriptorKind, DescriptorSource, Endpoint, Event, Known, Name, Role, Socket,
-    Transport,
+    Descriptor, DescriptorKind, DescriptorSource, Endpoint, Event, Known, Lookup, Name, Pid, Role,
+    Socket, Transport,
 };
 
 use super::block::Values;
@@ -34,14 +34,48 @@ impl Writer {
                 return;
             }
         }
-        let digest = super::digest(&[format!("{descriptor:?}").as_bytes()]);
-        if self.descriptors.insert(key, digest) == Some(digest) {
-            return;
-        }
+        self.tell(event.process.pid, number, descriptor, moment, out);
         if event.kind.name() == "close" {
             self.descriptors.remove(&key);
         }
-        self.make(number, descriptor, moment, out);
+    }
+
+    /// Tells of the process's other descriptors that rules have asked about, for other readers: what
+    /// this program needs of them is noted.
+    pub(super) fn introduce_asked(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
+        let Some(asked) = event.live.descriptors.asked() else {
+            return;
+        };
+        for (number, kind) in asked.types {
+            let Lookup::Found(kind) = kind else { continue };
+            let is = |(known, _): &&(i32, _)| *known == number;
+            let name = match asked.names.iter().find(is) {
+                Some((_, Lookup::Found(name))) => name.as_slice(),
+                _ => b"",
+            };
+            let number = i64::from(number);
+            let is_own = |own: Descriptor<'_>| own.number == Known::Yes(number);
+            if event.descriptor.is_some_and(is_own) {
+                continue;
+            }
+            let descriptor = named(number, kind, name);
+            self.tell(event.process.pid, number, &descriptor, moment, out);
+        }
+    }
+
+    /// Makes a descriptor unless the file tells of it already.
+    fn tell(
+        &mut self,
+        pid: Pid,
+        number: i64,
+        descriptor: &Descriptor<'_>,
+        moment: Moment,
+        out: &mut Vec<u8>,
+    ) {
+        let digest = super::digest(&[format!("{descriptor:?}").as_bytes()]);
+        if self.descriptors.insert((pid, number), digest) != Some(digest) {
+            self.make(number, descriptor, moment, out);
+        }
     }
 
     fn make(
@@ -134,6 +168,49 @@ fn is_open(event: &Event<'_>) -> bool {
             | DescriptorSource::Addressed { .. }
             | DescriptorSource::Message { .. }
     )
+}
+
+/// A descriptor by its kind and its name, which is that of its file or its ends.
+fn named(number: i64, kind: DescriptorKind, name: &[u8]) -> Descriptor<'_> {
+    let is_socket = matches!(
+        kind,
+        DescriptorKind::Ipv4
+            | DescriptorKind::Ipv6
+            | DescriptorKind::Unix
+            | DescriptorKind::Netlink
+            | DescriptorKind::OtherSocket
+    );
+    let ends = std::str::from_utf8(name).ok().and_then(ends_of_name);
+    let [local, remote] = ends.map_or([Known::Never; 2], |ends| ends.map(Known::Yes));
+    Descriptor {
+        number: Known::Yes(number),
+        kind: Known::Yes(kind),
+        name: Name::Resolved(name),
+        socket: is_socket.then_some(Socket {
+            transport: Known::Never,
+            local,
+            remote,
+            role: Role::Unknown,
+            unix_path: (kind == DescriptorKind::Unix).then_some(name),
+            connected: Known::Yes(ends.is_some()),
+            name_changed: Known::Yes(false),
+        }),
+        device: Known::Never,
+        inode: Known::Never,
+    }
+}
+
+/// Both ends of a connection, from `address:port->address:port`.
+fn ends_of_name(name: &str) -> Option<[Endpoint; 2]> {
+    let end = |text: &str| {
+        let (ip, port) = text.rsplit_once(':')?;
+        Some(Endpoint {
+            ip: ip.parse().ok()?,
+            port: port.parse().ok()?,
+        })
+    };
+    let (from, to) = name.split_once("->")?;
+    Some([end(from)?, end(to)?])
 }
 
 fn maker(kind: DescriptorKind) -> Option<&'static str> {

@@ -124,6 +124,7 @@ impl Writer {
         };
         self.introduce(event, moment, out);
         self.introduce_descriptor(event, moment, out);
+        self.introduce_asked(event, moment, out);
         self.call(event, moment, out);
     }
 

@@ -77,11 +77,8 @@ impl<'e> Portrait<'e> {
         let is_writable = fact(&image.executable_writable, || {
             world.executable_writable(process, &image)
         });
-        let directory = match world.directory(tid, None, event.arena) {
-            Lookup::Found(path) => Lookup::Found(path.to_vec()),
-            Lookup::Missing => Lookup::Missing,
-            Lookup::Unknown => Lookup::Unknown,
-        };
+        let directory = world.directory(tid, None, event.arena);
+        let directory = directory.map(<[u8]>::to_vec);
         let login_uid = world.login_uid(process);
         let (users, groups) = names(event, process, &status, &login_uid);
         let sizes = match &stat {

@@ -15,22 +15,14 @@ pub(crate) struct Witness {
 pub(crate) type Seen = (&'static str, Vec<(String, String)>);
 
 /// Fields that a recording does not keep: the number counts other events in a file, and only a file has
-/// a first one; sizes of a process
-/// are kept when a rule asks for them; the descriptors of the process beside the event's own are not
-/// known to engines either.
-const OTHER: [&str; 12] = [
+/// a first one; sizes of a process are kept when a rule asks for them.
+const OTHER: [&str; 6] = [
     "evt.num",
     "evt.reltime",
     "evt.reltime.s",
     "evt.reltime.ns",
     "proc.vmsize",
     "proc.vmrss",
-    "fd.types",
-    "proc.fdopencount",
-    "proc.stdin.type",
-    "proc.stdout.type",
-    "proc.stderr.type",
-    "proc.stdin.name",
 ];
 
 pub(crate) fn look(event: &Event<'_>) -> Seen {

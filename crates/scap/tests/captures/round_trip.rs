@@ -74,6 +74,16 @@ pub(crate) fn world() -> FakeWorld {
         directories: [(None, Lookup::Found(b"/work".to_vec()))].into(),
         users: [(1000, Arc::new(user))].into(),
         container: Arc::new(container),
+        descriptors: [
+            (
+                0,
+                (DescriptorKind::Ipv4, b"10.0.0.1:5->10.0.0.2:6".to_vec()),
+            ),
+            (1, (DescriptorKind::File, b"?".to_vec())),
+            (2, (DescriptorKind::Pipe, b"pipe:[7]".to_vec())),
+            (8, (DescriptorKind::Ipv6, b"::1:5->::1:6".to_vec())),
+        ]
+        .into(),
         ..FakeWorld::default()
     }
 }

@@ -3,6 +3,7 @@
 mod alerts;
 mod events;
 mod progress;
+mod source;
 mod statistics;
 
 use std::fs::File;
@@ -14,7 +15,8 @@ use event::Judge;
 use rules::Engine;
 use scap::read::Reader;
 
-use self::progress::{Counted, Progress};
+use self::progress::Progress;
+use self::source::Count;
 use self::statistics::Statistics;
 use crate::args::Replay;
 use crate::exit::Exit;
@@ -92,7 +94,10 @@ fn play_one<J: Judge>(
 ) -> Result<bool, Problem> {
     let (source, size) = open(path).map_err(Problem::Capture)?;
     let unreadable = |error| Problem::Capture(unreadable(path, error));
-    let mut reader = Reader::new(Counted::new(source)).map_err(unreadable)?;
+    let count = Count::default();
+    let source = source::unpack(source, &count);
+    let source = source.map_err(|cause| unreadable(scap::Error::Io { offset: 0, cause }))?;
+    let mut reader = Reader::new(source).map_err(unreadable)?;
     let mut progress = Progress::new(path, size, quiet);
     loop {
         let more = replay.step(&mut reader, BATCH);
@@ -102,15 +107,15 @@ fn play_one<J: Judge>(
         if !more.map_err(unreadable)? {
             return Ok(true);
         }
-        progress.at(reader.source().count(), replay.counts().events);
+        progress.at(count.bytes(), replay.counts().events);
     }
 }
 
 const NAME_A_CAPTURE: &str = "name a capture of sysdig or Falco, or one made with -w";
 
-fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
     if path == Path::new("-") {
-        return Ok((Box::new(io::stdin().lock()), None));
+        return Ok((Box::new(io::stdin()), None));
     }
     let cannot = |cause: io::Error| {
         let help = match cause.kind() {

@@ -1,34 +1,10 @@
 //! How far a replay has come.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-
-/// Counts the bytes that are read.
-pub(super) struct Counted<R> {
-    source: R,
-    count: u64,
-}
-
-impl<R> Counted<R> {
-    pub(super) fn new(source: R) -> Self {
-        Self { source, count: 0 }
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        self.count += u64::try_from(read).unwrap_or(0);
-        Ok(read)
-    }
-}
 
 /// A bar on the standard error, if that is a terminal and the work takes longer than a moment.
 pub(super) struct Progress {
@@ -59,8 +35,8 @@ impl Progress {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| bar(self.size, &self.name));
-        bar.set_position(bytes);
         bar.set_message(format!("{events} events"));
+        bar.set_position(bytes);
     }
 }
 

@@ -1,12 +1,12 @@
 //! Descriptors: opened, connected, copied, closed.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::rc::Rc;
 
-use event::field::normalize;
-use event::{DescriptorKind, DescriptorSource, Param, Role, Transport};
+use event::field::{is_plain, normalize};
+use event::{DescriptorKind, DescriptorSource, OpenFlags, Param, Role, Transport};
 
-use super::{Happening, as_int};
+use super::Happening;
 use crate::replay::decode::{self, Address, Ends as EventEnds};
 use crate::state::State;
 use crate::state::descriptor::{Ends, Open, kind_of};
@@ -16,15 +16,17 @@ impl Happening<'_, '_> {
         let DescriptorSource::Opened { name, flags } = self.exit.kind.spec().descriptor else {
             return;
         };
-        let (Some(number), Param::Text(raw)) = (self.result, self.param(usize::from(name))) else {
+        let (Some(number), Some(raw)) = (self.result, self.text_at(usize::from(name))) else {
             return;
         };
-        let flags = as_int(&self.param(usize::from(flags)));
-        let kind = opened_kind(flags.unwrap_or(0));
+        let flags = self.int_at(usize::from(flags)).unwrap_or_default();
+        let kind = OpenFlags(flags.cast_unsigned()).kind();
         let path = self.absolute(state, process, raw);
-        let fact = |at: Option<usize>| match at.map(|at| self.param(at)) {
-            Some(Param::Uint(fact)) => Some(fact),
-            _ => None,
+        let fact = |at: Option<usize>| {
+            self.param(at?, |param| match param {
+                Param::Uint(fact) => Some(*fact),
+                _ => None,
+            })
         };
         let [device, inode] = self.exit.file;
         let file = [fact(device), fact(inode).filter(|inode| *inode != 0)];
@@ -33,13 +35,12 @@ impl Happening<'_, '_> {
 
     /// The path that an opened name leads to, by text alone.
     fn absolute<'n>(&self, state: &State, process: usize, raw: &'n [u8]) -> Cow<'n, [u8]> {
-        if raw.first() == Some(&b'/') && is_plain(raw) {
+        if is_plain(raw) {
             return raw.into();
         }
         let arena = bumpalo::Bump::new();
         let held = state.process(process);
-        let base = self.exit.base.map(|at| self.param(at));
-        let base = match base.as_ref().and_then(as_int) {
+        let base = match self.exit.base.and_then(|at| self.int_at(at)) {
             Some(number) if number >= 0 => held
                 .descriptors
                 .get(number)
@@ -261,31 +262,8 @@ impl Happening<'_, '_> {
 
 fn copy(state: &mut State, process: usize, from: i64, to: i64) {
     if let Some(open) = state.process(process).descriptors.get(from) {
-        let open = Arc::clone(open);
+        let open = Rc::clone(open);
         state.open_shared(process, to, open);
-    }
-}
-
-/// Whether a path that begins with a slash surely is its own normal form.
-fn is_plain(path: &[u8]) -> bool {
-    let pairs = path.iter().zip(&path[1..]);
-    let odd = pairs.fold(false, |odd, (first, second)| {
-        odd | ((*first == b'/') & ((*second == b'/') | (*second == b'.')))
-    });
-    !odd && (path.len() == 1 || path.last() != Some(&b'/'))
-}
-
-pub(crate) fn opened_kind(flags: i64) -> DescriptorKind {
-    static BITS: LazyLock<[u64; 2]> = LazyLock::new(|| {
-        let arch = abi::Arch::native().unwrap_or(abi::Arch::X86_64);
-        ["O_DIRECTORY", "O_TMPFILE"].map(|name| abi::flags::OPEN.value_of(arch, name).unwrap_or(0))
-    });
-    let [directory, temporary] = *BITS;
-    let flags = flags.cast_unsigned();
-    if flags & directory != 0 && flags & temporary != temporary {
-        DescriptorKind::Directory
-    } else {
-        DescriptorKind::File
     }
 }
 

@@ -4,15 +4,13 @@ mod descriptor;
 mod process;
 
 use bumpalo::Bump;
-use event::{Outcome, Param, Role};
+use event::{DescriptorKind, OpenFlags, Outcome, Param, Role};
 
 use super::dialect::{Action, Exit};
 use crate::bytes::{signed, unsigned, until_nul};
 use crate::note;
 use crate::read::Params;
 use crate::state::State;
-
-pub(crate) use descriptor::opened_kind;
 
 /// One event while it is carried out.
 pub(crate) struct Happening<'e, 'b> {
@@ -24,6 +22,8 @@ pub(crate) struct Happening<'e, 'b> {
     /// As the capture has them.
     pub(crate) raw: &'e Params<'b>,
     pub(crate) raw_enter: &'e Params<'b>,
+    /// As they are shown; empty if the event is not.
+    pub(crate) params: &'e [Param<'b>],
     /// For what is made of them.
     pub(crate) arena: &'b Bump,
     pub(crate) result: Option<i64>,
@@ -75,46 +75,38 @@ impl<'b> Happening<'_, 'b> {
         }
     }
 
-    /// All parameters, as they are shown.
-    pub(crate) fn params(&self, noted: Option<&note::Call>) -> &'b [Param<'b>] {
-        let slots = &self.exit.slots;
-        let params = self.arena.alloc_slice_fill_copy(slots.len(), Param::Absent);
-        for (slot, place) in slots.iter().zip(params.iter_mut()) {
-            slot.put(place, self.raw, self.raw_enter, self.arena);
-        }
-        if let Some(call) = noted {
-            call.correct(params, self.arena);
-            // What was written in the result's place says nothing.
-            match (self.exit.result, call.outcome()) {
-                (Some(at), Some(Outcome::Returned(result))) => params[at] = Param::Int(result),
-                (Some(at), Some(_)) => params[at] = Param::Pending,
-                _ => {}
-            }
-        }
-        params
-    }
-
     fn int(&self, name: &str) -> Option<i64> {
-        as_int(&self.param(self.exit.kind.param_index(name)?))
+        self.int_at(self.exit.kind.param_index(name)?)
     }
 
     fn text(&self, name: &str) -> Option<&'b [u8]> {
-        match self.param(self.exit.kind.param_index(name)?) {
-            Param::Text(text) => Some(text),
-            _ => None,
-        }
+        self.text_at(self.exit.kind.param_index(name)?)
     }
 
     /// Number of the event's descriptor, if it is an argument.
     fn number(&self) -> Option<i64> {
-        as_int(&self.param(self.exit.number?))
+        self.int_at(self.exit.number?)
     }
 
-    /// A parameter as the kind of event has it.
-    fn param(&self, at: usize) -> Param<'b> {
-        match self.exit.slots.get(at) {
-            Some(slot) => slot.param(self.raw, self.raw_enter, self.arena),
-            None => Param::Absent,
+    fn int_at(&self, at: usize) -> Option<i64> {
+        self.param(at, as_int)
+    }
+
+    fn text_at(&self, at: usize) -> Option<&'b [u8]> {
+        self.param(at, |param| match param {
+            Param::Text(text) => Some(*text),
+            _ => None,
+        })
+    }
+
+    /// Takes something from a parameter as the kind of event has it. It is looked at where it was
+    /// written: see [`Slot::put`](super::decode::Slot::put).
+    #[inline]
+    fn param<T>(&self, at: usize, take: impl FnOnce(&Param<'b>) -> Option<T>) -> Option<T> {
+        match (self.params.get(at), self.exit.slots.get(at)) {
+            (Some(param), _) => take(param),
+            (None, Some(slot)) => take(&slot.param(self.raw, self.raw_enter, self.arena)),
+            (None, None) => None,
         }
     }
 
@@ -138,6 +130,40 @@ impl<'b> Happening<'_, 'b> {
         let id = self.told(name).and_then(unsigned)?;
         u32::try_from(id & u64::from(u32::MAX)).ok()
     }
+}
+
+impl Exit {
+    /// All parameters, as they are shown.
+    pub(crate) fn params<'b>(
+        &self,
+        raw: &Params<'b>,
+        raw_enter: &Params<'b>,
+        arena: &'b Bump,
+    ) -> &'b mut [Param<'b>] {
+        let params = arena.alloc_slice_fill_copy(self.slots.len(), Param::Absent);
+        for (slot, place) in self.slots.iter().zip(params.iter_mut()) {
+            slot.put(place, raw, raw_enter, arena);
+        }
+        params
+    }
+
+    /// Puts what this program noted of the call in the place of what the capture has no place for.
+    #[cold]
+    pub(crate) fn correct<'b>(&self, params: &mut [Param<'b>], call: &note::Call, arena: &'b Bump) {
+        call.correct(params, arena);
+        // What was written in the result's place says nothing.
+        match (self.result, call.outcome()) {
+            (Some(at), Some(Outcome::Returned(result))) => params[at] = Param::Int(result),
+            (Some(at), Some(_)) => params[at] = Param::Pending,
+            _ => {}
+        }
+    }
+}
+
+/// What is opened, by the parameter with the flags.
+pub(crate) fn opened_kind(flags: Option<&Param<'_>>) -> DescriptorKind {
+    let flags = flags.and_then(as_int).unwrap_or_default();
+    OpenFlags(flags.cast_unsigned()).kind()
 }
 
 pub(crate) fn as_int(param: &Param<'_>) -> Option<i64> {
