@@ -69,8 +69,7 @@ static __noinline int returned(struct pt_regs *regs, long result)
 		for (int i = 0; i < 6; i++)
 			arguments.value[i] = real[i];
 	}
-	slots = result < 0 && result >= -4095 ? row->failed : row->succeeded;
-	slots &= by_arguments(row, &arguments);
+	slots = by_result(row, result) & by_arguments(row, &arguments);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		return 0;

@@ -37,6 +37,16 @@ struct arguments {
 	u64 value[8];
 };
 
+/* Slots of the plan that the result leaves. */
+static __always_inline u64 by_result(const struct row *row, s64 result)
+{
+	if (result < 0 && result >= -4095)
+		return row->failed;
+	if (result >= 0 && result < 64 && row->results >> result & 1)
+		return row->succeeded | row->limited;
+	return row->succeeded;
+}
+
 /* Slots of the plan that the arguments leave. */
 static __always_inline u64 by_arguments(const struct row *row, const struct arguments *arguments)
 {

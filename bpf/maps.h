@@ -13,7 +13,7 @@ _Static_assert(sizeof(struct header) == 272, "see HEADER_SIZE");
 _Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
 _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
-_Static_assert(sizeof(struct row) == 32 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
+_Static_assert(sizeof(struct row) == 48 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
 _Static_assert(sizeof(struct control) == 216, "see programs.rs");
 _Static_assert(sizeof(struct place_key) == 24, "see places.rs");
 _Static_assert(sizeof(struct network_key) == 24, "see programs.rs");

@@ -168,7 +168,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	/* Last, because it may not fit. */
 	if (control.environment)
 		take_environment(env_start, env_end);
-	send_state(s);
+	send_state(s, true);
 	return 0;
 }
 
@@ -194,7 +194,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 		return 0;
 	describe(address, RECORD_FORK);
 	take_place(address);
-	send_state(s);
+	send_state(s, false);
 	return 0;
 }
 
@@ -215,7 +215,7 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	if (control.streams)
 		take_streams();
 	take_place(bpf_get_current_task());
-	send_state(s);
+	send_state(s, false);
 	return 0;
 }
 

@@ -191,6 +191,8 @@ struct row {
 	u16 fetches;
 	u64 failed; /* slots that take a call that failed */
 	u64 succeeded;
+	u64 limited; /* slots that take one that succeeded with one of `results`, bits */
+	u64 results;
 	u32 path_arg; /* of ROW_OPENS: the argument with the path */
 	/* Of ROW_SOCKET, arguments or NO_ARGUMENT. */
 	u8 file_arg; /* the descriptor; RESULT_FILE: the result */

@@ -81,7 +81,7 @@ static __always_inline void tell_of_ring(struct scratch *s, u32 key, u32 operati
 	s->header.nr = operation;
 	s->header.row = key;
 	take_place(bpf_get_current_task());
-	send_state(s);
+	send_state(s, true);
 }
 
 /* Keeps what an open is about: its path is forgotten before the open is complete. */
@@ -174,8 +174,7 @@ __noinline int completed(u64 request, s64 result)
 	arguments.value[1] = open->address;
 	arguments.value[2] = open->flags;
 	arguments.value[3] = open->mode;
-	slots = result < 0 ? row->failed : row->succeeded;
-	slots &= by_arguments(row, &arguments);
+	slots = by_result(row, result) & by_arguments(row, &arguments);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		goto out;

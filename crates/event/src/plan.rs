@@ -72,6 +72,8 @@ pub struct Interest {
     pub failed: bool,
     /// Whether one that succeeded can.
     pub succeeded: bool,
+    /// The result of one that succeeded has to be one of these, all below 64; `None`: any.
+    pub results: Option<BTreeSet<u8>>,
     /// Of calls that open a file: one of these has to hold for its path. Of others that take paths: for
     /// one of them, as it was passed or made absolute. `None`: any path.
     pub paths: Option<BTreeSet<PathPattern>>,

@@ -151,6 +151,9 @@ impl<'a> Planner<'a> {
                 && let Some(watch) = stdio::watch(program, entry, kind)
             {
                 self.plan.stdio = self.plan.stdio.max(watch);
+                // For engines that see every one all the same.
+                let interest = interest::interest(program, entry.root, kind, any_of);
+                self.plan.interests.entry(call).or_default().push(interest);
                 continue;
             }
             if any_of.iter().any(Vec::is_empty) && HOT_CALLS.contains(&call) {

@@ -39,6 +39,7 @@ impl Asked {
             any_of: _,
             failed: _,
             succeeded: _,
+            results: _,
             paths,
             dotted,
             names,

@@ -215,10 +215,17 @@ impl Builder<'_> {
         let interests = self.plan.interests.get(&call);
         let interests = interests.map_or(&unsaid[..], Vec::as_slice);
         let (mut any_of, mut failed, mut succeeded) = (Vec::new(), 0, 0);
+        let (mut limited, mut results) = (0, 0);
         for interest in interests {
             let slot = self.slots.of(interest, visible);
             failed |= if interest.failed { slot } else { 0 };
-            succeeded |= if interest.succeeded { slot } else { 0 };
+            match &interest.results {
+                Some(few) if interest.succeeded => {
+                    limited |= slot;
+                    results |= few.iter().fold(0, |bits, result| bits | 1_u64 << (result & 63));
+                }
+                _ => succeeded |= if interest.succeeded { slot } else { 0 },
+            }
             for group in &interest.any_of {
                 add_group(&mut any_of, adapt(group, arch, call), slot);
             }
@@ -243,6 +250,8 @@ impl Builder<'_> {
             any_of,
             failed,
             succeeded,
+            limited,
+            results,
             path_arg: opened.unwrap_or(0),
             socket,
             fetches,

@@ -39,6 +39,7 @@ pub(super) fn interest(
         any_of,
         failed: !asked.succeeds,
         succeeded: !asked.fails,
+        results: asked.results,
         paths: asked.paths.filter(|paths| paths.len() <= PATTERN_LIMIT),
         dotted: walk.paths == Paths::Opened && asked.dotted,
         names: asked.names,
@@ -63,6 +64,7 @@ struct Facts {
     dotted: bool,
     succeeds: bool,
     fails: bool,
+    results: Asked<u8>,
 }
 
 impl Facts {
@@ -78,6 +80,7 @@ impl Facts {
             dotted: self.dotted || other.dotted,
             succeeds: self.succeeds || other.succeeds,
             fails: self.fails || other.fails,
+            results: narrower(self.results, other.results),
         }
     }
 
@@ -93,6 +96,7 @@ impl Facts {
             dotted: self.dotted && other.dotted,
             succeeds: self.succeeds && other.succeeds,
             fails: self.fails && other.fails,
+            results: union(self.results, other.results),
         }
     }
 }
@@ -200,6 +204,11 @@ impl<'p> Walk<'p> {
         }
         if !negated && !atom.inverted {
             (facts.succeeds, facts.fails) = self.outcome(atom, field);
+            if let Check::Test(test) = &atom.check
+                && register::is_result(field, self.kind)
+            {
+                facts.results = register::few_results(test);
+            }
         }
         facts
     }

@@ -3,6 +3,8 @@
 //! Every answer is an over-approximation: a disjunction of conjunctions of register tests that
 //! holds whenever the atom can. One empty conjunction holds always; no conjunction never.
 
+use std::collections::BTreeSet;
+
 use abi::{Arch, FlagSet, RegisterTest, Syscall, TestOp, TestWidth, flags::Style};
 use bumpalo::Bump;
 use event::field::{Field, Source};
@@ -425,6 +427,17 @@ pub(super) fn signs(test: &Test) -> Option<(bool, bool)> {
     let succeeds = ranges.iter().all(|(low, _)| *low >= 0);
     let fails = ranges.iter().all(|(_, high)| *high < 0);
     Some((succeeds, fails))
+}
+
+/// The results of calls that succeeded for which a comparison holds, if they are few and small.
+pub(super) fn few_results(test: &Test) -> Option<BTreeSet<u8>> {
+    const SMALL: i128 = 63;
+    let ranges = ranges(test, (0, i128::from(i64::MAX)))?;
+    if ranges.iter().any(|(_, high)| *high > SMALL) {
+        return None;
+    }
+    let results = ranges.into_iter().flat_map(|(low, high)| low..=high);
+    Some(results.filter_map(|result| u8::try_from(result).ok()).collect())
 }
 
 /// Whether a comparison of the result holds for the standard descriptors 0, 1 and 2 at most.
