@@ -388,6 +388,12 @@ fn plain_dup_is_not_planned_for_standard_descriptors() {
     assert!(passes(Syscall::IOCTL, 1, 0x5451, 0) && !passes(Syscall::IOCTL, 3, 0x5451, 0));
     let (own, _) = engine.plan_for_rules();
     assert!(!own.calls.contains_key(&Syscall::SOCKET));
+    // An engine that sees each of them looks at the result.
+    let [asked] = &plan.interests[&Syscall::DUP][..] else {
+        panic!("{:?}", plan.interests[&Syscall::DUP]);
+    };
+    assert_eq!(asked.results, Some([0, 1, 2].into()));
+    assert!(asked.succeeded && !asked.failed);
 }
 
 #[test]
