@@ -222,7 +222,9 @@ impl Builder<'_> {
             match &interest.results {
                 Some(few) if interest.succeeded => {
                     limited |= slot;
-                    results |= few.iter().fold(0, |bits, result| bits | 1_u64 << (result & 63));
+                    results |= few
+                        .iter()
+                        .fold(0, |bits, result| bits | 1_u64 << (result & 63));
                 }
                 _ => succeeded |= if interest.succeeded { slot } else { 0 },
             }
