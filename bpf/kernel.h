@@ -39,7 +39,9 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
+	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
 	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 
 enum {
@@ -47,6 +49,8 @@ enum {
 	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1,
 };
+
+#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
 
 #define BPF_RB_NO_WAKEUP (1ULL << 0)
 #define BPF_RB_FORCE_WAKEUP (1ULL << 1)
@@ -100,10 +104,17 @@ struct hlist_bl_node {
 	struct hlist_bl_node *next, **pprev;
 };
 
+struct file_system_type {
+	const char *name;
+};
+
 struct super_block {
 	u32 s_dev;
 	unsigned long s_flags;
 	unsigned long s_magic;
+	struct dentry *s_root;
+	struct file_system_type *s_type;
+	struct block_device *s_bdev;
 };
 
 typedef struct {
@@ -125,6 +136,7 @@ struct inode {
 	kgid_t i_gid;
 	u32 i_flags;
 	u32 i_nlink;
+	u32 i_rdev;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	/* Since 6.11 in two members; until 6.6 i_ctime was public. */
@@ -175,6 +187,7 @@ struct file {
 	struct path f_path;
 	struct inode *f_inode;
 	u32 f_flags;
+	u32 f_mode;
 	void *private_data;
 };
 
@@ -231,7 +244,18 @@ struct unix_address {
 
 struct unix_sock {
 	struct unix_address *addr;
+	struct path path;
 	struct sock *peer;
+};
+
+struct sockaddr {
+	u16 sa_family;
+	char sa_data[14];
+};
+
+struct msghdr {
+	void *msg_name;
+	int msg_namelen;
 };
 
 struct kernfs_node {
@@ -376,6 +400,7 @@ struct task_struct {
 	u64 start_boottime;
 	u64 self_exec_id;
 	char comm[16];
+	const struct cred *real_cred;
 	const struct cred *cred;
 	struct fs_struct *fs;
 	struct files_struct *files;

@@ -1,47 +1,10 @@
-//! Compiles the programs in `bpf/` with the system's clang.
+//! Compiles the programs of the engine `ebpf`.
 
 #![allow(missing_docs, reason = "a build script has no users")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+#[path = "../../bpf/build.rs"]
+mod programs;
 
 fn main() {
-    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../../bpf");
-    let headers = variable("DEP_BPF_INCLUDE");
-    let object = PathBuf::from(variable("OUT_DIR")).join("capture.bpf.o");
-    println!("cargo::rerun-if-changed={}", root.display());
-    println!("cargo::rerun-if-env-changed=CLANG");
-    compile(&root.join("capture.bpf.c"), &object, &headers);
-}
-
-fn compile(source: &Path, object: &Path, headers: &str) {
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let arch = match variable("CARGO_CFG_TARGET_ARCH").as_str() {
-        "x86_64" => "x86",
-        "aarch64" => "arm64",
-        other => panic!("bpf/kernel.h does not know the registers of {other}"),
-    };
-    let status = Command::new(&clang)
-        // -g: the relocations that fit the program to the running kernel are part of BTF.
-        .args([
-            "-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3",
-        ])
-        .arg(format!("-D__TARGET_ARCH_{arch}"))
-        .arg(format!("-I{headers}"))
-        .arg("-c")
-        .arg(source)
-        .arg("-o")
-        .arg(object)
-        .status();
-    match status {
-        Ok(status) if status.success() => {}
-        Ok(status) => panic!("cannot compile {}: {clang}: {status}", source.display()),
-        Err(error) => panic!(
-            "cannot run {clang}: {error}; install clang (`./x build` does), or name it in CLANG"
-        ),
-    }
-}
-
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|error| panic!("cargo sets {name}: {error}"))
+    programs::compile("capture");
 }

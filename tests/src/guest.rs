@@ -60,6 +60,7 @@ pub struct Guest {
     rootfs: Arc<Rootfs>,
     program: PathBuf,
     files: Vec<(PathBuf, String)>,
+    options: String,
     scratch: Scratch,
 }
 
@@ -94,6 +95,7 @@ impl Guest {
             rootfs: Rootfs::shared(),
             program: stripped,
             files: Vec::new(),
+            options: String::new(),
             scratch,
         }
     }
@@ -102,6 +104,22 @@ impl Guest {
     pub fn file(mut self, from: &Path, to: &str) -> Self {
         self.files.push((from.to_owned(), to.to_owned()));
         self
+    }
+
+    /// With these words on the kernel's command line, too.
+    pub fn option(mut self, words: &str) -> Self {
+        self.options.push(' ');
+        self.options.push_str(words);
+        self
+    }
+
+    /// With a program of one of Debian's packages that is not installed here, or may not be.
+    ///
+    /// # Panics
+    /// If the package cannot be downloaded.
+    pub fn packaged(self, package: &str, path: &str) -> Self {
+        let file = packaged(package, path);
+        self.file(&file, path)
     }
 
     /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as somebody.
@@ -128,10 +146,10 @@ impl Guest {
         ]);
         machine.arg("-no-reboot").arg("-kernel").arg(&self.kernel);
         machine.arg("-initrd").arg(&image);
-        machine.args([
-            "-append",
-            "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off no_timer_check",
-        ]);
+        let options = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off no_timer_check";
+        machine
+            .arg("-append")
+            .arg(format!("{options}{}", self.options));
         machine
             .arg("-serial")
             .arg(format!("file:{}", console.display()));
@@ -207,20 +225,27 @@ fn parse(answer: &[u8]) -> Option<GuestRun> {
     })
 }
 
-/// The kernel's image; downloaded once and kept in the target folder.
+/// The kernel's image.
 fn kernel() -> PathBuf {
+    let package = newest_package();
+    let image = package.replace("linux-image-", "vmlinuz-");
+    packaged(&package, &format!("/boot/{image}"))
+}
+
+/// A file of a package; downloaded once and kept in the target folder.
+fn packaged(package: &str, path: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| repository().join("target"), PathBuf::from);
     let folder = target.join("guest");
-    let package = newest_package();
-    let image = folder.join(package.replace("linux-image-", "vmlinuz-"));
+    let inside = Path::new(path.trim_start_matches('/'));
+    let kept = folder.join(inside.file_name().expect("it is the path of a file"));
     static ONCE: Mutex<()> = Mutex::new(());
     let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if image.is_file() {
-        return image;
+    if kept.is_file() {
+        return kept;
     }
     let scratch = Scratch::new();
-    let download = ["download", "--quiet", "--quiet", &package];
+    let download = ["download", "--quiet", "--quiet", package];
     run(Command::new("apt-get")
         .args(download)
         .current_dir(scratch.path()));
@@ -235,13 +260,12 @@ fn kernel() -> PathBuf {
         .arg(archive)
         .arg(scratch.path()));
     fs::create_dir_all(&folder).expect("the target folder is writable");
-    let name = image.file_name().expect("it was joined above");
     // Renamed, so that a test that is stopped here leaves no half of it.
-    let half = image.with_extension("half");
-    fs::copy(scratch.path().join("boot").join(name), &half)
-        .and_then(|_| fs::rename(&half, &image))
-        .unwrap_or_else(|error| panic!("cannot write {}: {error}", image.display()));
-    image
+    let half = kept.with_extension("half");
+    fs::copy(scratch.path().join(inside), &half)
+        .and_then(|_| fs::rename(&half, &kept))
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", kept.display()));
+    kept
 }
 
 fn newest_package() -> String {

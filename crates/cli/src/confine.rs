@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use enforce::{Confinement, Line, Place};
+use enforce::{Confinement, Line, Place, Reach};
 use policy::compile::seccomp::Action;
 use policy::compile::{Machine, check};
-use policy::{Mode, Policy, Verdict};
+use policy::{Enforcer, Mode, Policy, Verdict};
 
 use crate::command::policy::{self as files, exit};
 use crate::exit::Exit;
@@ -83,7 +83,7 @@ pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepare
     }
     let mut unavailable = Vec::new();
     if let [policy] = &mut file.policies[..] {
-        unavailable = restrict_to_available(policy);
+        unavailable = restrict_to_available(policy, place);
         if how.audit {
             only_report(policy);
         }
@@ -151,9 +151,22 @@ fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
 const DOCTOR: &str = "`tollgate doctor` shows which enforcers work here";
 
 /// Leaves the enforcers that work here, and gives a line for each other one.
-fn restrict_to_available(policy: &mut Policy) -> Vec<Line> {
-    let (works, missing) = enforce::available(policy.enforcers);
+fn restrict_to_available(policy: &mut Policy, place: Place) -> Vec<Line> {
+    let mut missing = Vec::new();
+    let mut chosen = policy.enforcers;
+    for enforcer in [Enforcer::AppArmor, Enforcer::Bpf] {
+        if place == Place::Elsewhere && chosen.contains(enforcer) {
+            chosen = chosen.without(enforcer);
+            missing.push(Line {
+                enforcer,
+                reach: Reach::Not,
+                detail: "it is not put in force in containers".to_owned(),
+            });
+        }
+    }
+    let (works, unavailable) = enforce::available(chosen);
     policy.enforcers = works;
+    missing.extend(unavailable);
     missing
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, TestWidth};
-use enforce::Elsewhere;
+use enforce::{Elsewhere, Resident};
 use event::{CallPlan, Need, Plan, StdioWatch};
 use policy::compile::caps;
 use policy::compile::seccomp::{Action, CallRule, Profile};
@@ -23,6 +23,15 @@ struct Memo {
     /// Left out by versions before there were policies.
     #[serde(default)]
     policy: Policy,
+    /// What of a policy is in the kernel.
+    #[serde(default)]
+    kernel: Kernel,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+struct Kernel {
+    bpf: Option<u32>,
+    apparmor: Option<String>,
 }
 
 /// The calls of a policy.
@@ -65,7 +74,12 @@ enum Op {
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
 /// The memo for an agent that takes over.
-pub(crate) fn encode(plan: &Plan, profile: &Profile, first: Option<&Elsewhere>) -> Vec<u8> {
+pub(crate) fn encode(
+    plan: &Plan,
+    profile: &Profile,
+    first: Option<&Elsewhere>,
+    resident: &Resident,
+) -> Vec<u8> {
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
     let group = |group: &Vec<RegisterTest>| group.iter().map(test).collect();
@@ -83,6 +97,10 @@ pub(crate) fn encode(plan: &Plan, profile: &Profile, first: Option<&Elsewhere>) 
                 (caps.dropped.0, caps.no_new_privs, first.needs_ruleset)
             }),
             rules: profile.rules.iter().map(call_rule).collect(),
+        },
+        kernel: Kernel {
+            bpf: resident.bpf,
+            apparmor: resident.apparmor.clone(),
         },
     };
     serde_json::to_vec(&memo).expect("names and numbers can be written")
@@ -146,7 +164,7 @@ fn parse(memo: &[u8]) -> Result<Memo, Failure> {
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
 /// one. A watch that it does not know counts as none: rules that need one are refused by name.
-pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
+pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
     let memo = parse(memo)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
@@ -160,6 +178,10 @@ pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
         Some((call, planned))
     };
     let profile = policy_of(memo.policy)?;
+    let resident = Resident {
+        bpf: memo.kernel.bpf,
+        apparmor: memo.kernel.apparmor,
+    };
     let plan = Plan {
         // Of the kernel's own filter, which no keeper hands on.
         interests: BTreeMap::new(),
@@ -170,7 +192,7 @@ pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile), Failure> {
             .unwrap_or_default(),
         ..Plan::default()
     };
-    Ok((plan, profile))
+    Ok((plan, profile, resident))
 }
 
 /// A policy is known as a whole or not at all.
@@ -253,10 +275,15 @@ mod tests {
             },
             needs_ruleset: true,
         };
-        let memo = encode(&plan, &profile, Some(&first));
+        let kernel = Resident {
+            bpf: Some(7),
+            apparmor: Some("tollgate-p".to_owned()),
+        };
+        let memo = encode(&plan, &profile, Some(&first), &kernel);
         assert_eq!(decode_first(&memo).expect("the same"), Some(first));
-        let (told, confined) = decode(&memo).expect("a memo of this version");
+        let (told, confined, resident) = decode(&memo).expect("a memo of this version");
         assert_eq!(confined, profile);
+        assert_eq!(resident, kernel);
         let groups = |plan: &Plan| -> Vec<_> {
             let calls = plan.calls.iter();
             calls

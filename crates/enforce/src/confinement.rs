@@ -3,11 +3,12 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
-use policy::compile::{self, Grade, Machine, caps, landlock as holes, seccomp};
+use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
 use policy::{Enforcer, Enforcers, Policy};
 use sys::SyscallError;
 
-use crate::{Elsewhere, Error, caps as dropping, landlock, probe};
+use crate::bpf::Tenancy;
+use crate::{Elsewhere, Error, apparmor, caps as dropping, landlock, probe};
 
 /// How much of its part an enforcer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +59,10 @@ pub struct Confinement {
     caps: caps::Profile,
     /// It is made in the place that it is about.
     needs_ruleset: bool,
+    tenancy: Option<Tenancy>,
+    profile: Option<apparmor::Profile>,
+    /// Whether the kernel is to tell of violations.
+    tells: bool,
 }
 
 /// Where a policy is to be in force.
@@ -69,6 +74,15 @@ pub enum Place {
     Elsewhere,
 }
 
+/// What of a policy is in the kernel and tells of violations, for whoever reports them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// The number of the policy that BPF carries.
+    pub bpf: Option<u32>,
+    /// The name of the profile of AppArmor.
+    pub apparmor: Option<String>,
+}
+
 /// A step of [`Confinement::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -76,11 +90,20 @@ pub enum Step {
     Capabilities,
     /// Restricting itself by the ruleset.
     Landlock,
+    /// Asking for the profile of AppArmor.
+    AppArmor,
+    /// Becoming subject to the policy at the hooks.
+    Bpf,
 }
 
 impl Step {
     /// All.
-    pub const ALL: [Self; 2] = [Self::Capabilities, Self::Landlock];
+    pub const ALL: [Self; 4] = [
+        Self::Capabilities,
+        Self::Landlock,
+        Self::AppArmor,
+        Self::Bpf,
+    ];
 }
 
 impl fmt::Display for Step {
@@ -88,6 +111,8 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Capabilities => "drop capabilities",
             Self::Landlock => "restrict itself by Landlock",
+            Self::AppArmor => "ask for its AppArmor profile",
+            Self::Bpf => "become subject to the policy at the hooks of BPF LSM",
         })
     }
 }
@@ -149,11 +174,24 @@ impl Confinement {
             true => holes::Profile::compile(policy, machine),
             false => holes::Profile::default(),
         };
+        let is_here = place == Place::Here;
         let made = match place {
             Place::Here => landlock::make(&holes)?,
             Place::Elsewhere => None,
         };
         let later = place == Place::Elsewhere && !holes.entries.is_empty();
+        let entries = match has(Enforcer::Bpf) && is_here {
+            true => hooks::Profile::compile(policy),
+            false => hooks::Profile::default(),
+        };
+        let tenancy = match entries.entries.is_empty() {
+            true => None,
+            false => Some(Tenancy::load(&entries, &policy.name)?),
+        };
+        let profile = match has(Enforcer::AppArmor) && is_here {
+            true => Some(apparmor::Profile::load(policy, machine)?),
+            false => None,
+        };
         let report = policy.enforcers.iter().map(|enforcer| {
             let (given, lacks) = match enforcer {
                 Enforcer::Seccomp => (count(calls.rules.len(), "call rule"), Vec::new()),
@@ -169,7 +207,16 @@ impl Confinement {
                         Vec::new(),
                     )
                 }
-                Enforcer::AppArmor | Enforcer::Bpf => (count(0, "rule"), Vec::new()),
+                Enforcer::AppArmor => (
+                    format!("profile {}", profile.as_ref().map_or("", |made| &made.name)),
+                    Vec::new(),
+                ),
+                Enforcer::Bpf => (
+                    count(entries.entries.len(), "entry"),
+                    tenancy
+                        .as_ref()
+                        .map_or_else(Vec::new, |made| made.lacks.clone()),
+                ),
             };
             line(policy, machine, enforcer, given, lacks)
         });
@@ -179,6 +226,9 @@ impl Confinement {
             calls,
             caps,
             needs_ruleset: later,
+            tenancy,
+            profile,
+            tells: policy.rules.iter().any(|rule| rule.verdict.audits()),
         })
     }
 
@@ -192,6 +242,31 @@ impl Confinement {
         })
     }
 
+    /// Whether somebody has to listen for violations.
+    #[must_use]
+    pub fn reports(&self) -> bool {
+        let in_kernel = self.tenancy.is_some() || self.profile.is_some();
+        self.calls.reports() || self.tells && in_kernel
+    }
+
+    /// Takes back what was loaded into the kernel: nobody is to be confined by this.
+    pub fn discard(self) {
+        if let Some(tenancy) = self.tenancy {
+            tenancy.discard();
+        }
+    }
+
+    /// Where violations are told that no filter sees; nothing if none is to be told.
+    #[must_use]
+    pub fn resident(&self) -> Resident {
+        let tenancy = self.tenancy.as_ref().filter(|_| self.tells);
+        let profile = self.profile.as_ref().filter(|_| self.tells);
+        Resident {
+            bpf: tenancy.map(Tenancy::number),
+            apparmor: profile.map(|profile| profile.name.clone()),
+        }
+    }
+
     /// Restricts the calling process, which has one thread and is about to install the filter and to
     /// execute the command. Makes only system calls and allocates nothing.
     ///
@@ -199,6 +274,13 @@ impl Confinement {
     /// The step that failed. What was applied before stays.
     pub fn apply(&self) -> Result<(), Unapplied> {
         let failed = |step| move |cause| Unapplied { step, cause };
+        // Both hold from the next exec on, and hinder none of the steps after them.
+        if let Some(tenancy) = &self.tenancy {
+            tenancy.confine().map_err(failed(Step::Bpf))?;
+        }
+        if let Some(profile) = &self.profile {
+            profile.take().map_err(failed(Step::AppArmor))?;
+        }
         dropping::drop(self.caps).map_err(failed(Step::Capabilities))?;
         if let Some(ruleset) = &self.ruleset {
             restrict(ruleset).map_err(failed(Step::Landlock))?;
@@ -222,6 +304,7 @@ fn restrict(ruleset: &OwnedFd) -> sys::Result<()> {
 fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     match what.split_once(' ') {
+        None if what == "entry" && number != 1 => format!("{number} entries"),
         Some(("capability", rest)) => match number {
             1 => format!("1 capability {rest}"),
             _ => format!("{number} capabilities {rest}"),

@@ -6,14 +6,20 @@
 //! step that fails ends it: nothing runs with less than was announced. A container's first program is
 //! made to restrict itself in the same way ([`Elsewhere`]).
 
+pub mod apparmor;
+mod audit;
+pub mod bpf;
 mod caps;
 mod confinement;
+mod denial;
 mod elsewhere;
 mod landlock;
 pub mod probe;
 mod tree;
 
-pub use confinement::{Confinement, Line, Place, Reach, Step, Unapplied, available};
+pub use audit::Audit;
+pub use confinement::{Confinement, Line, Place, Reach, Resident, Step, Unapplied, available};
+pub use denial::Denial;
 pub use elsewhere::{Elsewhere, ruleset};
 pub use landlock::LandlockError;
 
@@ -23,6 +29,12 @@ pub enum Error {
     /// The ruleset of Landlock cannot be made.
     #[error("cannot make the Landlock ruleset")]
     Landlock(#[from] LandlockError),
+    /// The programs or tables of BPF cannot be loaded.
+    #[error("cannot load the policy into the kernel")]
+    Bpf(#[from] bpf::Error),
+    /// The profile of AppArmor cannot be loaded.
+    #[error("cannot load the AppArmor profile")]
+    AppArmor(#[from] apparmor::Error),
     /// What this process may cannot be found out.
     #[error("cannot read the own capabilities")]
     Capabilities(#[from] sys::SyscallError),

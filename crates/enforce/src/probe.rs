@@ -6,7 +6,7 @@ use policy::Enforcer;
 use policy::compile::caps::Profile;
 use sys::credential;
 
-use crate::caps;
+use crate::{apparmor, bpf, caps};
 
 /// Whether an enforcer works here. The calling process must have one thread, because this forks.
 #[must_use]
@@ -15,10 +15,8 @@ pub fn probe(enforcer: Enforcer) -> Support {
         Enforcer::Seccomp => seccomp_filter(),
         Enforcer::Landlock => landlock(),
         Enforcer::Caps => capabilities(),
-        Enforcer::AppArmor | Enforcer::Bpf => Support::no(
-            "this release compiles policies for it and does not load them",
-            "use Seccomp, Landlock and Caps; `tollgate policy explain --enforcer` prints the profile",
-        ),
+        Enforcer::AppArmor => apparmor::probe(),
+        Enforcer::Bpf => bpf::probe(),
     }
 }
 

@@ -83,6 +83,12 @@ impl Enforcers {
         Self(self.0 | Self::bit(enforcer))
     }
 
+    /// The same set with one less.
+    #[must_use]
+    pub fn without(self, enforcer: Enforcer) -> Self {
+        Self(self.0 & !Self::bit(enforcer))
+    }
+
     /// Whether it is in the set.
     #[must_use]
     pub fn contains(self, enforcer: Enforcer) -> bool {

@@ -18,8 +18,9 @@ pub(crate) fn execute(args: Enforce) -> Outcome {
         return run::execute(watched(args));
     }
     let prepared = confine::prepare(&args.policy, &args.how)?;
-    if prepared.confinement.calls.reports() {
+    if prepared.confinement.reports() {
         // The agent prepares it again, and says what is to be said.
+        prepared.confinement.discard();
         return run::execute(watched(args));
     }
     if !args.quiet {

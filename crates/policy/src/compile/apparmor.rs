@@ -160,6 +160,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
             let permissions = if rule.verdict.denies() { "mx" } else { "mix" };
             Lowered::one(line(format!("{} {permissions},", quote(path))))
                 .gap("a copy of the program under another name runs")
+                .gap("a script whose first line names the program runs")
         }
         Restriction::Connect { path } => Lowered::one(line(format!("{} rw,", quote(path))))
             .gap("kernels whose AppArmor does not mediate sockets with a path"),
@@ -170,7 +171,8 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
         }
         Restriction::Socket(socket) => lower_socket(socket, &line),
         Restriction::Egress { .. } => Lowered::missing("AppArmor knows no addresses"),
-        Restriction::Mount(mount) => lower_mount(mount, machine, &line),
+        Restriction::Mount(mount) => lower_mount(mount, machine, &line)
+            .gap("fsopen(2) and move_mount(2) are not mediated before Linux 6.7"),
         Restriction::Ptrace { access, .. } => {
             let line = line(format!("ptrace ({}),", access.names().join(", ")));
             Lowered::one(line).breaks("tracing and looking into processes inside too")

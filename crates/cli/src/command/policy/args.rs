@@ -15,6 +15,35 @@ pub(crate) enum Policy {
     Explain(Explain),
     /// Say which built-in rules a recorded workload can live with
     Advise(Advise),
+    /// List what BPF and AppArmor confine by now
+    Loaded(Loaded),
+    /// Exchange a policy that is in force, for processes that run already
+    Replace(Replace),
+}
+
+/// `tollgate policy loaded`.
+#[derive(Args, Debug)]
+pub(crate) struct Loaded {
+    /// Remove first what confines nobody any more
+    #[arg(long)]
+    pub(crate) sweep: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tollgate policy replace`.
+///
+/// What BPF and AppArmor carry is exchanged at one moment each, for all processes that were confined by a
+/// policy of this name. Seccomp, Landlock and Caps cannot be exchanged: a process can only tighten them
+/// for itself.
+#[derive(Args, Debug)]
+pub(crate) struct Replace {
+    /// The policy file; its name is that of the policy in force
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) accept: Accept,
 }
 
 /// `tollgate policy list`.

@@ -5,7 +5,9 @@ pub(crate) mod args;
 mod check;
 mod explain;
 mod list;
+mod loaded;
 mod profiles;
+mod replace;
 
 use std::fs;
 use std::path::Path;
@@ -23,6 +25,8 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
         Policy::Check(args) => check::execute(args),
         Policy::Explain(args) => explain::execute(args),
         Policy::Advise(args) => advise::execute(args),
+        Policy::Loaded(args) => loaded::execute(args),
+        Policy::Replace(args) => replace::execute(args),
     }
 }
 

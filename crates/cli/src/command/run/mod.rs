@@ -7,6 +7,7 @@
 
 mod announcer;
 mod channels;
+mod denials;
 mod engines;
 pub(super) mod first;
 mod orders;
@@ -29,7 +30,7 @@ use capture::container::Told;
 use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
 use capture::{probe, ptrace};
-use enforce::{Confinement, Elsewhere, Place};
+use enforce::{Confinement, Elsewhere, Place, Resident};
 use outputs::{
     Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
     StatsFile, TimeFormat,
@@ -135,6 +136,10 @@ fn prepare(
     let mut blueprint = blueprint(args.detection, args.interception, mechanism, in_force, memo)?;
     blueprint.told = their_container;
     blueprint.first = first;
+    blueprint.policy = args.confine.policy;
+    if let Some(confinement) = &confinement {
+        blueprint.resident = confinement.resident();
+    }
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
@@ -145,6 +150,7 @@ fn prepare(
             &blueprint.rules.installed,
             &blueprint.profile,
             elsewhere.as_ref(),
+            &blueprint.resident,
         ),
         start: blueprint.into_start(),
     })
@@ -235,14 +241,15 @@ fn blueprint(
     let recorder = recordings.recorder();
     let options = engine_options(&config, recorder.clone());
     let verify = verify_options(&config);
-    let (rules, profile) = match memo.map(installed::decode).transpose()? {
+    let (rules, profile, resident) = match memo.map(installed::decode).transpose()? {
         None => (
             Rules::first(&mut loaded, &options, &sink, &verify)?,
             profile,
+            Resident::default(),
         ),
-        Some((installed, in_force)) => {
+        Some((installed, profile, resident)) => {
             let rules = Rules::later(&mut loaded, &options, &sink, installed)?;
-            (rules, in_force)
+            (rules, profile, resident)
         }
     };
     if !detection.quiet {
@@ -288,6 +295,8 @@ fn blueprint(
         )?,
         profile,
         first: None,
+        resident,
+        policy: None,
         learner: detection.learner.clone(),
         sink,
         recorder,

@@ -1,6 +1,7 @@
 //! What runs in the agent.
 
 use std::cell::{Cell, OnceCell};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,12 +10,14 @@ use anyhow::Context;
 use capture::container::Told;
 use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
+use enforce::Resident;
 use event::{Pid, Plan};
 use outputs::{Account, Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
+use super::denials::Denials;
 use super::engines::{self, Carries, Request, Started, Tuning, Watcher};
 use super::first::First;
 use super::orders;
@@ -97,6 +100,10 @@ pub(super) struct Blueprint {
     pub(super) profile: Profile,
     /// What a container's first program is restricted by.
     pub(super) first: Option<First>,
+    /// What of the policy the kernel carries and tells of.
+    pub(super) resident: Resident,
+    /// The policy's file.
+    pub(super) policy: Option<PathBuf>,
     /// Where what is seen is recorded.
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
@@ -252,12 +259,14 @@ impl Blueprint {
                 on_problem,
             )
         });
+        let denials = Denials::follow(&self.resident, self.policy.as_ref(), dispatcher.clone())?;
         let learner = self.learner.clone();
         if let Some(learner) = &learner {
             learner.begin()?;
         }
         Ok(Running {
             watcher: Some(watcher),
+            denials: Some(denials),
             learner,
             recordings,
             dispatcher,
@@ -307,6 +316,8 @@ fn complain(quiet: bool, problem: &str) {
 struct Running {
     /// Taken at the end.
     watcher: Option<Box<dyn Watcher>>,
+    /// Taken at the end.
+    denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
     recordings: Vec<Writing>,
     dispatcher: Dispatcher,
@@ -353,6 +364,9 @@ impl Services for Running {
     }
 
     fn flush(&self) {
+        if let Some(denials) = &self.denials {
+            denials.flush();
+        }
         // A channel that does not move delays the command's end once, however often it is flushed.
         let deadline = *self
             .flush_deadline
@@ -381,6 +395,9 @@ impl Services for Running {
             watcher.let_go();
             watcher.join();
         }
+        if let Some(denials) = self.denials.take() {
+            denials.end();
+        }
         self.end_recordings();
         if let Some(stats) = self.stats.take() {
             stats.stop();
@@ -399,6 +416,9 @@ impl Services for Running {
     fn finish(mut self: Box<Self>) {
         if let Some(watcher) = self.watcher.take() {
             watcher.join();
+        }
+        if let Some(denials) = self.denials.take() {
+            denials.end();
         }
         self.end_recordings();
         if let Some(learner) = &self.learner {

@@ -1,0 +1,725 @@
+//! AppArmor and BPF LSM in an emulated machine, whose kernel has both: each attack is really made and
+//! fails with the error of its enforcer, what is legitimate goes on, and nothing of it fails where the
+//! policy allows all.
+//!
+//! A machine takes half a minute to start, and its processor is a fraction of this one's: everything is
+//! one script, and its output is taken apart afterwards.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use e2e::{Fixture, Guest, GuestRun, Identity, need_slow};
+use serde_json::Value;
+
+const LSM: &str = "lsm=landlock,lockdown,yama,apparmor,bpf";
+
+/// File systems that the guest lacks, and files to attack.
+const STAGE: &str = r#"
+busybox mount -t securityfs none /sys/kernel/security || exit 90
+busybox mount -t bpf bpf /sys/fs/bpf || exit 91
+mkdir -p /p /mnt /srv/mount /root/.ssh /srv/skills/a /srv/devices/x /srv/bin /srv/other
+: > /etc/removable; : > /etc/passwd-; : > /etc/shadow-; echo k > /root/.ssh/id; echo s > /srv/skills/a/b
+: > /srv/devices/x/devices.allow; : > /srv/devices/x/tasks; : > /srv/devices/x/other
+: > /srv/other/runc; cp /usr/bin/true /srv/bin/runc; cp /usr/bin/true /srv/bin/tool
+S=/run/secrets/kubernetes.io/serviceaccount
+mkdir -p $S/..2024 /var/run; echo t > $S/..2024/token; ln -s ..2024 $S/..data; ln -s ..data/token $S/token
+: > /run/other
+printf '#!/bin/sh\nexit 0\n' > /srv/script; chmod 755 /srv/script
+ln -s /etc/shadow /srv/to-shadow; ln -s /usr/bin/busybox /srv/busybox; ln -s /bin/sh /srv/to-sh
+ip addr add 169.254.169.254/32 dev lo; ip addr add 169.254.169.253/32 dev lo; ip addr add 100.100.100.200/32 dev lo
+sleep 1000 & OUT=$!
+"#;
+
+/// A rule and what comes of it: under BPF and under AppArmor, or only one of them.
+struct Row {
+    rule: &'static str,
+    /// What fails, and with which errors: BPF's, AppArmor's. A zero: that enforcer does not carry it.
+    denied: &'static [(&'static str, i32, i32)],
+    /// What goes on.
+    still: &'static [&'static str],
+}
+
+const fn row(
+    rule: &'static str,
+    denied: &'static [(&'static str, i32, i32)],
+    still: &'static [&'static str],
+) -> Row {
+    Row {
+        rule,
+        denied,
+        still,
+    }
+}
+
+const P: i32 = 1;
+const A: i32 = 13;
+/// Not carried by this enforcer: the deed is not tried.
+const NONE: i32 = 0;
+
+/// Deeds that everybody must be able to do.
+const SERVICES: &[&str] = &["forks", "threads", "pipes", "own_status", "own_root"];
+
+const ROWS: &[Row] = &[
+    row(
+        "disable-access-shadow",
+        &[
+            ("reads=/etc/shadow", P, A),
+            ("writes=/etc/shadow", P, A),
+            ("appends=/etc/shadow", P, A),
+            ("reads=/srv/to-shadow", P, A),
+            ("reads_by_root=/etc/shadow", P, A),
+            ("reads_in_namespace=/etc/shadow", P, A),
+            ("reads_after_setns=/etc/shadow", P, A),
+            ("reads_i386=/etc/shadow", P, A),
+            ("ring_opens=/etc/shadow", P, A),
+            ("reads_below_root=/etc/shadow", P, A),
+            ("reads_bound=/etc/shadow", P, NONE),
+            ("links=/etc/shadow", P, A),
+            ("renames=/etc/shadow", P, A),
+            ("overwrites=/etc/shadow", P, A),
+            ("renames_folder=/etc/shadow", P, NONE),
+            ("truncates_path=/etc/shadow", P, A),
+            ("changes_mode=/etc/shadow", P, A),
+            ("changes_owner_of=/etc/shadow", P, A),
+            ("removes=/etc/shadow", P, A),
+        ],
+        &["reads=/etc/shadow-", "reads=/etc/group", "ring_rests"],
+    ),
+    row(
+        "disable-access-passwd",
+        &[("reads=/etc/passwd", P, A), ("writes=/etc/passwd", P, A)],
+        &["reads=/etc/passwd-", "reads=/etc/group"],
+    ),
+    row(
+        "disable-write-etc",
+        &[
+            ("creates=/etc/new", P, A),
+            ("writes=/etc/hosts", P, A),
+            ("appends=/etc/hosts", P, A),
+            ("truncates=/etc/hosts", P, A),
+            ("truncates_path=/etc/hosts", P, A),
+            ("makes_folder=/etc/new", P, A),
+            ("links_symbolically=/etc/new", P, A),
+            ("removes=/etc/removable", P, A),
+            ("changes_mode=/etc/hosts", P, A),
+            ("changes_owner_of=/etc/hosts", P, A),
+        ],
+        &["reads=/etc/hosts", "creates=/srv/new", "lists=/etc"],
+    ),
+    row(
+        "disable-access-ssh-dir",
+        &[
+            ("reads=/root/.ssh/id", P, A),
+            ("writes=/root/.ssh/id", P, A),
+            ("creates=/root/.ssh/new", P, A),
+        ],
+        &["creates=/root/new"],
+    ),
+    row(
+        "disable-write-skills",
+        &[
+            ("writes=/srv/skills/a/b", P, A),
+            ("creates=/srv/skills/a/new", P, A),
+        ],
+        &["reads=/srv/skills/a/b"],
+    ),
+    row(
+        "mitigate-sa-leak",
+        &[
+            (
+                "reads=/run/secrets/kubernetes.io/serviceaccount/token",
+                P,
+                A,
+            ),
+            (
+                "reads=/run/secrets/kubernetes.io/serviceaccount/..data/token",
+                P,
+                A,
+            ),
+        ],
+        &["reads=/run/other"],
+    ),
+    row(
+        "cgroups-lxcfs-escape-mitigation",
+        &[
+            ("writes=/srv/devices/x/devices.allow", P, A),
+            ("appends=/srv/devices/x/tasks", P, A),
+        ],
+        &["writes=/srv/devices/x/other", "reads=/srv/devices/x/tasks"],
+    ),
+    row(
+        "runc-override-mitigation",
+        &[
+            ("writes=/srv/other/runc", P, A),
+            ("truncates_path=/srv/other/runc", P, A),
+        ],
+        &["executes=/srv/bin/runc"],
+    ),
+    row(
+        "disallow-write-core-pattern",
+        &[("writes=/proc/sys/kernel/core_pattern", P, A)],
+        &[
+            "reads=/proc/sys/kernel/core_pattern",
+            "adjusts_memory_killer",
+        ],
+    ),
+    row(
+        "disallow-access-kallsyms",
+        &[
+            ("reads=/proc/kallsyms", P, A),
+            ("reads=/proc/thread-self/../../../kallsyms", P, A),
+        ],
+        &["reads=/proc/version"],
+    ),
+    row(
+        "mitigate-overlayfs-leak",
+        &[
+            ("reads=/proc/self/mountinfo", P, A),
+            ("reads=/proc/1/mounts", P, A),
+            ("reads=/proc/thread-self/mountinfo", P, A),
+        ],
+        &["own_status"],
+    ),
+    row(
+        "mitigate-host-ip-leak",
+        &[("reads=/proc/self/net/arp", P, A)],
+        &["reads=/proc/self/net/dev"],
+    ),
+    row(
+        "disable-shell",
+        &[
+            ("executes=/bin/sh", P, A),
+            ("executes_in_folder=/bin/sh", P, A),
+            ("executes_descriptor=/bin/sh", P, A),
+            ("executes=/srv/to-sh", P, A),
+            ("executes=/srv/script", P, NONE),
+            ("executes=/bin/bash", P, A),
+            ("executes_by_loader=/bin/bash", A, A),
+        ],
+        &["executes=/bin/true", "executes=/srv/bin/tool"],
+    ),
+    row(
+        "disable-chmod",
+        &[("executes_version=/bin/chmod", P, A)],
+        &["executes=/bin/true", "executes=/bin/sh"],
+    ),
+    row(
+        "disable-busybox",
+        &[
+            ("executes=/bin/busybox", P, A),
+            ("executes=/srv/busybox", P, A),
+        ],
+        &["executes=/bin/true"],
+    ),
+    row(
+        "disable-cap-sys-admin",
+        &[
+            ("set_host_name", P, P),
+            ("mounts=/srv/mount", P, NONE),
+            ("sheds_by_namespace", P, P),
+        ],
+        &["changes_owner", "forks"],
+    ),
+    row("disable-cap-net-raw", &[("packets", P, P)], &["tcp", "udp"]),
+    row(
+        "disable-cap-chown",
+        &[("changes_owner", P, P)],
+        &["set_host_name"],
+    ),
+    row(
+        "disable-cap-all",
+        &[
+            ("changes_owner", P, P),
+            ("changes_root", P, P),
+            ("makes_device", P, P),
+        ],
+        SERVICES,
+    ),
+    row(
+        "disallow-mount",
+        &[
+            ("mounts=/srv/mount", P, A),
+            ("binds_relative=/srv/mount", P, A),
+            ("opens_fs", P, NONE),
+            ("clones_tree", P, NONE),
+            ("mounts_anew=/srv/mount", P, NONE),
+            ("changes_mount", P, NONE),
+        ],
+        &["opens_tree", "forks"],
+    ),
+    row(
+        "disallow-mount-procfs",
+        &[
+            ("mounts_type=proc:/srv/mount", P, A),
+            ("binds=/proc/sys:/srv/mount", P, A),
+            ("binds=/proc:/srv/mount", P, A),
+            ("binds_relative=/srv/mount", P, A),
+            ("binds_by_link=/proc:/srv/mount", P, A),
+            ("mounts_anew=/srv/mount", P, NONE),
+        ],
+        &["mounts=/srv/mount", "binds=/srv:/srv/mount"],
+    ),
+    row(
+        "disallow-mount-cgroupfs",
+        &[
+            ("mounts_type=cgroup2:/srv/mount", P, A),
+            ("binds=/sys/fs:/srv/mount", P, A),
+        ],
+        &["mounts=/srv/mount"],
+    ),
+    row(
+        "disallow-mount-securityfs",
+        &[("mounts_type=securityfs:/srv/mount", P, A)],
+        &["mounts=/srv/mount"],
+    ),
+    row(
+        "disallow-create-user-ns",
+        &[
+            ("user_unshare", P, NONE),
+            ("user_clone", P, NONE),
+            ("user_clone3", P, NONE),
+            ("user_i386", P, NONE),
+        ],
+        SERVICES,
+    ),
+    row(
+        "disallow-load-all-bpf-prog",
+        &[("bpf_load", P, NONE)],
+        &["bpf_map"],
+    ),
+    row(
+        "disallow-load-bpf-via-setsockopt",
+        &[("attach_filter", P, NONE), ("attach_reuseport", P, NONE)],
+        &["reuse_address"],
+    ),
+    row(
+        "disallow-userfaultfd-creation",
+        &[("page_faults", P, NONE)],
+        &["polls"],
+    ),
+    row(
+        "disallow-insmod",
+        &[
+            ("module_by_fd", P, P),
+            ("module_by_memory", P, P),
+            ("module_removed", P, P),
+        ],
+        &["reads_modules"],
+    ),
+    row(
+        "disallow-access-procfs-root",
+        &[
+            ("follows_root=%O", A, A),
+            ("traces_in_child=%O", NONE, NONE),
+        ],
+        &["own_root", "own_status"],
+    ),
+    row(
+        "block-access-to-metadata-service",
+        &[
+            ("contacts=169.254.169.254", P, NONE),
+            ("contacts_mapped=169.254.169.254", P, NONE),
+            ("sends_datagram=169.254.169.254", P, NONE),
+            ("sends_mapped=169.254.169.254", P, NONE),
+            ("sends_unspecified=169.254.169.254", P, NONE),
+            ("sends_first=169.254.169.254", P, NONE),
+            ("ring_contacts=169.254.169.254", P, NONE),
+        ],
+        &[
+            "contacts=169.254.169.253",
+            "contacts=127.0.0.1",
+            "sends_datagram=127.0.0.1",
+        ],
+    ),
+    row(
+        "block-access-to-alibaba-metadata-service",
+        &[("contacts=100.100.100.200", P, NONE)],
+        &["contacts=169.254.169.254"],
+    ),
+    row(
+        "block-access-to-container-runtime",
+        &[
+            ("connects_own=/run/docker.sock", P, NONE),
+            ("sends_own=/srv/containerd.sock", P, NONE),
+        ],
+        &["connects_own=/run/app.sock", "sends_own=/srv/app.sock"],
+    ),
+    row(
+        "disable-chmod-x-bit",
+        &[
+            ("chmod_x", P, NONE),
+            ("fchmodat_x", P, NONE),
+            ("open_with_x", P, NONE),
+            ("creat_with_x", P, NONE),
+        ],
+        &["chmod_plain", "open_without_x", "makes_folder=/srv/folder"],
+    ),
+    row(
+        "disable-chmod-s-bit",
+        &[("chmod_s", P, NONE), ("mknod_with_s", P, NONE)],
+        &["chmod_plain", "chmod_x"],
+    ),
+    row(
+        "disable-network",
+        &[
+            ("tcp", P, A),
+            ("udp6", P, A),
+            ("local", P, A),
+            ("netlink", P, A),
+            ("tcp_i386", P, A),
+        ],
+        &["pipes", "forks"],
+    ),
+    row(
+        "disable-inet",
+        &[
+            ("tcp", P, A),
+            ("udp", P, A),
+            ("contacts_mapped=127.0.0.1", P, NONE),
+        ],
+        &["tcp6", "local"],
+    ),
+    row(
+        "disable-inet6",
+        &[("tcp6", P, A), ("udp6", P, A)],
+        &["tcp", "local"],
+    ),
+    row(
+        "disable-unix-domain-socket",
+        &[("local", P, A), ("local_pair", P, A)],
+        &["tcp"],
+    ),
+    row(
+        "disable-tcp",
+        &[("tcp", P, A), ("tcp_named", P, A), ("tcp6", P, A)],
+        &["udp", "local"],
+    ),
+    row(
+        "disable-udp",
+        &[("udp", P, A), ("udp_named", P, A), ("udp6", P, A)],
+        &["tcp", "local"],
+    ),
+    row("disable-icmp", &[("raw_icmp", P, A)], &["tcp", "udp"]),
+];
+
+fn list_of(rule: &str) -> &'static str {
+    if rule.starts_with("disallow") || rule.starts_with("disable-cap") {
+        "hardeningRules: [RULE]"
+    } else if rule.ends_with("-mitigation") {
+        "vulMitigationRules: [RULE]"
+    } else {
+        "attackProtectionRules: [{rules: [RULE]}]"
+    }
+}
+
+fn policy(rule: &str, enforcer: &str, switches: &str) -> String {
+    let rules = list_of(rule).replace("RULE", rule);
+    format!(
+        "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+         privileged: true\n{switches}    {rules}\n"
+    )
+}
+
+/// `tollgate enforce` of a policy, announced by a line with a name.
+fn enforce(script: &mut String, name: &str, policy: &str, options: &str, deeds: &[&str]) {
+    let deeds = deeds.join(" ").replace("%O", "$OUT");
+    let _ = write!(
+        script,
+        "cat > /p/p.yaml <<'EOF'\n{policy}EOF\necho '### {name}'\n\
+         tollgate enforce -q {options} --policy /p/p.yaml -- violate {deeds} 2>&1\n"
+    );
+}
+
+/// What was printed after each name.
+fn sections(text: &str) -> BTreeMap<String, String> {
+    let parts = text.split("### ").skip(1);
+    let part = |part: &str| {
+        let (name, rest) = part.split_once('\n').unwrap_or((part, ""));
+        (name.to_owned(), rest.to_owned())
+    };
+    parts.map(part).collect()
+}
+
+/// The number of each deed.
+fn outcomes(text: &str) -> BTreeMap<String, i32> {
+    let lines = text.lines().filter_map(|line| {
+        let (name, number) = line.rsplit_once(' ')?;
+        // The process outside has another number each time.
+        let name = match name.split_once('=') {
+            Some((deed @ ("follows_root" | "traces_in_child"), _)) => format!("{deed}=%O"),
+            _ => name.to_owned(),
+        };
+        Some((name, number.parse().ok()?))
+    });
+    lines.collect()
+}
+
+fn guest(violate: &Fixture) -> Guest {
+    Guest::new()
+        .option(LSM)
+        .packaged("apparmor", "/sbin/apparmor_parser")
+        .file(violate.program(), "/usr/local/bin/violate")
+}
+
+fn run(script: &str) -> GuestRun {
+    let violate = Fixture::compile("violate");
+    guest(&violate).run(0, Identity::Root, &format!("{STAGE}{script}"))
+}
+
+/// The deeds of a row that an enforcer carries, with its error.
+fn denied(row: &Row, enforcer: &str) -> Vec<(&'static str, i32)> {
+    let pick = |(deed, by_bpf, by_apparmor): &(&'static str, i32, i32)| {
+        let errno = if enforcer == "BPF" {
+            *by_bpf
+        } else {
+            *by_apparmor
+        };
+        (errno != NONE).then_some((*deed, errno))
+    };
+    row.denied.iter().filter_map(pick).collect()
+}
+
+#[test]
+fn each_attack_fails_under_bpf_and_under_apparmor_and_nothing_else_does() {
+    need_slow!();
+    let mut script = String::new();
+    let mut expected = Vec::new();
+    let allow = "policy:\n  enforcer: SeccompLandlockCaps\n  mode: AlwaysAllow\n";
+    let mut all: Vec<&str> = Vec::new();
+    for (index, row) in ROWS.iter().enumerate() {
+        let own = row.denied.iter().map(|(deed, ..)| *deed);
+        for deed in own.chain(row.still.iter().copied()) {
+            if !all.contains(&deed) {
+                all.push(deed);
+            }
+        }
+        for enforcer in ["BPF", "AppArmor"] {
+            let denied = denied(row, enforcer);
+            if denied.is_empty() {
+                continue;
+            }
+            let deeds: Vec<&str> = denied
+                .iter()
+                .map(|(deed, _)| *deed)
+                .chain(row.still.iter().copied())
+                .collect();
+            let options = format!("--accept-partial {}", row.rule);
+            let policy = policy(row.rule, enforcer, "");
+            let name = format!("{index} {enforcer}");
+            enforce(&mut script, &name, &policy, &options, &deeds);
+            expected.push((name, enforcer, row, denied));
+        }
+    }
+    // Last, because what is removed is gone.
+    enforce(&mut script, "free", allow, "", &all);
+    let run = run(&script);
+    assert_eq!(run.code, 0, "{run:?}");
+    let sections = sections(&run.stdout);
+    let free = outcomes(&sections["free"]);
+    let mut mistakes = Vec::new();
+    for (name, enforcer, row, denied) in expected {
+        let text = &sections[&name];
+        let bound = outcomes(text);
+        for (deed, errno) in denied {
+            match bound.get(deed) {
+                Some(found) if *found == errno => {}
+                found => mistakes.push(format!(
+                    "{} by {enforcer}: {deed} gave {found:?} instead of {errno}: {text}",
+                    row.rule
+                )),
+            }
+            if free.get(deed).is_none_or(|found| *found == errno) {
+                mistakes.push(format!(
+                    "{}: {deed} fails so without the rule, too",
+                    row.rule
+                ));
+            }
+        }
+        for deed in row.still {
+            if bound.get(*deed) != Some(&0) {
+                mistakes.push(format!("{} by {enforcer}: {deed} failed: {text}", row.rule));
+            }
+        }
+    }
+    assert!(
+        mistakes.is_empty(),
+        "{}\n{}",
+        mistakes.join("\n"),
+        run.stderr
+    );
+}
+
+/// Alerts about violations.
+fn violations(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    let alerts = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    alerts
+        .filter(|alert| alert["rule"] == "Policy violation")
+        .collect()
+}
+
+const REPORT: &str = "    auditViolations: true\n";
+const ONLY_REPORT: &str = "    auditViolations: true\n    allowViolations: true\n";
+const BOTH: [&str; 2] = ["BPF", "AppArmor"];
+
+/// What the rest of the test is about: reports, exchange under load, ends.
+fn life(enforcer: &str) -> String {
+    let mut script = String::new();
+    let shadow = |switches: &str| policy("disable-access-shadow", enforcer, switches);
+    let deeds = ["reads=/etc/shadow", "reads=/etc/group"];
+    let name = |what: &str| format!("{what} {enforcer}");
+    enforce(
+        &mut script,
+        &name("report"),
+        &shadow(REPORT),
+        "--json",
+        &deeds,
+    );
+    enforce(
+        &mut script,
+        &name("allow"),
+        &shadow(ONLY_REPORT),
+        "--json",
+        &deeds,
+    );
+    // Two policies of one name: the first denies, the second does not, and they are exchanged while a
+    // process opens the file as fast as it can.
+    let named = |text: &str, name: &str| {
+        let head = format!(
+            "apiVersion: crd.varmor.org/v1beta1\nkind: VarmorPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
+             target: {{kind: Pod, name: x}}\n"
+        );
+        let body: String = text.lines().map(|line| format!("  {line}\n")).collect();
+        format!("{head}{body}")
+    };
+    let first = named(&shadow(""), "load");
+    // With one rule more.
+    let second = first.replace(
+        "rules: [disable-access-shadow]",
+        "rules: [disable-access-shadow, disable-access-passwd]",
+    );
+    let free = first.replace("disable-access-shadow", "disable-access-passwd");
+    let _ = write!(
+        script,
+        "cat > /p/first.yaml <<'EOF'\n{first}EOF\ncat > /p/second.yaml <<'EOF'\n{second}EOF\n\
+         cat > /p/free.yaml <<'EOF'\n{free}EOF\necho '### load {enforcer}'\n\
+         rm -f /run/end; VIOLATE_UNTIL=/run/end tollgate enforce -q --policy /p/first.yaml -- \
+             violate opens_for_long=/etc/shadow 2>&1 &\n\
+         loaded=$!; sleep 5; exchanged=0\n\
+         for turn in 1 2 3; do for file in second first; do\n\
+             tollgate policy replace /p/$file.yaml >> /run/replaced 2>&1 && exchanged=$((exchanged + 1))\n\
+         done; done\n: > /run/end; wait $loaded; echo exchanged $exchanged\n\
+         echo '### freed {enforcer}'\n\
+         rm -f /run/end; VIOLATE_UNTIL=/run/end tollgate enforce -q --policy /p/first.yaml -- \
+             violate opens_for_long=/etc/shadow 2>&1 &\n\
+         loaded=$!; sleep 5; tollgate policy replace /p/free.yaml 2>&1; sleep 1; : > /run/end; wait $loaded\n\
+         echo '### unknown {enforcer}'\ntollgate policy replace /p/p.yaml 2>&1; echo code $?\n"
+    );
+    // The agent is killed while it is needed; what it guarded stays so.
+    let report = named(&shadow(REPORT), "killed");
+    let _ = write!(
+        script,
+        "cat > /p/killed.yaml <<'EOF'\n{report}EOF\necho '[]' > /p/none.yaml; echo '### killed {enforcer}'\n\
+         rm -f /run/end /run/pid; VIOLATE_UNTIL=/run/end tollgate run -q --json -P /run/pid -r /p/none.yaml \
+             --policy /p/killed.yaml -- violate opens_for_long=/srv/to-shadow > /run/killed 2>&1 &\n\
+         guarded=$!; waited=0\n\
+         until grep -q 'Policy violation' /run/killed || [ $waited = 60 ]; do sleep 1; waited=$((waited + 1)); done\n\
+         kill -9 $(cat /run/pid); echo killed $?; sleep 8; : > /run/end; wait $guarded\n\
+         grep -a 'opens_for_long' /run/killed | grep -av rule; grep -ac '\"Policy violation\"' /run/killed\n"
+    );
+    let _ = write!(
+        script,
+        "echo '### sweep {enforcer}'\ntollgate policy loaded --sweep; ls /sys/fs/bpf/tollgate-*; echo end\n"
+    );
+    script
+}
+
+#[test]
+fn violations_are_told_policies_are_exchanged_at_one_moment_and_nothing_is_left() {
+    need_slow!();
+    let script: String = BOTH.into_iter().map(life).collect();
+    let run = run(&script);
+    assert_eq!(run.code, 0, "{run:?}");
+    let sections = sections(&run.stdout);
+    for enforcer in BOTH {
+        let section = |what: &str| sections[&format!("{what} {enforcer}")].as_str();
+        let errno = if enforcer == "BPF" { "EPERM" } else { "EACCES" };
+        let told = violations(section("report"));
+        assert_eq!(told.len(), 1, "{run:?}");
+        let fields = &told[0]["output_fields"];
+        assert_eq!(fields["policy.rule"], "disable-access-shadow", "{fields}");
+        assert_eq!(fields["policy.enforcer"], enforcer);
+        assert_eq!(fields["policy.action"], "denied");
+        assert_eq!(fields["policy.errno"], errno);
+        assert_eq!(fields["fd.name"], "/etc/shadow");
+        assert_eq!(fields["proc.name"], "violate");
+        assert_eq!(fields["user.uid"], 0);
+        assert!(fields["proc.pid"].as_i64().is_some_and(|pid| pid > 1));
+        let allowed = section("allow");
+        assert_eq!(outcomes(allowed)["reads=/etc/shadow"], 0, "{allowed}");
+        let told = violations(allowed);
+        assert_eq!(told.len(), 1, "{allowed}");
+        assert_eq!(told[0]["output_fields"]["policy.action"], "audited");
+
+        let load = section("load");
+        assert_eq!(outcomes(load)["opens_for_long=/etc/shadow"], 0, "{load}");
+        assert!(load.contains("exchanged 6"), "{load}");
+        let tries = load
+            .split("violate: ")
+            .nth(1)
+            .and_then(|text| text.split(' ').next());
+        let tries: u64 = tries.and_then(|text| text.parse().ok()).unwrap_or(0);
+        assert!(tries >= 10_000, "{load}");
+        assert!(
+            outcomes(section("freed"))["opens_for_long=/etc/shadow"] > 0,
+            "{run:?}"
+        );
+        assert!(section("unknown").contains("code 2"), "{run:?}");
+
+        let killed = section("killed");
+        assert!(killed.contains("killed 0"), "{killed}");
+        assert_eq!(
+            outcomes(killed)["opens_for_long=/srv/to-shadow"],
+            0,
+            "{killed}"
+        );
+        let told: u64 = killed
+            .lines()
+            .filter_map(|line| line.trim().parse::<u64>().ok())
+            .sum();
+        assert!(told > 100, "{killed}");
+        let sweep = section("sweep");
+        assert!(!sweep.contains(&format!("{enforcer} ")), "{sweep}");
+        assert!(!sweep.contains("link-"), "{sweep}");
+    }
+}
+
+#[test]
+fn of_200_starts_whose_command_is_the_attack_none_succeeds() {
+    need_slow!();
+    let mut script = String::new();
+    for enforcer in BOTH {
+        let policy = policy("disable-access-shadow", enforcer, "");
+        let _ = write!(
+            script,
+            "cat > /p/p.yaml <<'EOF'\n{policy}EOF\necho '### starts {enforcer}'\nn=0\n\
+             while [ $n -lt 200 ]; do tollgate enforce -q --policy /p/p.yaml -- \
+                 violate reads=/etc/shadow 2>&1; n=$((n + 1)); done\n"
+        );
+    }
+    // Each takes half a second there.
+    let starts = if std::env::var_os("TOLLGATE_TEST_SLOW").is_some() {
+        200
+    } else {
+        20
+    };
+    let run = run(&script.replace("STARTS", &starts.to_string()));
+    assert_eq!(run.code, 0, "{run:?}");
+    let sections = sections(&run.stdout);
+    for (enforcer, errno) in [("BPF", P), ("AppArmor", A)] {
+        let section = &sections[&format!("starts {enforcer}")];
+        let line = format!("reads=/etc/shadow {errno}");
+        let failed = section.lines().filter(|found| **found == line).count();
+        assert_eq!(failed, 200, "{enforcer}: {section}");
+    }
+}
