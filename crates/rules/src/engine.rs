@@ -1,52 +1,27 @@
 //! The rule engine: a rule set compiled, judging events.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU64;
+mod compiler;
+mod options;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use event::{Event, Judge, Weight};
 
 use crate::alert::Alert;
 use crate::compile::Truth;
-use crate::compile::check::{Checker, Problem};
+use crate::compile::check::Checker;
 use crate::compile::eval::{Evaluation, Memo};
-use crate::compile::program::{Program, Source};
+use crate::compile::program::{Entry, Program, Source};
 use crate::compile::tree::Tree;
-use crate::diagnostic::{Code, Diagnostic, Location, Severity};
+use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::output::Template;
 use crate::profile::Profile;
 use crate::ruleset::{Priority, Rule, Ruleset};
 
-/// Which of several matching rules alert. The first one is Falco's default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RuleMatching {
-    /// All of them.
-    All,
-    /// The one that was loaded first.
-    #[default]
-    First,
-}
-
-/// How a rule set is compiled.
-#[derive(Clone)]
-pub struct EngineOptions {
-    /// The least urgent priority that counts.
-    pub priority: Priority,
-    /// Which of several matching rules alert.
-    pub rule_matching: RuleMatching,
-    /// What is added to outputs.
-    pub append_output: Vec<AppendOutput>,
-    /// Names and texts that every alert reports besides.
-    pub static_fields: Vec<(Arc<str>, String)>,
-    /// Nanoseconds since the epoch, for [`Alert::made_ns`].
-    pub clock: fn() -> u64,
-    /// Keeps count of what rules cost, and times one look in so many: see [`Engine::costs`].
-    pub profile: Option<NonZeroU64>,
-    /// Sees what is concluded, if somebody records it.
-    pub recorder: Option<Arc<dyn Recorder>>,
-}
+use compiler::Compiler;
+pub use compiler::output_text;
+pub use options::{AppendOutput, EngineOptions, ExtraField, RuleMatching};
 
 /// A rule that matched an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,68 +42,6 @@ pub trait Recorder: Send + Sync {
 
     /// Takes an event after the rules were evaluated, with those that matched.
     fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]);
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self {
-            priority: Priority::Debug,
-            rule_matching: RuleMatching::default(),
-            append_output: Vec::new(),
-            static_fields: Vec::new(),
-            clock: system_time,
-            profile: None,
-            recorder: None,
-        }
-    }
-}
-
-fn system_time() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// One entry of Falco's `append_output`: what is added, and to which rules. A rule has to satisfy
-/// all conditions that are given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AppendOutput {
-    /// Only this rule.
-    pub rule: Option<String>,
-    /// Only rules of this source.
-    pub source: Option<String>,
-    /// Only rules that have all these tags.
-    pub tags: BTreeSet<String>,
-    /// Text that follows the output after a blank.
-    pub extra_output: Option<String>,
-    /// Fields that are reported but not printed.
-    pub extra_fields: Vec<ExtraField>,
-}
-
-/// A field that is added to what an alert reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExtraField {
-    /// A field under its own name.
-    Field(String),
-    /// A text under a name of the user's choice.
-    Formatted {
-        /// The name.
-        name: String,
-        /// The text, with `%field` in it.
-        format: String,
-    },
-}
-
-impl AppendOutput {
-    fn applies_to(&self, rule: &Rule) -> bool {
-        self.rule.as_deref().is_none_or(|name| name == &*rule.name)
-            && self
-                .source
-                .as_deref()
-                .is_none_or(|source| source == rule.source)
-            && self.tags.is_subset(&rule.tags)
-    }
 }
 
 /// Takes alerts. Called by the threads that judge events, so it must not wait.
@@ -378,11 +291,7 @@ impl Judge for Engine {
         let entries = entries.iter().enumerate();
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
-            let truth = match timed {
-                None => evaluation.rule(entry),
-                Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),
-            };
-            match truth {
+            match truth(&mut evaluation, entry, timed) {
                 Truth::False => {}
                 Truth::Unknown => return Weight::Undecided,
                 Truth::True if entry.output_stage > event.stage => return Weight::Undecided,
@@ -414,11 +323,7 @@ impl Judge for Engine {
         let profile = self.profile.as_ref();
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
-            let truth = match timed {
-                None => evaluation.rule(entry),
-                Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),
-            };
-            match truth {
+            match truth(&mut evaluation, entry, timed) {
                 Truth::False => {}
                 Truth::Unknown => undecided += 1,
                 Truth::True => {
@@ -445,6 +350,15 @@ impl Judge for Engine {
     }
 }
 
+/// Whether the condition of a rule holds; what that takes is noted now and then.
+#[inline]
+fn truth(evaluation: &mut Evaluation<'_, '_, '_>, entry: &Entry, timed: Option<&Profile>) -> Truth {
+    match timed {
+        None => evaluation.rule(entry),
+        Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),
+    }
+}
+
 impl CompiledRule {
     pub(crate) fn operands(&self) -> impl Iterator<Item = crate::compile::operand::OperandId> {
         let formatted = self
@@ -454,158 +368,3 @@ impl CompiledRule {
         self.template.operands().chain(formatted)
     }
 }
-
-/// The output of a rule with what is appended to it.
-#[must_use]
-pub fn output_text(rule: &Rule, append_output: &[AppendOutput]) -> String {
-    let mut text = rule.output.text.clone();
-    for append in append_output
-        .iter()
-        .filter(|append| append.applies_to(rule))
-    {
-        if let Some(extra) = &append.extra_output {
-            text.push(' ');
-            text.push_str(extra);
-        }
-    }
-    text
-}
-
-struct Compiler<'a> {
-    ruleset: &'a Ruleset,
-    options: &'a EngineOptions,
-    checker: Checker,
-    diagnostics: Vec<Diagnostic>,
-}
-
-impl Compiler<'_> {
-    fn rule(&mut self, rule: &Rule) -> Option<CompiledRule> {
-        let (tree, mut problems) = self.checker.condition(&rule.condition);
-        let template = self.output(rule, &mut problems);
-        let formatted = self.formatted(rule, &mut problems);
-        let is_error = |problem: &Problem| problem.code.severity() == Severity::Error;
-        let broken = problems.iter().any(is_error);
-        let forgiven = rule.skip_if_unknown_filter
-            && problems
-                .iter()
-                .filter(|problem| is_error(problem))
-                .all(|problem| problem.unknown);
-        for mut problem in problems {
-            if forgiven && is_error(&problem) {
-                problem.code = Code::UnknownFilter;
-                problem.message += "; the rule is left out";
-            }
-            self.report(rule, problem);
-        }
-        if broken {
-            return None;
-        }
-        let tree = tree.merge(&mut self.checker.atoms, &self.checker.operands);
-        Some(CompiledRule {
-            name: Arc::clone(&rule.name),
-            location: rule.location.clone(),
-            warn_evttypes: rule.warn_evttypes,
-            priority: rule.priority,
-            source: rule.source.as_str().into(),
-            tags: rule.tags.iter().cloned().collect(),
-            tree,
-            template: template?,
-            formatted: formatted?,
-            capture: rule.capture,
-            capture_duration_ms: rule.capture_duration_ms,
-            matches: AtomicU64::new(0),
-        })
-    }
-
-    fn output(&mut self, rule: &Rule, problems: &mut Vec<Problem>) -> Option<Template> {
-        let mut text = output_text(rule, &self.options.append_output);
-        if text.contains(CONTAINER_INFO) {
-            let message = format!("`{CONTAINER_INFO}` is an old notation");
-            let diagnostic = Diagnostic::new(Code::DeprecatedItem, rule.location.clone(), message)
-                .in_item(format!("rule {}", rule.name))
-                .with_help(format!("write `{CONTAINER_INFO_FIELDS}`"));
-            self.diagnostics.push(diagnostic);
-            text = text.replace(CONTAINER_INFO, CONTAINER_INFO_FIELDS);
-        }
-        let mut template = match Template::new(&text, rule.output.source, &mut self.checker) {
-            Ok(template) => Some(template),
-            Err(found) => {
-                problems.extend(found);
-                None
-            }
-        };
-        for append in self
-            .options
-            .append_output
-            .iter()
-            .filter(|append| append.applies_to(rule))
-        {
-            for field in &append.extra_fields {
-                let ExtraField::Field(name) = field else {
-                    continue;
-                };
-                match Template::new(&format!("%{name}"), rule.output.source, &mut self.checker) {
-                    Ok(extra) => {
-                        if let Some(template) = &mut template {
-                            template.report_also(&extra);
-                        }
-                    }
-                    Err(found) => problems.extend(found),
-                }
-            }
-        }
-        template
-    }
-
-    fn formatted(
-        &mut self,
-        rule: &Rule,
-        problems: &mut Vec<Problem>,
-    ) -> Option<Vec<(Arc<str>, Template)>> {
-        let mut templates = Some(Vec::new());
-        for append in self
-            .options
-            .append_output
-            .iter()
-            .filter(|append| append.applies_to(rule))
-        {
-            for field in &append.extra_fields {
-                let ExtraField::Formatted { name, format } = field else {
-                    continue;
-                };
-                match Template::new(format, rule.output.source, &mut self.checker) {
-                    Ok(template) => {
-                        if let Some(templates) = &mut templates {
-                            templates.push((name.as_str().into(), template));
-                        }
-                    }
-                    Err(found) => {
-                        problems.extend(found);
-                        templates = None;
-                    }
-                }
-            }
-        }
-        templates
-    }
-
-    fn report(&mut self, rule: &Rule, problem: Problem) {
-        let location = self.ruleset.locate(problem.span);
-        let mut diagnostic = Diagnostic::new(problem.code, location, problem.message)
-            .in_item(format!("rule {}", rule.name));
-        diagnostic.help = problem.help;
-        // A macro that several rules use is wrong once, not once per rule.
-        let known = |other: &Diagnostic| {
-            other.code == diagnostic.code
-                && other.location == diagnostic.location
-                && other.message == diagnostic.message
-        };
-        if !self.diagnostics.iter().any(known) {
-            self.diagnostics.push(diagnostic);
-        }
-    }
-}
-
-/// Falco's old way to ask for the two fields below.
-const CONTAINER_INFO: &str = "%container.info";
-const CONTAINER_INFO_FIELDS: &str = "container_id=%container.id container_name=%container.name";

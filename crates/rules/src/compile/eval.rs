@@ -5,9 +5,10 @@ use event::{Event, Stage, Value};
 
 use super::atom::{AtomId, Check};
 use super::index::Candidates;
-use super::operand::{OperandId, OperandSource, Operands, apply};
+use super::operand::{OperandId, OperandSource, Operands};
 use super::program::{Children, Entry, Node, NodeId, Program};
 use super::test::Context;
+use super::transform::apply;
 use super::truth::Truth;
 
 /// What is remembered while one event is looked at. Entries carry the number of the evaluation

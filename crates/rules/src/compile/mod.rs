@@ -16,6 +16,7 @@ mod path_prefix;
 pub(crate) mod program;
 pub(crate) mod test;
 mod text_set;
+mod transform;
 pub(crate) mod tree;
 mod truth;
 

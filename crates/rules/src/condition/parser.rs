@@ -50,14 +50,17 @@
 //! | `anyof` | at least one |
 //! | `allof` | every one |
 
-use thiserror::Error;
+mod error;
+mod operand;
+mod value;
 
 use super::ast::{
-    Arg, Call, Compare, Expr, ExprKind, Field, FieldArg, Literal, Op, OpClass, Operand, Quantifier,
-    SourceId, Span, Transformer, Value,
+    Compare, Expr, ExprKind, Op, OpClass, Operand, Quantifier, SourceId, Span, Value,
 };
-use super::lexer::{Lexer, QuoteError, QuoteProblem};
-use crate::diagnostic::closest;
+use super::lexer::Lexer;
+
+pub use error::ParseError;
+use error::is_word_char;
 
 /// How many parentheses and transformers may be open at once, so that hostile input ends in an error
 /// and not in an overflow of the stack. Public rules open 8 at most; Falco stops at about 200.
@@ -65,18 +68,6 @@ pub const MAX_DEPTH: usize = 100;
 
 /// Longest condition, in bytes. The longest one in public rule sets has about 10 kB.
 pub const MAX_LENGTH: usize = 1 << 20;
-
-/// Why a text is not a condition.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{message}")]
-pub struct ParseError {
-    /// Where; never outside the text.
-    pub span: Span,
-    /// What was expected and what was found.
-    pub message: String,
-    /// What to write instead, when that can be guessed.
-    pub help: Option<String>,
-}
 
 type Result<T, E = ParseError> = std::result::Result<T, E>;
 
@@ -301,123 +292,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn operand(&mut self) -> Result<Option<Operand>> {
-        if let Some(field) = self.field()? {
-            return Ok(Some(Operand::Field(field)));
-        }
-        Ok(self.call()?.map(Operand::Call))
-    }
-
-    fn field(&mut self) -> Result<Option<Field>> {
-        let start = self.lexer.pos();
-        let Some(name) = self.lexer.field_name() else {
-            return Ok(None);
-        };
-        let arg = self.argument()?;
-        Ok(Some(Field {
-            name: name.to_owned(),
-            arg,
-            span: self.lexer.span_from(start),
-        }))
-    }
-
-    fn argument(&mut self) -> Result<Option<FieldArg>> {
-        if !self.lexer.literal("[") {
-            return Ok(None);
-        }
-        let start = self.lexer.pos();
-        let (text, quoted) = match self.lexer.quoted() {
-            Some(text) => (text.map_err(quote_error)?, true),
-            None => match self.lexer.bare_argument() {
-                Some(text) => (text.into(), false),
-                None => return Err(self.expected("an argument: text or a quoted string")),
-            },
-        };
-        let span = self.lexer.span_from(start);
-        if !self.lexer.literal("]") {
-            return Err(self.expected("`]`"));
-        }
-        Ok(Some(FieldArg { text, quoted, span }))
-    }
-
-    fn call(&mut self) -> Result<Option<Call>> {
-        let start = self.lexer.pos();
-        let transformer = self.lexer.identifier().and_then(Transformer::from_word);
-        let Some(transformer) = transformer.filter(|_| self.lexer.literal("(")) else {
-            self.lexer.rewind(start);
-            return Ok(None);
-        };
-        self.enter(start)?;
-        let mut args = Vec::new();
-        loop {
-            self.lexer.blank();
-            args.push(self.arg()?);
-            self.lexer.blank();
-            if !self.lexer.literal(",") {
-                break;
-            }
-        }
-        if !self.lexer.literal(")") {
-            return Err(self.expected("`,` or `)`"));
-        }
-        self.depth -= 1;
-        let arg = self.argument()?;
-        Ok(Some(Call {
-            transformer,
-            args,
-            arg,
-            span: self.lexer.span_from(start),
-        }))
-    }
-
-    fn arg(&mut self) -> Result<Arg> {
-        let start = self.lexer.pos();
-        if !self.lexer.literal("(") {
-            return self.list_arg();
-        }
-        let mut items = Vec::new();
-        self.lexer.blank();
-        if !self.lexer.literal(")") {
-            loop {
-                self.lexer.blank();
-                items.push(self.list_arg()?);
-                self.lexer.blank();
-                if !self.lexer.literal(",") {
-                    break;
-                }
-            }
-            if !self.lexer.literal(")") {
-                return Err(self.expected("`,` or `)`"));
-            }
-        }
-        Ok(Arg::List(items, self.lexer.span_from(start)))
-    }
-
-    fn list_arg(&mut self) -> Result<Arg> {
-        if let Some(number) = self.number() {
-            return Ok(Arg::Literal(number));
-        }
-        if let Some(quoted) = self.quoted()? {
-            return Ok(Arg::Literal(quoted));
-        }
-        if let Some(operand) = self.operand()? {
-            return Ok(Arg::Operand(operand));
-        }
-        let start = self.lexer.pos();
-        if let Some(name) = self.lexer.identifier() {
-            if name == "val" && self.lexer.rest().starts_with('(') {
-                self.lexer.rewind(start);
-                let help = "inside a transformer the field is written as it is";
-                return Err(self.expected("a field without `val`").with_help(help));
-            }
-            if self.lexer.rest().starts_with('(') {
-                return Err(self.unknown_transformer(start, name));
-            }
-        }
-        self.lexer.rewind(start);
-        Err(self.expected("a field, a transformer, a quoted string or a number"))
-    }
-
     fn comparison(&mut self, start: usize, left: Operand) -> Result<Expr> {
         self.lexer.blank();
         if self.lexer.literal("exists") {
@@ -510,129 +384,6 @@ impl<'a> Parser<'a> {
         None
     }
 
-    fn number_value(&mut self) -> Result<Value> {
-        if let Some(operand) = self.dynamic()? {
-            return Ok(Value::Operand(operand));
-        }
-        match self.number() {
-            Some(number) => Ok(Value::Literal(number)),
-            None => Err(self.expected("a number, `val(FIELD)` or a transformer")),
-        }
-    }
-
-    fn string_value(&mut self) -> Result<Value> {
-        if let Some(operand) = self.dynamic()? {
-            return Ok(Value::Operand(operand));
-        }
-        match self.string()? {
-            Some(literal) => Ok(Value::Literal(literal)),
-            None => {
-                let error = self.expected("a value: text or a quoted string");
-                let list = self.lexer.rest().starts_with('(');
-                Err(if list {
-                    error
-                        .with_help("a list goes with `in`, `intersects`, `pmatch` or after `anyof`")
-                } else {
-                    error
-                })
-            }
-        }
-    }
-
-    fn list_value(&mut self, dynamic: bool) -> Result<Value> {
-        self.lexer.blank();
-        let start = self.lexer.pos();
-        if self.lexer.literal("(") {
-            return self.list(start);
-        }
-        if dynamic && let Some(operand) = self.dynamic()? {
-            return Ok(Value::Operand(operand));
-        }
-        match self.lexer.identifier() {
-            Some(name) => Ok(Value::ListName(
-                name.to_owned(),
-                self.lexer.span_from(start),
-            )),
-            None => Err(self.expected("a list in parentheses or the name of one")),
-        }
-    }
-
-    fn list(&mut self, start: usize) -> Result<Value> {
-        let mut items = Vec::new();
-        self.lexer.blank();
-        if !self.lexer.literal(")") {
-            loop {
-                self.lexer.blank();
-                match self.string()? {
-                    Some(item) => items.push(item),
-                    None => return Err(self.expected("a value of the list")),
-                }
-                self.lexer.blank();
-                if !self.lexer.literal(",") {
-                    break;
-                }
-            }
-            if !self.lexer.literal(")") {
-                return Err(self.expected("`,` or `)`"));
-            }
-        }
-        Ok(Value::List(items, self.lexer.span_from(start)))
-    }
-
-    /// `val(FIELD)` or a transformer.
-    fn dynamic(&mut self) -> Result<Option<Operand>> {
-        self.lexer.blank();
-        if self.lexer.literal("val(") {
-            self.lexer.blank();
-            let Some(field) = self.field()? else {
-                let help = "`val` takes a plain field; transformers stand without it";
-                return Err(self.expected("a field").with_help(help));
-            };
-            self.lexer.blank();
-            if !self.lexer.literal(")") {
-                return Err(self.expected("`)`"));
-            }
-            return Ok(Some(Operand::Field(field)));
-        }
-        Ok(self.call()?.map(Operand::Call))
-    }
-
-    fn string(&mut self) -> Result<Option<Literal>> {
-        if let Some(literal) = self.quoted()? {
-            return Ok(Some(literal));
-        }
-        let start = self.lexer.pos();
-        Ok(self.lexer.bare_string().map(|text| self.bare(start, text)))
-    }
-
-    fn quoted(&mut self) -> Result<Option<Literal>> {
-        let start = self.lexer.pos();
-        match self.lexer.quoted() {
-            None => Ok(None),
-            Some(text) => {
-                let text = text.map_err(quote_error)?;
-                Ok(Some(Literal {
-                    text,
-                    quoted: true,
-                    span: self.lexer.span_from(start),
-                }))
-            }
-        }
-    }
-
-    fn number(&mut self) -> Option<Literal> {
-        let start = self.lexer.pos();
-        self.lexer.number().map(|text| self.bare(start, text))
-    }
-
-    fn bare(&self, start: usize, text: &str) -> Literal {
-        Literal {
-            text: text.into(),
-            quoted: false,
-            span: self.lexer.span_from(start),
-        }
-    }
-
     fn enter(&mut self, start: usize) -> Result<()> {
         self.depth += 1;
         if self.depth <= MAX_DEPTH {
@@ -661,135 +412,5 @@ impl<'a> Parser<'a> {
             end: span.end - u32::try_from(blanks).unwrap_or(0),
             ..span
         }
-    }
-
-    fn error(&self, message: impl Into<String>) -> ParseError {
-        ParseError {
-            span: self.lexer.next_span(),
-            message: message.into(),
-            help: None,
-        }
-    }
-
-    fn expected(&self, what: &str) -> ParseError {
-        let error = self.error(format!("expected {what}, found {}", self.lexer.found()));
-        match keyword_help(self.lexer.rest()) {
-            Some(help) => error.with_help(help),
-            None => error,
-        }
-    }
-
-    fn trailing(&self) -> ParseError {
-        let rest = self.lexer.rest();
-        if rest.starts_with(')') {
-            return self.error("unexpected `)`: no parenthesis is open here");
-        }
-        let error = self.expected("`and`, `or` or the end of the condition");
-        match error.help {
-            None if rest.starts_with(['"', '\'']) => {
-                error.with_help("inside a quoted string write the quote as `\\\"` or `\\'`")
-            }
-            None if rest.starts_with(is_word_char) => {
-                error.with_help("a value with blanks in it needs quotes")
-            }
-            _ => error,
-        }
-    }
-
-    fn not_an_operator(&self, left: &Operand) -> ParseError {
-        let what = match left {
-            Operand::Field(field) => format!("`{}`", field.name),
-            Operand::Call(call) => format!("`{}(..)`", call.transformer.word()),
-        };
-        let error = self.error(format!(
-            "expected an operator after {what}, found {}",
-            self.lexer.found()
-        ));
-        let mut ahead = Lexer::new(self.lexer.rest(), SourceId(0));
-        let word = ahead.word();
-        let operators = Op::ALL.iter().map(|op| op.word()).chain(["==", "exists"]);
-        match closest(&word.to_ascii_lowercase(), operators) {
-            Some(op) if op == word => {
-                error.with_help(format!("`{op}` needs a value after a blank"))
-            }
-            Some(op) => error.with_help(format!("did you mean `{op}`?")),
-            None if word.is_empty() && !self.lexer.rest().starts_with('[') => {
-                error.with_help("to test that a field has a value, write `FIELD exists`")
-            }
-            None => error,
-        }
-    }
-
-    fn unknown_transformer(&mut self, start: usize, name: &str) -> ParseError {
-        let span = self.lexer.span_from(start);
-        let message = format!("unknown transformer `{name}`");
-        let error = ParseError {
-            span,
-            message,
-            help: None,
-        };
-        if name == "val" {
-            return error.with_help("`val` belongs on the right of an operator");
-        }
-        match closest(name, Transformer::ALL.iter().map(|t| t.word())) {
-            Some(word) => error.with_help(format!("did you mean `{word}`?")),
-            None => error.with_help("a macro is named without parentheses"),
-        }
-    }
-}
-
-impl ParseError {
-    fn with_help(self, help: impl Into<String>) -> Self {
-        Self {
-            help: Some(help.into()),
-            ..self
-        }
-    }
-}
-
-fn is_word_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
-}
-
-/// Advice for those who think of another language.
-fn keyword_help(rest: &str) -> Option<&'static str> {
-    const FOREIGN: [(&str, &str); 7] = [
-        ("&&", "write `and`"),
-        ("||", "write `or`"),
-        ("!", "write `not`"),
-        ("AND", "keywords are written in lower case: `and`"),
-        ("OR", "keywords are written in lower case: `or`"),
-        ("NOT", "keywords are written in lower case: `not`"),
-        ("#", "a condition has no comments; put them before the item"),
-    ];
-    FOREIGN
-        .iter()
-        .find(|(word, _)| rest.starts_with(word))
-        .map(|&(_, help)| help)
-}
-
-fn quote_error(error: QuoteError) -> ParseError {
-    let (message, help) = match error.problem {
-        QuoteProblem::Unterminated(quote) => (
-            format!("the string has no closing `{quote}`"),
-            Some("a backslash before the quote escapes it; a last backslash is written `\\x5c`"),
-        ),
-        QuoteProblem::UnknownEscape(c) => (
-            format!("unknown escape `\\{}` in a quoted string", c.escape_debug()),
-            Some("write a backslash as `\\\\`"),
-        ),
-        QuoteProblem::BadHex => (
-            "`\\x` needs two hexadecimal digits".to_owned(),
-            Some("write a backslash as `\\\\`"),
-        ),
-        QuoteProblem::OtherQuote(c) => (
-            format!("`\\{c}` is no escape in a string with the other quotes"),
-            Some("write the quote without a backslash"),
-        ),
-    };
-    ParseError {
-        span: error.span,
-        message,
-        help: help.map(str::to_owned),
     }
 }

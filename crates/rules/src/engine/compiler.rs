@@ -1,0 +1,166 @@
+//! From rules to what is evaluated.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
+use crate::compile::check::{Checker, Problem};
+use crate::diagnostic::{Code, Diagnostic, Severity};
+use crate::output::Template;
+use crate::ruleset::{Rule, Ruleset};
+
+/// The output of a rule with what is appended to it.
+#[must_use]
+pub fn output_text(rule: &Rule, append_output: &[AppendOutput]) -> String {
+    let mut text = rule.output.text.clone();
+    for append in append_output
+        .iter()
+        .filter(|append| append.applies_to(rule))
+    {
+        if let Some(extra) = &append.extra_output {
+            text.push(' ');
+            text.push_str(extra);
+        }
+    }
+    text
+}
+
+pub(super) struct Compiler<'a> {
+    pub(super) ruleset: &'a Ruleset,
+    pub(super) options: &'a EngineOptions,
+    pub(super) checker: Checker,
+    pub(super) diagnostics: Vec<Diagnostic>,
+}
+
+impl Compiler<'_> {
+    /// Compiles one rule; `None` if it has errors.
+    pub(super) fn rule(&mut self, rule: &Rule) -> Option<CompiledRule> {
+        let (tree, mut problems) = self.checker.condition(&rule.condition);
+        let template = self.output(rule, &mut problems);
+        let formatted = self.formatted(rule, &mut problems);
+        let is_error = |problem: &Problem| problem.code.severity() == Severity::Error;
+        let broken = problems.iter().any(is_error);
+        let forgiven = rule.skip_if_unknown_filter
+            && problems
+                .iter()
+                .filter(|problem| is_error(problem))
+                .all(|problem| problem.unknown);
+        for mut problem in problems {
+            if forgiven && is_error(&problem) {
+                problem.code = Code::UnknownFilter;
+                problem.message += "; the rule is left out";
+            }
+            self.report(rule, problem);
+        }
+        if broken {
+            return None;
+        }
+        let tree = tree.merge(&mut self.checker.atoms, &self.checker.operands);
+        Some(CompiledRule {
+            name: Arc::clone(&rule.name),
+            location: rule.location.clone(),
+            warn_evttypes: rule.warn_evttypes,
+            priority: rule.priority,
+            source: rule.source.as_str().into(),
+            tags: rule.tags.iter().cloned().collect(),
+            tree,
+            template: template?,
+            formatted: formatted?,
+            capture: rule.capture,
+            capture_duration_ms: rule.capture_duration_ms,
+            matches: AtomicU64::new(0),
+        })
+    }
+
+    fn output(&mut self, rule: &Rule, problems: &mut Vec<Problem>) -> Option<Template> {
+        let mut text = output_text(rule, &self.options.append_output);
+        if text.contains(CONTAINER_INFO) {
+            let message = format!("`{CONTAINER_INFO}` is an old notation");
+            let diagnostic = Diagnostic::new(Code::DeprecatedItem, rule.location.clone(), message)
+                .in_item(format!("rule {}", rule.name))
+                .with_help(format!("write `{CONTAINER_INFO_FIELDS}`"));
+            self.diagnostics.push(diagnostic);
+            text = text.replace(CONTAINER_INFO, CONTAINER_INFO_FIELDS);
+        }
+        let mut template = match Template::new(&text, rule.output.source, &mut self.checker) {
+            Ok(template) => Some(template),
+            Err(found) => {
+                problems.extend(found);
+                None
+            }
+        };
+        for append in self
+            .options
+            .append_output
+            .iter()
+            .filter(|append| append.applies_to(rule))
+        {
+            for field in &append.extra_fields {
+                let ExtraField::Field(name) = field else {
+                    continue;
+                };
+                match Template::new(&format!("%{name}"), rule.output.source, &mut self.checker) {
+                    Ok(extra) => {
+                        if let Some(template) = &mut template {
+                            template.report_also(&extra);
+                        }
+                    }
+                    Err(found) => problems.extend(found),
+                }
+            }
+        }
+        template
+    }
+
+    fn formatted(
+        &mut self,
+        rule: &Rule,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Vec<(Arc<str>, Template)>> {
+        let mut templates = Some(Vec::new());
+        for append in self
+            .options
+            .append_output
+            .iter()
+            .filter(|append| append.applies_to(rule))
+        {
+            for field in &append.extra_fields {
+                let ExtraField::Formatted { name, format } = field else {
+                    continue;
+                };
+                match Template::new(format, rule.output.source, &mut self.checker) {
+                    Ok(template) => {
+                        if let Some(templates) = &mut templates {
+                            templates.push((name.as_str().into(), template));
+                        }
+                    }
+                    Err(found) => {
+                        problems.extend(found);
+                        templates = None;
+                    }
+                }
+            }
+        }
+        templates
+    }
+
+    fn report(&mut self, rule: &Rule, problem: Problem) {
+        let location = self.ruleset.locate(problem.span);
+        let mut diagnostic = Diagnostic::new(problem.code, location, problem.message)
+            .in_item(format!("rule {}", rule.name));
+        diagnostic.help = problem.help;
+        // A macro that several rules use is wrong once, not once per rule.
+        let known = |other: &Diagnostic| {
+            other.code == diagnostic.code
+                && other.location == diagnostic.location
+                && other.message == diagnostic.message
+        };
+        if !self.diagnostics.iter().any(known) {
+            self.diagnostics.push(diagnostic);
+        }
+    }
+}
+
+/// Falco's old way to ask for the two fields below.
+const CONTAINER_INFO: &str = "%container.info";
+const CONTAINER_INFO_FIELDS: &str = "container_id=%container.id container_name=%container.name";
