@@ -244,19 +244,31 @@ fn nothing_is_missed_in_the_guest_whatever_is_hooked() {
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.stdout.contains("see calls by functions: "), "{run:?}");
     let (by_functions, by_raw) = run.stdout.split_once("end of auto").expect("both ran");
-    // Hooks on functions were refused (EBUSY) in a run after the doctor's trial; that is told.
-    let is_told = by_raw.contains("\"hooks\":\"functions") || run.stderr.contains("not functions");
-    assert!(is_told, "{run:?}");
+    let hooked = by_raw.contains("\"hooks\":\"functions");
+    assert!(hooked, "{run:?}");
     assert!(by_raw.contains("\"hooks\":\"raw"), "{run:?}");
     let accounts = |text: &str| {
         let alerts = text.lines().filter_map(Alert::parse);
         let mut accounts: Vec<_> = alerts
-            .map(|alert| format!("{} {}", alert.rule, alert.output))
+            .map(|alert| {
+                // Without the time.
+                let said = alert.output.split_once("Debug ");
+                format!("{} {}", alert.rule, said.map_or("", |(_, said)| said))
+            })
             .collect();
         accounts.sort();
         accounts
     };
-    let (by_functions, by_raw) = (accounts(by_functions), accounts(by_raw));
+    let (by_functions, mut by_raw) = (accounts(by_functions), accounts(by_raw));
+    // A call of x32, which this kernel lacks, is carried out by no function; it is said to be unseen.
+    let is_lacking = |account: &String| account.ends_with(" -38");
+    assert!(by_raw.iter().any(is_lacking), "{run:?}");
+    assert!(
+        run.stderr
+            .contains("NOT SEEN: attempts at calls that this kernel lacks"),
+        "{run:?}"
+    );
+    by_raw.retain(|account| !is_lacking(account));
     assert_eq!(by_functions, by_raw, "{run:?}");
     for rule in ["Seen", "Born", "Program"] {
         let is_of = |account: &&String| account.starts_with(rule);

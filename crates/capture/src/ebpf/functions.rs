@@ -67,7 +67,10 @@ impl Functions {
                 continue;
             };
             let prototype = u32::from(function.referenced_type_id());
-            by_name.insert(name.to_owned(), Function { id, prototype });
+            // Of several entries the first, as libbpf takes it: the kernel refuses hooks on one function by
+            // two of its entries (EBUSY).
+            let named = by_name.entry(name.to_owned());
+            named.or_insert(Function { id, prototype });
         }
         Ok(Self { by_name })
     }

@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 
 use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
 
 use super::Error;
-use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE, entry_names};
+use super::attempts::{lacking, other_conventions, told, tracepoint, try_functions};
+use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE};
 use super::tables::Tables;
 
 /// Which of them.
@@ -181,14 +181,14 @@ impl Functions {
 }
 
 /// A function of each type.
-fn examples() -> [String; 2] {
+pub(super) fn examples() -> [String; 2] {
     [
         format!("{}{EXAMPLE}", native_prefix()),
         PLAIN_EXAMPLE.to_owned(),
     ]
 }
 
-fn native_prefix() -> &'static str {
+pub(super) fn native_prefix() -> &'static str {
     if cfg!(target_arch = "aarch64") {
         "__arm64_sys_"
     } else {
@@ -323,6 +323,12 @@ impl Attached {
         if hooks == Hooks::Nothing {
             unseen.push("any call".to_owned());
         }
+        if hooks == Hooks::Functions {
+            // There is no function that carries them out.
+            unseen.push(
+                "attempts at calls that this kernel lacks, as those of x32 programs".to_owned(),
+            );
+        }
         if hooks == Hooks::PerCall {
             unseen.extend(self.options.other_conventions.clone());
             if !self.lacking.is_empty() {
@@ -437,116 +443,11 @@ impl Attached {
     }
 }
 
-/// Of calls that have no tracepoint: all of them, if the kernel lacks each. Then they can only fail.
-fn lacking(calls: Vec<&'static str>) -> Result<Vec<&'static str>, String> {
-    let symbols = fs::read_to_string("/proc/kallsyms")
-        .map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
-    // In the place of a call that was left out stands a weak function.
-    let strong = symbols.lines().filter_map(|line| {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        let kind = words.next()?;
-        let name = words.next()?.strip_prefix(native_prefix())?;
-        (!kind.eq_ignore_ascii_case("w")).then_some(name)
-    });
-    let strong: BTreeSet<&str> = strong.collect();
-    if strong.is_empty() {
-        return Err("/proc/kallsyms names no functions of calls".to_owned());
-    }
-    for call in &calls {
-        let is_there = |name: &String| strong.contains(name.as_str());
-        if entry_names(call).iter().any(is_there) {
-            return Err(format!("there is no tracepoint of {call}"));
-        }
-    }
-    Ok(calls)
-}
-
 /// The calls of the tables but those that never return, of which no hook here tells.
 fn returning(tables: &Tables) -> Vec<(Arch, &'static str)> {
     let mut calls = tables.calls();
     calls.retain(|(_, call)| !["exit", "exit_group", "rt_sigreturn", "sigreturn"].contains(call));
     calls
-}
-
-/// The tracepoint of a call's return.
-fn tracepoint(call: &str) -> Option<String> {
-    let folders = [
-        "/sys/kernel/tracing/events/syscalls",
-        "/sys/kernel/debug/tracing/events/syscalls",
-    ];
-    let exists = |event: &String| {
-        folders
-            .iter()
-            .any(|folder| Path::new(folder).join(event).exists())
-    };
-    // Its own name, and else the one name of another that there is.
-    let own = format!("sys_exit_{call}");
-    let others = entry_names(call).into_iter();
-    let others = others.map(|name| format!("sys_exit_{name}"));
-    // newstat goes before stat, which is the call of the same name that only old programs make.
-    let newer = format!("sys_exit_new{call}");
-    [newer, own].into_iter().chain(others).find(exists)
-}
-
-/// Whether functions can be hooked: a program is really put on one.
-fn try_functions() -> Result<Functions, String> {
-    let functions = Functions::read()?;
-    let [example, _] = examples();
-    let known = functions.named(&example);
-    let known = known.ok_or_else(|| format!("the kernel has no function {example}"))?;
-    let refused = |error: sys::SyscallError| error.to_string();
-    let program = sys::bpf::load_return_hook(known.id, None).map_err(refused)?;
-    sys::bpf::attach_hook(program.as_fd()).map_err(refused)?;
-    match preempts() {
-        None => Ok(functions),
-        Some(why) => Err(why),
-    }
-}
-
-/// Why the kernel may take the processor away from a program on a function. Another one that runs then
-/// would find the working memory in use, and the same one would not run at all. Programs on tracepoints
-/// are safe from that.
-fn preempts() -> Option<String> {
-    let version = rustix::system::uname();
-    let version = version.version().to_string_lossy().into_owned();
-    if !version.contains("PREEMPT") {
-        return None;
-    }
-    if !version.contains("PREEMPT_DYNAMIC") {
-        return Some("the kernel preempts itself".to_owned());
-    }
-    match fs::read_to_string("/sys/kernel/debug/sched/preempt") {
-        Ok(modes) if modes.contains("(none)") || modes.contains("(voluntary)") => None,
-        Ok(modes) => Some(format!("the kernel preempts itself ({})", modes.trim())),
-        Err(error) => Some(format!(
-            "cannot tell whether the kernel preempts itself: /sys/kernel/debug/sched/preempt: {error}"
-        )),
-    }
-}
-
-/// Which calls a program can make that the tracepoints of calls do not tell of, found out by making
-/// them.
-fn other_conventions() -> Option<String> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        match sys::syscall::has_int80() {
-            Ok(true) => return Some("calls by `int 0x80` and of 32-bit programs".to_owned()),
-            Err(error) => return Some(format!("calls by `int 0x80` (cannot try one: {error})")),
-            Ok(false) => {}
-        }
-        sys::syscall::has_x32().then(|| "calls of x32 programs".to_owned())
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        Some("calls of 32-bit programs".to_owned())
-    }
-}
-
-fn told(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {}", told(cause)),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

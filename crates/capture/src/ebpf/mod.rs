@@ -9,8 +9,11 @@
 //! by the other, so that no crowd of the latter displaces the former. A record that finds no room
 //! is lost and counted: this is the one engine that can lose events.
 
+mod attempts;
 mod automaton;
 mod consumer;
+mod counters;
+mod error;
 mod functions;
 mod hooks;
 mod judging;
@@ -36,10 +39,11 @@ use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
 
 use crate::live::counters::Counters;
 use crate::notify::{Notices, Ruled, Rulings};
-use crate::procfs::ProcError;
 use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
 
 use consumer::Consumer;
+pub use counters::EbpfCounters;
+pub use error::Error;
 use hooks::Attached;
 pub use hooks::{Attachment, Hooks};
 use maps::{Control, KernelCounts, Maps, Scope};
@@ -49,96 +53,6 @@ pub use programs::RingSizes;
 pub use scope::{Cgroup, CgroupError, Watched};
 use table::Table;
 use tables::Tables;
-
-/// Why the engine does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kernel refused a program or a map.
-    #[error("cannot load the programs of the engine ebpf{}", reason(.said))]
-    Load {
-        /// What libbpf said.
-        said: String,
-        /// Its error.
-        #[source]
-        cause: libbpf_rs::Error,
-    },
-    /// A program cannot be attached.
-    #[error("cannot attach the program {name}")]
-    Attach {
-        /// The program.
-        name: &'static str,
-        /// Why.
-        #[source]
-        cause: libbpf_rs::Error,
-    },
-    /// A map cannot be used.
-    #[error("cannot write a table of the engine ebpf")]
-    Map {
-        /// Why.
-        #[source]
-        cause: libbpf_rs::Error,
-    },
-    /// What was asked for by name does not work here.
-    #[error("cannot see calls by {hooks}: {why}")]
-    Hooks {
-        /// What.
-        hooks: &'static str,
-        /// Why.
-        why: String,
-    },
-    /// The compiled programs lack something.
-    #[error("cannot find {name} in the programs of the engine ebpf")]
-    Missing {
-        /// What.
-        name: &'static str,
-    },
-    /// The rules ask for more calls than the tables hold.
-    #[error("cannot put {rows} calls into a table of {limit}")]
-    TooManyCalls {
-        /// How many there are.
-        rows: usize,
-        /// How many fit.
-        limit: usize,
-    },
-    /// More was lost than is allowed.
-    #[error("cannot go on: more events were lost than is allowed")]
-    TooManyLost,
-    /// A process that is to be watched has ended, or never was.
-    #[error("cannot watch process {pid}: there is none")]
-    Gone {
-        /// Its number.
-        pid: i32,
-    },
-    /// `/proc` cannot be read.
-    #[error("cannot read the running processes")]
-    Proc(#[from] ProcError),
-    /// A thread could not be made.
-    #[error("cannot start the engine's threads")]
-    Thread(#[source] std::io::Error),
-}
-
-impl Error {
-    fn load(cause: libbpf_rs::Error) -> Self {
-        Self::Load {
-            said: programs::said(),
-            cause,
-        }
-    }
-
-    fn map(cause: libbpf_rs::Error) -> Self {
-        Self::Map { cause }
-    }
-}
-
-fn reason(said: &str) -> String {
-    // The kernel's own words are in the first lines, the rest repeats them.
-    let first: String = said.chars().take(400).collect();
-    if first.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", first.replace('\n', " "))
-    }
-}
 
 /// What is to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,68 +134,6 @@ fn watches_rings(plan: &mut Plan) {
             reasons: vec![Reason::State("makes calls that are not seen")],
         },
     );
-}
-
-/// What happened to calls so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EbpfCounters {
-    /// Calls of planned numbers that the kernel's filter looked at.
-    pub seen: u64,
-    /// Rejected by their arguments or result, in the kernel.
-    pub rejected_registers: u64,
-    /// Rejected because their process is not watched, in the kernel.
-    pub rejected_scope: u64,
-    /// Rejected by their path, in the kernel.
-    pub rejected_path: u64,
-    /// Rejected by the name of the process, in the kernel.
-    pub rejected_name: u64,
-    /// Rejected by the ends of the connection, in the kernel.
-    pub rejected_socket: u64,
-    /// Rejected by being in a container, or in none, in the kernel.
-    pub rejected_place: u64,
-    /// Calls by an io_uring that rules ask for and that are no events.
-    pub ring_calls: u64,
-    /// Records that were sent.
-    pub sent: u64,
-    /// Records that were judged.
-    pub judged: u64,
-    /// Records that found no room: of calls that crowds cannot displace.
-    pub lost_critical: u64,
-    /// Of other calls.
-    pub lost_bulk: u64,
-    /// Of forks, execs and ends.
-    pub lost_state: u64,
-    /// Memory of callers that was not there.
-    pub unreadable: u64,
-    /// Records of which something was cut off.
-    pub truncated: u64,
-    /// Records that make no sense.
-    pub malformed: u64,
-    /// Calls that this program has no name for.
-    pub unknown_calls: u64,
-    /// Rules that stayed undecided.
-    pub undecided: u64,
-    /// Processes that are known.
-    pub processes: u64,
-    /// Processes that were forgotten for want of room.
-    pub evicted: u64,
-}
-
-impl EbpfCounters {
-    /// Calls that were rejected in the kernel.
-    pub fn rejected_in_kernel(&self) -> u64 {
-        self.rejected_registers
-            + self.rejected_scope
-            + self.rejected_path
-            + self.rejected_name
-            + self.rejected_socket
-            + self.rejected_place
-    }
-
-    /// Records that were lost.
-    pub fn lost(&self) -> u64 {
-        self.lost_critical + self.lost_bulk + self.lost_state
-    }
 }
 
 /// What all threads of the engine share.
