@@ -129,7 +129,7 @@ pub(crate) fn start_ns(start: StartTime) -> u64 {
 }
 
 /// An open `/proc`, over parts of which nobody can mount anything where this program has the right to
-/// have it so: see [`detached`].
+/// have it so: see `detached`.
 #[derive(Debug)]
 pub struct Proc {
     directory: OwnedFd,
