@@ -2,7 +2,7 @@
 //! does or does not match.
 //!
 //! Nothing is captured and nothing is looked up. What is not given follows from what is, where it always
-//! does ([`implied`]); the rest is absent or unknown, as whoever describes the event says.
+//! does (`implied`); the rest is absent or unknown, as whoever describes the event says.
 
 mod implied;
 
