@@ -1,5 +1,6 @@
 //! Rules and events for several targets.
 
+use std::hint::black_box;
 use std::sync::LazyLock;
 
 use rules::given::{Given, GivenValue, Others};
@@ -56,8 +57,8 @@ pub fn judge(ruleset: &Ruleset) {
     let options = EngineOptions::default();
     let (engine, _) = Engine::new(ruleset, &options, Box::new(Nobody));
     let (plan, _) = engine.plan();
-    engine.explain(&plan);
-    engine.lint(&event::field::Mechanism::ALL);
+    black_box(engine.explain(&plan));
+    black_box(engine.lint(&event::field::Mechanism::ALL));
     for event in EVENTS.iter() {
         let judged = engine.judge_given(event);
         for rule in &ruleset.rules {

@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let lines = u32::try_from(text.lines().count()).unwrap_or(u32::MAX);
     for diagnostic in &diagnostics {
         assert!(diagnostic.location.line <= lines + 1, "{diagnostic:?}");
-        diagnostic.render(Some(text));
+        std::hint::black_box(diagnostic.render(Some(text)));
     }
     rules_in::judge(&ruleset);
 });
