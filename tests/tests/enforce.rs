@@ -232,8 +232,54 @@ const BY_LANDLOCK: &[Row] = &[
             ("reads=%W/to-shadow", EACCES),
             ("reads_by_root=/etc/shadow", EACCES),
             ("reads_in_namespace=/etc/shadow", EACCES),
+            ("reads_i386=/etc/shadow", EACCES),
+            ("ring_opens=/etc/shadow", EACCES),
         ],
         &["reads=/etc/group", "reads=/etc/shadow-", "own_status"],
+    ),
+    row(
+        "disable-access-ssh-dir",
+        "Landlock",
+        &[
+            ("reads=%W/.ssh/id", EACCES),
+            ("writes=%W/.ssh/id", EACCES),
+            ("creates=%W/.ssh/new", EACCES),
+        ],
+        &["reads=%W/other/plain"],
+    ),
+    row(
+        "disable-write-skills",
+        "Landlock",
+        &[
+            ("writes=%W/skills/a/b", EACCES),
+            ("creates=%W/skills/a/new", EACCES),
+        ],
+        &["reads=%W/skills/a/b"],
+    ),
+    row(
+        "cgroups-lxcfs-escape-mitigation",
+        "Landlock",
+        &[
+            ("writes=%W/devices/x/devices.allow", EACCES),
+            ("appends=%W/devices/x/tasks", EACCES),
+            ("truncates=%W/devices/release_agent", EACCES),
+        ],
+        &["reads=%W/devices/x/tasks"],
+    ),
+    row(
+        "runc-override-mitigation",
+        "Landlock",
+        &[
+            ("writes=%W/other/runc", EACCES),
+            ("truncates_path=%W/other/runc", EACCES),
+        ],
+        &["reads=%W/other/runc"],
+    ),
+    row(
+        "disable-busybox",
+        "Landlock",
+        &[("executes=/bin/busybox", EACCES)],
+        &["executes=/bin/true", "executes=/bin/sh"],
     ),
     row(
         "disable-access-passwd",
@@ -404,6 +450,21 @@ impl Lab {
         link("/etc/shadow", "to-shadow");
         link("/bin/sh", "to-sh");
         scratch.file("work/script", 0o755, "#!/bin/sh\nexit 0\n");
+        for folder in [".ssh", "skills/a", "devices/x", "other"] {
+            let path = scratch.path().join("work").join(folder);
+            std::fs::create_dir_all(path).expect("the scratch folder is writable");
+        }
+        for file in [
+            ".ssh/id",
+            "skills/a/b",
+            "devices/x/devices.allow",
+            "devices/x/tasks",
+            "devices/release_agent",
+            "other/runc",
+            "other/plain",
+        ] {
+            scratch.file(&format!("work/{file}"), 0o666, "x\n");
+        }
         Self {
             scratch,
             program,
