@@ -134,6 +134,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         plan: plan.clone(),
         profile: Default::default(),
         first: None,
+        pending: Vec::new(),
         judge: Arc::clone(&judge),
         world: Arc::new(NoWorld),
         processes: Processes::with_marks(vec![]).expect("/proc"),

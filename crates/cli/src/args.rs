@@ -326,6 +326,9 @@ pub(crate) struct Run {
     /// The folder of that container's config.json
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) told_bundle: Option<PathBuf>,
+    /// Where filters are kept that rules came to, for a runtime to begin before they are loaded
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) told_plans: Option<PathBuf>,
     /// That container has no mounts of its own
     #[arg(long, hide = true)]
     pub(crate) told_host_mounts: bool,

@@ -41,14 +41,7 @@ pub(crate) struct Loaded {
 /// Reads the files, of folders those that end in `.yaml` or `.yml` in the order of their names. No
 /// path at all means the built-in rules.
 pub(crate) fn load(paths: &[PathBuf]) -> Loaded {
-    let files = if paths.is_empty() {
-        vec![RuleFile {
-            name: BUILTIN_NAME.into(),
-            text: Ok(BUILTIN.to_owned()),
-        }]
-    } else {
-        paths.iter().flat_map(|path| expand(path)).collect()
-    };
+    let files = read_all(paths);
     let mut loader = Loader::new();
     for file in &files {
         loader = match &file.text {
@@ -62,6 +55,17 @@ pub(crate) fn load(paths: &[PathBuf]) -> Loaded {
         ruleset,
         diagnostics,
     }
+}
+
+/// The files that [`load`] reads.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
+    if paths.is_empty() {
+        return vec![RuleFile {
+            name: BUILTIN_NAME.into(),
+            text: Ok(BUILTIN.to_owned()),
+        }];
+    }
+    paths.iter().flat_map(|path| expand(path)).collect()
 }
 
 fn expand(path: &Path) -> Vec<RuleFile> {

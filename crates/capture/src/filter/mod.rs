@@ -161,6 +161,9 @@ impl FilterOptions {
     }
 }
 
+/// Bytes of an instruction.
+const INSTRUCTION: usize = 8;
+
 /// A filter ready to be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterProgram {
@@ -171,6 +174,33 @@ impl FilterProgram {
     /// The instructions in order.
     pub fn instructions(&self) -> &[SockFilter] {
         &self.instructions
+    }
+
+    /// As bytes, to be kept.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.instructions.len() * INSTRUCTION);
+        for instruction in &self.instructions {
+            bytes.extend_from_slice(&instruction.code.to_le_bytes());
+            bytes.extend_from_slice(&[instruction.jt, instruction.jf]);
+            bytes.extend_from_slice(&instruction.k.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From the bytes of [`Self::to_bytes`]; `None` if they are none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (each, rest) = bytes.as_chunks::<INSTRUCTION>();
+        let read = |[a, b, jt, jf, k @ ..]: &[u8; INSTRUCTION]| SockFilter {
+            code: u16::from_le_bytes([*a, *b]),
+            jt: *jt,
+            jf: *jf,
+            k: u32::from_le_bytes(*k),
+        };
+        let instructions: Vec<_> = each.iter().map(read).collect();
+        let fits = rest.is_empty() && (1..=MAX_INSTRUCTIONS).contains(&instructions.len());
+        fits.then_some(Self { instructions })
     }
 }
 

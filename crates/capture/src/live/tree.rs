@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event::{Comm, Credentials, Image, Pid, Process, StartTime, Tid};
@@ -47,6 +47,8 @@ pub(crate) struct Tree {
     /// The agent and its front process: the workload's parent is whoever started *them*.
     transparent: Vec<Pid>,
     setup: Option<Setup>,
+    /// Whether a program of the container's may run. Until then all processes are the runtime's.
+    has_begun: AtomicBool,
 }
 
 /// The workload's first process is a container runtime; the container begins with the first program
@@ -110,6 +112,7 @@ impl Tree {
             lineage: None,
             transparent,
             setup: None,
+            has_begun: AtomicBool::new(true),
         })
     }
 
@@ -121,13 +124,17 @@ impl Tree {
 
     /// Has it tell a container runtime from the container.
     pub(crate) fn with_setup(self, setup: Setup) -> Self {
-        let setup = Some(setup);
-        Self { setup, ..self }
+        Self {
+            setup: Some(setup),
+            has_begun: AtomicBool::new(false),
+            ..self
+        }
     }
 
     /// A program of the workload has been executed: it may be the container's first.
     pub(crate) fn executed(&self, process: &Process) {
         if process.sets_up() && !self.is_in_setup_mounts(process.pid) {
+            self.has_begun.store(true, Ordering::Release);
             process.set_sets_up(false);
         }
     }
@@ -201,6 +208,9 @@ impl Tree {
     /// Enters a workload that runs already, as far as it descends from transparent processes. What
     /// a process had been seen to do is not known, so it may hold a socket.
     pub(crate) fn adopt(&self, begun: Begun) {
+        if begun == Begun::Perhaps {
+            self.has_begun.store(true, Ordering::Release);
+        }
         for top in &self.transparent {
             let parent = self.outside(*top, 0);
             let mut born: Vec<(Pid, Option<Arc<Process>>)> = Vec::new();
@@ -338,7 +348,9 @@ impl Tree {
         }
         let (parent, is_guess) = self.parent_of(&identity, counters);
         let process = self.insert(&identity, pidfd, parent, Origin::Watched);
-        if is_guess {
+        if !self.has_begun.load(Ordering::Acquire) {
+            process.set_sets_up(true);
+        } else if is_guess {
             // Of a process that may be the container's own nothing is left out.
             process.set_sets_up(false);
         }

@@ -19,6 +19,7 @@ mod pulse;
 mod receiver;
 mod reserve;
 mod ruling;
+mod setup;
 mod stuck;
 pub(crate) mod tracer;
 pub(crate) mod tripwire;
@@ -60,6 +61,7 @@ use reserve::Hazard;
 pub(crate) use ruling::Ruled;
 use ruling::Ruling;
 pub use ruling::Rulings;
+pub use setup::Answering;
 use tracer::{Tracer, TracerHandle};
 use verify::Verifier;
 pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
@@ -244,6 +246,8 @@ pub struct Parts<J: Judge> {
     pub profile: Profile,
     /// What a container's first program is restricted by before it begins, if it is.
     pub first: Option<Arc<dyn FirstProgram>>,
+    /// Calls that were received and held by somebody else.
+    pub pending: Vec<Notification>,
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Answers what events do not carry.
@@ -360,6 +364,7 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) confiner: Confiner,
     first: Option<Arc<dyn FirstProgram>>,
     restricted: first::Restricted,
+    pending: Mutex<Vec<Notification>>,
     pub(crate) unreadable: Unreadable,
     /// A signal cannot take a caller out of a call that was received (Linux 5.19).
     pub(crate) waits_killable: bool,
@@ -401,6 +406,7 @@ impl<J: Judge> Shared<J> {
             confiner: Confiner::new(parts.profile),
             first: parts.first,
             restricted: first::Restricted::default(),
+            pending: Mutex::new(parts.pending),
             unreadable: Unreadable::default(),
             repeated: Mutex::default(),
             expects_repeated: AtomicBool::new(false),
@@ -422,6 +428,12 @@ impl<J: Judge> Shared<J> {
             stays_parallel: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
+    }
+
+    /// Calls that somebody else has received; whoever takes them serves them.
+    pub(crate) fn take_pending(&self) -> Vec<Notification> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *pending)
     }
 
     /// Lets a parked call go on. False: nobody waits for the answer.

@@ -79,6 +79,10 @@ impl<J: Judge + 'static> Receiver<J> {
             };
             self.serve(&unfinished.notification, access);
         }
+        for pending in self.worker.shared.take_pending() {
+            let access = self.access(&pending);
+            self.serve(&pending, access);
+        }
         let mut notification = sys::notify::Notification::default();
         while !self.seat.is_retired() && self.may_receive() {
             match self.worker.shared.listener.receive(&mut notification) {

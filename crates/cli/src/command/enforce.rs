@@ -51,6 +51,7 @@ fn watched(args: Enforce) -> Run {
         resume: args.resume,
         told_container: None,
         told_bundle: None,
+        told_plans: None,
         told_host_mounts: false,
         command: args.command,
     }

@@ -45,6 +45,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         resume: None,
         told_container: None,
         told_bundle: None,
+        told_plans: None,
         told_host_mounts: false,
         command: args.command,
     })

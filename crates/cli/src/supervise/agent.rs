@@ -233,6 +233,7 @@ fn start(
         board: std::sync::Arc::new(own_board?),
         generation,
         is_resumed: generation != FIRST,
+        held: None,
     });
     match started {
         Ok(services) => {

@@ -43,6 +43,7 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
         board: Arc::new(board),
         generation: GENERATION,
         is_resumed: false,
+        held: None,
     })?;
     let mut end = End::Asked;
     let deadline = limit.map(|limit| Instant::now() + limit);

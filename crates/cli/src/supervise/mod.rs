@@ -42,7 +42,7 @@ use std::sync::Arc;
 use capture::filter::FilterProgram;
 use enforce::Confinement;
 use event::Pid;
-use sys::notify::Listener;
+use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 
 pub(crate) use board::{Board, Cause, Gaps};
@@ -62,6 +62,9 @@ pub(crate) struct Listening {
     pub(crate) generation: u64,
     /// Whether it takes over a workload that runs already.
     pub(crate) is_resumed: bool,
+    /// Set if the command, a container runtime, has been let work before there were rules: the calls that
+    /// are held for them.
+    pub(crate) held: Option<Vec<Notification>>,
 }
 
 /// Where the calls of a command are seen.

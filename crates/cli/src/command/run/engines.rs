@@ -170,11 +170,12 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     } else {
         processes
     };
-    if listening.is_resumed {
-        processes.adopt(match first {
-            Some(_) => Begun::No,
-            None => Begun::Perhaps,
-        });
+    let begun = match first.is_some() || listening.held.is_some() {
+        true => Begun::No,
+        false => Begun::Perhaps,
+    };
+    if listening.is_resumed || listening.held.is_some() {
+        processes.adopt(begun);
     }
     let first = first.map(|first| first.start(Arc::clone(&board), request.dispatcher.clone()));
     let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
@@ -204,6 +205,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         plan: carries.plan(request.rules.plan),
         profile: request.profile,
         first,
+        pending: listening.held.unwrap_or_default(),
         judge: Arc::new(request.rules.judge),
         world: Arc::new(world),
         processes,

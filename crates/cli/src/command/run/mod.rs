@@ -8,6 +8,7 @@
 mod announcer;
 mod channels;
 mod denials;
+mod early;
 mod engines;
 pub(super) mod first;
 mod orders;
@@ -26,9 +27,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abi::Arch;
+use anyhow::Context;
 use capture::container::Told;
 use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
-use capture::notify::VerifyOptions;
+use capture::notify::{Answering, VerifyOptions};
 use capture::{probe, ptrace};
 use enforce::{Confinement, Elsewhere, Place, Resident};
 use outputs::{
@@ -39,6 +41,7 @@ use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 use serve::grpc::GrpcChannel;
 
+use self::early::{Kept, Key};
 use self::first::First;
 use self::pidfile::Pidfile;
 use self::servers::Servers;
@@ -133,6 +136,40 @@ fn prepare(
             Place::Elsewhere => Denials::Held,
         },
     };
+    let plans = args.told_plans.filter(|_| memo.is_none());
+    let key = match &plans {
+        Some(_) => {
+            let (config, _) = configuration(&args.detection, &args.interception)?;
+            let policy = format!(
+                "{:?} {:?} {elsewhere:?}",
+                in_force.profile, in_force.denials
+            );
+            Key::new(&config, &policy)
+        }
+        None => None,
+    };
+    let kept = key.as_ref().zip(plans.as_deref());
+    let kept = kept.and_then(|(key, plans)| key.look_up(plans));
+    let restricts_first = elsewhere.is_some();
+    if let Some(Kept { program, memo }) = kept {
+        let expected = program.clone();
+        let make = move || {
+            let (detection, interception) = (args.detection, args.interception);
+            let mut blueprint = blueprint(detection, interception, mechanism, in_force, None)?;
+            blueprint.told = their_container;
+            blueprint.first = first;
+            blueprint.policy = args.confine.policy;
+            Ok(blueprint)
+        };
+        return Ok(supervise::Prepared {
+            command,
+            program,
+            confinement: None,
+            restricts_first,
+            memo,
+            start: Box::new(move |listening| start_beside(listening, make, &expected)),
+        });
+    }
     let mut blueprint = blueprint(args.detection, args.interception, mechanism, in_force, memo)?;
     blueprint.told = their_container;
     blueprint.first = first;
@@ -140,20 +177,44 @@ fn prepare(
     if let Some(confinement) = &confinement {
         blueprint.resident = confinement.resident();
     }
+    let memo = installed::encode(
+        &blueprint.rules.installed,
+        &blueprint.profile,
+        elsewhere.as_ref(),
+        &blueprint.resident,
+    );
+    if let Some((key, plans)) = key.zip(plans) {
+        let (program, memo) = (blueprint.program.clone(), memo.clone());
+        key.keep(&plans, &Kept { program, memo });
+    }
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
         // A runtime is not restricted itself.
         confinement: confinement.filter(|_| place == Place::Here),
-        restricts_first: elsewhere.is_some(),
-        memo: installed::encode(
-            &blueprint.rules.installed,
-            &blueprint.profile,
-            elsewhere.as_ref(),
-            &blueprint.resident,
-        ),
+        restricts_first,
+        memo,
         start: blueprint.into_start(),
     })
+}
+
+/// Loads the rules while the command, a container runtime, works already.
+fn start_beside(
+    mut listening: supervise::Listening,
+    make: impl FnOnce() -> Result<Blueprint, Failure>,
+    expected: &FilterProgram,
+) -> anyhow::Result<Box<dyn supervise::Services>> {
+    let supervise::Source::Listener(listener) = &listening.source else {
+        anyhow::bail!("cannot let a runtime work without a listener");
+    };
+    let pulse = listening.board.pulse(listening.generation);
+    let answering = Answering::start(listener, pulse).context("cannot let the runtime work")?;
+    let blueprint = make().map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
+    if blueprint.program != *expected {
+        anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
+    }
+    listening.held = Some(answering.end().context("cannot let the runtime work")?);
+    Ok(Box::new(blueprint.start(listening)?))
 }
 
 /// What a policy says of calls, and who refuses what it denies.

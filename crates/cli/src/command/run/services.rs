@@ -146,7 +146,7 @@ impl Blueprint {
         })
     }
 
-    fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
+    pub(super) fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
         let account: Arc<dyn Account> = Arc::new(AlertAccount {
@@ -313,7 +313,7 @@ fn complain(quiet: bool, problem: &str) {
     }
 }
 
-struct Running {
+pub(super) struct Running {
     /// Taken at the end.
     watcher: Option<Box<dyn Watcher>>,
     /// Taken at the end.

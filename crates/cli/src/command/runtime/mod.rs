@@ -200,6 +200,11 @@ fn create(
         Ends::AfterAlerts
     };
     let outcome = watched(line, settings, runtime, call, &note, &store, ends);
+    if outcome.is_err() {
+        // What the agent has said since it had left the caller's descriptors behind. None: nothing.
+        let said = std::fs::read_to_string(store.log()).unwrap_or_default();
+        terminal::complain(&said);
+    }
     let is_there = stays && matches!(outcome, Ok(Exit::Command(0)));
     if !is_there && !exists(runtime, line, id) {
         forget(&store)?;

@@ -112,7 +112,13 @@ impl Settings {
         }
         option("--told-container", &note.id);
         option("--told-bundle", &note.bundle);
-        if !note.has_mounts {
+        if note.has_mounts {
+            // Beside the notes of containers, not among them.
+            let above = self.state.parent().unwrap_or(Path::new("/"));
+            let mut word = OsString::from("--told-plans=");
+            word.push(above.join("plans"));
+            words.push(word);
+        } else {
             words.push("--told-host-mounts".into());
         }
         if note.policy.is_some() && self.config.runtime.audit {

@@ -1,0 +1,183 @@
+//! Starting a container runtime before the rules are loaded.
+//!
+//! Loading rules takes longer than a runtime takes to make a container. But until the container's first
+//! program begins rules are not asked: all that a runtime needs is the filter, which the same rules,
+//! configuration and program always come to. So it is kept. Where it is found the runtime begins at once,
+//! and the rules are loaded beside it.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use capture::filter::FilterProgram;
+
+use crate::config::Config;
+use crate::rule_files;
+
+/// Filters that are kept; each is some tens of KiB.
+const KEPT: usize = 16;
+/// The first bytes of a file, with the version of its form.
+const MAGIC: &[u8; 8] = b"tgplan1\n";
+
+/// What the filter is made from, as bytes.
+pub(super) struct Key(Vec<u8>);
+
+/// What the rules came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) program: FilterProgram,
+    /// What an agent that takes over has to know.
+    pub(super) memo: Vec<u8>,
+}
+
+impl Key {
+    /// `policy`: what else it is made from. `None`: something of it cannot be read.
+    pub(super) fn new(config: &Config, policy: &str) -> Option<Self> {
+        // Another build of this program may make another filter.
+        let program = fs::metadata("/proc/self/exe").ok()?;
+        let program = (
+            program.dev(),
+            program.ino(),
+            program.size(),
+            program.mtime_nsec(),
+            program.mtime(),
+        );
+        let mut key = format!("{program:?}\n{config:?}\n{policy}\n").into_bytes();
+        for file in rule_files::read_all(&config.rules_files) {
+            key.extend_from_slice(file.name.as_bytes());
+            key.push(0);
+            key.extend_from_slice(file.text.ok()?.as_bytes());
+            key.push(0);
+        }
+        Some(Self(key))
+    }
+
+    fn file(&self, folder: &Path) -> PathBuf {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&self.0);
+        folder.join(format!("{:016x}", hasher.finish()))
+    }
+
+    /// What is kept for it. The whole key is compared: its hash only names the file.
+    pub(super) fn look_up(&self, folder: &Path) -> Option<Kept> {
+        if !is_private(folder) {
+            return None;
+        }
+        let bytes = fs::read(self.file(folder)).ok()?;
+        let rest = bytes.strip_prefix(MAGIC)?;
+        let (key, rest) = part(rest)?;
+        let (program, rest) = part(rest)?;
+        let (memo, _) = part(rest)?;
+        (key == self.0).then_some(())?;
+        Some(Kept {
+            program: FilterProgram::from_bytes(program)?,
+            memo: memo.to_vec(),
+        })
+    }
+
+    /// Keeps it. That it cannot be kept costs the next container some time, and nothing else.
+    pub(super) fn keep(&self, folder: &Path, kept: &Kept) {
+        let mut bytes = MAGIC.to_vec();
+        for part in [&self.0, &kept.program.to_bytes(), &kept.memo] {
+            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+        let write = || -> std::io::Result<()> {
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(folder)?;
+            if !is_private(folder) {
+                return Ok(());
+            }
+            make_room(folder)?;
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            file.write_all(&bytes)?;
+            file.persist(self.file(folder))?;
+            Ok(())
+        };
+        // As said above.
+        let _ = write();
+    }
+}
+
+/// Whether nobody else can write there: a filter is trusted.
+fn is_private(folder: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(folder).is_ok_and(|found| {
+        found.is_dir() && found.uid() == own && found.permissions().mode() & 0o022 == 0
+    })
+}
+
+/// Removes all when there are too many: those still in use are made again.
+fn make_room(folder: &Path) -> std::io::Result<()> {
+    let files: Vec<_> = fs::read_dir(folder)?.flatten().collect();
+    if files.len() >= KEPT {
+        for file in files {
+            fs::remove_file(file.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A length and as many bytes.
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<8>()?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+    rest.split_at_checked(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> Kept {
+        let native = abi::Arch::native().expect("a known machine");
+        let options = capture::filter::FilterOptions::notify(native);
+        let program = capture::filter::compile(&event::Plan::default(), &options);
+        Kept {
+            program: program.expect("an empty plan"),
+            memo: b"memo".to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_found_by_the_same_key_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let plans = folder.path().join("plans");
+        let key = Key(b"one".to_vec());
+        assert_eq!(key.look_up(&plans), None);
+        key.keep(&plans, &kept());
+        assert_eq!(key.look_up(&plans), Some(kept()));
+        let other = Key(b"two".to_vec());
+        fs::copy(key.file(&plans), other.file(&plans)).unwrap();
+        assert_eq!(other.look_up(&plans), None);
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_to_is_not_trusted() {
+        let folder = tempfile::tempdir().unwrap();
+        let plans = folder.path().join("plans");
+        let key = Key(b"one".to_vec());
+        key.keep(&plans, &kept());
+        fs::set_permissions(&plans, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(key.look_up(&plans), None);
+    }
+
+    #[test]
+    fn what_is_broken_is_not_found_and_there_is_an_end_to_what_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let plans = folder.path().join("plans");
+        let key = Key(b"one".to_vec());
+        key.keep(&plans, &kept());
+        let whole = fs::read(key.file(&plans)).unwrap();
+        for len in [0, 7, 12, 20, whole.len() - 1] {
+            fs::write(key.file(&plans), &whole[..len]).unwrap();
+            assert_eq!(key.look_up(&plans), None, "{len}");
+        }
+        for number in 0..3 * KEPT {
+            Key(number.to_string().into_bytes()).keep(&plans, &kept());
+        }
+        assert!(fs::read_dir(&plans).unwrap().count() <= KEPT);
+    }
+}
