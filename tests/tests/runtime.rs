@@ -761,3 +761,39 @@ fn engines_are_told_of_the_runtime_and_forget_it_again() {
     assert_eq!(text("containers/containers.conf.d/tollgate.conf"), None);
     assert!(run(&["uninstall"]).contains("nothing to change"));
 }
+
+/// What rules come to is kept for the next container; other rules are other rules all the same.
+#[test]
+fn rules_that_have_changed_are_asked_and_broken_ones_start_nothing() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    ground.bundle("b", "touch /out/began");
+    let (finished, alerts) = ground.run(
+        "runc",
+        r#"
+rt run --bundle b $ID-1 < /dev/null
+rt run --bundle b $ID-2 < /dev/null
+test "$(ls plans | wc -l)" = 1
+sed -i 's/^- rule: Program$/- rule: Changed/' rules.yaml
+rt run --bundle b $ID-3 < /dev/null
+rm out/began
+echo "- rule: broken" >> rules.yaml
+status=0; rt run --bundle b $ID-4 < /dev/null 2> said.txt || status=$?
+echo "$status"; cat said.txt
+test ! -e out/began
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert!(finished.stdout.starts_with("2\n"), "{finished:?}");
+    assert!(finished.stdout.contains("rules.yaml:"), "{finished:?}");
+    let ids = |rule: &str| {
+        let mut ids = fields(&alerts, rule, "container.id");
+        ids.dedup();
+        ids
+    };
+    let id = |number: u32| format!("{}-{number}", ground.id);
+    assert_eq!(ids("Program"), [id(1), id(2)], "{alerts:?}");
+    assert_eq!(ids("Changed"), [id(3)], "{alerts:?}");
+}

@@ -12,6 +12,6 @@ pub mod store;
 
 pub use cgroup::Groups;
 pub use command_line::{Call, CommandLine, Verb};
-pub use runtime::{Runtime, RuntimeError};
+pub use runtime::{EMBEDDED, Embedded, Runtime, RuntimeError};
 pub use spec::{Spec, SpecError};
 pub use store::{Note, Store, StoreError};

@@ -21,7 +21,12 @@ const FOLDERS: [&str; 5] = [
 pub struct Runtime {
     /// Its program.
     pub program: PathBuf,
+    /// Words between the program and the runtime's command line.
+    pub before: Vec<OsString>,
 }
+
+/// The word by which this program is the runtime `embedded`.
+pub const EMBEDDED: &str = "embedded-runtime";
 
 /// Why there is no runtime to stand in for.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -52,18 +57,24 @@ pub enum RuntimeError {
 }
 
 impl Runtime {
-    /// Finds the one that was asked for by name or path, or else the first that is installed.
+    /// Finds the one that was asked for by name or path, or else the first that is installed, or else the
+    /// embedded one, if this program has it.
     ///
     /// # Errors
     ///
-    /// If it is not installed or not part of this release, or is this program.
-    pub fn find(asked: Option<&OsStr>, path: Option<&OsStr>) -> Result<Self, RuntimeError> {
+    /// If it is not installed or not part of this build, or is this program.
+    pub fn find(
+        asked: Option<&OsStr>,
+        path: Option<&OsStr>,
+        embedded: Embedded,
+    ) -> Result<Self, RuntimeError> {
         let name = |name: &OsStr| name.to_string_lossy().into_owned();
         let found = match asked {
-            Some(asked) if asked == "embedded" || asked == "vm" => {
+            Some(asked) if asked == "embedded" => return embedded.runtime(),
+            Some(asked) if asked == "vm" => {
                 return Err(RuntimeError::NotBuilt {
                     name: name(asked),
-                    why: "this release stands in for runtimes that are installed, and has none of its own",
+                    why: "this release makes no virtual machines",
                 });
             }
             Some(asked) if Path::new(asked).components().count() > 1 => {
@@ -75,14 +86,17 @@ impl Runtime {
                 .iter()
                 .find_map(|name| search(OsStr::new(name), path)),
         };
-        let program = found.ok_or_else(|| match asked {
-            Some(asked) => RuntimeError::Missing { name: name(asked) },
-            None => RuntimeError::None,
-        })?;
+        let Some(program) = found else {
+            return match asked {
+                Some(asked) => Err(RuntimeError::Missing { name: name(asked) }),
+                None => embedded.runtime().map_err(|_not_built| RuntimeError::None),
+            };
+        };
         if is_this(&program) {
             return Err(RuntimeError::Itself { program });
         }
-        Ok(Self { program })
+        let before = Vec::new();
+        Ok(Self { program, before })
     }
 
     /// Whether the container's calls are gVisor's to see and not the kernel's.
@@ -91,12 +105,41 @@ impl Runtime {
         name.is_some_and(|name| name.contains("runsc"))
     }
 
+    /// Whether it is part of this program.
+    pub fn is_embedded(&self) -> bool {
+        !self.before.is_empty()
+    }
+
     /// The name by which it is called.
     pub fn name(&self) -> OsString {
         self.program
             .file_name()
             .unwrap_or(self.program.as_os_str())
             .to_owned()
+    }
+}
+
+/// Whether this program has a runtime of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Embedded {
+    /// It was built in.
+    BuiltIn,
+    /// It was not.
+    LeftOut,
+}
+
+impl Embedded {
+    fn runtime(self) -> Result<Runtime, RuntimeError> {
+        match self {
+            Self::BuiltIn => Ok(Runtime {
+                program: "/proc/self/exe".into(),
+                before: vec!["runtime".into(), EMBEDDED.into()],
+            }),
+            Self::LeftOut => Err(RuntimeError::NotBuilt {
+                name: "embedded".to_owned(),
+                why: "this program was built without the feature `embedded`",
+            }),
+        }
     }
 }
 
@@ -123,27 +166,30 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = Some(folder.path().as_os_str());
         std::fs::write(folder.path().join("crun"), "x").unwrap();
-        let found = Runtime::find(Some(OsStr::new("crun")), path).unwrap();
+        let find = |asked, path| Runtime::find(asked, path, Embedded::LeftOut);
+        let found = find(Some(OsStr::new("crun")), path).unwrap();
         assert_eq!(found.program, folder.path().join("crun"));
-        let error = Runtime::find(Some(OsStr::new("no-such-runtime")), path).unwrap_err();
+        let error = find(Some(OsStr::new("no-such-runtime")), path).unwrap_err();
         assert_eq!(error.to_string(), "cannot find the runtime no-such-runtime");
         let by_path = folder.path().join("crun");
-        assert!(Runtime::find(Some(by_path.as_os_str()), None).is_ok());
-        assert!(Runtime::find(Some(OsStr::new("/no/such")), None).is_err());
+        assert!(find(Some(by_path.as_os_str()), None).is_ok());
+        assert!(find(Some(OsStr::new("/no/such")), None).is_err());
     }
 
     #[test]
     fn what_this_release_has_not_is_said() {
         for name in ["embedded", "vm"] {
-            let error = Runtime::find(Some(OsStr::new(name)), None).unwrap_err();
+            let error = Runtime::find(Some(OsStr::new(name)), None, Embedded::LeftOut).unwrap_err();
             assert!(matches!(error, RuntimeError::NotBuilt { .. }), "{error}");
         }
+        let embedded = Runtime::find(Some(OsStr::new("embedded")), None, Embedded::BuiltIn);
+        assert!(embedded.unwrap().is_embedded());
     }
 
     #[test]
     fn it_does_not_stand_in_for_itself() {
         let own = std::env::current_exe().unwrap();
-        let error = Runtime::find(Some(own.as_os_str()), None).unwrap_err();
+        let error = Runtime::find(Some(own.as_os_str()), None, Embedded::LeftOut).unwrap_err();
         assert!(matches!(error, RuntimeError::Itself { .. }), "{error}");
     }
 
@@ -152,6 +198,7 @@ mod tests {
         let named = |name: &str| {
             Runtime {
                 program: name.into(),
+                before: Vec::new(),
             }
             .is_gvisor()
         };

@@ -5,6 +5,8 @@
 //! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
+#[cfg(feature = "embedded")]
+mod embedded;
 mod install;
 mod ruleset;
 mod settings;
@@ -18,7 +20,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use oci::{Call, CommandLine, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
+use oci::{Call, CommandLine, Embedded, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
 
 use self::install::Change;
 use self::settings::Settings;
@@ -82,6 +84,14 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if let Some(call) = line.call.as_ref().filter(|call| call.words[0] == RULESET) {
         return ruleset::execute(&call.words[1..]);
     }
+    #[cfg(feature = "embedded")]
+    if let Some(call) = line
+        .call
+        .as_ref()
+        .filter(|call| call.words[0] == oci::EMBEDDED)
+    {
+        return embedded::execute(&call.words[1..]);
+    }
     let settings = Settings::load(line.config.as_deref())?;
     let runtime = runtime(line, &settings)?;
     let Some(call) = &line.call else {
@@ -120,7 +130,11 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
     let configured = (!configured.is_empty()).then_some(configured);
     let asked = line.runtime.clone().or(configured);
     let path = std::env::var_os("PATH");
-    Runtime::find(asked.as_deref(), path.as_deref()).map_err(|error| {
+    let embedded = match cfg!(feature = "embedded") {
+        true => Embedded::BuiltIn,
+        false => Embedded::LeftOut,
+    };
+    Runtime::find(asked.as_deref(), path.as_deref(), embedded).map_err(|error| {
         let help = match &error {
             RuntimeError::Missing { .. } | RuntimeError::None => {
                 "install runc, crun or youki, or name one with --runtime or `runtime.binary`"
@@ -136,6 +150,7 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
 fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
     let cause = Command::new(&runtime.program)
         .arg0(runtime.name())
+        .args(&runtime.before)
         .args(&line.global)
         .args(words)
         .exec();
@@ -299,7 +314,8 @@ fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outco
 
 fn underlying(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Command {
     let mut command = Command::new(&runtime.program);
-    command.arg0(runtime.name()).args(&line.global).args(words);
+    command.arg0(runtime.name()).args(&runtime.before);
+    command.args(&line.global).args(words);
     command
 }
 
@@ -343,6 +359,7 @@ fn groups(spec: &Spec, id: &str) -> Groups {
 /// Whether the underlying runtime knows a container.
 fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> bool {
     let mut command = Command::new(&runtime.program);
+    command.args(&runtime.before);
     if let Some(root) = &line.root {
         command.arg("--root").arg(root);
     }
@@ -382,6 +399,7 @@ fn watched(
     let mut words = settings.words(note)?;
     words.push("--".into());
     words.push(runtime.program.clone().into());
+    words.extend(runtime.before.iter().cloned());
     words.extend(line.global.iter().chain(&call.words).cloned());
     let parsed = Cli::try_parse_from(&words);
     let args = match parsed.map(|cli| cli.verb) {

@@ -1,0 +1,345 @@
+//! `--runtime embedded`: containers made by libcontainer, which is linked in with the feature `embedded`.
+//!
+//! Whatever else stands in for a runtime starts a program with the runtime's command line. This is that
+//! program: the same file, in another process.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+use libcontainer::container::Container;
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::error::LibcontainerError;
+use libcontainer::signal::Signal;
+use libcontainer::syscall::syscall::SyscallType;
+use libcontainer::workload::default::DefaultExecutor;
+use liboci_cli::{CommonCmd, Create, Exec, GlobalOpts, List, Run, StandardCmd};
+use sys::signal::{MaskChange, SignalSet, SignalStream};
+use sys::wait::{self, Status, Target};
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::terminal;
+
+/// Where containers are noted if the caller does not say.
+const ROOT: &str = "/run/tollgate/containers";
+/// What libcontainer gives a failure, if nothing says more.
+const FAILED: u8 = 1;
+/// Signals that are the container's, if it runs in the foreground: all that can be caught but those that
+/// are about this process itself.
+const OWN: [i32; 8] = [
+    SIGKILL, SIGSTOP, SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH,
+];
+const SIGNALS: std::ops::Range<i32> = 1..32;
+const SIGCHLD: i32 = 17;
+const SIGKILL: i32 = 9;
+const SIGSTOP: i32 = 19;
+const SIGTSTP: i32 = 20;
+const SIGTTIN: i32 = 21;
+const SIGTTOU: i32 = 22;
+const SIGURG: i32 = 23;
+const SIGWINCH: i32 = 28;
+const EINTR: i32 = 4;
+
+#[derive(Debug, Parser)]
+#[command(name = "tollgate-runtime (embedded)", version, no_binary_name = true)]
+struct Line {
+    #[command(flatten)]
+    global: GlobalOpts,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    #[command(flatten)]
+    Standard(Box<StandardCmd>),
+    #[command(flatten)]
+    Common(Box<CommonCmd>),
+}
+
+/// Carries out a runtime's command line.
+pub(super) fn execute(words: &[OsString]) -> Outcome {
+    let line = match Line::try_parse_from(words) {
+        Ok(line) => line,
+        Err(said) if !said.use_stderr() => return terminal::print(&said.to_string()),
+        Err(said) => {
+            let text = said.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            return Err(Failure::new(Exit::BadInput, text.trim())
+                .help("the runtime embedded takes runc's command line"));
+        }
+    };
+    let root = root(&line.global)?;
+    let outcome = match line.verb {
+        Verb::Standard(verb) => standard(*verb, &root, &line.global),
+        Verb::Common(verb) => common(*verb, &root, &line.global),
+    };
+    if let (Err(failure), Some(log)) = (&outcome, &line.global.log) {
+        let is_json = line.global.log_format.as_deref() == Some("json");
+        super::note_in_log(log, is_json, failure);
+    }
+    outcome
+}
+
+fn root(global: &GlobalOpts) -> Result<PathBuf, Failure> {
+    let root = global.root.clone().unwrap_or_else(|| ROOT.into());
+    fs::create_dir_all(&root)
+        .and_then(|()| fs::set_permissions(&root, fs::Permissions::from_mode(0o700)))
+        .and_then(|()| fs::canonicalize(&root))
+        .map_err(|cause| {
+            let root = root.display();
+            Failure::new(Exit::Unsupported, format!("cannot use {root}: {cause}"))
+                .help("name a folder with --root")
+        })
+}
+
+fn standard(verb: StandardCmd, root: &Path, global: &GlobalOpts) -> Outcome {
+    match verb {
+        StandardCmd::Create(args) => create(&args, root, global).map(|_| Exit::Ok),
+        StandardCmd::Start(args) => on(root, &args.container_id, Container::start),
+        StandardCmd::State(args) => {
+            let mut container = load(root, &args.container_id)?;
+            container.refresh_status().map_err(failed)?;
+            let text = serde_json::to_string_pretty(&container.state).expect("it is plain data");
+            terminal::print(&format!("{text}\n"))
+        }
+        StandardCmd::Kill(args) => {
+            let signal = Signal::try_from(args.signal.as_str()).map_err(|error| {
+                Failure::new(
+                    Exit::BadInput,
+                    format!("cannot send {}: {error}", args.signal),
+                )
+                .help("use a number, or a name such as TERM")
+            })?;
+            on(root, &args.container_id, |container| {
+                container.kill(signal, args.all)
+            })
+        }
+        StandardCmd::Delete(args) => {
+            if args.force && !root.join(&args.container_id).exists() {
+                return Ok(Exit::Ok);
+            }
+            on(root, &args.container_id, |container| {
+                container.delete(args.force)
+            })
+        }
+    }
+}
+
+fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
+    match verb {
+        CommonCmd::Run(args) => run(args, root, global),
+        CommonCmd::Exec(args) => exec(*Box::new(args), root),
+        CommonCmd::List(args) => list(&args, root),
+        CommonCmd::Pause(args) => on(root, &args.container_id, Container::pause),
+        CommonCmd::Resume(args) => on(root, &args.container_id, Container::resume),
+        CommonCmd::Events(args) => on(root, &args.container_id, |container| {
+            container.events(args.interval, args.stats)
+        }),
+        CommonCmd::Features(_) => {
+            terminal::print("{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.0.2-dev\"}\n")
+        }
+        CommonCmd::Ps(_)
+        | CommonCmd::Spec(_)
+        | CommonCmd::Update(_)
+        | CommonCmd::Checkpointt(_) => Err(Failure::new(
+            Exit::Unsupported,
+            "cannot carry that out: the runtime embedded has no ps, spec, update and checkpoint",
+        )
+        .help("use --runtime runc for it")),
+    }
+}
+
+fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, Failure> {
+    ContainerBuilder::new(args.container_id.clone(), SyscallType::default())
+        .with_executor(DefaultExecutor {})
+        .with_pid_file(args.pid_file.as_ref())
+        .map(|builder| builder.with_console_socket(args.console_socket.as_ref()))
+        .and_then(|builder| builder.with_root_path(root))
+        .map(|builder| builder.with_preserved_fds(args.preserve_fds))
+        .and_then(ContainerBuilder::validate_id)
+        .map(|builder| {
+            builder
+                .as_init(&args.bundle)
+                .with_systemd(global.systemd_cgroup)
+                .with_detach(true)
+                .with_no_pivot(args.no_pivot)
+        })
+        .and_then(|builder| builder.build())
+        .map_err(failed)
+}
+
+/// In the foreground this process stands for the container until that ends.
+fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
+    let create_args = Create {
+        bundle: args.bundle.clone(),
+        console_socket: args.console_socket.clone(),
+        pid_file: args.pid_file.clone(),
+        no_pivot: args.no_pivot,
+        no_new_keyring: args.no_new_keyring,
+        preserve_fds: args.preserve_fds,
+        container_id: args.container_id.clone(),
+    };
+    let mut container = create(&create_args, root, global)?;
+    container.start().map_err(failed)?;
+    if args.detach {
+        return Ok(Exit::Ok);
+    }
+    let pid = container.pid().map_or(0, |pid| pid.as_raw());
+    let status = foreground(pid)?;
+    if !args.keep {
+        container.delete(true).map_err(failed)?;
+    }
+    Ok(Exit::Command(status))
+}
+
+/// Passes signals on and waits for the end.
+fn foreground(pid: i32) -> Result<u8, Failure> {
+    let forwarded: Vec<i32> = SIGNALS.filter(|signal| !OWN.contains(signal)).collect();
+    let mut all = forwarded.clone();
+    all.push(SIGCHLD);
+    let cannot = |error: sys::SyscallError| {
+        Failure::new(
+            Exit::Internal,
+            format!("cannot wait for the container: {error}"),
+        )
+        .help("look for it with `list`")
+    };
+    sys::signal::change_mask(MaskChange::Block, SignalSet::of(&all)).map_err(cannot)?;
+    let stream = SignalStream::new(SignalSet::of(&all)).map_err(cannot)?;
+    loop {
+        // It may have ended before its end was waited for.
+        match wait::wait(Target::Pid(pid), wait::NO_HANG) {
+            Ok(Some((_, status))) if status.is_end() => {
+                let code = status.shell_code().and_then(|code| u8::try_from(code).ok());
+                return Ok(code.unwrap_or(u8::MAX));
+            }
+            Ok(_) => {}
+            Err(error) if error.is(EINTR) => {}
+            Err(error) => return Err(cannot(error)),
+        }
+        let mut polled = [sys::poll::PollFd::new(
+            std::os::fd::AsFd::as_fd(&stream),
+            sys::poll::IN,
+        )];
+        // Whatever woke it, everything is looked at.
+        let _ = sys::poll::poll(&mut polled, None);
+        while let Ok(Some(signal)) = stream.next() {
+            if forwarded.contains(&signal.signal) {
+                // Fails only if it has just ended.
+                let _ = sys::signal::send(pid, signal.signal);
+            }
+        }
+    }
+}
+
+fn exec(args: Exec, root: &Path) -> Outcome {
+    let (user, group) = match args.user {
+        Some((user, group)) => (Some(user), group),
+        None => (None, None),
+    };
+    let pid = ContainerBuilder::new(args.container_id.clone(), SyscallType::default())
+        .with_executor(DefaultExecutor {})
+        .with_root_path(root)
+        .map(|builder| builder.with_console_socket(args.console_socket.as_ref()))
+        .and_then(|builder| builder.with_pid_file(args.pid_file.as_ref()))
+        .map(|builder| builder.with_preserved_fds(args.preserve_fds))
+        .and_then(ContainerBuilder::validate_id)
+        .map(|builder| {
+            builder
+                .as_tenant()
+                .with_detach(args.detach)
+                .with_cwd(args.cwd.as_ref())
+                .with_env(args.env.iter().cloned().collect())
+                .with_process(args.process.as_ref())
+                .with_no_new_privs(args.no_new_privs)
+                .with_capabilities(args.cap.clone())
+                .with_container_args(args.command.clone())
+                .with_additional_gids(args.additional_gids.clone())
+                .with_user(user)
+                .with_group(group)
+                .with_ignore_paused(args.ignore_paused)
+                .with_sub_cgroup(args.cgroup.clone())
+                .with_process_label(args.process_label.clone())
+                .with_apparmor(args.apparmor.clone())
+        })
+        .and_then(|builder| builder.build())
+        .map_err(failed)?;
+    if args.detach {
+        return Ok(Exit::Ok);
+    }
+    loop {
+        match wait::wait(Target::Pid(pid.as_raw()), 0) {
+            Ok(Some((_, status @ (Status::Exited(_) | Status::Signaled { .. })))) => {
+                let code = status.shell_code().and_then(|code| u8::try_from(code).ok());
+                return Ok(Exit::Command(code.unwrap_or(u8::MAX)));
+            }
+            Ok(_) => {}
+            Err(error) if error.is(EINTR) => {}
+            Err(_) => return Ok(Exit::Command(FAILED)),
+        }
+    }
+}
+
+fn list(args: &List, root: &Path) -> Outcome {
+    let mut text = String::new();
+    if !args.quiet && args.format != "json" {
+        text.push_str("ID PID STATUS BUNDLE\n");
+    }
+    let mut states = Vec::new();
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        // One that goes meanwhile is not listed.
+        let Ok(mut container) = Container::load(entry.path()) else {
+            continue;
+        };
+        if container.refresh_status().is_err() {
+            continue;
+        }
+        let pid = container.pid().map_or(0, |pid| pid.as_raw());
+        match args.quiet {
+            true => text.push_str(&format!("{}\n", container.id())),
+            false => text.push_str(&format!(
+                "{} {pid} {} {}\n",
+                container.id(),
+                container.status(),
+                container.bundle().display()
+            )),
+        }
+        states.push(container.state);
+    }
+    if args.format == "json" {
+        text = serde_json::to_string(&states).expect("it is plain data");
+        text.push('\n');
+    }
+    terminal::print(&text)
+}
+
+fn load(root: &Path, id: &str) -> Result<Container, Failure> {
+    let folder = root.join(id);
+    if id.contains('/') || !folder.exists() {
+        return Err(Failure::new(
+            Exit::Command(FAILED),
+            format!("container {id} does not exist"),
+        )
+        .help("`list` shows those that do"));
+    }
+    Container::load(folder).map_err(failed)
+}
+
+fn on(
+    root: &Path,
+    id: &str,
+    does: impl FnOnce(&mut Container) -> Result<(), LibcontainerError>,
+) -> Outcome {
+    let mut container = load(root, id)?;
+    does(&mut container).map_err(failed)?;
+    Ok(Exit::Ok)
+}
+
+fn failed(error: LibcontainerError) -> Failure {
+    Failure::from_error(Exit::Command(FAILED), &error)
+        .help("--runtime runc shows whether it is the configuration or libcontainer")
+}
