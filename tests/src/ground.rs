@@ -56,7 +56,7 @@ settle() {
 await() { for try in $(seq 400); do test ! -e "out/$1" || return 0; sleep 0.01; done; exit 91; }
 await_stop() {
     for try in $(seq 400); do
-        case $("$RUNTIME" --root "$PWD/root" state "$1") in *'"stopped"'*) return 0 ;; esac
+        case $(rt state "$1") in *'"stopped"'*) return 0 ;; esac
         sleep 0.01
     done
     exit 92
@@ -157,6 +157,7 @@ impl Ground {
             "annotations": {"org.example.team": "red"},
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
                 {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
                 {"destination": "/out", "type": "none", "source": path.join("out"),
                  "options": ["rbind", "rw"]},
@@ -213,6 +214,12 @@ impl Ground {
 
 /// Why a runtime does not work here, without us. `None`: it does.
 pub fn hindrance(runtime: &str) -> Option<String> {
+    if runtime == "embedded" {
+        let mut command = Command::new(program());
+        command.args(["runtime", "--runtime", "embedded", "list"]);
+        let finished = Limited::start(command.stdin(Stdio::null()), LIMIT).finish(b"");
+        return (finished.code() != 0).then(|| finished.stderr.trim().to_owned());
+    }
     if !installed(runtime) {
         return Some(format!("{runtime} is in no folder of PATH"));
     }

@@ -81,6 +81,12 @@ fn a_container_is_watched_from_its_first_program_to_its_last_exec_under_crun() {
 }
 
 #[test]
+fn a_container_is_watched_from_its_first_program_to_its_last_exec_under_the_embedded_runtime() {
+    need_runtime!("embedded");
+    life("embedded");
+}
+
+#[test]
 fn what_the_runtime_says_is_what_it_says_without_us() {
     need_runtime!("runc");
     let ground = Ground::new();
@@ -218,7 +224,7 @@ fn what_cannot_be_watched_is_refused_and_leaves_nothing() {
     let (finished, _) = ground.run(
         "runc",
         r#"
-for words in "create --bundle taken one" "--runtime vm list" "--runtime embedded list" \
+for words in "create --bundle taken one" "--runtime vm list" \
              "--runtime no-such list" "restore one" "create --bundle nowhere one" \
              "--log log.json --log-format json create --bundle taken one" "--root"; do
     status=0; bin/tollgate-runtime --runtime runc $words 2>> said.txt || status=$?
@@ -233,7 +239,6 @@ test -z "$(find state -mindepth 1 2> /dev/null)"
     for expected in [
         "3: create --bundle taken one\n",
         "3: --runtime vm list\n",
-        "3: --runtime embedded list\n",
         "3: --runtime no-such list\n",
         "3: restore one\n",
         "2: create --bundle nowhere one\n",

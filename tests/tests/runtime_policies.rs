@@ -222,6 +222,12 @@ fn attacks_in_a_container_fail_and_all_else_goes_on_under_crun() {
     confined_life("crun");
 }
 
+#[test]
+fn attacks_in_a_container_fail_and_all_else_goes_on_under_the_embedded_runtime() {
+    need_runtime!("embedded");
+    confined_life("embedded");
+}
+
 /// The profile of the container denies what the policy allows, and the other way round: both hold.
 #[test]
 fn the_profile_of_a_container_and_its_policy_both_hold() {

@@ -125,10 +125,15 @@ fn help() -> Outcome {
     }
 }
 
-fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> {
+/// The runtime that is named, if one is.
+fn asked(line: &CommandLine, settings: &Settings) -> Option<OsString> {
     let configured = OsString::from(&settings.config.runtime.binary);
     let configured = (!configured.is_empty()).then_some(configured);
-    let asked = line.runtime.clone().or(configured);
+    line.runtime.clone().or(configured)
+}
+
+fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> {
+    let asked = asked(line, settings);
     let path = std::env::var_os("PATH");
     let embedded = match cfg!(feature = "embedded") {
         true => Embedded::BuiltIn,
