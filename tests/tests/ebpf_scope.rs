@@ -121,7 +121,8 @@ fn what_is_outside_does_not_leave_the_kernel() {
             fs::read("/proc/self/stat").expect("every process has one");
         }
     });
-    assert!(rejected(&stats) >= 2000, "{stats}");
+    // The first records of a place are sent, for the agent to decide about it.
+    assert!(rejected(&stats) >= 1500, "{stats}");
     let sent = stats["pieces"]["sent"].as_u64().expect("it is counted");
     assert!(sent < 500, "{stats}");
 }

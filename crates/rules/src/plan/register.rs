@@ -437,7 +437,11 @@ pub(super) fn few_results(test: &Test) -> Option<BTreeSet<u8>> {
         return None;
     }
     let results = ranges.into_iter().flat_map(|(low, high)| low..=high);
-    Some(results.filter_map(|result| u8::try_from(result).ok()).collect())
+    Some(
+        results
+            .filter_map(|result| u8::try_from(result).ok())
+            .collect(),
+    )
 }
 
 /// Whether a comparison of the result holds for the standard descriptors 0, 1 and 2 at most.
