@@ -227,6 +227,7 @@ fn own_profile() -> String {
 }
 
 fn parser() -> Option<PathBuf> {
+    // Without a PATH there are the usual folders still.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(PARSER_FOLDERS.map(PathBuf::from));
     folders

@@ -106,6 +106,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
     if !is_own || verdict == "STATUS" {
         return None;
     }
+    // A record that names none is a denial all the same; it is told without a name.
     let operation = field("operation").unwrap_or_default();
     let path = field("name").filter(|name| name.starts_with('/'));
     let known = [
@@ -139,6 +140,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
         detail: detail.collect::<Vec<_>>().join(" "),
         operation,
         path,
+        // Of a kernel thread there is none.
         comm: field("comm").unwrap_or_default(),
         exe: None,
     })

@@ -49,6 +49,7 @@ impl ResolvedDescriptor {
                 return connection_name(&socket, arena).map_or(Lookup::Unknown, Lookup::Found);
             }
             (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
+                // A socket that was not bound has the empty name.
                 &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
             }
             (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),

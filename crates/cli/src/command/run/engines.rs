@@ -205,6 +205,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         plan: carries.plan(request.rules.plan),
         profile: request.profile,
         first,
+        // Calls that the runtime made before; a command of ours has made none.
         pending: listening.held.unwrap_or_default(),
         judge: Arc::new(request.rules.judge),
         world: Arc::new(world),

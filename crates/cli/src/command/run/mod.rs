@@ -130,6 +130,7 @@ fn prepare(
         None => confinement.as_ref().map(|made| made.calls.clone()),
     };
     let in_force = InForce {
+        // Without a policy no call is denied.
         profile: profile.unwrap_or_default(),
         denials: match place {
             Place::Here => Denials::InKernel,
