@@ -130,7 +130,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
     Some(Denial {
         enforcer: Enforcer::AppArmor,
         pid: field("pid")?.parse().ok()?,
-        uid: field("fsuid").and_then(|uid| uid.parse().ok()).unwrap_or(0),
+        uid: field("fsuid").and_then(|uid| uid.parse().ok()),
         // A custom profile denies by what it does not say.
         rule: rule.map_or_else(|| profile.to_owned(), |rule| rule.id.clone()),
         errno: (verdict == "DENIED").then_some(match operation.as_str() {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(found.rule, "disable-access-shadow");
         assert_eq!(
             (found.pid, found.uid, found.comm.as_str()),
-            (42, 1000, "cat")
+            (42, Some(1000), "cat")
         );
         assert_eq!(found.errno, Some(EACCES));
         assert_eq!(found.path.as_deref(), Some("/etc/shadow"));

@@ -9,8 +9,8 @@ pub struct Denial {
     pub enforcer: Enforcer,
     /// The process.
     pub pid: u32,
-    /// Its user.
-    pub uid: u32,
+    /// Its user; not every record of AppArmor's names one.
+    pub uid: Option<u32>,
     /// The rule.
     pub rule: String,
     /// The error that the operation failed with; `None` if it was only reported.

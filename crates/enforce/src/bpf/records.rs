@@ -149,7 +149,7 @@ impl Head {
         Denial {
             enforcer: Enforcer::Bpf,
             pid: self.pid,
-            uid: self.uid,
+            uid: Some(self.uid),
             rule,
             errno: (self.outcome & DENY != 0).then_some(EPERM),
             operation: operation.to_owned(),
@@ -244,7 +244,7 @@ mod tests {
         );
         assert_eq!(
             (denial.pid, denial.uid, denial.errno),
-            (42, 1000, Some(EPERM))
+            (42, Some(1000), Some(EPERM))
         );
         assert_eq!(denial.operation, "open");
         assert!(Head::read(&record[..100]).is_none());

@@ -199,6 +199,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
         fields.push(("policy.errno".into(), text(errno)));
     }
     let optional = |value: Option<String>| value.map_or(AlertValue::Absent, AlertValue::Text);
+    let uid = denial.uid.map(i64::from);
     let rest: [(&str, AlertValue); 9] = [
         ("policy.operation", text(&denial.operation)),
         ("evt.args", text(&denial.detail)),
@@ -207,7 +208,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
         ("proc.pid", AlertValue::Int(i64::from(denial.pid))),
         ("proc.exepath", optional(exe.clone())),
         ("proc.cmdline", optional(seen.command.clone())),
-        ("user.uid", AlertValue::Int(i64::from(denial.uid))),
+        ("user.uid", uid.map_or(AlertValue::Absent, AlertValue::Int)),
         ("container.id", optional(seen.container.clone())),
     ];
     fields.extend(rest.map(|(name, value)| (name.into(), value)));
@@ -224,7 +225,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
         denial.pid,
         shown(&exe),
         shown(&seen.command),
-        denial.uid,
+        shown(&uid.map(|uid| uid.to_string())),
         shown(&seen.container),
     );
     Alert {
