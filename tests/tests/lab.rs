@@ -75,9 +75,13 @@ fn unix_runs_all_twelve_tests_in_two_copies() {
 fn set_ups_run_natives_and_subjects_alike() {
     need_root!();
     let scratch = Scratch::new();
+    // Named from the folder that the lab is started in, whatever the set-up enters.
+    let rules = "- rule: Nothing\n  desc: d\n  condition: evt.type = acct\n  output: o\n  priority: DEBUG\n";
+    std::fs::write(scratch.path().join("own.yaml"), rules).unwrap();
     for place in ["container", "quarter-cpu", "session"] {
         let line = format!(
-            "unix --quick --rounds 1 --copies 1 --workload ^(syscall|spawn)$ --setup {place} --out {place}"
+            "unix --quick --rounds 1 --copies 1 --workload ^(syscall|spawn)$ --setup {place} -r own.yaml \
+             --out {place}"
         );
         let (code, out, err) = bench(scratch.path(), &line);
         assert_eq!(code, 0, "{place}: {out}{err}");

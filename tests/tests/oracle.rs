@@ -467,6 +467,35 @@ fn a_call_that_kills_its_caller_is_told() {
     assert_eq!(alerts[0].field("proc.name"), "bash");
 }
 
+/// What no engine takes is not taken for absent.
+#[test]
+fn received_bytes_are_unknown_and_that_is_told() {
+    let rule = "
+- rule: Received
+  desc: a word in a datagram
+  condition: evt.type = recvfrom and evt.buffer contains hello
+  output: received (%evt.buffer)
+  priority: NOTICE
+- rule: Sent
+  desc: a word in a datagram
+  condition: evt.type = sendto and evt.buffer contains hello
+  output: sent (%evt.buffer)
+  priority: NOTICE
+";
+    let program = "import socket as s
+a = s.socket(s.AF_INET, s.SOCK_DGRAM); a.bind(('127.0.0.1', 0))
+b = s.socket(s.AF_INET, s.SOCK_DGRAM); b.sendto(b'hello there', a.getsockname())
+assert a.recvfrom(100)[0] == b'hello there'";
+    let watched = Watch::new(["python3", "-c", program]).rules(rule).run();
+    assert_eq!(watched.code(), 0, "{}", watched.story());
+    assert_eq!(watched.of("Sent").len(), 1, "{}", watched.story());
+    let undecided = watched.of("Tollgate internal: undecided event");
+    assert_eq!(undecided.len(), 1, "{}", watched.story());
+    assert_eq!(undecided[0].field("evt.type"), "recvfrom");
+    let cause = undecided[0].field("tollgate.cause");
+    assert!(cause.contains("are not captured"), "{cause}");
+}
+
 /// Of a call that does not return, all is printed but its result.
 #[test]
 fn one_argument_that_is_unknown_hides_none_of_the_others() {

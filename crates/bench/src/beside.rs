@@ -242,11 +242,17 @@ pub(crate) fn session(command: &[String]) -> Result<u8, Error> {
     )?;
     let outcome = first_process(&mut container).and_then(|pid| {
         let pid = pid.to_string();
+        // Entering another mount namespace leaves the caller in its root.
+        let folder =
+            std::env::current_dir().map_err(Error::file("find the folder", Path::new(".")))?;
         let mut child = start(
             Command::new("nsenter")
                 .args([
-                    "--target", &pid, "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--",
+                    "--target", &pid, "--mount", "--uts", "--ipc", "--pid", "--cgroup",
                 ])
+                .arg("--wdns")
+                .arg(folder)
+                .arg("--")
                 .args(command),
             "nsenter",
         )?;

@@ -183,6 +183,14 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
+    /// Whether bytes that the call moved are missing ([`crate::ParamSpec::is_moved_bytes`]).
+    #[must_use]
+    pub fn lacks_moved_bytes(&self) -> bool {
+        let specs = self.kind.spec().params;
+        let mut params = specs.iter().zip(self.params);
+        params.any(|(spec, param)| spec.is_moved_bytes() && matches!(param, Param::Unreadable))
+    }
+
     /// Command name of the caller.
     pub fn comm(&self) -> &'a Lookup<Comm> {
         self.live.comm.get_or_init(|| self.world.comm(self.process))

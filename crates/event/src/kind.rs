@@ -206,6 +206,17 @@ pub struct ParamSpec {
     pub source: ParamSource,
 }
 
+impl ParamSpec {
+    /// Whether it is what the call moves and no engine takes: bytes that are received, and those of several
+    /// buffers. A capture may have them; for an engine they are not absent but unknown.
+    #[must_use]
+    pub fn is_moved_bytes(&self) -> bool {
+        self.source == ParamSource::Nowhere
+            && matches!(self.ty, ParamType::Bytes)
+            && self.name == "data"
+    }
+}
+
 /// One row of the event table.
 #[derive(Clone, Copy, Debug)]
 pub struct EventSpec {

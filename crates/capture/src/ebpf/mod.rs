@@ -38,6 +38,7 @@ use arc_swap::ArcSwap;
 use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
 
 use crate::live::counters::Counters;
+use crate::live::stdio;
 use crate::notify::{Notices, Ruled, Rulings};
 use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
 
@@ -93,7 +94,7 @@ pub struct Parts<J: Judge> {
 #[must_use]
 pub fn plan(mut plan: Plan) -> Plan {
     if plan.stdio != StdioWatch::Off {
-        plan = crate::ptrace::plan(plan);
+        plans_dup(&mut plan);
     }
     watches_rings(&mut plan);
     // The names of ancestors are kept by records, and this is the one call that changes one.
@@ -119,6 +120,27 @@ pub fn plan(mut plan: Plan) -> Plan {
             .push(Reason::State("changes the name of the process"));
     }
     plan
+}
+
+/// Every plain `dup` in place of the calls that only tell when one of descriptors 0..2 is closed.
+fn plans_dup(plan: &mut Plan) {
+    plan.stdio = StdioWatch::Off;
+    plan.calls.retain(|call, planned| {
+        let keeps_state_only = planned
+            .reasons
+            .iter()
+            .all(|reason| matches!(reason, Reason::State(_)));
+        !(stdio::concerns(*call) && keeps_state_only)
+    });
+    plan.calls.insert(
+        abi::Syscall::DUP,
+        CallPlan {
+            any_of: vec![Vec::new()],
+            strings: false,
+            result: Need::IfUndecided,
+            reasons: vec![Reason::Rule("redirection of a standard stream".to_owned())],
+        },
+    );
 }
 
 /// A ring carries out calls that no program here sees, so each is told of.

@@ -46,7 +46,11 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
         refused: false,
     };
     let specs = call.kind.spec().params;
-    let params = arena.alloc_slice_fill_iter(specs.iter().map(|spec| reader.param(spec.source)));
+    let params =
+        arena.alloc_slice_fill_iter(specs.iter().map(|spec| match spec.is_moved_bytes() {
+            true => Param::Unreadable,
+            false => reader.param(spec.source),
+        }));
     let descriptor = reader.descriptor(params);
     Decoded {
         params,
@@ -111,6 +115,8 @@ impl<'a> Decoded<'a> {
             (_, ParamSource::Result) => Param::Int(result),
             // The kernel could not read it either.
             (Param::Unreadable, _) if faulted => Param::Absent,
+            // Nothing was moved.
+            (Param::Unreadable, ParamSource::Nowhere) if result <= 0 => Param::Absent,
             (param, _) => param,
         };
         let sources = call.kind.spec().params.iter().map(|spec| spec.source);

@@ -3,7 +3,7 @@
 //! The stock rule on redirected standard streams asks for a `dup` of a socket whose result is 0, 1
 //! or 2. A plain `dup` returns one of these only if it is closed, so instead of every `dup` the few
 //! calls that can close them are trapped, and a process that has one closed is followed call by
-//! call until all three are open again (`notify::tracer`).
+//! call until all three are open again (`notify::tracer`, `ptrace::stdio`).
 //!
 //! Most programs close their standard output as the last thing they do, without ever having had a
 //! socket. They are left alone: making a socket is trapped too, and every other way to get one

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::census::{Census, Identity};
 use super::counters::Counters;
 use super::lineage::Lineage;
+use super::stdio::Effect;
 use crate::notify::Begun;
 use crate::procfs::start_ns;
 
@@ -301,14 +302,48 @@ impl Tree {
     }
 
     /// One of descriptors 0..2 of the process is about to be closed, now or at its next exec.
-    pub(crate) fn suspect_stdio(&self, process: &Process) {
+    fn suspect_stdio(&self, process: &Process) {
         if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
             node.stdio_suspect = true;
         }
     }
 
+    /// Notes what a call is about to do to descriptors 0..2. True: from this call on the process is to be
+    /// followed call by call, because a plain `dup` may give one of them to a socket. `any`: to whatever.
+    /// `is_followed`: it is already, or need not be.
+    pub(crate) fn keep_stdio(
+        &self,
+        process: &Process,
+        effect: Effect,
+        any: bool,
+        is_followed: impl FnOnce() -> bool,
+    ) -> bool {
+        match effect {
+            Effect::None => return false,
+            Effect::ClosesOnExec => {
+                self.suspect_stdio(process);
+                return false;
+            }
+            Effect::Closes => self.suspect_stdio(process),
+            Effect::MakesSocket => self.makes_socket(process),
+        }
+        if !self.may_redirect(process, any) || is_followed() {
+            return false;
+        }
+        // Shells close standard output on the way to redirecting it; by now it is open again.
+        let pid = process.pid;
+        if effect == Effect::MakesSocket
+            && self.census.has_stdio(pid)
+            && !self.census.closes_stdio_on_exec(pid)
+        {
+            self.clear_stdio(pid);
+            return false;
+        }
+        true
+    }
+
     /// The process is about to make a socket.
-    pub(crate) fn makes_socket(&self, process: &Process) {
+    fn makes_socket(&self, process: &Process) {
         if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
             node.has_sockets = true;
         }

@@ -21,7 +21,7 @@ use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::lineage;
 use super::reserve::{Hazard, Unfinished};
-use super::stdio::{self, Effect};
+use super::stdio;
 use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
 use super::wake_up::Arrivals;
@@ -607,28 +607,12 @@ impl<J: Judge + 'static> Receiver<J> {
         if !shared.watch_stdio {
             return;
         }
-        let tree = &shared.tree;
-        let effect = stdio::effect(call);
-        match effect {
-            Effect::None => return,
-            Effect::ClosesOnExec => return tree.suspect_stdio(process),
-            Effect::Closes => tree.suspect_stdio(process),
-            Effect::MakesSocket => tree.makes_socket(process),
+        let is_followed = || shared.tracer.watches(process.pid) || process.sets_up();
+        let (effect, any) = (stdio::effect(call), shared.watch_stdio_any);
+        if shared.tree.keep_stdio(process, effect, any, is_followed) {
+            Counters::add(&shared.counters.stdio_watches);
+            shared.tracer.watch(process.pid);
         }
-        let any = shared.watch_stdio_any;
-        let is_followed = shared.tracer.watches(process.pid) || process.sets_up();
-        if !tree.may_redirect(process, any) || is_followed {
-            return;
-        }
-        // Shells close standard output on the way to redirecting it; by now it is open again.
-        let census = &tree.census;
-        let is_whole =
-            || census.has_stdio(process.pid) && !census.closes_stdio_on_exec(process.pid);
-        if effect == Effect::MakesSocket && is_whole() {
-            return tree.clear_stdio(process.pid);
-        }
-        Counters::add(&shared.counters.stdio_watches);
-        shared.tracer.watch(process.pid);
     }
 
     /// Calls that the tracer waits for are its to answer.

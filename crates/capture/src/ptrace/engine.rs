@@ -5,7 +5,7 @@
 //! to be delivered is delivered, a group-stop lasts until the group is continued
 //! (`PTRACE_LISTEN`), a new thread or process is traced from its first instruction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bumpalo::Bump;
@@ -57,6 +57,8 @@ pub(super) struct Engine<J: Judge> {
     pub(super) post: Arc<Post>,
     pub(super) tracees: HashMap<Tid, Tracee>,
     pub(super) pages: Pages,
+    /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`super::stdio`).
+    pub(super) redirecting: HashSet<Pid>,
     inbox: Arc<Inbox>,
     filter: FilterProgram,
     is_leaving: bool,
@@ -136,6 +138,7 @@ impl<J: Judge> Engine<J> {
             post,
             tracees: HashMap::new(),
             pages: Pages::new(Arc::clone(&inbox)),
+            redirecting: HashSet::new(),
             inbox,
             filter,
             is_leaving: false,
@@ -275,7 +278,7 @@ impl<J: Judge> Engine<J> {
             let _ = ptrace::interrupt(tid.0);
         }
         // Fails only if the thread was killed; its end is reported by the next wait.
-        let _ = if tracee.stops_at_calls() {
+        let _ = if tracee.stops_at_calls() || self.redirecting.contains(&tracee.pid) {
             ptrace::resume_to_syscall(tid.0, signal)
         } else {
             ptrace::resume(tid.0, signal)
@@ -358,6 +361,9 @@ impl<J: Judge> Engine<J> {
         {
             shared.tree.born(pid, &parent);
         }
+        if is_process && self.redirecting.contains(&parent_pid) {
+            self.redirecting.insert(pid);
+        }
     }
 
     /// Takes a thread on whose birth has not been told, or never will be.
@@ -371,6 +377,9 @@ impl<J: Judge> Engine<J> {
         } else {
             Some(pid)
         };
+        if parent.is_some_and(|parent| self.redirecting.contains(&parent)) {
+            self.redirecting.insert(pid);
+        }
         let by_parent = parent.and_then(|parent| self.tracees.get(&Tid(parent.0)));
         let how = by_parent
             .or_else(|| self.tracees.values().next())
@@ -403,6 +412,7 @@ impl<J: Judge> Engine<J> {
             followed.call.tid = tid;
             self.returned(*followed, 0);
         }
+        self.follow_stdio_of_program(pid);
     }
 
     pub(super) fn at_filter(&mut self, tid: Tid) {
@@ -447,9 +457,15 @@ impl<J: Judge> Engine<J> {
         };
         match info.op {
             SyscallOp::Entry { nr, args } => match how {
+                How::Filter if self.is_redirection(nr, info.arch) => {
+                    self.enters(tid, nr, info.arch, info.ip, args);
+                }
                 How::Filter => self.claims_undone(tid, nr, info.arch, args),
                 How::Every => match self.verdict(nr, info.arch, args) {
                     Action::Trace(_) | Action::Notify => {
+                        self.enters(tid, nr, info.arch, info.ip, args);
+                    }
+                    Action::Allow if self.is_redirection(nr, info.arch) => {
                         self.enters(tid, nr, info.arch, info.ip, args);
                     }
                     action => {
@@ -461,7 +477,10 @@ impl<J: Judge> Engine<J> {
                 },
                 How::Starting => self.starting(tid, nr, info.arch, info.ip, args),
             },
-            SyscallOp::Exit { rval, .. } => self.leaves(tid, rval),
+            SyscallOp::Exit { rval, .. } => {
+                self.leaves(tid, rval);
+                self.note_filled(tid, rval);
+            }
             SyscallOp::None | SyscallOp::Seccomp { .. } => {}
         }
     }
@@ -633,6 +652,8 @@ impl<J: Judge> Engine<J> {
         self.note_waiting();
         self.memory.forget(tid);
         let tracee = self.tracees.remove(&tid);
+        // Of a process the leader is the last to be reported.
+        self.redirecting.remove(&Pid(tid.0));
         let call = tracee.map_or(InCall::Nothing, |tracee| tracee.call);
         if let InCall::Result(_) | InCall::Undone(_) = call {
             Counters::add(&self.worker.shared.counters.gone);
@@ -672,7 +693,7 @@ fn event_tid(tid: Tid) -> Option<Tid> {
 }
 
 /// Call numbers are 32 bits wide; the kernel ignores the rest of the register.
-fn low(nr: u64) -> u32 {
+pub(super) fn low(nr: u64) -> u32 {
     u32::try_from(nr & 0xffff_ffff).expect("32 bits fit")
 }
 

@@ -49,8 +49,7 @@ impl<J: Judge> Engine<J> {
             return Look::Refused(result);
         }
         let role = Role::of(call.syscall);
-        let is_state = shared.verifier.concerns(call.syscall);
-        if role == Role::Plain && !self.is_judged(call) && !is_state {
+        if role == Role::Plain && !self.is_judged(call) && !self.is_state(call) {
             Counters::add(&counters.unjudged);
             return Look::GoOn;
         }
@@ -75,7 +74,7 @@ impl<J: Judge> Engine<J> {
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
-        let is_state = shared.verifier.concerns(call.syscall);
+        let is_state = self.is_state(call);
         if role == Role::Plain
             && !is_state
             && self.worker.weigh_unnamed(&view, Stage::Strings) == Weight::Reject
@@ -93,6 +92,7 @@ impl<J: Judge> Engine<J> {
         if role == Role::Exec {
             return result_of(&view, &process);
         }
+        self.keep_stdio(call, &process);
         if is_state {
             if let Some(look) = self.note_state(&view, &process) {
                 return look;
@@ -122,8 +122,14 @@ impl<J: Judge> Engine<J> {
         }
     }
 
-    /// Whether a rule asks for the call. Beside the engine `notify`, which keeps track of descriptors
-    /// 0..2 instead, plain `dup` is not among those of the plan.
+    /// Whether the call changes what is known of its process.
+    fn is_state(&self, call: &Call) -> bool {
+        let shared = &self.worker.shared;
+        shared.verifier.concerns(call.syscall) || shared.concerns_stdio(call)
+    }
+
+    /// Whether a rule asks for the call. Plain `dup` is not among those of the plan: descriptors 0..2 are
+    /// kept track of instead, and it is looked at where it stops a thread anyway.
     fn is_judged(&self, call: &Call) -> bool {
         let shared = &self.worker.shared;
         shared.is_judged(call) || (shared.watch_stdio && call.syscall == abi::Syscall::DUP)
@@ -133,12 +139,15 @@ impl<J: Judge> Engine<J> {
     fn note_state(&mut self, view: &View<'_>, process: &Arc<Process>) -> Option<Look> {
         let shared = Arc::clone(&self.worker.shared);
         let (counters, call) = (&shared.counters, view.call);
+        if !shared.verifier.concerns(call.syscall) {
+            return None;
+        }
         let added = shared.verifier.note(call, process, &shared.tree);
         counters.racy_processes.fetch_add(added, Ordering::Relaxed);
         if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
             tripwire.arm(call.tid, &shared.tree.census);
         }
-        if !verify::uses_ring(call.syscall) || !shared.verifier.concerns(call.syscall) {
+        if !verify::uses_ring(call.syscall) {
             return None;
         }
         let denied = shared.verifier.deny_rings;

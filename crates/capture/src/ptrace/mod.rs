@@ -30,16 +30,15 @@ mod inbox;
 mod look;
 mod pages;
 mod sentry;
+mod stdio;
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use abi::Syscall;
-use event::{CallPlan, Judge, Need, Pid, Plan, Reason, StdioWatch};
+use event::{Judge, Pid};
 use sys::notify::Listener;
 
 use crate::filter::{FilterOptions, FilterProgram};
-use crate::live::stdio;
 use crate::notify::{Parts, Pulse, Shared, Supervisor, tripwire, watchdog};
 
 pub use attach::{AttachError, Hindrance};
@@ -71,35 +70,6 @@ pub enum StartError {
     Resources(#[source] std::io::Error),
 }
 
-/// The plan as this engine carries it out.
-///
-/// Descriptors 0..2 are not kept track of, as `notify` does to leave plain `dup` alone: results are
-/// cheap to learn here, so `dup` is planned like any other call.
-#[must_use]
-pub fn plan(mut plan: Plan) -> Plan {
-    if plan.stdio == StdioWatch::Off {
-        return plan;
-    }
-    plan.stdio = StdioWatch::Off;
-    plan.calls.retain(|call, planned| {
-        let keeps_state_only = planned
-            .reasons
-            .iter()
-            .all(|reason| matches!(reason, Reason::State(_)));
-        !(stdio::concerns(*call) && keeps_state_only)
-    });
-    plan.calls.insert(
-        Syscall::DUP,
-        CallPlan {
-            any_of: vec![Vec::new()],
-            strings: false,
-            result: Need::IfUndecided,
-            reasons: vec![Reason::Rule("redirection of a standard stream".to_owned())],
-        },
-    );
-    plan
-}
-
 /// How the filter of a traced command is compiled.
 #[must_use]
 pub fn filter_options(native: abi::Arch) -> FilterOptions {
@@ -115,7 +85,7 @@ pub fn no_listener() -> std::io::Result<Listener> {
     Ok(Listener::new(sys::fd::eventfd(0)?))
 }
 
-/// Starts the tracer. `filter`: compiled from [`plan`] with [`filter_options`].
+/// Starts the tracer. `filter`: compiled from the plan with [`filter_options`].
 ///
 /// # Errors
 ///

@@ -39,8 +39,8 @@ const ANCESTOR_LIMIT: usize = 64;
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Starts the sentry, if this program started everything else in its pid namespace. It ends with
-/// the supervisor. `filter` says which calls of entered processes are looked at: compiled from
-/// [`super::plan`] with [`super::filter_options`].
+/// the supervisor. `filter` says which calls of entered processes are looked at: compiled with
+/// [`super::filter_options`].
 ///
 /// # Errors
 ///

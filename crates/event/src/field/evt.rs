@@ -62,7 +62,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("evt.arg", Text, Source::Param, arg, "One argument by name or position, in words where there are any: `evt.arg.flags`, `evt.arg[1]`.").with(ArgumentKind::Param),
     FieldSpec::new("evt.rawarg", Text, Source::RawParam, raw_arg, "One argument by name, as a number where it is one: `evt.rawarg.fd`.").with(ArgumentKind::Param),
     FieldSpec::new("evt.abspath", Path, Source::Path, abs_path, "Absolute path of calls that take a directory descriptor; `.src` and `.dst` where there are two.").with(ArgumentKind::Suffix { required: false, names: &["src", "dst"] }),
-    FieldSpec::new("evt.buffer", Text, Source::Buffer, |e, _| param::data(e), "Bytes that a call reads or writes, as far as they were captured."),
+    FieldSpec::new("evt.buffer", Text, Source::Buffer, |e, _| param::data(e), "Bytes that a call reads or writes, as far as they were captured: the engines capture those of one buffer that is written or sent."),
     FieldSpec::new("evt.buflen", Uint, Source::Moved, moved, "How many bytes a call read or wrote."),
     // Result.
     FieldSpec::new("evt.res", Text, Source::Result, result_name, "`SUCCESS`, or the name of the error (`ENOENT`)."),

@@ -5,6 +5,8 @@
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use nix::unistd;
+
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
@@ -75,10 +77,10 @@ pub(crate) fn echo() -> Result<(), Error> {
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let mut bytes = [0; 8];
     loop {
-        let count = rustix::io::read(&input, &mut bytes).map_err(Error::call("read"))?;
+        let count = unistd::read(&input, &mut bytes).map_err(Error::call("read"))?;
         if count == 0 {
             return Ok(());
         }
-        rustix::io::write(&output, &bytes[..count]).map_err(Error::call("write"))?;
+        unistd::write(&output, &bytes[..count]).map_err(Error::call("write"))?;
     }
 }

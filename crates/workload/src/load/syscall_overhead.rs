@@ -1,8 +1,13 @@
 //! The loop that UnixBench calls `syscall`: five calls, on the read end of a pipe without writer.
+//!
+//! They are made by the C library's functions, as there: the return from such a function, right after
+//! one from the kernel, takes longer than the whole call where the kernel has overwritten what the
+//! processor had noted of return addresses.
 
 use std::hint::black_box;
 
-use rustix::fs::Mode;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{dup, getpid, getuid};
 
 use crate::Error;
 use crate::measure::{Batch, Setup};
@@ -12,10 +17,10 @@ pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
     drop(writer);
     Ok(Box::new(move |times| {
         for _ in 0..times {
-            drop(rustix::io::dup(&reader).map_err(Error::call("dup"))?);
-            black_box(rustix::process::getpid());
-            black_box(rustix::process::getuid());
-            black_box(rustix::process::umask(Mode::WGRP | Mode::WOTH));
+            drop(dup(&reader).map_err(Error::call("dup"))?);
+            black_box(getpid());
+            black_box(getuid());
+            black_box(umask(Mode::S_IWGRP | Mode::S_IWOTH));
         }
         Ok(())
     }))

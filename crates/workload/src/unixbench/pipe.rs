@@ -1,5 +1,7 @@
 //! 512 bytes through a pipe and back within one process (UnixBench `pipe`).
 
+use nix::unistd;
+
 use crate::Error;
 use crate::load::expect_count;
 use crate::measure::{Batch, Setup};
@@ -12,8 +14,9 @@ pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
         // On the stack, as in C: where the block lies decides how fast it is copied.
         let mut block = [0; SIZE];
         for _ in 0..times {
-            let written = rustix::io::write(&writer, &block).map_err(Error::call("write"))?;
-            let read = rustix::io::read(&reader, &mut block).map_err(Error::call("read"))?;
+            // By the C library's functions, as there: see `load::syscall_overhead`.
+            let written = unistd::write(&writer, &block).map_err(Error::call("write"))?;
+            let read = unistd::read(&reader, &mut block).map_err(Error::call("read"))?;
             expect_count("bytes", SIZE * 2, written + read)?;
         }
         Ok(())

@@ -84,6 +84,10 @@ impl Announcer {
 
     /// Why something could not be learnt about an event.
     fn cause(&self, event: &Event<'_>) -> String {
+        if event.lacks_moved_bytes() {
+            return "bytes that a call receives, or takes from several buffers, are not captured"
+                .to_owned();
+        }
         let pid = event.process.pid;
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         match &*looked {

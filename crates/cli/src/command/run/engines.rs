@@ -62,8 +62,7 @@ impl Carries {
     /// The plan as the engine carries it out.
     pub(super) fn plan(self, plan: Plan) -> Plan {
         match self {
-            Self::Notify | Self::Gvisor | Self::Nothing => plan,
-            Self::Ptrace => ptrace::plan(plan),
+            Self::Notify | Self::Ptrace | Self::Gvisor | Self::Nothing => plan,
             Self::Ebpf => ebpf::plan(plan),
         }
     }

@@ -559,7 +559,7 @@ fn compile(
                 io_uring,
                 ..ptrace::filter_options(native)
             };
-            filter::compile_with(&ptrace::plan(plan.clone()), profile, &options)
+            filter::compile_with(plan, profile, &options)
         }
     };
     compiled.map_err(|error| {
