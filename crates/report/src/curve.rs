@@ -59,7 +59,7 @@ impl Curves {
             write!(
                 out,
                 "<span><i class=\"k{}\"></i>{}</span> ",
-                curve.series % 8,
+                curve.series % crate::COLOURS,
                 escape(&curve.label)
             )
             .expect("text grows");
@@ -74,7 +74,7 @@ impl Curves {
             write!(out, "<path class=\"grid\" d=\"M0 {height:.2}H100\"/>").expect("text grows");
         }
         for curve in &self.curves {
-            let series = curve.series % 8;
+            let series = curve.series % crate::COLOURS;
             let places: Vec<String> = (curve.points.iter())
                 .map(|(at, value)| format!("{:.2},{:.2}", x.place(*at), 100.0 - y.place(*value)))
                 .collect();

@@ -56,7 +56,7 @@ impl Forest {
 fn html_row(row: &ForestRow, scale: Scale) -> String {
     let [low, middle, high] = [row.low, row.estimate, row.high].map(|value| scale.place(value));
     let one = scale.place(1.0);
-    let series = row.series % 8;
+    let series = row.series % crate::COLOURS;
     let said = format!(
         "{}: {} times native, {} to {}",
         row.label,

@@ -21,6 +21,9 @@ pub use heat::Heat;
 pub use page::{Body, Cells, Page, Part};
 pub use strip::{Strip, Strips};
 
+/// How many series have a colour of their own (`style.css`).
+const COLOURS: usize = 10;
+
 /// A number as a person reads it: four digits, thousands as they are.
 #[must_use]
 pub fn number(value: f64) -> String {

@@ -44,7 +44,7 @@ impl Strips {
 }
 
 fn html_row(row: &Strip, scale: Scale) -> String {
-    let series = row.series % 8;
+    let series = row.series % crate::COLOURS;
     let mut drawing = String::new();
     if let Some([low, middle, high]) = row.quartiles.map(|three| three.map(|v| scale.place(v))) {
         write!(
