@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The top of the repository.
-pub(crate) fn repository() -> &'static Path {
+pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this package lies in the repository")
@@ -45,7 +45,7 @@ pub fn program() -> PathBuf {
 ///
 /// # Panics
 /// If it is not installed.
-pub(crate) fn which(name: &str) -> PathBuf {
+pub fn which(name: &str) -> PathBuf {
     let path = env::var("PATH").unwrap_or_default();
     // Debian keeps administrators' programs where ordinary users do not look.
     let folders = path

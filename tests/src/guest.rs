@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::binary::{program, repository};
@@ -232,18 +232,46 @@ fn kernel() -> PathBuf {
     packaged(&package, &format!("/boot/{image}"))
 }
 
-/// A file of a package; downloaded once and kept in the target folder.
-fn packaged(package: &str, path: &str) -> PathBuf {
+/// The kernel's image, and the folder with its modules for virtio.
+///
+/// # Panics
+/// If the kernel's package cannot be downloaded.
+pub fn kernel_with_modules() -> (PathBuf, PathBuf) {
+    const DRIVERS: [&str; 2] = ["kernel/drivers/virtio", "kernel/drivers/char"];
+    let package = newest_package();
+    let release = package.trim_start_matches("linux-image-").to_owned();
+    let kept = folder().join(format!("modules-{release}"));
+    {
+        let _once = once();
+        if !kept.is_dir() {
+            let scratch = unpacked(&package);
+            let modules = scratch.path().join("lib/modules").join(&release);
+            let half = kept.with_extension("half");
+            for drivers in DRIVERS {
+                let target = half.join(drivers);
+                fs::create_dir_all(&target).expect("the target folder is writable");
+                run(Command::new("cp").arg("-r").arg(modules.join(drivers).join(".")).arg(target));
+            }
+            fs::rename(&half, &kept).expect("it is beside it");
+        }
+    }
+    (kernel(), kept)
+}
+
+fn folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| repository().join("target"), PathBuf::from);
-    let folder = target.join("guest");
-    let inside = Path::new(path.trim_start_matches('/'));
-    let kept = folder.join(inside.file_name().expect("it is the path of a file"));
+    target.join("guest")
+}
+
+fn once() -> MutexGuard<'static, ()> {
     static ONCE: Mutex<()> = Mutex::new(());
-    let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.is_file() {
-        return kept;
-    }
+    // A test that failed with it has left nothing half done.
+    ONCE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The files of a package.
+fn unpacked(package: &str) -> Scratch {
     let scratch = Scratch::new();
     let download = ["download", "--quiet", "--quiet", package];
     run(Command::new("apt-get")
@@ -259,6 +287,19 @@ fn packaged(package: &str, path: &str) -> PathBuf {
         .arg("-x")
         .arg(archive)
         .arg(scratch.path()));
+    scratch
+}
+
+/// A file of a package; downloaded once and kept in the target folder.
+fn packaged(package: &str, path: &str) -> PathBuf {
+    let folder = folder();
+    let inside = Path::new(path.trim_start_matches('/'));
+    let kept = folder.join(inside.file_name().expect("it is the path of a file"));
+    let _once = once();
+    if kept.is_file() {
+        return kept;
+    }
+    let scratch = unpacked(package);
     fs::create_dir_all(&folder).expect("the target folder is writable");
     // Renamed, so that a test that is stopped here leaves no half of it.
     let half = kept.with_extension("half");

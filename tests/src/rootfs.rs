@@ -65,11 +65,14 @@ const SHADOW: &str = "root:*:19000:0:99999:7:::\napp:!:19000:0:99999:7:::\n";
 
 /// The lower layer of containers. It has no `tollgate` but a place for one.
 #[derive(Debug)]
-pub(crate) struct Rootfs(Scratch);
+pub struct Rootfs(Scratch);
 
 impl Rootfs {
     /// The one that all tests of this process share while one of them holds it.
-    pub(crate) fn shared() -> Arc<Self> {
+    ///
+    /// # Panics
+    /// If it cannot be built.
+    pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Rootfs>> = Mutex::new(Weak::new());
         // A test that panicked while it built one has left nothing behind.
         let mut shared = SHARED
@@ -83,7 +86,8 @@ impl Rootfs {
         rootfs
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 

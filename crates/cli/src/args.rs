@@ -689,7 +689,8 @@ test fails.";
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Global options:
-      --runtime NAME|PATH  The runtime to stand in for: runc, crun, youki or a path
+      --runtime NAME|PATH  The runtime to stand in for: runc, crun, youki or a path; vm makes a machine
+                           with a kernel of its own for each container
                            [default: `runtime.binary` of the configuration, else the first installed]
       --config FILE        Configuration [default: $TOLLGATE_RUNTIME_CONFIG, else
                            /etc/tollgate/runtime.yaml if it is there]

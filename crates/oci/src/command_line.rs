@@ -145,6 +145,10 @@ pub struct Call {
     pub asks_for_help: bool,
     /// The first argument that is no option: the container's id, for commands that take one.
     pub id: Option<String>,
+    /// Options by name, without dashes, in their order.
+    pub options: Vec<(String, Option<OsString>)>,
+    /// The arguments behind the id.
+    pub rest: Vec<OsString>,
 }
 
 /// A command line that cannot be understood.
@@ -230,17 +234,26 @@ impl Call {
             detaches: false,
             asks_for_help: false,
             id: None,
+            options: Vec::new(),
+            rest: Vec::new(),
         };
         let mut rest = words.iter().skip(1);
         while let Some(word) = rest.next() {
             if word == "--" {
                 call.id = rest.next().map(id).transpose()?;
+                call.rest.extend(rest.cloned());
                 break;
             }
             let Some(option) = Flag::of(word) else {
+                if call.id.is_some() {
+                    call.rest.push(word.clone());
+                    continue;
+                }
                 call.id = Some(id(word)?);
                 // What follows is a command line of the container's, or options as crun takes them.
                 if verb == Verb::Exec {
+                    let dashes = rest.clone().next().is_some_and(|word| word == "--");
+                    call.rest.extend(rest.skip(usize::from(dashes)).cloned());
                     break;
                 }
                 continue;
@@ -252,15 +265,32 @@ impl Call {
                 }
                 None => None,
             };
-            match (option.name.as_str(), value) {
+            match (option.name.as_str(), &value) {
                 ("bundle" | "b", Some(value)) => call.bundle = Some(value.into()),
-                ("detach" | "d", value) => call.detaches = value.is_none_or(|word| word != "false"),
+                ("detach" | "d", value) => {
+                    call.detaches = value.as_ref().is_none_or(|word| word != "false");
+                }
                 ("help" | "h", None) => call.asks_for_help = true,
                 _ => {}
             }
+            call.options.push((option.name, value));
         }
         call.words = words;
         Ok(call)
+    }
+
+    /// The values of an option that goes by these names.
+    pub fn values<'a>(&'a self, names: &'a [&'a str]) -> impl Iterator<Item = &'a OsStr> {
+        let named = |(name, _): &&(String, Option<OsString>)| names.contains(&name.as_str());
+        let options = self.options.iter().filter(named);
+        options.filter_map(|(_, value)| value.as_deref())
+    }
+
+    /// Whether an option is given that needs no value.
+    pub fn has(&self, names: &[&str]) -> bool {
+        let is_on = |value: &Option<OsString>| value.as_ref().is_none_or(|word| word != "false");
+        let mut options = self.options.iter();
+        options.any(|(name, value)| names.contains(&name.as_str()) && is_on(value))
     }
 }
 
@@ -339,6 +369,20 @@ mod tests {
         assert_eq!((call.bundle, call.detaches), (None, false));
         let call = parse("exec -d -- abc -x").call.unwrap();
         assert_eq!((call.id.as_deref(), call.detaches), (Some("abc"), true));
+        assert_eq!(call.rest, ["-x"]);
+    }
+
+    #[test]
+    fn options_and_arguments_can_be_asked_for() {
+        let call = parse("exec -e A=1 --env=B=2 --tty abc -- ls -e x").call.unwrap();
+        let values: Vec<_> = call.values(&["env", "e"]).collect();
+        assert_eq!(values, ["A=1", "B=2"]);
+        assert_eq!((call.has(&["t", "tty"]), call.has(&["detach"])), (true, false));
+        assert_eq!(call.rest, ["ls", "-e", "x"]);
+        let call = parse("kill --all abc KILL").call.unwrap();
+        assert_eq!((call.id.as_deref(), call.has(&["a", "all"])), (Some("abc"), true));
+        assert_eq!(call.rest, ["KILL"]);
+        assert!(!parse("delete --force=false abc").call.unwrap().has(&["force"]));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod install;
 pub mod runtime;
 pub mod spec;
 pub mod store;
+pub mod vm;
 
 pub use cgroup::Groups;
 pub use command_line::{Call, CommandLine, Verb};

@@ -71,12 +71,6 @@ impl Runtime {
         let name = |name: &OsStr| name.to_string_lossy().into_owned();
         let found = match asked {
             Some(asked) if asked == "embedded" => return embedded.runtime(),
-            Some(asked) if asked == "vm" => {
-                return Err(RuntimeError::NotBuilt {
-                    name: name(asked),
-                    why: "this release makes no virtual machines",
-                });
-            }
             Some(asked) if Path::new(asked).components().count() > 1 => {
                 let program = PathBuf::from(asked);
                 program.is_file().then_some(program)
@@ -178,10 +172,9 @@ mod tests {
 
     #[test]
     fn what_this_release_has_not_is_said() {
-        for name in ["embedded", "vm"] {
-            let error = Runtime::find(Some(OsStr::new(name)), None, Embedded::LeftOut).unwrap_err();
-            assert!(matches!(error, RuntimeError::NotBuilt { .. }), "{error}");
-        }
+        let error = Runtime::find(Some(OsStr::new("embedded")), None, Embedded::LeftOut);
+        let error = error.unwrap_err();
+        assert!(matches!(error, RuntimeError::NotBuilt { .. }), "{error}");
         let embedded = Runtime::find(Some(OsStr::new("embedded")), None, Embedded::BuiltIn);
         assert!(embedded.unwrap().is_embedded());
     }

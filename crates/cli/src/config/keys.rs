@@ -186,6 +186,8 @@ pub(super) const KEYS: &[Key] = &[
     Key::file("runtime.gvisor_session", |config| &mut config.runtime.gvisor_session),
     Key::file("runtime.policies", |config| &mut config.runtime.policies),
     Key::text("runtime.policy", |config| &mut config.runtime.policy),
+    Key::file("runtime.vm_kernel", |config| &mut config.runtime.vm_kernel),
+    Key::file("runtime.vm_modules", |config| &mut config.runtime.vm_modules),
     Key::other("runtime.watch", "string", |config, node| {
         choice(node).map(|value| config.runtime.watch = value)
     }),

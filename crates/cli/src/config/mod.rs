@@ -426,6 +426,8 @@ runtime:
   gvisor_session: /run/s.json
   watch: annotated
   policy: web
+  vm_kernel: /boot/vmlinuz
+  vm_modules: /srv/modules
   policies: /srv/policies
   audit: true
   accept_partial: [one]
@@ -577,6 +579,8 @@ syscall_event_drops:
                 gvisor_session: "/run/s.json".into(),
                 watch: WatchContainers::Annotated,
                 policy: "web".to_owned(),
+                vm_kernel: "/boot/vmlinuz".into(),
+                vm_modules: "/srv/modules".into(),
                 policies: "/srv/policies".into(),
                 audit: true,
                 accept_partial: vec!["one".to_owned()],

@@ -66,6 +66,10 @@ pub(crate) struct RuntimeOptions {
     pub(crate) policy: String,
     /// The folder of policies that annotations may name; empty for the usual one.
     pub(crate) policies: PathBuf,
+    /// The kernel of machines; empty for the newest that is installed.
+    pub(crate) vm_kernel: PathBuf,
+    /// The folder of its modules; empty for the usual one.
+    pub(crate) vm_modules: PathBuf,
     /// Whether policies only report.
     pub(crate) audit: bool,
     /// Rules of policies that enforcers may carry in part.

@@ -10,6 +10,7 @@ mod embedded;
 mod install;
 mod ruleset;
 mod settings;
+mod vm;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use capture::probe::Finding;
 use clap::Parser;
 use oci::{Call, CommandLine, Embedded, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
 
@@ -92,7 +94,13 @@ fn carry_out(line: &CommandLine) -> Outcome {
     {
         return embedded::execute(&call.words[1..]);
     }
+    if let Some(outcome) = line.call.as_ref().and_then(|call| vm::execute_own(&call.words)) {
+        return outcome;
+    }
     let settings = Settings::load(line.config.as_deref())?;
+    if asked(line, &settings).is_some_and(|name| name == vm::NAME) {
+        return vm::execute(line, &settings);
+    }
     let runtime = runtime(line, &settings)?;
     let Some(call) = &line.call else {
         if asks("--version", "-v") {
@@ -115,6 +123,16 @@ fn carry_out(line: &CommandLine) -> Outcome {
         ))),
         // Without an id the underlying runtime says what is missing.
         _ => pass_on(&runtime, line, &call.words),
+    }
+}
+
+/// Whether containers can have machines of their own here.
+pub(crate) fn machines() -> Finding {
+    Finding {
+        name: "machines",
+        purpose: "containers with a kernel of their own: `tollgate runtime --runtime vm`",
+        notify_needs_it: false,
+        support: vm::support(),
     }
 }
 

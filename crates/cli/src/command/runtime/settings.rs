@@ -9,6 +9,7 @@ use oci::{Note, Spec};
 use crate::config::{self, Config, Manner};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::rule_files;
 
 /// Where the configuration is looked for if nobody names it.
 const CONFIG: &str = "/etc/tollgate/runtime.yaml";
@@ -90,12 +91,7 @@ impl Settings {
         match &self.file {
             Some(file) => option("--config", file),
             None => {
-                let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
-                std::fs::create_dir_all(folder).map_err(|cause| {
-                    let folder = folder.display();
-                    Failure::new(Exit::Unsupported, format!("cannot make {folder}: {cause}"))
-                        .help(format!("write a configuration to {CONFIG}"))
-                })?;
+                make_usual_folder()?;
                 option("--option", &"json_output=true");
                 option("--option", &"file_output.enabled=true");
                 option("--option", &format!("file_output.filename={ALERTS}"));
@@ -127,6 +123,64 @@ impl Settings {
         Ok(words)
     }
 
+    /// The command line of `tollgate run` for a machine in which the container is, up to the name of the
+    /// file for alerts, and the files that it needs there.
+    pub(super) fn words_in_machine(&self, note: &Note) -> (Vec<String>, Vec<PathBuf>) {
+        let mut words = ["run", "--quiet", "--engine", "notify"].map(String::from).to_vec();
+        let mut files = Vec::new();
+        match &self.file {
+            Some(_) => {
+                files.extend(self.config.files.iter().cloned());
+                words.extend(files.first().map(|file| format!("--config={}", file.display())));
+                let rules = &self.config.rules_files;
+                if !rules.is_empty() {
+                    let named = rule_files::read_all(rules).into_iter();
+                    files.extend(named.map(|file| PathBuf::from(&*file.name)));
+                }
+            }
+            None => words.extend(["--option=json_output=true".to_owned(), format!("--option={FIELDS}")]),
+        }
+        for option in ["file_output.enabled=true", "stdout_output.enabled=false"] {
+            words.push(format!("--option={option}"));
+        }
+        words.push(format!("--told-container={}", note.id));
+        words.push("--told-bundle=/bundle".to_owned());
+        if let Some(policy) = &note.policy {
+            words.push(format!("--policy={}", policy.display()));
+            files.push(policy.clone());
+            let accepted = self.config.runtime.accept_partial.iter();
+            words.extend(accepted.map(|rule| format!("--accept-partial={rule}")));
+            words.extend(self.config.runtime.audit.then(|| "--audit".to_owned()));
+        }
+        (words, files)
+    }
+
+    /// The file to which alerts of a machine are appended. They come out of it as text, which no other
+    /// output takes.
+    pub(super) fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
+        let config = &self.config;
+        if self.file.is_none() {
+            make_usual_folder()?;
+            return Ok(ALERTS.into());
+        }
+        let others = [
+            ("syslog_output", config.syslog_enabled),
+            ("program_output", config.program_output.enabled),
+            ("http_output", config.http_output.enabled),
+            ("grpc", config.grpc.enabled),
+            ("webserver", config.webserver.enabled),
+        ];
+        let other = others.iter().find(|(_, is_enabled)| *is_enabled);
+        let why = match (other, &config.file_output) {
+            (Some((name, _)), _) => format!("{name} is enabled, which cannot be reached from there"),
+            (None, file) if file.enabled => return Ok(file.filename.clone()),
+            (None, _) => "file_output is not enabled, and alerts have no other way out".to_owned(),
+        };
+        let message = format!("cannot watch a container in a machine: {why}");
+        Err(Failure::new(Exit::Unsupported, message)
+            .help("use file_output alone in the configuration of the runtime vm"))
+    }
+
     /// The policy of a container: the one that its annotation names, else that of the configuration.
     /// Annotations name files of one folder and nothing else, because whoever writes them need not be who
     /// runs this machine.
@@ -155,6 +209,16 @@ impl Settings {
         };
         Ok(folder.join(format!("{name}.yaml")))
     }
+}
+
+/// The folder of the file for alerts that is used without a configuration.
+fn make_usual_folder() -> Result<(), Failure> {
+    let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(folder).map_err(|cause| {
+        let folder = folder.display();
+        Failure::new(Exit::Unsupported, format!("cannot make {folder}: {cause}"))
+            .help(format!("write a configuration to {CONFIG}"))
+    })
 }
 
 fn no_policy(why: &str) -> Failure {

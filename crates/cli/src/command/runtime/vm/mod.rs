@@ -1,0 +1,510 @@
+//! `--runtime vm`: each container in a machine of its own, with a kernel of its own.
+//!
+//! QEMU runs Debian's small kernel; by KVM where that works, else by emulation. The machine has no disk
+//! and no network: its root is an initial RAM disk with this program, the container's files, the rules and
+//! the policy. This program is its first process ([`guest`]) and watches and confines the container in there
+//! as it does anywhere. On this side a process of ours stands for the container ([`monitor`]): it has the
+//! container's standard input and output, its pid is the container's, and its exit status is the
+//! container's. The two talk over one line of virtio-serial ([`oci::vm::frame`]).
+
+mod container;
+mod guest;
+mod image;
+mod monitor;
+mod process;
+mod session;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use abi::Signal;
+use capture::probe::Support;
+use oci::vm::{Frame, Kernel, Kind};
+use oci::{Call, CommandLine, Groups, Note, Spec, Store};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::settings::Settings;
+use super::{bundle, is_to_be_watched, state_failure};
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::terminal;
+
+/// By this name `--runtime` asks for it.
+pub(super) const NAME: &str = "vm";
+/// The commands by which this program is one of its own processes.
+const MONITOR: &str = "vm-monitor";
+const QEMU: &str = "vm-qemu";
+const SESSION: &str = "vm-session";
+const GUEST: &str = "vm-guest";
+const WORKER: &str = "vm-worker";
+const OUTSIDE: &str = "vm-outside";
+const INSIDE: &str = "vm-inside";
+/// Files beside the note of a container.
+const PLAN: &str = "plan.json";
+const MACHINE: &str = "machine.json";
+const PROCESS: &str = "process.json";
+const INITRD: &str = "initrd";
+const SOCKET: &str = "monitor.sock";
+const CONSOLE: &str = "console.log";
+const QEMU_LOG: &str = "qemu.log";
+/// How long a machine may take to start: five seconds emulated on an idle processor.
+const START_LIMIT: Duration = Duration::from_secs(120);
+const END_LIMIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+/// The session of the container's first program, and the one that a caller of the monitor calls its own.
+const FIRST: u32 = 0;
+const OWN: u32 = 1;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// What the monitor is to do.
+#[derive(Deserialize, Serialize)]
+struct Plan {
+    kernel: PathBuf,
+    memory_mib: u64,
+    /// Where alerts are appended.
+    alerts: PathBuf,
+}
+
+/// What is noted of a machine that was started.
+#[derive(Deserialize, Serialize)]
+struct Machine {
+    /// The monitor's.
+    pid: i32,
+    /// When it started, in the kernel's ticks: pids are used again.
+    start: u64,
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+impl Machine {
+    fn is_there(&self) -> bool {
+        started(self.pid) == Some(self.start)
+    }
+}
+
+/// Carries out a command.
+pub(super) fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
+    let Some(call) = &line.call else {
+        let version = env!("CARGO_PKG_VERSION");
+        return terminal::print(&format!("tollgate-runtime {version} (vm)\n"));
+    };
+    let word = call.words[0].to_string_lossy();
+    match &*word {
+        "list" => return list(line, settings, call),
+        "features" => {
+            return terminal::print("{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.0.2\"}\n");
+        }
+        _ => {}
+    }
+    let Some(id) = &call.id else {
+        let message = format!("cannot {word} a container: its id is missing");
+        return Err(Failure::new(Exit::BadInput, message).help("name it behind the command"));
+    };
+    let vm = Vm::new(settings, line, id)?;
+    match &*word {
+        "create" => vm.create(settings, call).map(|_| Exit::Ok),
+        "run" => vm.run(settings, call),
+        "start" => vm.start(),
+        "state" => vm.print_state(),
+        "kill" => vm.kill(call),
+        "delete" => vm.delete(call),
+        "exec" => vm.exec(call),
+        _ => {
+            let message = format!("cannot {word}: the runtime vm has no such command");
+            Err(Failure::new(Exit::Unsupported, message)
+                .help("it has create, start, state, kill, delete, run, exec, list and features"))
+        }
+    }
+}
+
+/// If the words are those of one of this runtime's own processes, is that process.
+pub(super) fn execute_own(words: &[OsString]) -> Option<Outcome> {
+    let (word, args) = words.split_first()?;
+    match word.to_str()? {
+        MONITOR => Some(monitor::execute(args)),
+        QEMU => Some(monitor::become_qemu(args)),
+        SESSION => Some(session::hold(args)),
+        GUEST => Some(guest::first_process()),
+        WORKER => Some(guest::worker()),
+        OUTSIDE => Some(container::outside(args)),
+        INSIDE => Some(container::inside(args)),
+        _ => None,
+    }
+}
+
+/// This program as another process.
+fn this_program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("tollgate").arg("runtime");
+    command
+}
+
+struct Vm {
+    id: String,
+    store: Store,
+}
+
+impl Vm {
+    fn new(settings: &Settings, line: &CommandLine, id: &str) -> Result<Self, Failure> {
+        let root = line.root.as_deref().unwrap_or(Path::new(NAME));
+        let store = Store::new(&settings.state, Some(root), id).map_err(state_failure)?;
+        Ok(Self { id: id.to_owned(), store })
+    }
+
+    /// The monitor of a machine that waits to be started.
+    fn create(&self, settings: &Settings, call: &Call) -> Result<Child, Failure> {
+        let bundle = bundle(call)?;
+        let spec = Spec::read(&bundle).map_err(|error| {
+            Failure::from_error(Exit::BadInput, &error)
+                .help("name the bundle's folder with --bundle")
+        })?;
+        let config = read_json(&bundle.join("config.json"))?;
+        image::check(&config, &self.id)?;
+        let policy = settings.policy(&spec)?;
+        let note = Note {
+            id: self.id.clone(),
+            bundle,
+            has_mounts: true,
+            groups: Groups::default(),
+            policy,
+        };
+        let alerts = settings.alerts_of_machine()?;
+        if !self.begin(&note)? {
+            let message = format!("cannot create container {}: there is one of this id", self.id);
+            return Err(Failure::new(Exit::BadInput, message).help("delete it, or take another id"));
+        }
+        let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
+        let words = is_watched.then(|| settings.words_in_machine(&note));
+        let made = kernel(settings).and_then(|kernel| {
+            let memory_mib = image::pack(&self.store, &note, &config, &kernel, words)?;
+            let kernel = kernel.image;
+            self.boot(&Plan { kernel, memory_mib, alerts }, spec.annotations, &config)
+        });
+        let made = made.and_then(|child| match call.values(&["pid-file"]).last() {
+            Some(file) => write_pid(file, child.id()).map(|()| child),
+            None => Ok(child),
+        });
+        if made.is_err() {
+            self.remove()?;
+        }
+        made
+    }
+
+    /// False: there is such a container. What one left that did not come to be, is replaced.
+    fn begin(&self, note: &Note) -> Result<bool, Failure> {
+        if self.store.begin(note).map_err(state_failure)? {
+            return Ok(true);
+        }
+        if self.machine()?.is_some() {
+            return Ok(false);
+        }
+        self.remove()?;
+        self.store.begin(note).map_err(state_failure)
+    }
+
+    fn boot(
+        &self,
+        plan: &Plan,
+        annotations: std::collections::BTreeMap<String, String>,
+        config: &Value,
+    ) -> Result<Child, Failure> {
+        let write = |name: &str, text: Vec<u8>| {
+            fs::write(self.store.file(name), text).map_err(cannot("note the machine"))
+        };
+        write(PLAN, serde_json::to_vec(plan).expect("it is plain data"))?;
+        write(PROCESS, config["process"].to_string().into_bytes())?;
+        let mut child = this_program()
+            .arg(MONITOR)
+            .arg(self.store.file(""))
+            .spawn()
+            .map_err(cannot("start a process"))?;
+        let pid = child.id().cast_signed();
+        let start = started(pid).unwrap_or_default();
+        let machine = Machine { pid, start, annotations };
+        write(MACHINE, serde_json::to_vec(&machine).expect("it is plain data"))?;
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                match self.ask(&Frame::new(FIRST, Kind::State, [])) {
+                    Ok(answer) if answer.content == b"created" => return Ok(child),
+                    // It does not listen yet, or is about to end.
+                    _ => std::thread::sleep(PAUSE),
+                }
+                continue;
+            }
+            // Fails only if it has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(self.did_not_start());
+        }
+    }
+
+    fn did_not_start(&self) -> Failure {
+        let last = |file: &str| {
+            // There is none if it did not come to that.
+            let text = fs::read(self.store.file(file)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            lines[lines.len().saturating_sub(4)..].join(" | ")
+        };
+        let said: Vec<_> = [QEMU_LOG, CONSOLE].into_iter().map(last).collect();
+        let message = format!("cannot start the machine of {}: {}", self.id, said.join(" | "));
+        Failure::new(Exit::Unsupported, message)
+            .help("`tollgate doctor` shows what is missing; `runtime.vm_kernel` names another kernel")
+    }
+
+    /// One question to the monitor.
+    fn ask(&self, frame: &Frame) -> io::Result<Frame> {
+        let mut stream = UnixStream::connect(self.store.file(SOCKET))?;
+        frame.write(&mut stream)?;
+        Frame::read(&mut stream).map_err(io::Error::other)
+    }
+
+    fn order(&self, frame: &Frame) -> Outcome {
+        let failed = |why: &str| {
+            let message = format!("container {}: {why}", self.id);
+            Failure::new(Exit::BadInput, message).help("`state` shows how it is")
+        };
+        if !self.expect_machine()?.is_there() {
+            return Err(failed("it has stopped"));
+        }
+        match self.ask(frame) {
+            Ok(answer) if answer.kind == Kind::Done => Ok(Exit::Ok),
+            Ok(answer) => Err(failed(&String::from_utf8_lossy(&answer.content))),
+            Err(cause) => Err(failed(&format!("it does not answer: {cause}"))),
+        }
+    }
+
+    fn start(&self) -> Outcome {
+        let process = fs::read(self.store.file(PROCESS)).map_err(|_gone| self.missing())?;
+        self.order(&Frame::new(FIRST, Kind::Start, process::start(&process)))
+    }
+
+    /// Create, start, and unless it is detached wait and delete.
+    fn run(&self, settings: &Settings, call: &Call) -> Outcome {
+        let mut child = self.create(settings, call)?;
+        if let Err(failure) = self.start() {
+            self.remove()?;
+            return Err(failure);
+        }
+        if call.detaches {
+            return Ok(Exit::Ok);
+        }
+        let status = child.wait().map_err(cannot("wait for the container"))?;
+        self.remove()?;
+        Ok(Exit::Command(super::code(status)))
+    }
+
+    fn machine(&self) -> Result<Option<Machine>, Failure> {
+        match fs::read(self.store.file(MACHINE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(cannot("read what is noted")(error)),
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| cannot("read what is noted")(error.into())),
+        }
+    }
+
+    fn missing(&self) -> Failure {
+        let message = format!("container {} does not exist", self.id);
+        Failure::new(Exit::Command(1), message).help("`list` shows those that do")
+    }
+
+    fn expect_machine(&self) -> Result<Machine, Failure> {
+        self.machine()?.ok_or_else(|| self.missing())
+    }
+
+    fn status(&self, machine: &Machine) -> String {
+        let answer = machine.is_there().then(|| self.ask(&Frame::new(FIRST, Kind::State, [])));
+        match answer {
+            Some(Ok(answer)) => String::from_utf8_lossy(&answer.content).into_owned(),
+            // It ends at this moment, or has ended.
+            _ => "stopped".to_owned(),
+        }
+    }
+
+    fn state(&self, machine: &Machine) -> Result<Value, Failure> {
+        let status = self.status(machine);
+        let note = self.store.note().map_err(state_failure)?;
+        Ok(json!({
+            "ociVersion": "1.0.2",
+            "id": self.id,
+            "status": status,
+            "pid": if status == "stopped" { 0 } else { machine.pid },
+            "bundle": note.map(|note| note.bundle),
+            "annotations": machine.annotations,
+        }))
+    }
+
+    fn print_state(&self) -> Outcome {
+        let state = self.state(&self.expect_machine()?)?;
+        let text = serde_json::to_string_pretty(&state).expect("it is JSON");
+        terminal::print(&format!("{text}\n"))
+    }
+
+    fn kill(&self, call: &Call) -> Outcome {
+        let given = call.rest.first().map(|word| word.to_string_lossy());
+        let name = given.as_deref().unwrap_or("TERM");
+        let number = name.parse().ok().map(Signal).or_else(|| Signal::from_name(name));
+        let number = number.and_then(|signal| u8::try_from(signal.0).ok());
+        let number = number.filter(|number| (1..=64).contains(number)).ok_or_else(|| {
+            Failure::new(Exit::BadInput, format!("cannot send {name}: nobody knows it"))
+                .help("use a number, or a name such as TERM")
+        })?;
+        self.order(&Frame::new(FIRST, Kind::Signal, [number]))
+    }
+
+    /// Another program in it.
+    fn exec(&self, call: &Call) -> Outcome {
+        if !self.expect_machine()?.is_there() {
+            let message = format!("container {} has stopped", self.id);
+            return Err(Failure::new(Exit::BadInput, message).help("`state` shows how it is"));
+        }
+        let own = fs::read(self.store.file(PROCESS)).map_err(|_gone| self.missing())?;
+        let process = process::of_exec(&own, call)?;
+        let stream = UnixStream::connect(self.store.file(SOCKET));
+        session::begin(stream.map_err(cannot("reach the machine"))?, &process, call)
+    }
+
+    fn delete(&self, call: &Call) -> Outcome {
+        let is_forced = call.has(&["force", "f"]);
+        match self.machine()? {
+            None if is_forced => {}
+            None => return Err(self.missing()),
+            Some(machine) => {
+                let status = self.status(&machine);
+                if !is_forced && status != "stopped" {
+                    let message = format!("cannot delete container {}: it is {status}", self.id);
+                    return Err(Failure::new(Exit::BadInput, message)
+                        .help("kill it first, or use --force"));
+                }
+            }
+        }
+        self.remove().map(|()| Exit::Ok)
+    }
+
+    /// Ends what runs and removes what is noted.
+    fn remove(&self) -> Result<(), Failure> {
+        if let Some(machine) = self.machine()? {
+            let deadline = Instant::now() + END_LIMIT;
+            while machine.is_there() && Instant::now() < deadline {
+                // Fails only if it has just ended. Its machine ends with it.
+                let _ = sys::signal::send(machine.pid, SIGKILL);
+                std::thread::sleep(PAUSE);
+            }
+        }
+        self.store.end().map_err(state_failure)
+    }
+}
+
+fn list(line: &CommandLine, settings: &Settings, call: &Call) -> Outcome {
+    let folder = Vm::new(settings, line, "x")?.store.file("");
+    let above = folder.parent().unwrap_or(Path::new("/"));
+    let mut states = Vec::new();
+    // Before the first container there is no folder.
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let vm = Vm::new(settings, line, &entry.file_name().to_string_lossy())?;
+        if let Some(machine) = vm.machine()? {
+            states.push(vm.state(&machine)?);
+        }
+    }
+    let word = |state: &Value, name: &str| state[name].as_str().unwrap_or("-").to_owned();
+    if call.has(&["quiet", "q"]) {
+        let ids = states.iter().map(|state| word(state, "id") + "\n");
+        return terminal::print(&ids.collect::<String>());
+    }
+    if call.values(&["format", "f"]).last() == Some(OsStr::new("json")) {
+        return terminal::print(&format!("{}\n", Value::from(states)));
+    }
+    let mut text = String::from("ID PID STATUS BUNDLE\n");
+    for state in &states {
+        let [id, status, bundle] = ["id", "status", "bundle"].map(|name| word(state, name));
+        text.push_str(&format!("{id} {} {status} {bundle}\n", state["pid"]));
+    }
+    terminal::print(&text)
+}
+
+/// The kernel that is configured, or the newest of Debian's small ones that is installed.
+fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
+    let options = &settings.config.runtime;
+    let given = |path: &'_ Path| (!path.as_os_str().is_empty()).then(|| path.to_owned());
+    let (image, modules) = (given(&options.vm_kernel), given(&options.vm_modules));
+    Kernel::find(image.as_deref(), modules.as_deref()).map_err(|error| {
+        Failure::from_error(Exit::Unsupported, &error)
+            .help("install linux-image-cloud-amd64, or name a kernel as `runtime.vm_kernel`")
+    })
+}
+
+/// Whether machines can be made here, by the usual configuration.
+pub(super) fn support() -> Support {
+    let path = std::env::var_os("PATH");
+    let kernel = Settings::load(None).and_then(|settings| kernel(&settings));
+    let kernel = match (kernel, crate::lookup::resolve(monitor::EMULATOR.as_ref(), path.as_deref())) {
+        (_, Err(_)) => {
+            return Support::No {
+                why: format!("there is no {}", monitor::EMULATOR),
+                fix: "install qemu-system-x86 and linux-image-cloud-amd64".to_owned(),
+            };
+        }
+        (Err(failure), _) => {
+            return Support::No {
+                why: failure.render().lines().next().unwrap_or_default().to_owned(),
+                fix: "install linux-image-cloud-amd64, or set `runtime.vm_kernel`".to_owned(),
+            };
+        }
+        (Ok(kernel), Ok(_)) => kernel,
+    };
+    match why_not_kvm() {
+        None => Support::Yes { seen: format!("QEMU by KVM, Linux {}", kernel.release) },
+        Some(why) => Support::Partial {
+            why: format!("by emulation, Linux {}; {why}", kernel.release),
+            fix: None,
+        },
+    }
+}
+
+/// Why machines have to be emulated. There are KVMs without the processor's help, which boot no ordinary
+/// kernel.
+fn why_not_kvm() -> Option<String> {
+    if let Err(cause) = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+        return Some(format!("/dev/kvm: {cause}"));
+    }
+    let helps = |text: &str| text.split_ascii_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    match fs::read_to_string("/proc/cpuinfo") {
+        Ok(text) if helps(&text) => None,
+        Ok(_) => Some("the processor shows neither vmx nor svm".to_owned()),
+        Err(cause) => Some(format!("/proc/cpuinfo: {cause}")),
+    }
+}
+
+fn write_pid(file: &OsStr, pid: u32) -> Result<(), Failure> {
+    fs::write(file, pid.to_string()).map_err(cannot("write the pid file"))
+}
+
+fn read_json(path: &Path) -> Result<Value, Failure> {
+    let text = fs::read(path).map_err(cannot("read the configuration"))?;
+    serde_json::from_slice(&text).map_err(|error| cannot("read the configuration")(error.into()))
+}
+
+/// When a process started, in ticks; `None`: there is none, or it has ended.
+fn started(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    (state != "Z").then_some(())?;
+    fields.nth(18)?.parse().ok()
+}
+
+fn cannot(action: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |cause| {
+        Failure::new(Exit::Unsupported, format!("cannot {action}: {cause}"))
+            .help("look at the file named and at the space that is left")
+    }
+}
