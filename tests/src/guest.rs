@@ -250,7 +250,10 @@ pub fn kernel_with_modules() -> (PathBuf, PathBuf) {
             for drivers in DRIVERS {
                 let target = half.join(drivers);
                 fs::create_dir_all(&target).expect("the target folder is writable");
-                run(Command::new("cp").arg("-r").arg(modules.join(drivers).join(".")).arg(target));
+                run(Command::new("cp")
+                    .arg("-r")
+                    .arg(modules.join(drivers).join("."))
+                    .arg(target));
             }
             fs::rename(&half, &kept).expect("it is beside it");
         }

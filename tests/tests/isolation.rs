@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use e2e::ground::{Ground, fields, hindrance};
 use e2e::{
-    Alert, Finished, Fixture, Rootfs, installed, kernel_with_modules, need_root, need_slow, program,
-    repository, skip, which,
+    Alert, Finished, Fixture, Rootfs, installed, kernel_with_modules, need_root, need_slow,
+    program, repository, skip, which,
 };
 use serde_json::{Value, json};
 
@@ -20,14 +20,40 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// What shell scripts of UnixBench need beside the programs of the root file system.
 const TOOLS: [&str; 4] = ["sort", "od", "tee", "date"];
 const LOADS: [&str; 12] = [
-    "ub_dhry2reg", "ub_whetstone", "ub_execl", "ub_fstime", "ub_fsbuffer", "ub_fsdisk", "ub_pipe",
-    "ub_context1", "ub_spawn", "ub_shell1", "ub_shell8", "ub_syscall",
+    "ub_dhry2reg",
+    "ub_whetstone",
+    "ub_execl",
+    "ub_fstime",
+    "ub_fsbuffer",
+    "ub_fsdisk",
+    "ub_pipe",
+    "ub_context1",
+    "ub_spawn",
+    "ub_shell1",
+    "ub_shell8",
+    "ub_syscall",
 ];
 /// Deeds that a container has no business with, as privileged as it may be.
 const ATTACKS: [&str; 20] = [
-    "user_unshare", "mounts=/tmp", "opens_fs", "unmounts=/proc", "pivots", "module_by_memory",
-    "module_by_fd", "reads_kernel_log", "sets_time", "makes_device=/tmp/device", "changes_root",
-    "packets", "raw_icmp", "crypto", "vsock", "netlink", "ring", "traces_own_child", "follows_root",
+    "user_unshare",
+    "mounts=/tmp",
+    "opens_fs",
+    "unmounts=/proc",
+    "pivots",
+    "module_by_memory",
+    "module_by_fd",
+    "reads_kernel_log",
+    "sets_time",
+    "makes_device=/tmp/device",
+    "changes_root",
+    "packets",
+    "raw_icmp",
+    "crypto",
+    "vsock",
+    "netlink",
+    "ring",
+    "traces_own_child",
+    "follows_root",
     "reads=/etc/shadow",
 ];
 const POLICY: &str = "policy:
@@ -66,15 +92,27 @@ impl Class {
 fn classes() -> Vec<Class> {
     let mut classes = Vec::new();
     if hindrance("runc").is_none() {
-        classes.push(Class { name: "runc", runtime: "runc".to_owned(), options: "" });
+        classes.push(Class {
+            name: "runc",
+            runtime: "runc".to_owned(),
+            options: "",
+        });
     }
     let runsc = std::env::var("TOLLGATE_TEST_RUNSC").ok();
     if let Some(runtime) = runsc.or_else(|| installed("runsc").then(|| "runsc".to_owned())) {
         let options = "--network=none --ignore-cgroups --platform=systrap";
-        classes.push(Class { name: "gVisor", runtime, options });
+        classes.push(Class {
+            name: "gVisor",
+            runtime,
+            options,
+        });
     }
     if installed("qemu-system-x86_64") {
-        classes.push(Class { name: "vm", runtime: "vm".to_owned(), options: "" });
+        classes.push(Class {
+            name: "vm",
+            runtime: "vm".to_owned(),
+            options: "",
+        });
     }
     classes
 }
@@ -95,9 +133,7 @@ fn ground(rules: &str) -> Ground {
 }
 
 fn bundle(ground: &Ground, rootfs: &Rootfs, name: &str, script: &str, policy: bool) {
-    let bound = |source: &std::path::Path, destination: &str| {
-        json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "ro"]})
-    };
+    let bound = |source: &std::path::Path, destination: &str| json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "ro"]});
     ground.changed_bundle(name, script, |config| {
         config["root"]["path"] = json!(rootfs.path());
         config["process"]["env"] = json!(["PATH=/usr/local/bin:/usr/sbin:/usr/bin", "HOME=/root"]);
@@ -110,8 +146,14 @@ fn bundle(ground: &Ground, rootfs: &Rootfs, name: &str, script: &str, policy: bo
         for place in ["/run", "/root", "/var/tmp", "/dev/shm"] {
             mounts.push(json!({"destination": place, "type": "tmpfs", "source": "tmpfs"}));
         }
-        mounts.push(bound(&ground.scratch.path().join("stripped"), "/usr/local/bin/tollgate"));
-        mounts.push(bound(&ground.scratch.path().join("violate"), "/usr/local/bin/violate"));
+        mounts.push(bound(
+            &ground.scratch.path().join("stripped"),
+            "/usr/local/bin/tollgate",
+        ));
+        mounts.push(bound(
+            &ground.scratch.path().join("violate"),
+            "/usr/local/bin/violate",
+        ));
         for tool in TOOLS {
             mounts.push(bound(&which(tool), &format!("/usr/bin/{tool}")));
         }
@@ -123,9 +165,25 @@ fn bundle(ground: &Ground, rootfs: &Rootfs, name: &str, script: &str, policy: bo
 
 fn abi_capabilities() -> Value {
     let names = [
-        "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW",
-        "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT", "SYS_MODULE", "SYS_PTRACE",
-        "SYSLOG", "SYS_TIME",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_ADMIN",
+        "NET_BIND_SERVICE",
+        "NET_RAW",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_ADMIN",
+        "SYS_CHROOT",
+        "SYS_MODULE",
+        "SYS_PTRACE",
+        "SYSLOG",
+        "SYS_TIME",
     ];
     names.map(|name| format!("CAP_{name}")).to_vec().into()
 }
@@ -133,9 +191,18 @@ fn abi_capabilities() -> Value {
 /// Programs that containers of a ground get.
 fn equip(ground: &Ground) {
     let stripped = ground.scratch.path().join("stripped");
-    let done = std::process::Command::new("strip").arg("-o").arg(&stripped).arg(program()).status();
-    assert!(done.is_ok_and(|status| status.success()), "strip is part of binutils");
-    ground.scratch.program(Fixture::compile("violate").program(), "violate");
+    let done = std::process::Command::new("strip")
+        .arg("-o")
+        .arg(&stripped)
+        .arg(program())
+        .status();
+    assert!(
+        done.is_ok_and(|status| status.success()),
+        "strip is part of binutils"
+    );
+    ground
+        .scratch
+        .program(Fixture::compile("violate").program(), "violate");
 }
 
 /// Runs a script for a class; `crt` is the runtime with its options.
@@ -177,7 +244,11 @@ done
     );
     let (finished, _) = run(ground, class, &script);
     assert_eq!(finished.code(), 0, "{finished:?}");
-    let mut times: Vec<f64> = finished.stdout.lines().filter_map(|line| line.parse().ok()).collect();
+    let mut times: Vec<f64> = finished
+        .stdout
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2] / 1000.0
 }
@@ -190,7 +261,10 @@ fn speeds(ground: &Ground, class: &Class) -> BTreeMap<String, f64> {
     let measured = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let speed = |line: Value| {
         let name = line["workload"].as_str()?.to_owned();
-        Some((name, line["operations"].as_f64()? / line["elapsed_ns"].as_f64()? * 1e9))
+        Some((
+            name,
+            line["operations"].as_f64()? / line["elapsed_ns"].as_f64()? * 1e9,
+        ))
     };
     measured.filter_map(speed).collect()
 }
@@ -221,7 +295,10 @@ fn how_well_each_class_isolates() {
     need_slow!();
     let classes = classes();
     if classes.len() < 2 {
-        skip!("needs two of runc, runsc and QEMU", || Ok(format!("{} found", classes.len())));
+        skip!("needs two of runc, runsc and QEMU", || Ok(format!(
+            "{} found",
+            classes.len()
+        )));
     }
     let rules = format!(
         "- rule: Call\n  desc: any\n  condition: evt.type in ({CALLS}) and container.id != host\n  \
@@ -234,8 +311,17 @@ fn how_well_each_class_isolates() {
     bundle(&ground, &rootfs, "hello", "echo hello", false);
     bundle(&ground, &rootfs, "attacks", &attacks, false);
     bundle(&ground, &rootfs, "confined", &attacks, true);
-    let loads: Vec<_> = LOADS.iter().map(|load| format!("tollgate workload {load} --seconds 1")).collect();
-    bundle(&ground, &rootfs, "bench", &format!("cd /tmp; {}", loads.join("; ")), false);
+    let loads: Vec<_> = LOADS
+        .iter()
+        .map(|load| format!("tollgate workload {load} --seconds 1"))
+        .collect();
+    bundle(
+        &ground,
+        &rootfs,
+        "bench",
+        &format!("cd /tmp; {}", loads.join("; ")),
+        false,
+    );
     let mut table = String::from(
         "| | start, ms | UnixBench index over runc's | kinds of calls seen | attacks that fail | with a policy | \
          calls of the container reach this machine's kernel |\n|---|---|---|---|---|---|---|\n",
@@ -245,15 +331,27 @@ fn how_well_each_class_isolates() {
         let start = start_time(&ground, class);
         let speeds = speeds(&ground, class);
         let base = base.get_or_insert_with(|| speeds.clone());
-        let (finished, alerts) = run(&ground, class, "crt run --bundle attacks $ID < /dev/null || true");
-        let attempted = finished.stdout.lines().filter(|line| line.contains(' ')).count();
+        let (finished, alerts) = run(
+            &ground,
+            class,
+            "crt run --bundle attacks $ID < /dev/null || true",
+        );
+        let attempted = finished
+            .stdout
+            .lines()
+            .filter(|line| line.contains(' '))
+            .count();
         assert_eq!(attempted, ATTACKS.len(), "{}: {finished:?}", class.name);
         let failed = failures(&finished.stdout);
         let seen: BTreeSet<_> = fields(&alerts, "Call", "evt.type").into_iter().collect();
         let confined = if class.is_gvisor() {
             "refused".to_owned()
         } else {
-            let (finished, _) = run(&ground, class, "crt run --bundle confined $ID < /dev/null || true");
+            let (finished, _) = run(
+                &ground,
+                class,
+                "crt run --bundle confined $ID < /dev/null || true",
+            );
             let stopped = failures(&finished.stdout);
             assert!(stopped.len() > failed.len(), "{}: {finished:?}", class.name);
             format!("{} of {}", stopped.len(), ATTACKS.len())
@@ -281,23 +379,38 @@ fn gvisor_and_machines_give_the_alerts_of_runc_for_what_they_can_express() {
     need_slow!();
     let classes = classes();
     if classes.len() < 2 || classes[0].name != "runc" {
-        skip!("needs runc and one of runsc and QEMU", || Ok(format!("{} found", classes.len())));
+        skip!("needs runc and one of runsc and QEMU", || Ok(format!(
+            "{} found",
+            classes.len()
+        )));
     }
     let rules = ["rules/default.yaml", "rules/more.yaml"]
         .map(|file| std::fs::read_to_string(repository().join(file)).expect("it is part of this"));
     let ground = ground(&rules.concat());
     equip(&ground);
     let rootfs = Rootfs::shared();
-    bundle(&ground, &rootfs, "play", "tollgate generate run --all --sleep 0ms --json", false);
+    bundle(
+        &ground,
+        &rootfs,
+        "play",
+        "tollgate generate run --all --sleep 0ms --json",
+        false,
+    );
     let mut of_class = Vec::new();
     for class in &classes {
-        let (finished, alerts) = run(&ground, class, "crt run --bundle play $ID < /dev/null || true");
+        let (finished, alerts) = run(
+            &ground,
+            class,
+            "crt run --bundle play $ID < /dev/null || true",
+        );
         println!("{}: {}", class.name, finished.stdout);
         let rules: BTreeSet<String> = alerts.iter().map(|alert| alert.rule.clone()).collect();
         of_class.push(rules);
     }
     let of_rules = |rules: &BTreeSet<String>| -> BTreeSet<String> {
-        let own = |rule: &&String| !rule.starts_with("Tollgate internal") && !rule.starts_with("Falco internal");
+        let own = |rule: &&String| {
+            !rule.starts_with("Tollgate internal") && !rule.starts_with("Falco internal")
+        };
         rules.iter().filter(own).cloned().collect()
     };
     let on_runc = of_rules(&of_class[0]);
@@ -322,7 +435,10 @@ fn gvisor_and_machines_give_the_alerts_of_runc_for_what_they_can_express() {
             assert_eq!(of_rules(rules), on_runc);
         }
         if class.is_gvisor() {
-            assert!(of_rules(rules).len() * 2 > on_runc.len(), "{rules:?} {on_runc:?}");
+            assert!(
+                of_rules(rules).len() * 2 > on_runc.len(),
+                "{rules:?} {on_runc:?}"
+            );
         }
     }
 }
@@ -332,7 +448,10 @@ fn publish(table: &str) {
     println!("{table}");
     if let Some(path) = std::env::var_os("TOLLGATE_ISOLATION") {
         use std::io::Write as _;
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&path);
         let written = file.and_then(|mut file| writeln!(file, "{table}"));
         written.unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
     }

@@ -101,7 +101,7 @@ for try in $(seq 600); do grep -q '^[0-9]*$' err.txt && break; sleep 0.1; done
 rt list | grep -q "^$ID .* running "
 echo question | rt exec --cwd /tmp -e X=7 $ID sh -c 'cat; echo $X; pwd; busybox hostname; busybox id -u; ls /proc | busybox grep -c "^1$"'
 status=0; rt exec --user 12:13 $ID sh -c 'busybox id -u >&2; exit 3' 2> user.txt || status=$?
-echo "status $status $(cat user.txt)"
+echo "status $status $(tail -n 1 user.txt)"
 rt exec --detach --pid-file second $ID sh -c 'echo detached; exec sleep 1000' > detached.txt
 for try in $(seq 100); do grep -q detached detached.txt && break; sleep 0.1; done
 kill -KILL $(cat second)
@@ -117,13 +117,29 @@ test -z "$(remains $ID)"
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
     let lines: Vec<_> = finished.stdout.lines().collect();
-    let expected = ["question", "7", "/tmp", "inner", "0", "1", "status 3 12", "gone 1"];
+    let expected = [
+        "question",
+        "7",
+        "/tmp",
+        "inner",
+        "0",
+        "1",
+        "status 3 12",
+        "gone 1",
+    ];
     assert_eq!(lines, expected, "{finished:?}");
     let said = text(&ground, "out.txt");
     assert!(said.starts_with("begun\ntyped\nsecret\n"), "{said:?}");
-    assert!(said.contains("localhost"), "a file was taken along: {said:?}");
+    assert!(
+        said.contains("localhost"),
+        "a file was taken along: {said:?}"
+    );
     let own = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
-    assert_ne!(said.lines().last(), Some(own.trim()), "it is another kernel");
+    assert_ne!(
+        said.lines().last(),
+        Some(own.trim()),
+        "it is another kernel"
+    );
     // The agent and the first process of the machine are not among its processes.
     let error = text(&ground, "err.txt");
     let pids = error.lines().filter(|name| name.parse::<u32>().is_ok());
@@ -133,12 +149,19 @@ test -z "$(remains $ID)"
         assert_eq!(alert.field("container.annotation[org.example.team]"), "red");
     }
     let programs = fields(&alerts, "Program", "proc.name");
-    assert_eq!(programs.first().map(String::as_str), Some("sh"), "{alerts:?}");
+    assert_eq!(
+        programs.first().map(String::as_str),
+        Some("sh"),
+        "{alerts:?}"
+    );
     // The first program, what it starts, and three sessions.
     assert!(programs.len() >= 10, "{programs:?}");
     let opened = fields(&alerts, "Secret opened", "fd.name");
     assert_eq!(opened, ["/etc/secret"], "{alerts:?}");
-    let others: Vec<_> = alerts.iter().filter(|alert| alert.source != "syscall").collect();
+    let others: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.source != "syscall")
+        .collect();
     assert!(others.is_empty(), "{others:?}");
 }
 
@@ -148,7 +171,9 @@ fn a_policy_holds_in_a_machine_and_its_end_is_the_containers() {
     ground.scratch.file("policies/p.yaml", 0o644, POLICY);
     ground.scratch.file("rootfs/etc/shadow", 0o600, "secret\n");
     let violate = Fixture::compile("violate");
-    ground.scratch.program(violate.program(), "rootfs/bin/violate");
+    ground
+        .scratch
+        .program(violate.program(), "rootfs/bin/violate");
     let deeds = "violate udp reads=/etc/shadow tcp reads=/etc/secret";
     ground.changed_bundle("b", &format!("{deeds}; read line; exit 7"), |config| {
         alone(config);
@@ -241,8 +266,14 @@ rt create --bundle plain $ID 2>&1 || true
         "does not exist",
         "syslog_output is enabled",
     ] {
-        assert!(finished.stdout.contains(said), "no {said:?} in {finished:?}");
+        assert!(
+            finished.stdout.contains(said),
+            "no {said:?} in {finished:?}"
+        );
     }
-    let refused = finished.stdout.lines().filter(|line| line.starts_with("3: "));
+    let refused = finished
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("3: "));
     assert_eq!(refused.count(), 3, "{finished:?}");
 }

@@ -374,15 +374,28 @@ mod tests {
 
     #[test]
     fn options_and_arguments_can_be_asked_for() {
-        let call = parse("exec -e A=1 --env=B=2 --tty abc -- ls -e x").call.unwrap();
+        let call = parse("exec -e A=1 --env=B=2 --tty abc -- ls -e x")
+            .call
+            .unwrap();
         let values: Vec<_> = call.values(&["env", "e"]).collect();
         assert_eq!(values, ["A=1", "B=2"]);
-        assert_eq!((call.has(&["t", "tty"]), call.has(&["detach"])), (true, false));
+        assert_eq!(
+            (call.has(&["t", "tty"]), call.has(&["detach"])),
+            (true, false)
+        );
         assert_eq!(call.rest, ["ls", "-e", "x"]);
         let call = parse("kill --all abc KILL").call.unwrap();
-        assert_eq!((call.id.as_deref(), call.has(&["a", "all"])), (Some("abc"), true));
+        assert_eq!(
+            (call.id.as_deref(), call.has(&["a", "all"])),
+            (Some("abc"), true)
+        );
         assert_eq!(call.rest, ["KILL"]);
-        assert!(!parse("delete --force=false abc").call.unwrap().has(&["force"]));
+        assert!(
+            !parse("delete --force=false abc")
+                .call
+                .unwrap()
+                .has(&["force"])
+        );
     }
 
     #[test]

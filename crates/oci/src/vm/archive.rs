@@ -65,7 +65,13 @@ impl<W: Write> Archive<W> {
             let is_root = folder.parent().is_none() || folder.as_os_str().is_empty();
             if !is_root && self.folders.insert(folder.to_owned()) {
                 let mode = FOLDER;
-                self.header(folder, Entry { mode, ..Entry::default() })?;
+                self.header(
+                    folder,
+                    Entry {
+                        mode,
+                        ..Entry::default()
+                    },
+                )?;
             }
         }
         Ok(())
@@ -92,7 +98,14 @@ impl<W: Write> Archive<W> {
     fn whole(&mut self, path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
         path.parent().map_or(Ok(()), |folder| self.folder(folder))?;
         let size = bytes.len() as u64;
-        self.header(path, Entry { mode, size, ..Entry::default() })?;
+        self.header(
+            path,
+            Entry {
+                mode,
+                size,
+                ..Entry::default()
+            },
+        )?;
         self.put(bytes)?;
         self.pad()
     }
@@ -155,7 +168,7 @@ impl<W: Write> Archive<W> {
         // Names in the archive are relative.
         let name = path.as_os_str().as_bytes();
         let name = name.strip_prefix(b"/").unwrap_or(name);
-        let size = u32::try_from(entry.size).map_err(|_| {
+        let size = u32::try_from(entry.size).map_err(|_too_long| {
             let message = format!("{} is too long: 4 GiB or more", path.display());
             io::Error::other(message)
         })?;
@@ -213,7 +226,9 @@ mod tests {
         let mut archive = Archive::new(File::create(&path).unwrap());
         archive.tree(&from, Path::new("/rootfs")).unwrap();
         archive.bytes(Path::new("/a/b/init"), b"x").unwrap();
-        archive.link(Path::new("/lib"), Path::new("usr/lib")).unwrap();
+        archive
+            .link(Path::new("/lib"), Path::new("usr/lib"))
+            .unwrap();
         let size = archive.end().unwrap();
         assert_eq!(size, fs::metadata(&path).unwrap().len());
         let mut list = Command::new("cpio");
@@ -224,7 +239,14 @@ mod tests {
         };
         let listed = String::from_utf8(listed.stdout).unwrap();
         let expected = [
-            "rootfs", "rootfs/link", "rootfs/sub", "rootfs/sub/file", "a", "a/b", "a/b/init", "lib",
+            "rootfs",
+            "rootfs/link",
+            "rootfs/sub",
+            "rootfs/sub/file",
+            "a",
+            "a/b",
+            "a/b/init",
+            "lib",
         ];
         assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
     }
@@ -232,7 +254,9 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_an_error() {
         let mut archive = Archive::new(Vec::new());
-        let error = archive.tree(Path::new("/no/such"), Path::new("/x")).unwrap_err();
+        let error = archive
+            .tree(Path::new("/no/such"), Path::new("/x"))
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 

@@ -87,7 +87,9 @@ fn installed() -> Option<PathBuf> {
     let entries = fs::read_dir(BOOT).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.path());
     let is_small = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
         name.is_some_and(|name| name.starts_with("vmlinuz-") && name.contains("cloud"))
     };
     names.filter(is_small).max_by_key(|path| version(path))
@@ -117,7 +119,10 @@ fn release(image: &Path) -> io::Result<String> {
     let mut text = Vec::new();
     file.take(256).read_to_end(&mut text)?;
     let text = String::from_utf8_lossy(&text);
-    let word = text.split([' ', '\0']).next().filter(|word| !word.is_empty());
+    let word = text
+        .split([' ', '\0'])
+        .next()
+        .filter(|word| !word.is_empty());
     word.map(str::to_owned).ok_or_else(no_kernel)
 }
 
@@ -141,7 +146,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let image = image(folder.path());
         let modules = folder.path().join("modules");
-        for name in ["char/virtio_console.ko.xz", "virtio/virtio_pci.ko", "virtio/virtio.ko"] {
+        for name in [
+            "char/virtio_console.ko.xz",
+            "virtio/virtio_pci.ko",
+            "virtio/virtio.ko",
+        ] {
             let file = modules.join("kernel/drivers").join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "x").unwrap();
@@ -149,7 +158,9 @@ mod tests {
         let kernel = Kernel::find(Some(&image), Some(&modules)).unwrap();
         assert_eq!(kernel.release, "6.1.0-9-cloud-amd64");
         let names: Vec<_> = kernel.modules();
-        let names = names.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
+        let names = names
+            .iter()
+            .map(|path| path.file_name().unwrap().to_str().unwrap());
         let expected = ["virtio.ko", "virtio_pci.ko", "virtio_console.ko.xz"];
         assert_eq!(names.collect::<Vec<_>>(), expected);
         let usual = Kernel::find(Some(&image), None).unwrap();
@@ -163,7 +174,10 @@ mod tests {
         for content in [&b"short"[..], &[7; 0x400]] {
             fs::write(&path, content).unwrap();
             let error = Kernel::find(Some(&path), None).unwrap_err();
-            assert!(error.to_string().starts_with("cannot use the kernel"), "{error}");
+            assert!(
+                error.to_string().starts_with("cannot use the kernel"),
+                "{error}"
+            );
         }
         assert!(Kernel::find(Some(Path::new("/no/such")), None).is_err());
     }

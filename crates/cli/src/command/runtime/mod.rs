@@ -94,7 +94,11 @@ fn carry_out(line: &CommandLine) -> Outcome {
     {
         return embedded::execute(&call.words[1..]);
     }
-    if let Some(outcome) = line.call.as_ref().and_then(|call| vm::execute_own(&call.words)) {
+    if let Some(outcome) = line
+        .call
+        .as_ref()
+        .and_then(|call| vm::execute_own(&call.words))
+    {
         return outcome;
     }
     let settings = Settings::load(line.config.as_deref())?;

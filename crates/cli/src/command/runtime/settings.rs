@@ -126,19 +126,28 @@ impl Settings {
     /// The command line of `tollgate run` for a machine in which the container is, up to the name of the
     /// file for alerts, and the files that it needs there.
     pub(super) fn words_in_machine(&self, note: &Note) -> (Vec<String>, Vec<PathBuf>) {
-        let mut words = ["run", "--quiet", "--engine", "notify"].map(String::from).to_vec();
+        let mut words = ["run", "--quiet", "--engine", "notify"]
+            .map(String::from)
+            .to_vec();
         let mut files = Vec::new();
         match &self.file {
             Some(_) => {
                 files.extend(self.config.files.iter().cloned());
-                words.extend(files.first().map(|file| format!("--config={}", file.display())));
+                words.extend(
+                    files
+                        .first()
+                        .map(|file| format!("--config={}", file.display())),
+                );
                 let rules = &self.config.rules_files;
                 if !rules.is_empty() {
                     let named = rule_files::read_all(rules).into_iter();
                     files.extend(named.map(|file| PathBuf::from(&*file.name)));
                 }
             }
-            None => words.extend(["--option=json_output=true".to_owned(), format!("--option={FIELDS}")]),
+            None => words.extend([
+                "--option=json_output=true".to_owned(),
+                format!("--option={FIELDS}"),
+            ]),
         }
         for option in ["file_output.enabled=true", "stdout_output.enabled=false"] {
             words.push(format!("--option={option}"));
@@ -172,7 +181,9 @@ impl Settings {
         ];
         let other = others.iter().find(|(_, is_enabled)| *is_enabled);
         let why = match (other, &config.file_output) {
-            (Some((name, _)), _) => format!("{name} is enabled, which cannot be reached from there"),
+            (Some((name, _)), _) => {
+                format!("{name} is enabled, which cannot be reached from there")
+            }
             (None, file) if file.enabled => return Ok(file.filename.clone()),
             (None, _) => "file_output is not enabled, and alerts have no other way out".to_owned(),
         };

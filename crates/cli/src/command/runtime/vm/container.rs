@@ -23,7 +23,11 @@ const CLONE_NEWIPC: u32 = 0x800_0000;
 const CLONE_NEWPID: u32 = 0x2000_0000;
 /// Namespaces of a container beside that of pids: files of /proc/PID/ns. The machine's network is its own
 /// already.
-const NAMESPACES: [(&str, u32); 3] = [("uts", CLONE_NEWUTS), ("ipc", CLONE_NEWIPC), ("mnt", CLONE_NEWNS)];
+const NAMESPACES: [(&str, u32); 3] = [
+    ("uts", CLONE_NEWUTS),
+    ("ipc", CLONE_NEWIPC),
+    ("mnt", CLONE_NEWNS),
+];
 const MS_RDONLY: u64 = 1;
 const MS_REMOUNT: u64 = 1 << 5;
 const MS_BIND: u64 = 1 << 12;
@@ -45,8 +49,14 @@ const FLAGS: [(&str, u64); 9] = [
 /// Types of mounts that a machine has. Bound files are there already, and control groups are not.
 const TYPES: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 /// What every container finds in /dev: name, major and minor number.
-const DEVICES: [(&str, u32, u32); 6] =
-    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+const DEVICES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
 const LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
     ("/proc/self/fd/0", "stdin"),
@@ -57,8 +67,22 @@ const LINKS: [(&str, &str); 5] = [
 const CHARACTERS: u32 = 0o020_000;
 /// getrlimit(2)'s names in the order of their numbers.
 const LIMITS: [&str; 16] = [
-    "CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS", "LOCKS",
-    "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO", "RTTIME",
+    "CPU",
+    "FSIZE",
+    "DATA",
+    "STACK",
+    "CORE",
+    "RSS",
+    "NPROC",
+    "NOFILE",
+    "MEMLOCK",
+    "AS",
+    "LOCKS",
+    "SIGPENDING",
+    "MSGQUEUE",
+    "NICE",
+    "RTPRIO",
+    "RTTIME",
 ];
 const EINVAL: i32 = 22;
 
@@ -91,8 +115,10 @@ pub(super) fn inside(args: &[OsString]) -> Outcome {
     if id == FIRST {
         make(&config)?;
     } else {
-        let files: Vec<_> =
-            NAMESPACES.iter().map(|(name, kind)| Ok((namespace(name)?, *kind))).collect::<Result<_, Failure>>()?;
+        let files: Vec<_> = NAMESPACES
+            .iter()
+            .map(|(name, kind)| Ok((namespace(name)?, *kind)))
+            .collect::<Result<_, Failure>>()?;
         for (file, kind) in files {
             sys::namespace::enter(file.as_fd(), kind)
                 .map_err(|error| broken("enter the container")(error.into()))?;
@@ -108,18 +134,24 @@ fn session(args: &[OsString]) -> Result<u32, Failure> {
 
 /// One of the container's namespaces.
 fn namespace(name: &str) -> Result<File, Failure> {
-    let pid = pid_of(FIRST).ok_or_else(|| broken("enter the container")(io::ErrorKind::NotFound.into()))?;
+    let pid = pid_of(FIRST)
+        .ok_or_else(|| broken("enter the container")(io::ErrorKind::NotFound.into()))?;
     File::open(format!("/proc/{pid}/ns/{name}")).map_err(broken("enter the container"))
 }
 
 /// Makes the container: mounts, names, and what is to be hidden.
 fn make(config: &Value) -> Result<(), Failure> {
-    let flags = NAMESPACES.iter().fold(0, |sum, (_, flag)| sum | u64::from(*flag));
+    let flags = NAMESPACES
+        .iter()
+        .fold(0, |sum, (_, flag)| sum | u64::from(*flag));
     sys::namespace::unshare(flags).map_err(|error| broken("take namespaces")(error.into()))?;
     mount("", "", "/", MS_REC | MS_PRIVATE, "")?;
     mount(ROOT, "", ROOT, MS_BIND | MS_REC, "")?;
     let mounts = list(&config["mounts"]);
-    for entry in mounts.iter().filter(|entry| TYPES.contains(&text(&entry["type"]))) {
+    for entry in mounts
+        .iter()
+        .filter(|entry| TYPES.contains(&text(&entry["type"])))
+    {
         mount_one(entry)?;
     }
     furnish(Path::new(ROOT)).map_err(broken("make devices"))?;
@@ -146,7 +178,9 @@ fn mount_one(entry: &Value) -> Result<(), Failure> {
     let kind = text(&entry["type"]);
     let destination = text(&entry["destination"]);
     if destination.split('/').any(|part| part == "..") {
-        return Err(broken("mount")(io::Error::other(format!("{destination} leads out of the root"))));
+        return Err(broken("mount")(io::Error::other(format!(
+            "{destination} leads out of the root"
+        ))));
     }
     let target = format!("{ROOT}/{}", destination.trim_start_matches('/'));
     fs::create_dir_all(&target).map_err(broken("make a place for a mount"))?;
@@ -164,7 +198,10 @@ fn mount_one(entry: &Value) -> Result<(), Failure> {
 /// Devices and links that every container has.
 fn furnish(root: &Path) -> io::Result<()> {
     let folder = root.join("dev");
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(&folder)?;
     for (name, major, minor) in DEVICES {
         let path = folder.join(name);
         let node = CString::new(path.to_string_lossy().as_bytes())?;
@@ -187,7 +224,9 @@ fn furnish(root: &Path) -> io::Result<()> {
 fn hide(config: &Value) -> Result<(), Failure> {
     let there = |name: &str| {
         let paths = list(&config["linux"][name]).iter().map(text);
-        paths.filter(|path| Path::new(path).exists()).collect::<Vec<_>>()
+        paths
+            .filter(|path| Path::new(path).exists())
+            .collect::<Vec<_>>()
     };
     for path in there("maskedPaths") {
         match Path::new(path).is_dir() {
@@ -205,14 +244,19 @@ fn hide(config: &Value) -> Result<(), Failure> {
 /// Takes the process's limits, user and capabilities, and becomes its program.
 fn execute(process: &Value) -> Outcome {
     let words = |name: &str| -> Vec<String> {
-        list(&process[name]).iter().map(|word| text(word).to_owned()).collect()
+        list(&process[name])
+            .iter()
+            .map(|word| text(word).to_owned())
+            .collect()
     };
     let (args, environment) = (words("args"), words("env"));
     let cwd = process["cwd"].as_str().unwrap_or("/");
     fs::create_dir_all(cwd)
         .and_then(|()| std::env::set_current_dir(cwd))
         .map_err(broken("enter its folder"))?;
-    let path = environment.iter().find_map(|entry| entry.strip_prefix("PATH="));
+    let path = environment
+        .iter()
+        .find_map(|entry| entry.strip_prefix("PATH="));
     let name = args.first().map_or("", String::as_str);
     let file = crate::lookup::resolve(name.as_ref(), path.map(OsStr::new))?;
     limit(process)?;
@@ -235,7 +279,10 @@ fn limit(process: &Value) -> Result<(), Failure> {
         let number = LIMITS.iter().position(|known| *known == name);
         let number = number.and_then(|number| u32::try_from(number).ok());
         let bound = |name: &str| entry[name].as_u64().unwrap_or(u64::MAX);
-        let limit = sys::resource::Limit { soft: bound("soft"), hard: bound("hard") };
+        let limit = sys::resource::Limit {
+            soft: bound("soft"),
+            hard: bound("hard"),
+        };
         let set = number.map_or(Err(io::ErrorKind::InvalidInput.into()), |number| {
             sys::resource::set_limit(0, number, limit).map_err(io::Error::from)
         });
@@ -249,8 +296,14 @@ fn give_up(process: &Value) -> Result<(), Failure> {
     let failed = |error: sys::SyscallError| broken("take its user and capabilities")(error.into());
     let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let user = &process["user"];
-    let (uid, gid) = (number(&user["uid"]).unwrap_or(0), number(&user["gid"]).unwrap_or(0));
-    let further: Vec<u32> = list(&user["additionalGids"]).iter().filter_map(number).collect();
+    let (uid, gid) = (
+        number(&user["uid"]).unwrap_or(0),
+        number(&user["gid"]).unwrap_or(0),
+    );
+    let further: Vec<u32> = list(&user["additionalGids"])
+        .iter()
+        .filter_map(number)
+        .collect();
     let set = |name: &str| {
         let names = list(&process["capabilities"][name]).iter();
         let known = names.filter_map(|name| abi::capability::from_name(name.as_str()?));
@@ -265,7 +318,11 @@ fn give_up(process: &Value) -> Result<(), Failure> {
         }
     }
     sys::prctl::keep_capabilities(true).map_err(failed)?;
-    let ids = |id| sys::credential::Ids { real: id, effective: id, saved: id };
+    let ids = |id| sys::credential::Ids {
+        real: id,
+        effective: id,
+        saved: id,
+    };
     sys::credential::set_supplementary_groups(&further).map_err(failed)?;
     sys::credential::set_groups(ids(gid)).map_err(failed)?;
     sys::credential::set_users(ids(uid)).map_err(failed)?;

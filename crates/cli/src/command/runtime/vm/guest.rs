@@ -49,14 +49,19 @@ const PIPE_SIZE: usize = 1 << 20;
 /// The first process: it waits for whatever has lost its parent, and ends the machine with the worker.
 pub(super) fn first_process() -> Outcome {
     let outcome = prepare().and_then(|()| {
-        let worker = Command::new("/init").arg0("tollgate").args(["runtime", WORKER]).spawn();
+        let worker = Command::new("/init")
+            .arg0("tollgate")
+            .args(["runtime", WORKER])
+            .spawn();
         worker.map_err(broken("start a process"))
     });
     match outcome {
         Err(failure) => say(&failure.render()),
         Ok(worker) => loop {
             match sys::wait::wait(Target::Any, 0) {
-                Ok(Some((pid, status))) if pid == worker.id().cast_signed() && status.is_end() => break,
+                Ok(Some((pid, status))) if pid == worker.id().cast_signed() && status.is_end() => {
+                    break;
+                }
                 Err(error) if !error.is(EINTR) => break,
                 _ => {}
             }
@@ -197,7 +202,10 @@ fn open_line() -> io::Result<File> {
 impl Worker {
     fn send(&self, session: u32, kind: Kind, content: impl Into<Vec<u8>>) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        if Frame::new(session, kind, content).write(&mut *line).is_err() {
+        if Frame::new(session, kind, content)
+            .write(&mut *line)
+            .is_err()
+        {
             // Nobody is left to be told.
             switch_off();
         }
@@ -223,7 +231,9 @@ impl Worker {
         }
         let sessions = self.sessions();
         // One that has ended needs nothing more.
-        let Some(session) = sessions.get(&id) else { return };
+        let Some(session) = sessions.get(&id) else {
+            return;
+        };
         let _ = match (frame.kind, frame.content.first()) {
             (Kind::Input, _) => session.input.send(frame.content).is_ok(),
             (Kind::Taken, Some(kind)) if *kind == Kind::Output.byte() => {
@@ -243,13 +253,24 @@ impl Worker {
         fs::write(process_file(id), process.to_string()).map_err(broken("note the process"))?;
         let mut command = self.command(id);
         let alerts = Alerts::open(id).map_err(broken("make a pipe"))?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(broken("start it"))?;
         let (input, pieces) = mpsc::channel();
         let (output_taken, of_output) = mpsc::channel();
         let (error_taken, of_error) = mpsc::channel();
-        self.sessions().insert(id, Session { input, output_taken, error_taken });
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        self.sessions().insert(
+            id,
+            Session {
+                input,
+                output_taken,
+                error_taken,
+            },
+        );
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         self.send(id, Kind::Done, []);
         let worker = Arc::clone(self);
         std::thread::spawn(move || worker.pass_input_on(id, stdin, &pieces));
@@ -267,7 +288,11 @@ impl Worker {
             drop(keeper);
             // A container has ended with its first process; others may have left something behind that
             // has their output still open.
-            let limit = if id == FIRST { Duration::MAX } else { LAST_WORDS };
+            let limit = if id == FIRST {
+                Duration::MAX
+            } else {
+                LAST_WORDS
+            };
             for (thread, limit) in [(&output, limit), (&error, limit), (&told, LIMIT)] {
                 // That it takes longer is what the limit is for.
                 let _ = match limit {
@@ -288,7 +313,10 @@ impl Worker {
         if let Some(words) = &self.words {
             let alerts = alerts_file(id);
             command.args(words);
-            command.arg(format!("--option=file_output.filename={}", alerts.display()));
+            command.arg(format!(
+                "--option=file_output.filename={}",
+                alerts.display()
+            ));
             command.args(["--", "/init"]);
         }
         command.args(["runtime", OUTSIDE, &id.to_string()]);
@@ -398,7 +426,8 @@ fn child_status(child: &mut Child) -> u8 {
 /// As a shell says it.
 pub(super) fn status(status: std::process::ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(u8::MAX)
 }
 
 fn set_clock(nanoseconds: u64) {
@@ -438,12 +467,17 @@ pub(super) fn mount(
     let target = text(place)?;
     let given = |text: &'_ CString| (!text.as_bytes().is_empty()).then(|| text.clone());
     let (kind, data) = (given(&kind), given(&data));
-    sys::namespace::mount(Some(&source), &target, kind.as_deref(), flags, data.as_deref()).map_err(
-        |error| {
-            let place = place.to_owned();
-            broken("mount")(io::Error::other(format!("{place}: {error}")))
-        },
+    sys::namespace::mount(
+        Some(&source),
+        &target,
+        kind.as_deref(),
+        flags,
+        data.as_deref(),
     )
+    .map_err(|error| {
+        let place = place.to_owned();
+        broken("mount")(io::Error::other(format!("{place}: {error}")))
+    })
 }
 
 pub(super) fn broken(action: &'static str) -> impl Fn(io::Error) -> Failure {

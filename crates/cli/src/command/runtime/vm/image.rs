@@ -22,7 +22,15 @@ pub(super) const HOST_NAME: &str = "/hostname";
 /// Memory beside that for the files, which lie in it twice while they are unpacked.
 const MEMORY_MIB: u64 = 256;
 const FOLDERS: [&str; 9] = [
-    "/usr/lib", "/usr/lib64", "/proc", "/sys", "/dev", "/run", "/tmp", "/old", ROOT,
+    "/usr/lib",
+    "/usr/lib64",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/run",
+    "/tmp",
+    "/old",
+    ROOT,
 ];
 /// Parts of a configuration that are not carried out in a machine, as JSON pointers.
 const LEFT_OUT: [&str; 11] = [
@@ -59,8 +67,8 @@ fn bound(config: &Value) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     let mounts = config["mounts"].as_array().into_iter().flatten();
     mounts.filter_map(|mount| {
         let mut options = mount["options"].as_array().into_iter().flatten();
-        let is_bound = mount["type"] == "bind"
-            || options.any(|option| option == "bind" || option == "rbind");
+        let is_bound =
+            mount["type"] == "bind" || options.any(|option| option == "bind" || option == "rbind");
         let path = |name: &str| mount[name].as_str().map(PathBuf::from);
         path("source").zip(path("destination")).filter(|_| is_bound)
     })
@@ -87,7 +95,8 @@ pub(super) fn pack(
             let target = Path::new(MODULES).join(module.file_name().unwrap_or_default());
             archive.bytes(&target, &fs::read(module)?)?;
         }
-        let (words, files) = words.map_or((None, Vec::new()), |(words, files)| (Some(words), files));
+        let (words, files) =
+            words.map_or((None, Vec::new()), |(words, files)| (Some(words), files));
         for file in files {
             archive.bytes(&file, &fs::read(&file)?)?;
         }
@@ -148,7 +157,9 @@ fn loaded_part_of_this() -> io::Result<Vec<u8>> {
     file.read_exact(&mut entries)?;
     let ends = entries.chunks_exact(usize::from(size).max(1)).map(|entry| {
         let word = |at: usize| {
-            let bytes = entry.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            let bytes = entry
+                .get(at..at + 8)
+                .and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(0, u64::from_le_bytes)
         };
         // p_offset and p_filesz.
@@ -171,7 +182,9 @@ fn loaded_part_of_this() -> io::Result<Vec<u8>> {
 fn libraries() -> io::Result<BTreeSet<PathBuf>> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let own = fs::read_link("/proc/self/exe")?;
-    let paths = maps.lines().filter_map(|line| Some(PathBuf::from(&line[line.find('/')?..])));
+    let paths = maps
+        .lines()
+        .filter_map(|line| Some(PathBuf::from(&line[line.find('/')?..])));
     let is_library = |path: &PathBuf| *path != own && path.to_string_lossy().contains(".so");
     Ok(paths.filter(is_library).collect())
 }
@@ -201,6 +214,11 @@ mod tests {
         let failure = check(&mount("/proc"), "a").unwrap_err();
         assert!(failure.render().contains("/proc is mounted into it"));
         let terminal = json!({"process": {"terminal": true}});
-        assert!(check(&terminal, "a").unwrap_err().render().contains("a terminal"));
+        assert!(
+            check(&terminal, "a")
+                .unwrap_err()
+                .render()
+                .contains("a terminal")
+        );
     }
 }

@@ -155,7 +155,10 @@ impl Vm {
     fn new(settings: &Settings, line: &CommandLine, id: &str) -> Result<Self, Failure> {
         let root = line.root.as_deref().unwrap_or(Path::new(NAME));
         let store = Store::new(&settings.state, Some(root), id).map_err(state_failure)?;
-        Ok(Self { id: id.to_owned(), store })
+        Ok(Self {
+            id: id.to_owned(),
+            store,
+        })
     }
 
     /// The monitor of a machine that waits to be started.
@@ -177,7 +180,10 @@ impl Vm {
         };
         let alerts = settings.alerts_of_machine()?;
         if !self.begin(&note)? {
-            let message = format!("cannot create container {}: there is one of this id", self.id);
+            let message = format!(
+                "cannot create container {}: there is one of this id",
+                self.id
+            );
             return Err(Failure::new(Exit::BadInput, message).help("delete it, or take another id"));
         }
         let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
@@ -185,7 +191,15 @@ impl Vm {
         let made = kernel(settings).and_then(|kernel| {
             let memory_mib = image::pack(&self.store, &note, &config, &kernel, words)?;
             let kernel = kernel.image;
-            self.boot(&Plan { kernel, memory_mib, alerts }, spec.annotations, &config)
+            self.boot(
+                &Plan {
+                    kernel,
+                    memory_mib,
+                    alerts,
+                },
+                spec.annotations,
+                &config,
+            )
         });
         let made = made.and_then(|child| match call.values(&["pid-file"]).last() {
             Some(file) => write_pid(file, child.id()).map(|()| child),
@@ -227,8 +241,15 @@ impl Vm {
             .map_err(cannot("start a process"))?;
         let pid = child.id().cast_signed();
         let start = started(pid).unwrap_or_default();
-        let machine = Machine { pid, start, annotations };
-        write(MACHINE, serde_json::to_vec(&machine).expect("it is plain data"))?;
+        let machine = Machine {
+            pid,
+            start,
+            annotations,
+        };
+        write(
+            MACHINE,
+            serde_json::to_vec(&machine).expect("it is plain data"),
+        )?;
         let deadline = Instant::now() + START_LIMIT;
         loop {
             if matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -251,13 +272,22 @@ impl Vm {
             // There is none if it did not come to that.
             let text = fs::read(self.store.file(file)).unwrap_or_default();
             let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let lines: Vec<_> = text
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.is_empty())
+                .collect();
             lines[lines.len().saturating_sub(4)..].join(" | ")
         };
         let said: Vec<_> = [QEMU_LOG, CONSOLE].into_iter().map(last).collect();
-        let message = format!("cannot start the machine of {}: {}", self.id, said.join(" | "));
-        Failure::new(Exit::Unsupported, message)
-            .help("`tollgate doctor` shows what is missing; `runtime.vm_kernel` names another kernel")
+        let message = format!(
+            "cannot start the machine of {}: {}",
+            self.id,
+            said.join(" | ")
+        );
+        Failure::new(Exit::Unsupported, message).help(
+            "`tollgate doctor` shows what is missing; `runtime.vm_kernel` names another kernel",
+        )
     }
 
     /// One question to the monitor.
@@ -322,7 +352,9 @@ impl Vm {
     }
 
     fn status(&self, machine: &Machine) -> String {
-        let answer = machine.is_there().then(|| self.ask(&Frame::new(FIRST, Kind::State, [])));
+        let answer = machine
+            .is_there()
+            .then(|| self.ask(&Frame::new(FIRST, Kind::State, [])));
         match answer {
             Some(Ok(answer)) => String::from_utf8_lossy(&answer.content).into_owned(),
             // It ends at this moment, or has ended.
@@ -352,12 +384,21 @@ impl Vm {
     fn kill(&self, call: &Call) -> Outcome {
         let given = call.rest.first().map(|word| word.to_string_lossy());
         let name = given.as_deref().unwrap_or("TERM");
-        let number = name.parse().ok().map(Signal).or_else(|| Signal::from_name(name));
+        let number = name
+            .parse()
+            .ok()
+            .map(Signal)
+            .or_else(|| Signal::from_name(name));
         let number = number.and_then(|signal| u8::try_from(signal.0).ok());
-        let number = number.filter(|number| (1..=64).contains(number)).ok_or_else(|| {
-            Failure::new(Exit::BadInput, format!("cannot send {name}: nobody knows it"))
+        let number = number
+            .filter(|number| (1..=64).contains(number))
+            .ok_or_else(|| {
+                Failure::new(
+                    Exit::BadInput,
+                    format!("cannot send {name}: nobody knows it"),
+                )
                 .help("use a number, or a name such as TERM")
-        })?;
+            })?;
         self.order(&Frame::new(FIRST, Kind::Signal, [number]))
     }
 
@@ -382,8 +423,9 @@ impl Vm {
                 let status = self.status(&machine);
                 if !is_forced && status != "stopped" {
                     let message = format!("cannot delete container {}: it is {status}", self.id);
-                    return Err(Failure::new(Exit::BadInput, message)
-                        .help("kill it first, or use --force"));
+                    return Err(
+                        Failure::new(Exit::BadInput, message).help("kill it first, or use --force")
+                    );
                 }
             }
         }
@@ -446,7 +488,10 @@ fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
 pub(super) fn support() -> Support {
     let path = std::env::var_os("PATH");
     let kernel = Settings::load(None).and_then(|settings| kernel(&settings));
-    let kernel = match (kernel, crate::lookup::resolve(monitor::EMULATOR.as_ref(), path.as_deref())) {
+    let kernel = match (
+        kernel,
+        crate::lookup::resolve(monitor::EMULATOR.as_ref(), path.as_deref()),
+    ) {
         (_, Err(_)) => {
             return Support::No {
                 why: format!("there is no {}", monitor::EMULATOR),
@@ -455,14 +500,21 @@ pub(super) fn support() -> Support {
         }
         (Err(failure), _) => {
             return Support::No {
-                why: failure.render().lines().next().unwrap_or_default().to_owned(),
+                why: failure
+                    .render()
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
                 fix: "install linux-image-cloud-amd64, or set `runtime.vm_kernel`".to_owned(),
             };
         }
         (Ok(kernel), Ok(_)) => kernel,
     };
     match why_not_kvm() {
-        None => Support::Yes { seen: format!("QEMU by KVM, Linux {}", kernel.release) },
+        None => Support::Yes {
+            seen: format!("QEMU by KVM, Linux {}", kernel.release),
+        },
         Some(why) => Support::Partial {
             why: format!("by emulation, Linux {}; {why}", kernel.release),
             fix: None,
@@ -473,10 +525,17 @@ pub(super) fn support() -> Support {
 /// Why machines have to be emulated. There are KVMs without the processor's help, which boot no ordinary
 /// kernel.
 fn why_not_kvm() -> Option<String> {
-    if let Err(cause) = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+    if let Err(cause) = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+    {
         return Some(format!("/dev/kvm: {cause}"));
     }
-    let helps = |text: &str| text.split_ascii_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    let helps = |text: &str| {
+        text.split_ascii_whitespace()
+            .any(|flag| flag == "vmx" || flag == "svm")
+    };
     match fs::read_to_string("/proc/cpuinfo") {
         Ok(text) if helps(&text) => None,
         Ok(_) => Some("the processor shows neither vmx nor svm".to_owned()),

@@ -23,8 +23,8 @@ use sys::signal::{MaskChange, SignalSet};
 
 use super::session::{self, Began};
 use super::{
-    CONSOLE, END_LIMIT, FIRST, INITRD, OWN, PLAN, Plan, QEMU, QEMU_LOG, SIGKILL, SIGTERM, SOCKET, cannot,
-    guest, this_program,
+    CONSOLE, END_LIMIT, FIRST, INITRD, OWN, PLAN, Plan, QEMU, QEMU_LOG, SIGKILL, SIGTERM, SOCKET,
+    cannot, guest, this_program,
 };
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -71,6 +71,9 @@ struct Sessions {
     open: HashMap<u32, SyncSender<Frame>>,
 }
 
+/// What one of its threads does.
+type Work = Box<dyn FnOnce(&Arc<Monitor>) + Send>;
+
 /// `FOLDER`, where the plan is.
 pub(super) fn execute(args: &[OsString]) -> Outcome {
     let folder = PathBuf::from(args.first().cloned().unwrap_or_default());
@@ -84,7 +87,10 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
     let (link, theirs) = UnixStream::pair().map_err(cannot("make a line"))?;
     let mut machine = boot(&folder, &plan, &theirs)?;
     drop(theirs);
-    let alerts = OpenOptions::new().append(true).create(true).open(&plan.alerts);
+    let alerts = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&plan.alerts);
     let listener = UnixListener::bind(folder.join(SOCKET)).map_err(cannot("listen"))?;
     let (reader, own) = (link.try_clone(), UnixStream::pair());
     let (ours, own) = own.map_err(cannot("make a line"))?;
@@ -98,15 +104,16 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
     });
     let first = monitor.open(FIRST);
     let reader = reader.map_err(cannot("make a line"))?;
-    let work: [(&str, Box<dyn FnOnce(&Arc<Monitor>) + Send>); 3] = [
-        ("link", Box::new(move |monitor| monitor.listen_to_machine(reader))),
-        ("first", Box::new(move |monitor| monitor.relay(FIRST, own, first))),
-        ("callers", Box::new(move |monitor| monitor.serve(&listener))),
+    let work: [Work; 3] = [
+        Box::new(move |monitor| monitor.listen_to_machine(reader)),
+        Box::new(move |monitor| monitor.relay(FIRST, own, first)),
+        Box::new(move |monitor| monitor.serve(&listener)),
     ];
-    for (name, does) in work {
+    for does in work {
         let monitor = Arc::clone(&monitor);
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        thread.spawn(move || does(&monitor)).map_err(cannot("start a thread"))?;
+        std::thread::Builder::new()
+            .spawn(move || does(&monitor))
+            .map_err(cannot("start a thread"))?;
     }
     let end = session::attend(ours, signals, Began::NotYet);
     finish(&mut machine);
@@ -146,7 +153,11 @@ fn boot(folder: &Path, plan: &Plan, line: &UnixStream) -> Result<Child, Failure>
     ] {
         command.args(words.split(' '));
     }
-    let accelerator = if super::why_not_kvm().is_none() { "kvm" } else { "tcg" };
+    let accelerator = if super::why_not_kvm().is_none() {
+        "kvm"
+    } else {
+        "tcg"
+    };
     command.arg("-accel").arg(accelerator);
     command.arg("-m").arg(format!("{}M", plan.memory_mib));
     command.arg("-kernel").arg(&plan.kernel);
@@ -157,10 +168,19 @@ fn boot(folder: &Path, plan: &Plan, line: &UnixStream) -> Result<Child, Failure>
     ));
     let console = folder.join(CONSOLE);
     let console = console.to_string_lossy().replace(',', ",,");
-    command.arg("-chardev").arg(format!("file,id=console,path={console}"));
-    command.arg("-chardev").arg(format!("socket,id=line,fd={}", line.as_raw_fd()));
-    command.arg("-device").arg(format!("virtserialport,chardev=line,name={}", guest::PORT));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    command
+        .arg("-chardev")
+        .arg(format!("file,id=console,path={console}"));
+    command
+        .arg("-chardev")
+        .arg(format!("socket,id=line,fd={}", line.as_raw_fd()));
+    command
+        .arg("-device")
+        .arg(format!("virtserialport,chardev=line,name={}", guest::PORT));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(said);
     command.spawn().map_err(cannot("start a process"))
 }
 
@@ -254,7 +274,10 @@ impl Monitor {
     }
 
     fn log(&self, message: &str) {
-        let file = OpenOptions::new().append(true).create(true).open(self.folder.join("agent.log"));
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.folder.join("agent.log"));
         // There is no other place to say it: the standard error is the container's.
         let _ = file.and_then(|mut file| writeln!(file, "tollgate: {message}"));
     }
@@ -269,7 +292,9 @@ impl Monitor {
 
     /// One caller: a question about the container, or another program.
     fn answer(&self, mut caller: UnixStream) {
-        let Ok(frame) = Frame::read(&mut caller) else { return };
+        let Ok(frame) = Frame::read(&mut caller) else {
+            return;
+        };
         if frame.session == OWN && frame.kind == Kind::Start {
             return self.begin(caller, frame.content);
         }
@@ -327,7 +352,11 @@ impl Monitor {
 
     /// Whoever is in the machine may not obey. Nobody may hold a machine that is to end.
     fn make_sure(&self) {
-        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner).try_clone();
+        let link = self
+            .link
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .try_clone();
         std::thread::spawn(move || {
             std::thread::sleep(END_LIMIT);
             // A line that cannot be shut down is gone.
@@ -359,10 +388,15 @@ impl Monitor {
 
     /// Passes frames of a session on in both directions, until either side ends.
     fn relay(&self, session: u32, caller: UnixStream, frames: Receiver<Frame>) {
-        let Ok(mut to_caller) = caller.try_clone() else { return };
+        let Ok(mut to_caller) = caller.try_clone() else {
+            return;
+        };
         let writer = std::thread::spawn(move || {
             for frame in frames {
-                let own = Frame { session: OWN, ..frame };
+                let own = Frame {
+                    session: OWN,
+                    ..frame
+                };
                 if own.write(&mut to_caller).is_err() {
                     break;
                 }

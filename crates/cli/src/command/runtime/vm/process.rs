@@ -9,11 +9,19 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Options of `exec` that say something about the process and are not carried out.
-const NOT_TAKEN: [&str; 5] = ["console-socket", "process-label", "apparmor", "preserve-fds", "cgroup"];
+const NOT_TAKEN: [&str; 5] = [
+    "console-socket",
+    "process-label",
+    "apparmor",
+    "preserve-fds",
+    "cgroup",
+];
 
 /// The content of an order to begin: the time, which a machine does not know well, and the process.
 pub(super) fn start(process: &[u8]) -> Vec<u8> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let nanoseconds = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     let mut content = nanoseconds.to_le_bytes().to_vec();
     content.extend_from_slice(process);
@@ -23,14 +31,20 @@ pub(super) fn start(process: &[u8]) -> Vec<u8> {
 /// The time in nanoseconds and the process, of such a content.
 pub(super) fn started(content: &[u8]) -> Option<(u64, Value)> {
     let (time, process) = content.split_first_chunk()?;
-    Some((u64::from_le_bytes(*time), serde_json::from_slice(process).ok()?))
+    Some((
+        u64::from_le_bytes(*time),
+        serde_json::from_slice(process).ok()?,
+    ))
 }
 
 /// What `exec` asks for: `--process FILE`, or `own`, the container's first process, with changes.
 pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
     let refuse = |why: String| {
-        Failure::new(Exit::Unsupported, format!("cannot run a program in the machine: {why}"))
-            .help("the runtime vm takes --process, --cwd, --env, --user, --detach and --pid-file")
+        Failure::new(
+            Exit::Unsupported,
+            format!("cannot run a program in the machine: {why}"),
+        )
+        .help("the runtime vm takes --process, --cwd, --env, --user, --detach and --pid-file")
     };
     if let Some(option) = NOT_TAKEN.iter().find(|name| call.has(&[**name])) {
         return Err(refuse(format!("--{option} is not carried out")));
@@ -55,7 +69,11 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
         process["cwd"] = cwd.to_string_lossy().into();
     }
     let mut environment = process["env"].as_array().cloned().unwrap_or_default();
-    environment.extend(words(call.values(&["env", "e"])).into_iter().map(Value::from));
+    environment.extend(
+        words(call.values(&["env", "e"]))
+            .into_iter()
+            .map(Value::from),
+    );
     process["env"] = environment.into();
     if let Some(user) = call.values(&["user", "u"]).last() {
         let user = user.to_string_lossy();
@@ -76,7 +94,9 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
 fn words<'a, S: AsRef<std::ffi::OsStr> + 'a + ?Sized>(
     given: impl Iterator<Item = &'a S>,
 ) -> Vec<String> {
-    given.map(|word| word.as_ref().to_string_lossy().into_owned()).collect()
+    given
+        .map(|word| word.as_ref().to_string_lossy().into_owned())
+        .collect()
 }
 
 #[cfg(test)]
@@ -96,7 +116,10 @@ mod tests {
     fn options_change_what_the_first_process_has() {
         let plain = exec("exec abc ls -l").unwrap();
         assert_eq!(plain["args"], json!(["ls", "-l"]));
-        assert_eq!((&plain["cwd"], &plain["user"]["uid"]), (&json!("/"), &json!(5)));
+        assert_eq!(
+            (&plain["cwd"], &plain["user"]["uid"]),
+            (&json!("/"), &json!(5))
+        );
         let changed = exec("exec --cwd /tmp -e B=2 -u 7:8 abc id").unwrap();
         assert_eq!(changed["env"], json!(["A=1", "B=2"]));
         assert_eq!(changed["user"], json!({"uid": 7, "gid": 8}));

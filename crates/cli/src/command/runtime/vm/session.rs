@@ -38,7 +38,8 @@ impl End {
         match self {
             Self::Exited(code) => Ok(Exit::Command(code)),
             Self::Failed(why) => {
-                Err(Failure::new(Exit::Internal, why).help("console.log beside its note tells more"))
+                Err(Failure::new(Exit::Internal, why)
+                    .help("console.log beside its note tells more"))
             }
         }
     }
@@ -66,7 +67,11 @@ pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outc
     rustix::io::fcntl_setfd(&stream, rustix::io::FdFlags::empty())
         .map_err(|error| cannot("start a process")(error.into()))?;
     let number = stream.as_fd().as_raw_fd().to_string();
-    let child = this_program().arg(super::SESSION).arg(number).process_group(0).spawn();
+    let child = this_program()
+        .arg(super::SESSION)
+        .arg(number)
+        .process_group(0)
+        .spawn();
     let child = child.map_err(cannot("start a process"))?;
     file.map_or(Ok(()), |file| write_pid(file, child.id()))?;
     Ok(Exit::Ok)
@@ -76,7 +81,10 @@ pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outc
 pub(super) fn hold(args: &[OsString]) -> Outcome {
     super::monitor::name_this();
     let signals = catch()?;
-    let number = args.first().and_then(|word| word.to_str()?.parse().ok()).unwrap_or(-1);
+    let number = args
+        .first()
+        .and_then(|word| word.to_str()?.parse().ok())
+        .unwrap_or(-1);
     let line = sys::fd::duplicate_number(number);
     sys::fd::close_number(number);
     let line = line.map_err(|error| cannot("take over a line")(error.into()))?;
@@ -122,7 +130,9 @@ pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: Began) ->
         };
         match frame.kind {
             Kind::Done => begin(),
-            Kind::Failed => return End::Failed(String::from_utf8_lossy(&frame.content).into_owned()),
+            Kind::Failed => {
+                return End::Failed(String::from_utf8_lossy(&frame.content).into_owned());
+            }
             Kind::Exited => return End::Exited(frame.content.first().copied().unwrap_or(LOST)),
             Kind::Output | Kind::Error => {
                 // That nobody listens any more the program is not told: it ends by itself or by a signal.
