@@ -6,6 +6,7 @@
 mod programs;
 
 fn main() {
+    programs::compile("needs");
     let object = programs::compile("enforce");
     let bytes = std::fs::read(&object)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", object.display()));

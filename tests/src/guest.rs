@@ -61,6 +61,8 @@ pub struct Guest {
     program: PathBuf,
     files: Vec<(PathBuf, String)>,
     options: String,
+    counts: bool,
+    limit: Duration,
     scratch: Scratch,
 }
 
@@ -96,6 +98,8 @@ impl Guest {
             program: stripped,
             files: Vec::new(),
             options: String::new(),
+            counts: false,
+            limit: LIMIT,
             scratch,
         }
     }
@@ -113,6 +117,19 @@ impl Guest {
         self
     }
 
+    /// With so much time on this side, for scripts that take long.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// With a clock that moves by a nanosecond for each instruction: what programs measure there is how
+    /// many instructions something takes, whatever this machine does besides.
+    pub fn counting_instructions(mut self) -> Self {
+        self.counts = true;
+        self
+    }
+
     /// With a program of one of Debian's packages that is not installed here, or may not be.
     ///
     /// # Panics
@@ -120,6 +137,18 @@ impl Guest {
     pub fn packaged(self, package: &str, path: &str) -> Self {
         let file = packaged(package, path);
         self.file(&file, path)
+    }
+
+    /// With the kernel's module for loop devices as `/loop.ko`; ext4 is part of that kernel.
+    ///
+    /// # Panics
+    /// If the package cannot be downloaded.
+    pub fn loop_devices(self) -> Self {
+        let package = newest_package();
+        let release = package.trim_start_matches("linux-image-");
+        let module = format!("/lib/modules/{release}/kernel/drivers/block/loop.ko");
+        let file = packaged(&package, &module);
+        self.file(&file, "/loop.ko")
     }
 
     /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as somebody.
@@ -131,7 +160,7 @@ impl Guest {
         // A test that failed with the machine has left nothing behind.
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let image = self.scratch.path().join("initrd");
-        self.pack(&image, &init2(yama, identity), script)
+        self.pack(&image, &init2(yama, identity, self.limit), script)
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", image.display()));
         let (console, output) = (self.path("console"), self.path("output"));
         let mut machine = Command::new("qemu-system-x86_64");
@@ -144,6 +173,10 @@ impl Guest {
             "-display",
             "none",
         ]);
+        if self.counts {
+            // Without sleep the clock jumps to the next timer where the machine would wait for it.
+            machine.args(["-icount", "shift=0,sleep=off"]);
+        }
         machine.arg("-no-reboot").arg("-kernel").arg(&self.kernel);
         machine.arg("-initrd").arg(&image);
         let options = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off no_timer_check";
@@ -157,7 +190,7 @@ impl Guest {
             .arg("-serial")
             .arg(format!("file:{}", output.display()));
         machine.stdin(Stdio::null());
-        let ended = Limited::start(&mut machine, LIMIT).finish(b"");
+        let ended = Limited::start(&mut machine, self.limit).finish(b"");
         let answer = fs::read(&output).unwrap_or_default();
         parse(&answer).unwrap_or_else(|| {
             let console = fs::read(&console).unwrap_or_default();
@@ -194,9 +227,9 @@ impl Default for Guest {
     }
 }
 
-fn init2(yama: u8, identity: Identity) -> String {
+fn init2(yama: u8, identity: Identity, limit: Duration) -> String {
     // The script's own end comes first, so that its output is not lost with the machine.
-    let limit = (LIMIT - Duration::from_secs(30)).as_secs();
+    let limit = (limit - Duration::from_secs(30)).as_secs();
     INIT2
         .replace("YAMA", &yama.to_string())
         .replace("LIMIT", &limit.to_string())

@@ -235,7 +235,13 @@ const BY_LANDLOCK: &[Row] = &[
             ("reads_i386=/etc/shadow", EACCES),
             ("ring_opens=/etc/shadow", EACCES),
         ],
-        &["reads=/etc/group", "reads=/etc/shadow-", "own_status"],
+        &[
+            "reads=/etc/group",
+            "reads=/etc/shadow-",
+            "own_status",
+            "lists=/etc",
+            "lists=/",
+        ],
     ),
     row(
         "disable-access-ssh-dir",
@@ -342,6 +348,24 @@ const BY_LANDLOCK: &[Row] = &[
         &["executes=/bin/true", "executes=/bin/sh"],
     ),
     row(
+        "disable-wget",
+        "Landlock",
+        &[("executes=%W/bin/wget", EACCES)],
+        &["executes=%W/bin/curl", "executes=/bin/sh"],
+    ),
+    row(
+        "disable-curl",
+        "Landlock",
+        &[("executes=%W/bin/curl", EACCES)],
+        &["executes=%W/bin/wget", "executes=/bin/sh"],
+    ),
+    row(
+        "disallow-write-release-agent",
+        "Landlock",
+        &[("writes=/sys/fs/cgroup/tollgate-test/release_agent", EACCES)],
+        &["reads=/sys/fs/cgroup/tollgate-test/release_agent"],
+    ),
+    row(
         "disable-su-sudo",
         "Landlock",
         &[("executes=/bin/su", EACCES)],
@@ -426,7 +450,8 @@ mount --make-rprivate / && mkdir -p "$M/mounted" && mount -t tmpfs none "$M/moun
 mount -t tmpfs none "$W/etc" && cp -a /etc/. "$W/etc" && : > "$W/etc/removable" &&
 : > "$W/etc/shadow-" && : > "$W/etc/passwd-" && mount --move "$W/etc" /etc && mount -t tmpfs none /run &&
 mkdir -p "/run$S/..2024" && echo t > "/run$S/..2024/token" && ln -s ..2024 "/run$S/..data" &&
-ln -s ..data/token "/run$S/token" && : > /run/other && exec "$@"
+ln -s ..data/token "/run$S/token" && : > /run/other && mount -t tmpfs none /sys/fs/cgroup &&
+mkdir /sys/fs/cgroup/tollgate-test && : > /sys/fs/cgroup/tollgate-test/release_agent && exec "$@"
 "#;
 /// Below /run.
 const SECRETS: &str = "/secrets/kubernetes.io/serviceaccount";
@@ -449,6 +474,11 @@ impl Lab {
         };
         link("/etc/shadow", "to-shadow");
         link("/bin/sh", "to-sh");
+        let programs = scratch.path().join("work/bin");
+        std::fs::create_dir_all(&programs).expect("the scratch folder is writable");
+        for name in ["curl", "wget"] {
+            std::fs::copy("/bin/true", programs.join(name)).expect("there is a program `true`");
+        }
         scratch.file("work/script", 0o755, "#!/bin/sh\nexit 0\n");
         for folder in [".ssh", "skills/a", "devices/x", "other"] {
             let path = scratch.path().join("work").join(folder);
@@ -529,6 +559,7 @@ impl Lab {
             .env("W", self.scratch.path())
             .env("S", SECRETS)
             .env("M", self.folder("mount"))
+            .env("PATH", path(&self.folder("work/bin")))
             .args(verb)
             .arg("--policy")
             .arg(policy)
@@ -552,6 +583,12 @@ impl Lab {
         assert_eq!(found.len(), deeds.len(), "{}", finished.stdout);
         found
     }
+}
+
+/// The usual folders of programs, and one more.
+fn path(folder: &str) -> String {
+    let usual = std::env::var("PATH").unwrap_or_default();
+    format!("{folder}:{usual}")
 }
 
 fn outcomes(printed: &str) -> BTreeMap<String, i32> {
@@ -668,6 +705,7 @@ fn filters_and_rulesets_need_no_privilege() {
             let is_private = |deed: &str| {
                 NEEDS_PRIVILEGE.iter().any(|name| deed.starts_with(name))
                     || deed.contains("/etc/")
+                    || deed.contains("/sys/")
                     || deed.contains("%S")
                     || deed.contains("/run/")
                     || deed.contains("%O")
@@ -811,6 +849,33 @@ fn the_two_switches_have_four_meanings() {
         for alert in told {
             assert_eq!(alert["output_fields"]["policy.action"], action);
         }
+    }
+}
+
+#[test]
+fn what_landlock_and_caps_deny_is_not_told_and_graded_so() {
+    let lab = Lab::unprivileged();
+    let audited = "    auditViolations: true\n";
+    for (rule, enforcer, part) in [
+        (
+            "disable-access-shadow",
+            "Landlock",
+            "a denial is not reported",
+        ),
+        ("disable-cap-net-raw", "CapsSeccomp", "is not reported"),
+    ] {
+        let policy = lab.policy(&policy_with(rule, enforcer, audited));
+        let mut command = Command::new(e2e::program());
+        command
+            .args(["policy", "check"])
+            .arg(&policy)
+            .stdin(Stdio::null());
+        let checked = Limited::start(&mut command, LIMIT).finish(b"");
+        assert!(checked.stdout.contains(part), "{rule}: {}", checked.stdout);
+        let options = ["--json", "--accept-partial", rule];
+        let finished = lab.enforce(&options, &policy, &["forks"]);
+        assert_eq!(finished.code(), 0, "{}", finished.stderr);
+        assert!(finished.stderr.is_empty(), "{}", finished.stderr);
     }
 }
 
@@ -961,6 +1026,70 @@ fn what_was_learnt_passes_again_and_attacks_do_not() {
         "traces_own_child",
     ];
     for (deed, number) in lab.outcomes(&policy, &attacks) {
+        assert_eq!(number, EPERM, "{deed}");
+    }
+}
+
+/// Whether this kernel tells of capabilities that are used.
+fn tells_of_capabilities() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok());
+    let known: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    known >= (6, 14)
+}
+
+#[test]
+fn capabilities_that_are_used_are_learnt_and_the_others_taken_away() {
+    e2e::need_root!();
+    let lab = Lab::new();
+    let out = lab.folder("work/learnt.yaml");
+    let model = lab.folder("work/model.json");
+    let mut command = Command::new(&lab.program);
+    command
+        .args(["learn", "-o", &out, "--model", &model, "--"])
+        .stdin(Stdio::null());
+    let done = [
+        "changes_owner",
+        "binds_port=80",
+        "tcp",
+        "creates=%W/new",
+        "forks",
+    ];
+    command.arg(&lab.workload).args(lab.words(&done));
+    let learnt = Limited::start(&mut command, LIMIT).finish(b"");
+    assert_eq!(learnt.code(), 0, "{}", learnt.stderr);
+    if !tells_of_capabilities() {
+        assert!(
+            learnt.stderr.contains("cannot be recorded here"),
+            "{}",
+            learnt.stderr
+        );
+        return;
+    }
+    let text = std::fs::read_to_string(&model).expect("it was written");
+    let found: Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(
+        found["capabilities"], "CAP_CHOWN CAP_NET_BIND_SERVICE",
+        "{found}"
+    );
+    let policy = PathBuf::from(&out);
+    for (deed, number) in lab.outcomes(&policy, &done) {
+        assert_eq!(number, 0, "{deed}");
+    }
+    for (deed, number) in lab.outcomes(
+        &policy,
+        &[
+            "capability=21",
+            "capability=12",
+            "local",
+            "udp",
+            "user_clone",
+            "set_host_name",
+        ],
+    ) {
         assert_eq!(number, EPERM, "{deed}");
     }
 }

@@ -382,8 +382,8 @@ pub(crate) struct Enforce {
 #[command(
     after_help = "The policy has the built-in rules that CMD can live with, and denies every call that it \
                         did not make: exercise all that it is to do, errors and its end too. With \
-                        --model several runs add up. What capabilities CMD needs is not recorded: as \
-                        root no rule about them is written."
+                        --model several runs add up. Which capabilities CMD uses is recorded as root \
+                        since Linux 6.14; elsewhere root gets no rule about them."
 )]
 pub(crate) struct Learn {
     /// Where to write the policy
@@ -395,6 +395,10 @@ pub(crate) struct Learn {
     /// Write the policy after this time, while CMD runs on unrecorded
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) duration: Option<u64>,
+    /// What is to carry the policy, such as SeccompLandlockCapsBPF
+    #[arg(long, value_name = "ENFORCERS", default_value = crate::learn::ENFORCERS,
+          value_parser = crate::learn::enforcers)]
+    pub(crate) enforcer: policy::Enforcers,
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,

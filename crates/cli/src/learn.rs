@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use abi::Capabilities;
 use capture::notify::Violation;
+use enforce::Needs;
 use event::Event;
 use policy::compile::Machine;
 use policy::{Enforcer, Enforcers, Model};
@@ -24,19 +28,45 @@ pub(crate) struct Learner {
     pub(crate) model: Option<PathBuf>,
     pub(crate) duration: Option<Duration>,
     pub(crate) machine: Machine,
+    pub(crate) enforcers: Enforcers,
+    /// Whether the command may have capabilities, so that those that it uses are to be taken down.
+    pub(crate) is_privileged: bool,
+    pub(crate) quiet: bool,
     /// `None` once it was written.
-    pub(crate) seen: Mutex<Option<Model>>,
+    pub(crate) seen: Mutex<Option<Seen>>,
 }
 
-/// What policies of `learn` are for.
-pub(crate) fn enforcers() -> Enforcers {
-    let all = [Enforcer::Seccomp, Enforcer::Landlock, Enforcer::Caps];
-    all.into_iter().fold(Enforcers::default(), Enforcers::with)
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) model: Model,
+    /// Who did something.
+    processes: BTreeSet<u32>,
+    /// What the kernel tells of capabilities that are used, where it does.
+    needs: Option<Needs>,
+}
+
+/// With more processes than this their capabilities are looked up once more in between: numbers of
+/// processes come again.
+const MOST_PROCESSES: usize = 4096;
+
+/// What policies of `learn` are for, if nothing else is asked for: what needs no privilege, and Caps.
+pub(crate) const ENFORCERS: &str = "SeccompLandlockCaps";
+
+/// As `enforcer:` of a policy has them.
+pub(crate) fn enforcers(text: &str) -> Result<Enforcers, String> {
+    Enforcers::parse(text).ok_or_else(|| {
+        let names = Enforcer::ALL.map(Enforcer::name).join(", ");
+        format!("it can be {names} in any combination, written one after another, or Auto")
+    })
 }
 
 impl Learner {
-    /// Looks at the time, if there is a limit.
+    /// Begins to listen to what calls do not show, and looks at the time if there is a limit.
     pub(crate) fn begin(self: &Arc<Self>) -> std::io::Result<()> {
+        if self.is_privileged {
+            self.listen();
+        }
         let Some(duration) = self.duration else {
             return Ok(());
         };
@@ -50,6 +80,25 @@ impl Learner {
         named.spawn(wait).map(drop)
     }
 
+    fn listen(&self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(seen) = seen.as_mut() else {
+            return;
+        };
+        match Needs::listen() {
+            Ok(needs) => seen.needs = Some(needs),
+            Err(error) => {
+                seen.model.had_capabilities = true;
+                if !self.quiet {
+                    terminal::complain(&format!(
+                        "tollgate: which capabilities are used cannot be recorded here, so the policy \
+                         leaves all: {error}\n"
+                    ));
+                }
+            }
+        }
+    }
+
     /// Takes note of a call. `fields`: those of `violations::LEARNT`.
     pub(crate) fn learn(
         &self,
@@ -58,9 +107,13 @@ impl Learner {
         fields: &[(Arc<str>, AlertValue)],
     ) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(model) = seen.as_mut() else {
+        let Some(seen) = seen.as_mut() else {
             return;
         };
+        // Numbers of processes are positive.
+        let pid = u32::try_from(event.process.pid.0).unwrap_or_default();
+        seen.meet(pid);
+        let model = &mut seen.model;
         model.note_call(violation.call, &violation.args);
         let call = violation.call.name();
         let field = |name: &str| {
@@ -86,21 +139,53 @@ impl Learner {
                 event::Param::Text(path) => Some(String::from_utf8_lossy(path).into_owned()),
                 _ => None,
             });
-            for program in given
-                .iter()
-                .chain(&paths)
-                .flat_map(|path| names(event, path))
-            {
-                model.programs.insert(program);
+            let all = given.iter().chain(&paths);
+            for program in all.flat_map(|path| names(event, path)) {
+                for interpreter in interpreters(&program) {
+                    names(event, &interpreter)
+                        .iter()
+                        .for_each(|name| model.note_program(name));
+                }
+                model.note_program(&program);
             }
             return;
         }
-        let changes = is_true("evt.is_open_write") || !READERS.contains(&call);
-        for path in paths.iter().flat_map(|path| names(event, path)) {
-            match changes {
-                true => model.writes.insert(path),
-                false => model.reads.insert(path),
+        if CONTACTS.contains(&call) {
+            let value = |name: &str| {
+                let (_, value) = fields.iter().find(|(known, _)| &**known == name)?;
+                match value {
+                    AlertValue::Text(text) => Some(text.clone()),
+                    AlertValue::Int(number) => Some(number.to_string()),
+                    AlertValue::Uint(number) => Some(number.to_string()),
+                    _ => None,
+                }
             };
+            let address = value("fd.rip").and_then(|text| text.parse::<IpAddr>().ok());
+            let port = value("fd.rport").and_then(|text| text.parse().ok());
+            match (address, port, value("fd.name")) {
+                (Some(address), Some(port), _) => model.note_peer(address, port),
+                (_, _, Some(name)) => {
+                    // `ADDRESS->PATH` of a local socket.
+                    let path = name.rsplit("->").next().unwrap_or(&name);
+                    if path.starts_with('/') {
+                        model.note_local_peer(path);
+                    }
+                }
+                _ => {}
+            }
+            return;
+        }
+        let is_maker = MAKERS.contains(&call);
+        let changes = is_true("evt.is_open_write") || is_maker || CHANGERS.contains(&call);
+        for path in paths.iter().flat_map(|path| names(event, path)) {
+            // A file that is there may be gone next time; a device will not.
+            if is_maker || (creates(violation) && !is_special(&path)) {
+                model.note_make(&path);
+            }
+            match changes {
+                true => model.note_write(&path),
+                false => model.note_read(&path),
+            }
         }
     }
 
@@ -114,7 +199,7 @@ impl Learner {
         let Some(seen) = seen else {
             return;
         };
-        if let Err(failure) = self.write(seen) {
+        if let Err(failure) = self.write(seen.settled()) {
             terminal::complain(&failure.render());
         }
     }
@@ -123,7 +208,7 @@ impl Learner {
         if let Some(path) = &self.model {
             write(path, &format!("{:#}\n", to_json(&seen)))?;
         }
-        let enforcers = seen.bearable(enforcers());
+        let enforcers = seen.bearable(self.enforcers);
         let name = self.output.file_stem().and_then(|stem| stem.to_str());
         let name = name.unwrap_or("learnt").to_lowercase();
         let enforcers = match seen.had_capabilities {
@@ -140,32 +225,147 @@ impl Learner {
     }
 }
 
-/// Calls about a path that change nothing.
-const READERS: [&str; 24] = [
-    "open",
-    "openat",
-    "openat2",
-    "stat",
-    "lstat",
-    "stat64",
-    "lstat64",
-    "newfstatat",
-    "fstatat64",
-    "statx",
-    "access",
-    "faccessat",
-    "faccessat2",
-    "readlink",
-    "readlinkat",
-    "chdir",
-    "getdents",
-    "getdents64",
-    "statfs",
-    "getxattr",
-    "lgetxattr",
-    "listxattr",
-    "inotify_add_watch",
-    "name_to_handle_at",
+impl Seen {
+    pub(crate) fn new(model: Model) -> Self {
+        Self {
+            model,
+            ..Self::default()
+        }
+    }
+
+    /// Takes note of who did something.
+    fn meet(&mut self, pid: u32) {
+        let is_first = self.processes.is_empty();
+        if !self.processes.insert(pid) {
+            return;
+        }
+        if let Some(needs) = self.needs.as_ref().filter(|_| is_first) {
+            // What comes first is the execution of the command: until then the process was ours.
+            self.model.had_capabilities |= needs.forget(pid).is_err();
+        }
+        if self.processes.len() > MOST_PROCESSES {
+            self.settle();
+            self.processes = BTreeSet::from([pid]);
+        }
+    }
+
+    /// Takes down which capabilities these processes used.
+    fn settle(&mut self) {
+        let Some(needs) = &self.needs else {
+            return;
+        };
+        for pid in &self.processes {
+            match needs.of(*pid) {
+                Ok(used) => self.model.capabilities.0 |= used.0,
+                Err(error) => {
+                    self.model.had_capabilities = true;
+                    terminal::complain(&format!(
+                        "tollgate: which capabilities were used is not known: {error}\n"
+                    ));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn settled(mut self) -> Model {
+        self.settle();
+        self.model
+    }
+}
+
+/// Who interprets a script, by its first line, and the interpreter of that if it is a script, too.
+fn interpreters(program: &str) -> Vec<String> {
+    const DEPTH: usize = 4;
+    let mut found = Vec::new();
+    let mut next = program.to_owned();
+    while found.len() < DEPTH {
+        let mut head = [0; 256];
+        // What cannot be read is no script that could be executed.
+        let read = fs::File::open(&next).and_then(|mut file| file.read(&mut head));
+        let line = head[..read.unwrap_or(0)]
+            .split(|byte| *byte == b'\n')
+            .next();
+        let Some(rest) = line.and_then(|line| line.strip_prefix(b"#!")) else {
+            break;
+        };
+        let text = String::from_utf8_lossy(rest).into_owned();
+        let Some(interpreter) = text.split_whitespace().next() else {
+            break;
+        };
+        found.push(interpreter.to_owned());
+        next = interpreter.to_owned();
+    }
+    found
+}
+
+/// Whether there is something that is neither a file nor a folder.
+fn is_special(path: &str) -> bool {
+    fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
+}
+
+/// Whether an open may make the file. The flags of openat2(2) are in memory: it may.
+fn creates(violation: &Violation<'_>) -> bool {
+    const O_CREAT: u64 = 0o100;
+    match violation.call.name() {
+        "open" => violation.args[1] & O_CREAT != 0,
+        "openat" => violation.args[2] & O_CREAT != 0,
+        "openat2" => true,
+        _ => false,
+    }
+}
+
+/// Calls that make, remove or rename files.
+const MAKERS: [&str; 16] = [
+    "bind",
+    "creat",
+    "link",
+    "linkat",
+    "mkdir",
+    "mkdirat",
+    "mknod",
+    "mknodat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "rmdir",
+    "symlink",
+    "symlinkat",
+    "unlink",
+    "unlinkat",
+];
+
+/// Calls that are told whom to reach.
+const CONTACTS: [&str; 4] = ["connect", "sendto", "sendmsg", "sendmmsg"];
+
+/// Calls that change what is said of a file, or what is in it, beside those of [`MAKERS`].
+const CHANGERS: [&str; 26] = [
+    "acct",
+    "chmod",
+    "chown",
+    "chown32",
+    "fchmod",
+    "fchmodat",
+    "fchmodat2",
+    "fchown",
+    "fchownat",
+    "fremovexattr",
+    "fsetxattr",
+    "futimesat",
+    "lchown",
+    "lremovexattr",
+    "lsetxattr",
+    "mount",
+    "pivot_root",
+    "removexattr",
+    "setxattr",
+    "swapoff",
+    "swapon",
+    "truncate",
+    "umount2",
+    "utime",
+    "utimensat",
+    "utimes",
 ];
 
 /// A path as it was given, made absolute, and where it leads.
@@ -215,10 +415,15 @@ pub(crate) fn read(path: &Path) -> Result<Option<Model>, Failure> {
 fn to_json(model: &Model) -> Value {
     json!({
         "calls": model.calls,
+        "values": model.values,
         "violated": model.violated,
         "reads": model.reads,
         "writes": model.writes,
+        "makes": model.makes,
         "programs": model.programs,
+        "sockets": model.sockets,
+        "peers": model.peers,
+        "capabilities": model.capabilities.to_string(),
         "had_capabilities": model.had_capabilities,
     })
 }
@@ -229,14 +434,30 @@ fn from_json(value: &Value) -> Option<Model> {
         value[key].as_array()?.iter().map(text).collect()
     };
     let pairs = value["violated"].as_object()?.iter();
+    let values = value["values"].as_object()?.iter();
+    let numbers = |value: &Value| -> Option<BTreeSet<u64>> {
+        value.as_array()?.iter().map(Value::as_u64).collect()
+    };
+    let sockets = value["sockets"].as_array()?.iter();
+    let socket = |value: &Value| {
+        let part = |at: usize| value.get(at)?.as_u64();
+        Some((part(0)?, part(1)?, part(2)?))
+    };
     Some(Model {
         calls: set("calls")?,
+        values: values
+            .map(|(call, values)| Some((call.clone(), numbers(values)?)))
+            .collect::<Option<_>>()?,
         violated: pairs
             .map(|(rule, call)| Some((rule.clone(), text(call)?)))
             .collect::<Option<_>>()?,
         reads: set("reads")?,
         writes: set("writes")?,
+        makes: set("makes")?,
         programs: set("programs")?,
+        sockets: sockets.map(socket).collect::<Option<_>>()?,
+        peers: set("peers")?,
+        capabilities: Capabilities::parse(value["capabilities"].as_str()?).ok()?,
         had_capabilities: value["had_capabilities"].as_bool()?,
     })
 }
@@ -249,7 +470,12 @@ mod tests {
     fn a_model_survives_its_file() {
         let mut model = Model::default();
         model.note_call(abi::Syscall::MOUNT, &[0; 6]);
-        model.reads.insert("/etc/hosts".to_owned());
+        model.note_call(abi::Syscall::SOCKET, &[2, 1, 6, 0, 0, 0]);
+        model.note_call(abi::Syscall::PRCTL, &[15, 0, 0, 0, 0, 0]);
+        model.note_read("/etc/hosts");
+        model.note_make("/srv/new");
+        model.note_peer("127.0.0.1".parse().unwrap(), 80);
+        model.capabilities = Capabilities(1 << 10);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.json");
         assert!(read(&path).unwrap().is_none());

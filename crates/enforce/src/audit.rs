@@ -175,6 +175,7 @@ fn is_about(
             }),
         },
         Restriction::AppArmorText(_)
+        | Restriction::OnlyFiles(_)
         | Restriction::Egress { .. }
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => false,

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
-use policy::compile::landlock::{Denied, EXECUTE, Entry, Profile, grants};
+use policy::compile::landlock::{
+    Denied, EXECUTE, Entry, Grant, LISTING, Profile, grants, grants_below,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::tree::Mounted;
+use crate::tree::{Mounted, resolved};
 
 /// A ruleset that was made, and what it lacks.
 #[derive(Debug)]
@@ -104,7 +107,12 @@ pub(crate) fn make_for(
     let mut created = ruleset.create()?;
     let mut rules = 0;
     if !rights.is_empty() {
-        rules += grant_paths(&mut created, &holes(profile, tree, path), tree, rights)?;
+        let denied = holes(profile, tree, path);
+        let granted = match roots(profile) {
+            roots if roots.is_empty() => grants(&denied, tree),
+            roots => grants_below(roots, &denied, tree),
+        };
+        rules += grant_paths(&mut created, granted, rights)?;
     }
     if !ports.is_empty() && version >= PORTS {
         rules += grant_ports(&mut created, &ports)?;
@@ -121,19 +129,20 @@ pub(crate) fn make_for(
 fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
     let ports = profile.entries.iter().filter_map(|entry| match entry {
         Entry::ConnectPorts { first, last, .. } => Some((*first, *last)),
-        Entry::Hole { .. } | Entry::AnyRuleset | Entry::Domain => None,
+        Entry::Hole { .. } | Entry::Only { .. } | Entry::AnyRuleset | Entry::Domain => None,
     });
     ports.collect()
 }
 
 fn grant_paths(
     created: &mut RulesetCreated,
-    denied: &[Denied],
-    tree: &Mounted,
+    mut grants: Vec<Grant>,
     rights: BitFlags<AccessFs>,
 ) -> Result<usize, LandlockError> {
     let mut rules = 0;
-    for grant in grants(denied, tree) {
+    let shortcuts = shortcuts(&grants, &busy_folders());
+    grants.extend(shortcuts);
+    for grant in grants {
         let given = BitFlags::<AccessFs>::from_bits_truncate(grant.rights) & rights;
         if given.is_empty() {
             continue;
@@ -157,11 +166,86 @@ fn grant_paths(
     Ok(rules)
 }
 
+/// What may be used where nothing else may be, by where it leads. A folder that is named by itself can be
+/// listed, and what it holds cannot be used.
+fn roots(profile: &Profile) -> Vec<(String, u64, bool)> {
+    let root = |entry: &Entry| {
+        let Entry::Only { path, rights, .. } = entry else {
+            return None;
+        };
+        let whole = path.subtree();
+        let path = resolved(Path::new(whole.or_else(|| path.literal())?));
+        // What does not exist cannot be granted, but a folder to make it in can.
+        let is_folder = std::fs::metadata(&path).ok()?.is_dir();
+        let rights = match is_folder && whole.is_none() {
+            true => rights & LISTING,
+            false => *rights,
+        };
+        Some((path, rights, is_folder))
+    };
+    profile.entries.iter().filter_map(root).collect()
+}
+
+/// Where most files lie that programs open, beside those of PATH and the current folder.
+const BUSY_FOLDERS: [&str; 14] = [
+    "/dev",
+    "/dev/shm",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/tmp",
+    "/usr/lib",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/locale",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/share",
+    "/var/lib",
+    "/var/tmp",
+];
+
+fn busy_folders() -> BTreeSet<PathBuf> {
+    let mut folders: BTreeSet<PathBuf> = BUSY_FOLDERS.iter().map(PathBuf::from).collect();
+    let path = std::env::var_os("PATH");
+    folders.extend(path.iter().flat_map(std::env::split_paths));
+    folders.extend(std::env::var_os("TMPDIR").map(PathBuf::from));
+    // A folder that was removed is nobody's current one for long.
+    folders.extend(std::env::current_dir());
+    let resolved = folders.iter().map(std::fs::canonicalize);
+    // Most machines lack some of them.
+    resolved.filter_map(Result::ok).collect()
+}
+
+/// What is granted in these folders anyway, by rules of folders above, as rules of their own: the kernel
+/// goes up from a file until all that is asked for is granted, so an open ends after one step there.
+fn shortcuts(grants: &[Grant], folders: &BTreeSet<PathBuf>) -> Vec<Grant> {
+    let shortcut = |folder: &PathBuf| {
+        let path = folder.to_str().filter(|path| *path != "/")?;
+        let above = grants.iter().filter(|grant| {
+            let rest = path.strip_prefix(grant.path.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
+        let rights = above.fold(0, |rights, grant| rights | grant.rights);
+        (rights != 0).then(|| Grant {
+            path: path.to_owned(),
+            rights,
+        })
+    };
+    folders.iter().filter_map(shortcut).collect()
+}
+
 /// The paths that rights are withheld from.
 fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<Denied> {
     let mut denied = Vec::new();
     let mut add = |paths: BTreeSet<String>, rights| {
-        let hole = |path| Denied { path, rights };
+        // The folders above a file need not be unlistable for the file's sake.
+        let hole = |path: String| Denied {
+            rights: match std::fs::metadata(&path).is_ok_and(|data| data.is_dir()) {
+                true => rights,
+                false => rights & !LISTING,
+            },
+            path,
+        };
         denied.extend(paths.into_iter().map(hole));
     };
     let mut others = Vec::new();
@@ -199,4 +283,21 @@ fn grant_ports(
         rules += 1;
     }
     Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortcut_gives_what_is_granted_there_anyway() {
+        let grant = |path: &str, rights| Grant {
+            path: path.to_owned(),
+            rights,
+        };
+        let grants = [grant("/", 0b1), grant("/usr", 0b110), grant("/us", 0b1000)];
+        let folders = ["/", "/usr/lib", "/etc"].map(PathBuf::from);
+        let found = shortcuts(&grants, &BTreeSet::from(folders));
+        assert_eq!(found, [grant("/etc", 0b1), grant("/usr/lib", 0b111)]);
+    }
 }

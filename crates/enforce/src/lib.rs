@@ -14,6 +14,7 @@ mod confinement;
 mod denial;
 mod elsewhere;
 mod landlock;
+mod needs;
 pub mod probe;
 mod tree;
 
@@ -22,6 +23,7 @@ pub use confinement::{Confinement, Line, Place, Reach, Resident, Step, Unapplied
 pub use denial::Denial;
 pub use elsewhere::{Elsewhere, ruleset};
 pub use landlock::LandlockError;
+pub use needs::Needs;
 
 /// Why a policy cannot be put in force.
 #[derive(Debug, thiserror::Error)]

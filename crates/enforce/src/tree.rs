@@ -179,7 +179,7 @@ impl Tree for Mounted {
 }
 
 /// Where a path leads: as much of it as exists with links followed, and the rest as it stands.
-fn resolved(path: &Path) -> String {
+pub(crate) fn resolved(path: &Path) -> String {
     let mut rest = PathBuf::new();
     let mut known = path;
     loop {

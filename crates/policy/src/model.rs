@@ -2,30 +2,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
-use abi::{Arch, Errno, Syscall};
+use abi::{Arch, Capabilities, Errno, Syscall};
 
 use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
 use crate::compile::{Grade, Machine, alone, assess};
+use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Enforcers};
-use crate::restriction::Restriction;
+use crate::restriction::{
+    Destination, PortRange, Restriction, socket_domain, socket_domain_name, socket_type_name,
+};
 
 /// A behaviour. Runs of the same workload are merged into one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     /// Names of calls that were made.
     pub calls: BTreeSet<String>,
-    /// Built-in rules that a call would have violated, with one such call.
+    /// Values of the argument that says what a call does, for the calls of [`DECIDING`].
+    pub values: BTreeMap<String, BTreeSet<u64>>,
+    /// Built-in rules that would have been violated, each with one case, such as `reads /etc/shadow`.
     pub violated: BTreeMap<String, String>,
-    /// Files that were opened, looked at or listed.
+    /// Files that were opened, looked at or listed, without what changes from run to run.
     pub reads: BTreeSet<String>,
     /// Files that were changed in any way.
     pub writes: BTreeSet<String>,
-    /// Programs that were executed.
+    /// Folders in which something was made, removed or renamed.
+    pub makes: BTreeSet<String>,
+    /// Programs that were executed, and what interprets them.
     pub programs: BTreeSet<String>,
-    /// Set if a process had capabilities, of which nothing tells whether they were needed.
+    /// Sockets that were made: family, type without flags, protocol.
+    pub sockets: BTreeSet<(u64, u64, u64)>,
+    /// Addresses that were connected or sent to, `ADDRESS PORT`, and paths of local sockets.
+    pub peers: BTreeSet<String>,
+    /// Capabilities that were used.
+    pub capabilities: Capabilities,
+    /// Set if a process had capabilities, and nothing told which of them it used.
     pub had_capabilities: bool,
 }
 
@@ -81,6 +95,42 @@ const ALWAYS: [Syscall; 36] = [
     Syscall::WRITEV,
 ];
 
+/// Calls that are many calls in one, and the argument that says which.
+pub const DECIDING: [(Syscall, usize); 7] = [
+    (Syscall::ARCH_PRCTL, 0),
+    (Syscall::BPF, 0),
+    (Syscall::IOCTL, 1),
+    (Syscall::KEYCTL, 0),
+    (Syscall::PERSONALITY, 0),
+    (Syscall::PRCTL, 0),
+    (Syscall::SECCOMP, 0),
+];
+
+/// What every program may use: reading, writing, executing. The loaders are named by programs, not by calls.
+const EVERYBODYS: [(&str, [bool; 3]); 11] = [
+    ("/dev/full", [true, true, false]),
+    ("/dev/null", [true, true, false]),
+    ("/dev/random", [true, false, false]),
+    ("/dev/tty", [true, true, false]),
+    ("/dev/urandom", [true, false, false]),
+    ("/dev/zero", [true, false, false]),
+    ("/lib/ld-linux-aarch64.so.1", [true, false, true]),
+    ("/lib/ld-linux.so.2", [true, false, true]),
+    ("/lib/ld-musl-x86_64.so.1", [true, false, true]),
+    ("/lib64/ld-linux-x86-64.so.2", [true, false, true]),
+    ("/proc/**", [true, false, false]),
+];
+
+/// With more values than this no rule is made of them: each costs an instruction at each such call.
+const MOST_VALUES: usize = 32;
+
+/// Types of sockets (include/linux/net.h), and the bits of an argument that hold one.
+const SOCKET_TYPES: [u16; 7] = [1, 2, 3, 4, 5, 6, 10];
+const SOCKET_TYPE: u64 = 0xf;
+
+/// More files of one folder than this are told as `FOLDER/*`.
+const MOST_FILES: usize = 32;
+
 /// New namespaces and the like: forks with one of these flags are recorded.
 const NAMESPACES: u64 = 0x7e02_0080;
 
@@ -122,22 +172,120 @@ impl Model {
     /// A call was made.
     pub fn note_call(&mut self, call: Syscall, args: &[u64; 6]) {
         self.calls.insert(call.name().to_owned());
+        if let Some((_, at)) = DECIDING.iter().find(|(known, _)| *known == call) {
+            let values = self.values.entry(call.name().to_owned());
+            values.or_default().insert(args[*at]);
+        }
+        if call == Syscall::SOCKET {
+            let [domain, kind, protocol, ..] = *args;
+            self.sockets.insert((domain, kind & SOCKET_TYPE, protocol));
+        }
         let rules = CATALOGUE.iter().filter(|rule| rule.call == call);
         for rule in rules.filter(|rule| rule.when.iter().all(|test| test.holds(args))) {
             let violated = self.violated.entry(rule.rule.clone());
-            violated.or_insert_with(|| call.name().to_owned());
+            violated.or_insert_with(|| format!("calls {} in this way", call.name()));
+        }
+    }
+
+    /// A file was opened, looked at or listed.
+    pub fn note_read(&mut self, file: &str) {
+        self.refuse("reads", file, |restriction| match restriction {
+            Restriction::File { path, access } => access.read && path.matches(file),
+            Restriction::Disk { access } => access.read && is_disk(file),
+            _ => false,
+        });
+        put(&mut self.reads, generalised(file));
+    }
+
+    /// A file was changed in any way.
+    pub fn note_write(&mut self, file: &str) {
+        self.refuse("changes", file, |restriction| match restriction {
+            Restriction::File { path, access } => {
+                (access.write || access.append) && path.matches(file)
+            }
+            Restriction::Disk { access } => access.write && is_disk(file),
+            _ => false,
+        });
+        put(&mut self.writes, generalised(file));
+    }
+
+    /// A file was made, removed or renamed.
+    pub fn note_make(&mut self, file: &str) {
+        if let Some((folder, _)) = file
+            .rsplit_once('/')
+            .filter(|(folder, _)| !folder.is_empty())
+        {
+            put(&mut self.makes, generalised(folder));
+        }
+    }
+
+    /// A program was executed.
+    pub fn note_program(&mut self, file: &str) {
+        self.refuse("executes", file, |restriction| match restriction {
+            Restriction::Exec { path } => path.matches(file),
+            _ => false,
+        });
+        put(&mut self.programs, generalised(file));
+    }
+
+    /// An address was connected or sent to.
+    pub fn note_peer(&mut self, address: IpAddr, port: u16) {
+        let name = format!("{address} {port}");
+        let own = address.to_canonical();
+        self.refuse("contacts", &name, |restriction| match restriction {
+            Restriction::Egress {
+                to: Destination::Network(network),
+                ports,
+            } => {
+                let is_in = |range: &PortRange| (range.first..=range.last).contains(&port);
+                network.contains(&own) && (ports.is_empty() || ports.iter().any(is_in))
+            }
+            _ => false,
+        });
+        self.peers.insert(name);
+    }
+
+    /// A local socket was connected or sent to.
+    pub fn note_local_peer(&mut self, file: &str) {
+        self.refuse("contacts", file, |restriction| match restriction {
+            Restriction::Connect { path } => path.matches(file),
+            _ => false,
+        });
+        self.peers.insert(generalised(file));
+    }
+
+    /// Takes down every built-in rule that has such a restriction.
+    fn refuse(&mut self, verb: &str, what: &str, is_meant: impl Fn(&Restriction) -> bool) {
+        for builtin in builtin::all() {
+            if !self.violated.contains_key(&builtin.name)
+                && builtin.restrictions.iter().any(&is_meant)
+            {
+                let case = format!("{verb} {what}");
+                self.violated.insert(builtin.name.clone(), case);
+            }
         }
     }
 
     /// Adds what another run did.
     pub fn merge(&mut self, other: Self) {
         self.calls.extend(other.calls);
-        for (rule, call) in other.violated {
-            self.violated.entry(rule).or_insert(call);
+        for (call, values) in other.values {
+            self.values.entry(call).or_default().extend(values);
         }
-        self.reads.extend(other.reads);
-        self.writes.extend(other.writes);
-        self.programs.extend(other.programs);
+        for (rule, case) in other.violated {
+            self.violated.entry(rule).or_insert(case);
+        }
+        for (files, more) in [
+            (&mut self.reads, other.reads),
+            (&mut self.writes, other.writes),
+            (&mut self.makes, other.makes),
+            (&mut self.programs, other.programs),
+        ] {
+            more.into_iter().for_each(|file| put(files, file));
+        }
+        self.sockets.extend(other.sockets);
+        self.peers.extend(other.peers);
+        self.capabilities.0 |= other.capabilities.0;
         self.had_capabilities |= other.had_capabilities;
     }
 
@@ -174,39 +322,25 @@ impl Model {
         if !enforcers.iter().any(carries) {
             return Some(format!("{enforcers} cannot carry it"));
         }
-        if let Some(call) = self.violated.get(&builtin.name) {
-            return Some(format!("the workload calls {call} in this way"));
+        if let Some(case) = self.violated.get(&builtin.name) {
+            return Some(format!("the workload {case}"));
         }
         let mut each = builtin.restrictions.iter();
-        each.find_map(|restriction| self.against_one(restriction))
+        each.find_map(|restriction| self.against_one(restriction, enforcers))
     }
 
-    fn against_one(&self, restriction: &Restriction) -> Option<String> {
+    fn against_one(&self, restriction: &Restriction, enforcers: Enforcers) -> Option<String> {
         match restriction {
-            Restriction::File { path, access } => {
+            // Only Landlock makes holes in what exists.
+            Restriction::File { .. } if !enforcers.contains(Enforcer::Landlock) => None,
+            Restriction::File { path, .. } => {
                 if path.literal().or_else(|| path.subtree()).is_none() {
                     return Some("it is about names that may be anywhere".to_owned());
                 }
-                let is_denied = |file: &&String| path.matches(file);
-                let read = self.reads.iter().filter(|_| access.read).find(is_denied);
-                let changes = access.write || access.append;
-                let written = self.writes.iter().filter(|_| changes).find(is_denied);
                 let above = self.writes.iter().find(|file| is_beside(file, path.text()));
-                let told = |verb: &str, file: &String| format!("the workload {verb} {file}");
-                read.map(|file| told("reads", file))
-                    .or_else(|| written.map(|file| told("changes", file)))
-                    .or_else(|| {
-                        above.map(|file| told("makes files in a folder above, such as", file))
-                    })
-            }
-            Restriction::Exec { path } => {
-                let program = self.programs.iter().find(|program| path.matches(program));
-                program.map(|program| format!("the workload executes {program}"))
-            }
-            Restriction::Disk { .. } => {
-                let mut all = self.reads.iter().chain(&self.writes);
-                let disk = all.find(|file| file.starts_with("/dev/") && is_disk(file));
-                disk.map(|disk| format!("the workload opens {disk}"))
+                above.map(|file| {
+                    format!("the workload makes files in a folder above, such as {file}")
+                })
             }
             Restriction::Ptrace { .. } => {
                 let looks = [
@@ -218,9 +352,7 @@ impl Model {
                 let call = looks.into_iter().find(|call| self.calls.contains(*call));
                 call.map(|call| format!("the workload calls {call}"))
             }
-            Restriction::Capabilities(_) => self
-                .had_capabilities
-                .then(|| "which capabilities are needed is not recorded".to_owned()),
+            Restriction::Capabilities(set) => self.against_capabilities(*set),
             Restriction::Operation(operation) => {
                 let needs = self.had_capabilities && operation.capabilities.0 != 0;
                 let calls = &operation.calls;
@@ -229,14 +361,30 @@ impl Model {
                 made.filter(|_| needs)
                     .map(|entry| format!("the workload calls {}", entry.call))
             }
-            Restriction::Connect { .. }
+            // Taken down when it was done.
+            Restriction::Exec { .. }
+            | Restriction::Disk { .. }
+            | Restriction::Connect { .. }
             | Restriction::Socket(_)
             | Restriction::Egress { .. }
             | Restriction::Mount(_)
             | Restriction::Mode { .. }
             | Restriction::Syscall(_)
+            | Restriction::OnlyFiles(_)
             | Restriction::AppArmorText(_) => None,
         }
+    }
+
+    fn against_capabilities(&self, set: Capabilities) -> Option<String> {
+        if self.had_capabilities {
+            return Some("which capabilities are used could not be recorded".to_owned());
+        }
+        let used = Capabilities(set.0 & self.capabilities.0);
+        if used.0 != 0 {
+            return Some(format!("the workload uses {used}"));
+        }
+        let spaces = self.violated.get("disallow-create-user-ns");
+        spaces.map(|_| "the workload makes user namespaces, which such a rule forbids".to_owned())
     }
 
     /// A policy that the workload passes: the rules that it can live with, and a denial of every call that it
@@ -252,7 +400,7 @@ impl Model {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let names: String = enforcers.iter().map(|enforcer| enforcer.name()).collect();
+        let names = enforcers.joined();
         let mut text = format!(
             "# Made by `tollgate learn` from what a workload did.\n\
              apiVersion: crd.varmor.org/v1beta1\nkind: VarmorPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
@@ -272,15 +420,143 @@ impl Model {
             add("attackProtectionRules", &format!("[{{rules: [{attack}]}}]"));
         }
         add("vulMitigationRules", &bracketed(&of(Class::Vulnerability)));
+        if enforcers.contains(Enforcer::Landlock) {
+            let _ = writeln!(
+                text,
+                "      # No other files, as far as they can be opened, executed, made or removed.\n      \
+                 landlockRawRules:\n        only:"
+            );
+            for (path, permissions) in self.allowed_files() {
+                let _ = writeln!(
+                    text,
+                    "        - {{pattern: \"{path}\", permissions: [{permissions}]}}"
+                );
+            }
+        }
+        if !enforcers.contains(Enforcer::Seccomp) {
+            return text;
+        }
+        let sockets = self.socket_rules();
+        if !sockets.is_empty() {
+            let _ = writeln!(
+                text,
+                "      bpfRawRules:\n        network:\n          sockets:"
+            );
+        }
+        for rule in sockets {
+            let _ = writeln!(text, "          - {rule}");
+        }
         let denied = self.unmade().join(", ");
+        let _ = writeln!(text, "      syscallRawRules:");
         if !denied.is_empty() {
             let _ = writeln!(
                 text,
-                "      # Every other call that this machine knows.\n      syscallRawRules:\n      \
-                 - names: [{denied}]\n        action: SCMP_ACT_ERRNO\n        errnoRet: 1"
+                "      # Every other call that this machine knows.\n      - names: [{denied}]\n        \
+                 action: SCMP_ACT_ERRNO"
             );
         }
+        for rule in self.argument_rules() {
+            let _ = writeln!(text, "{rule}");
+        }
         text
+    }
+
+    /// Files that were used, and those that every program may use.
+    fn allowed_files(&self) -> BTreeMap<String, String> {
+        let mut allowed: BTreeMap<String, [bool; 3]> = BTreeMap::new();
+        let mut allow = |file: &str, kinds: [bool; 3]| {
+            let known = allowed.entry(allowable(file)).or_default();
+            for (known, more) in known.iter_mut().zip(kinds) {
+                *known |= more;
+            }
+        };
+        for (file, kinds) in EVERYBODYS {
+            allow(file, kinds);
+        }
+        self.reads
+            .iter()
+            .for_each(|file| allow(file, [true, false, false]));
+        self.writes
+            .iter()
+            .for_each(|file| allow(file, [true, true, false]));
+        self.programs
+            .iter()
+            .for_each(|file| allow(file, [true, false, true]));
+        let folder = |folder: &String| format!("{}/**", folder.trim_end_matches("/**"));
+        let makes = self.makes.iter().map(folder);
+        makes.for_each(|file| allow(&file, [true, true, false]));
+        let words = |kinds: [bool; 3]| {
+            let words = ["read", "write", "exec"].into_iter().zip(kinds);
+            let words = words.filter_map(|(word, is_set)| is_set.then_some(word));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        // What a folder above has anyway.
+        let is_covered = |file: &str, kinds: &[bool; 3]| {
+            let mut folders = file
+                .match_indices('/')
+                .map(|(at, _)| format!("{}/**", &file[..at]));
+            folders.any(|folder| {
+                let above = allowed.get(&folder).filter(|_| folder != file);
+                above
+                    .is_some_and(|above| above.iter().zip(kinds).all(|(has, wants)| *has || !wants))
+            })
+        };
+        let left = allowed
+            .iter()
+            .filter(|(file, kinds)| !is_covered(file, kinds));
+        left.map(|(file, kinds)| (file.clone(), words(*kinds)))
+            .collect()
+    }
+
+    /// Denials of calls that were made, with what they were not made with.
+    fn argument_rules(&self) -> Vec<String> {
+        let rule = |call: &str, args: Vec<String>| {
+            let args = args.join(",\n          ");
+            format!(
+                "      - names: [{call}]\n        action: SCMP_ACT_ERRNO\n        argsMatch: all\n        \
+                 args: [\n          {args}]"
+            )
+        };
+        let none_of = |index: usize, values: &BTreeSet<u64>| -> Vec<String> {
+            let test = |value| format!("{{index: {index}, value: {value}, op: SCMP_CMP_NE}}");
+            values.iter().map(test).collect()
+        };
+        let mut rules = Vec::new();
+        for (call, at) in DECIDING {
+            match self.values.get(call.name()) {
+                Some(values) if values.len() <= MOST_VALUES => {
+                    rules.push(rule(call.name(), none_of(at, values)));
+                }
+                _ => {}
+            }
+        }
+        let domains: BTreeSet<u64> = self.sockets.iter().map(|socket| socket.0).collect();
+        if !domains.is_empty() {
+            rules.push(rule("socket", none_of(0, &domains)));
+        }
+        rules
+    }
+
+    /// Types of sockets that were not made, of families that were.
+    fn socket_rules(&self) -> Vec<String> {
+        let mut made: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for (domain, kind, _) in &self.sockets {
+            made.entry(*domain).or_default().insert(*kind);
+        }
+        let rule = |(domain, made): (u64, BTreeSet<u64>)| {
+            let domain = socket_domain_name(u16::try_from(domain).ok()?);
+            // A family without a name is left to the rule about families.
+            socket_domain(&domain)?;
+            let others = SOCKET_TYPES
+                .iter()
+                .filter(|kind| !made.contains(&u64::from(**kind)));
+            let names: Vec<_> = others.map(|kind| socket_type_name(*kind)).collect();
+            Some(format!(
+                "{{qualifiers: [deny], domains: [{domain}], types: [{}]}}",
+                names.join(", ")
+            ))
+        };
+        made.into_iter().filter_map(rule).collect()
     }
 
     /// Calls that were not made and need not be.
@@ -301,6 +577,73 @@ fn bracketed(list: &str) -> String {
     }
 }
 
+/// A path without what changes from run to run: numbers of processes, names of temporary files.
+fn generalised(file: &str) -> String {
+    for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
+        if file
+            .strip_prefix(folder)
+            .is_some_and(|rest| rest.starts_with('/'))
+        {
+            return format!("{folder}/**");
+        }
+    }
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_numbered = file.starts_with("/proc/") || file.starts_with("/dev/pts/");
+    let part = |part: &str| match (is_numbered && is_number(part)) || is_drawn(part) {
+        true => "*".to_owned(),
+        false => part.to_owned(),
+    };
+    let parts: Vec<String> = file.split('/').map(part).collect();
+    parts.join("/")
+}
+
+/// A path of the model as a policy can say it: itself, or everything below the folder in which it varies.
+fn allowable(file: &str) -> String {
+    let is_fit = |file: &str| Pattern::parse(file).is_ok_and(|pattern| pattern.literal().is_some());
+    if is_fit(file) {
+        return file.to_owned();
+    }
+    let mut folder = &file[..file.find('*').unwrap_or(file.len())];
+    while let Some((above, _)) = folder.rsplit_once('/') {
+        if is_fit(above) {
+            return format!("{above}/**");
+        }
+        folder = above;
+    }
+    "/**".to_owned()
+}
+
+/// Whether a name was drawn by lot, or is a digest: twelve digits of sixteen kinds or more, dashes among
+/// them perhaps.
+fn is_drawn(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or(name);
+    let digits = stem.bytes().filter(u8::is_ascii_hexdigit).count();
+    let has_both = stem.bytes().any(|byte| byte.is_ascii_digit())
+        && stem.bytes().any(|byte| byte.is_ascii_alphabetic());
+    let is_all = stem
+        .bytes()
+        .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_all && has_both && digits >= 12
+}
+
+/// Adds a file; many files of one folder are told as all of them.
+fn put(files: &mut BTreeSet<String>, file: String) {
+    let parent = |file: &str| file.rsplit_once('/').map_or(0, |(folder, _)| folder.len());
+    let folder = file[..parent(&file)].to_owned();
+    let all = format!("{folder}/*");
+    if files.contains(&all) || !files.insert(file) || folder.is_empty() {
+        return;
+    }
+    let inside = format!("{folder}/");
+    let below = files
+        .range(inside.clone()..)
+        .take_while(|known| known.starts_with(&inside));
+    if below.filter(|known| parent(known) == folder.len()).count() > MOST_FILES {
+        files.retain(|known| !known.starts_with(&inside) || parent(known) != folder.len());
+        files.insert(all);
+    }
+}
+
 /// Whether a file lies in a folder above a path, where new files lack the right that is withheld there.
 fn is_beside(file: &str, path: &str) -> bool {
     let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -310,7 +653,9 @@ fn is_beside(file: &str, path: &str) -> bool {
 
 /// The usual names of disks.
 fn is_disk(file: &str) -> bool {
-    let name = &file["/dev/".len()..];
+    let Some(name) = file.strip_prefix("/dev/") else {
+        return false;
+    };
     ["sd", "vd", "nvme", "xvd", "dm-", "loop", "mapper/"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
@@ -345,8 +690,8 @@ mod tests {
         }
         model.note_call(Syscall::SOCKET, &[2, 2, 0, 0, 0, 0]);
         model.note_call(Syscall::MOUNT, &[0; 6]);
-        model.reads.insert("/etc/shadow".to_owned());
-        model.programs.insert("/usr/bin/dash".to_owned());
+        model.note_read("/etc/shadow");
+        model.note_program("/usr/bin/dash");
         for (rule, why) in [
             ("disable-udp", "the workload calls socket in this way"),
             ("disable-network", "the workload calls socket in this way"),
@@ -366,7 +711,7 @@ mod tests {
     #[test]
     fn new_files_beside_a_denied_one_are_a_reason_against_it() {
         let mut model = Model::default();
-        model.writes.insert("/etc/new".to_owned());
+        model.note_write("/etc/new");
         let why = against(&model, "disable-access-shadow").expect("it would be unreadable");
         assert!(why.contains("/etc/new"), "{why}");
         assert!(against(&model, "mitigate-sa-leak").is_none());
@@ -388,6 +733,105 @@ mod tests {
         assert_eq!(decide(Syscall::READ, [0; 6]), None);
         assert!(decide(Syscall::SOCKET, [2, 1, 0, 0, 0, 0]).is_some());
         assert!(decide(Syscall::PTRACE, [0; 6]).is_some());
+    }
+
+    #[test]
+    fn arguments_that_were_not_seen_are_denied() {
+        let mut model = Model::default();
+        model.note_call(Syscall::PRCTL, &[15, 0, 0, 0, 0, 0]);
+        model.note_call(Syscall::PRCTL, &[16, 0, 0, 0, 0, 0]);
+        model.note_call(Syscall::SOCKET, &[1, 0x8_0001, 0, 0, 0, 0]);
+        model.note_call(Syscall::SOCKET, &[2, 2, 17, 0, 0, 0]);
+        let text = model.policy("web", enforcers(), &Machine::default());
+        let (policies, problems) = crate::load("web.yaml", &text);
+        assert!(problems.is_empty(), "{problems:?}\n{text}");
+        let profile = Profile::compile(&policies[0]);
+        let passes = |call, first, second| {
+            let args = [first, second, 0, 0, 0, 0];
+            profile.decide(call, &args).is_none()
+        };
+        for (call, first, second, expected) in [
+            (Syscall::PRCTL, 15, 0, true),
+            (Syscall::PRCTL, 16, 0, true),
+            (Syscall::PRCTL, 38, 0, false),
+            (Syscall::SOCKET, 1, 1, true),
+            (Syscall::SOCKET, 1, 2, false),
+            (Syscall::SOCKET, 2, 0x802, true),
+            (Syscall::SOCKET, 2, 3, false),
+            (Syscall::SOCKET, 16, 3, false),
+        ] {
+            assert_eq!(
+                passes(call, first, second),
+                expected,
+                "{call} {first} {second}"
+            );
+        }
+    }
+
+    #[test]
+    fn capabilities_that_were_used_are_kept() {
+        let all = Enforcers::ALL;
+        let mut model = Model {
+            capabilities: Capabilities(1 << 10),
+            ..Model::default()
+        };
+        let against = |model: &Model, rule: &str| {
+            let advice = model.advise(all, &Machine::default());
+            advice
+                .into_iter()
+                .find(|a| a.rule == rule)
+                .expect("built in")
+                .against
+        };
+        let kept = against(&model, "disable-cap-net-bind-service");
+        assert_eq!(
+            kept.as_deref(),
+            Some("the workload uses CAP_NET_BIND_SERVICE")
+        );
+        assert!(against(&model, "disable-cap-all").is_some());
+        assert_eq!(
+            against(&model, "disable-cap-all-except-net-bind-service"),
+            None
+        );
+        model.had_capabilities = true;
+        assert!(against(&model, "disable-cap-sys-admin").is_some());
+    }
+
+    #[test]
+    fn addresses_are_a_reason_against_rules_about_them() {
+        let mut model = Model::default();
+        model.note_peer("::ffff:169.254.169.254".parse().expect("an address"), 80);
+        model.note_local_peer("/run/docker.sock");
+        let advice = model.advise(Enforcers::ALL, &Machine::default());
+        let against = |rule: &str| {
+            let found = advice.iter().find(|a| a.rule == rule);
+            found.expect("built in").against.clone()
+        };
+        assert!(against("block-access-to-aws-metadata-service").is_some());
+        assert!(against("block-access-to-container-runtime").is_some());
+        assert_eq!(against("block-access-to-oci-metadata-service"), None);
+    }
+
+    #[test]
+    fn what_changes_from_run_to_run_is_left_out_of_paths() {
+        for (file, expected) in [
+            ("/proc/417/task/418/stat", "/proc/*/task/*/stat"),
+            ("/dev/pts/3", "/dev/pts/*"),
+            ("/tmp/tmp.Xy12ab/f", "/tmp/**"),
+            ("/var/cache/0123456789abcdef.bin", "/var/cache/*"),
+            ("/run/9f1b7c1e-aaaa-4bbb-8ccc-0123456789ab/x", "/run/*/x"),
+            ("/usr/lib/deadbeefcafe", "/usr/lib/deadbeefcafe"),
+            ("/etc/hosts", "/etc/hosts"),
+        ] {
+            assert_eq!(generalised(file), expected);
+        }
+        let mut model = Model::default();
+        for number in 0..40 {
+            model.note_read(&format!("/srv/data/file-{number}"));
+        }
+        model.note_read("/srv/other");
+        let found: Vec<_> = model.reads.iter().map(String::as_str).collect();
+        assert_eq!(found, ["/srv/data/*", "/srv/other"]);
     }
 
     #[test]

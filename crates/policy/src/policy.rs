@@ -77,6 +77,33 @@ impl Enforcers {
     /// Every enforcer.
     pub const ALL: Self = Self(0b1_1111);
 
+    /// Names one after another, as vArmor has them (`AppArmorBPFSeccomp`), or `Auto` for all; with or without
+    /// separators, in any case. `None` if there is something else, or nothing.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut rest = text.to_lowercase();
+        let mut found = Self::default();
+        loop {
+            let word = rest.trim_start_matches([',', '|', '+', ' ']);
+            if word.is_empty() {
+                return (found != Self::default()).then_some(found);
+            }
+            let (more, length) = match Enforcer::ALL.iter().find(|e| word.starts_with(e.id())) {
+                Some(enforcer) => (found.with(*enforcer), enforcer.id().len()),
+                None if word.starts_with("auto") => (Self::ALL, "auto".len()),
+                None => return None,
+            };
+            found = more;
+            rest = word[length..].to_owned();
+        }
+    }
+
+    /// The names as [`Enforcers::parse`] reads them.
+    #[must_use]
+    pub fn joined(self) -> String {
+        self.iter().map(Enforcer::name).collect()
+    }
+
     /// The same set with one more.
     #[must_use]
     pub fn with(self, enforcer: Enforcer) -> Self {

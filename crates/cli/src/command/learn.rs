@@ -7,7 +7,7 @@ use super::{policy, run};
 use crate::args::{Detection, Engine, Interception, Learn, OnAgentDeath, Run};
 use crate::confine::Optional;
 use crate::failure::Outcome;
-use crate::learn::{self, Learner};
+use crate::learn::{self, Learner, Seen};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Learn) -> Outcome {
@@ -15,16 +15,19 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         Some(path) => learn::read(path)?,
         None => None,
     };
-    let mut model = known.unwrap_or_default();
+    let model = known.unwrap_or_default();
     let own = sys::credential::capabilities(0);
     // Not to be asked is as good as to have some.
-    model.had_capabilities |= own.map_or(true, |sets| sets.permitted.0 != 0);
+    let is_privileged = own.map_or(true, |sets| sets.permitted.0 != 0);
     let learner = Learner {
         output: args.output,
         model: args.model,
         duration: args.duration.map(Duration::from_secs),
         machine: policy::machine(),
-        seen: Mutex::new(Some(model)),
+        enforcers: args.enforcer,
+        is_privileged,
+        quiet: args.quiet,
+        seen: Mutex::new(Some(Seen::new(model))),
     };
     run::execute(Run {
         detection: Detection {

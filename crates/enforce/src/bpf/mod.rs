@@ -98,11 +98,11 @@ pub enum Error {
 }
 
 impl Error {
-    fn load(cause: libbpf_rs::Error) -> Self {
+    pub(crate) fn load(cause: libbpf_rs::Error) -> Self {
         Self::Load { cause }
     }
 
-    fn map(name: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
+    pub(crate) fn map(name: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
         move |cause| Self::Map { name, cause }
     }
 }

@@ -199,6 +199,9 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
         },
         Restriction::Mode { .. } => Lowered::missing("AppArmor does not mediate permission bits"),
         Restriction::Syscall(_) => Lowered::missing("AppArmor knows operations, not system calls"),
+        Restriction::OnlyFiles(_) => {
+            Lowered::missing("a list of all files that may be used is for Landlock")
+        }
         Restriction::AppArmorText(text) if rule.verdict.denies() => Lowered::one(text.clone()),
         Restriction::AppArmorText(_) => Lowered::missing(
             "the text of the rule says what is denied, which allowViolations cannot change",

@@ -296,6 +296,9 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
             },
         },
         Restriction::Syscall(_) => Lowered::missing("hooks see operations, not system calls"),
+        Restriction::OnlyFiles(_) => {
+            Lowered::missing("a list of all files that may be used is for Landlock")
+        }
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
     }
 }

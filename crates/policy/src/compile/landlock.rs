@@ -13,13 +13,17 @@ use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Policy, Rule};
 use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
 
-/// Every right on files that ABI 7 has. All are handled: what is not handled would be allowed in
-/// file systems that were never mounted.
+/// Every right on files that ABI 7 has.
 pub const ALL_RIGHTS: u64 = 0xffff;
+
+/// The right to move between folders, which every ruleset takes away that does not give it.
+const REFER: u64 = 0x2000;
 
 /// The right to execute a file.
 pub const EXECUTE: u64 = 1;
 const READ: u64 = 0b1100;
+/// The right to list a folder.
+pub const LISTING: u64 = 0b1000;
 /// Writing, removing, making anything, moving between folders, truncating.
 const WRITE: u64 = 0x7ff2;
 const IOCTL: u64 = 0x8000;
@@ -34,6 +38,15 @@ pub enum Entry {
         /// The rule.
         rule: String,
         /// Which paths.
+        path: Pattern,
+        /// `LANDLOCK_ACCESS_FS_*`.
+        rights: u64,
+    },
+    /// What may be used where nothing else may be.
+    Only {
+        /// The rule.
+        rule: String,
+        /// A path, or everything below a folder.
         path: Pattern,
         /// `LANDLOCK_ACCESS_FS_*`.
         rights: u64,
@@ -56,7 +69,10 @@ pub enum Entry {
 /// The ruleset of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Rights on files that are handled: all, or none if no rule needs a ruleset on files.
+    /// Rights on files that are handled: those that are withheld somewhere. The kernel looks for each
+    /// handled right at each open, so a right that nobody is denied is not handled. If mounts are to be
+    /// impossible it is all of them: what is not handled would be allowed in file systems that were made
+    /// but never mounted.
     pub handled: u64,
     /// What is withheld.
     pub entries: Vec<Entry>,
@@ -68,15 +84,12 @@ impl Profile {
     pub fn compile(policy: &Policy, machine: &Machine) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule, machine));
         let entries: Vec<_> = lowered.flat_map(|lowered| lowered.entries).collect();
-        let on_files = |entry: &Entry| matches!(entry, Entry::Hole { .. } | Entry::AnyRuleset);
-        Self {
-            handled: if entries.iter().any(on_files) {
-                ALL_RIGHTS
-            } else {
-                0
-            },
-            entries,
-        }
+        let handled = entries.iter().fold(0, |sum, entry| match entry {
+            Entry::Hole { rights, .. } => sum | rights | REFER,
+            Entry::AnyRuleset | Entry::Only { .. } => ALL_RIGHTS,
+            Entry::Domain | Entry::ConnectPorts { .. } => sum,
+        });
+        Self { handled, entries }
     }
 }
 
@@ -90,7 +103,8 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> 
         return Lowered::missing("Landlock cannot allow something and report it");
     }
     if !lowered.entries.is_empty() && rule.verdict.audits() {
-        lowered = lowered.gap("a denial is reported only where the kernel's audit log can be read");
+        lowered = lowered
+            .gap("a denial is not reported: Landlock tells nobody but the kernel's audit log");
     }
     lowered
 }
@@ -144,6 +158,14 @@ fn lower_one(
         Restriction::Mount(_) => {
             Lowered::missing("Landlock denies all mounts or none; disallow-mount denies all")
         }
+        Restriction::OnlyFiles(files) => Lowered::many(files.iter().map(|file| Entry::Only {
+            rule: rule.id.clone(),
+            path: file.path.clone(),
+            // Of a device that may be used all of it may be used.
+            rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
+        }))
+        .gap("mode, owner, times and extended attributes can still be changed")
+        .breaks("mounting anything"),
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
         Restriction::Socket(_)
         | Restriction::Ptrace { .. }
@@ -181,6 +203,15 @@ fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry>
             "a hole in /proc would take away /proc/PID of every process that starts later",
         );
     }
+    let lowered = hole(rule, path, rights(access));
+    match access.read {
+        true => lowered,
+        false => lowered.gap("mode, owner, times and extended attributes can still be changed"),
+    }
+}
+
+/// What an access takes.
+fn rights(access: FileAccess) -> u64 {
     let mut rights = 0;
     if access.read {
         rights |= READ;
@@ -188,21 +219,11 @@ fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry>
     if access.write || access.append {
         rights |= WRITE;
     }
-    let lowered = hole(rule, path, rights);
-    match access.read {
-        true => lowered,
-        false => lowered.gap("mode, owner, times and extended attributes can still be changed"),
-    }
+    rights
 }
 
 fn lower_disks(rule: &Rule, access: FileAccess, machine: &Machine) -> Lowered<Entry> {
-    let mut rights = IOCTL;
-    if access.read {
-        rights |= READ;
-    }
-    if access.write {
-        rights |= WRITE;
-    }
+    let rights = IOCTL | rights(access);
     let paths = machine
         .disks
         .iter()
@@ -255,8 +276,18 @@ pub struct Grant {
 /// the denied rights too, since a right on them would reach into the hole.
 #[must_use]
 pub fn grants(denied: &[Denied], tree: &dyn Tree) -> Vec<Grant> {
+    grants_below(vec![("/".to_owned(), ALL_RIGHTS, true)], denied, tree)
+}
+
+/// As [`grants`], where these paths have these rights and no others have any; the last says whether it is a
+/// folder.
+#[must_use]
+pub fn grants_below(
+    mut open: Vec<(String, u64, bool)>,
+    denied: &[Denied],
+    tree: &dyn Tree,
+) -> Vec<Grant> {
     let mut found = BTreeSet::new();
-    let mut open = vec![("/".to_owned(), ALL_RIGHTS, true)];
     while let Some((path, wanted, is_folder)) = open.pop() {
         let at_or_above = denied.iter().filter(|hole| is_below(&path, &hole.path));
         let wanted = at_or_above.fold(wanted, |rights, hole| rights & !hole.rights);
@@ -285,17 +316,21 @@ fn is_below(path: &str, folder: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+fn names(rights: u64) -> String {
+    let mut names = String::new();
+    if let Some(set) = flags::FlagSet::from_name("landlock_access_fs") {
+        set.format(Arch::X86_64, rights, &mut names);
+    }
+    names.replace("LANDLOCK_ACCESS_FS_", "").to_lowercase()
+}
+
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hole { path, rights, .. } => {
-                let mut names = String::new();
-                if let Some(set) = flags::FlagSet::from_name("landlock_access_fs") {
-                    set.format(Arch::X86_64, *rights, &mut names);
-                }
-                let names = names.replace("LANDLOCK_ACCESS_FS_", "").to_lowercase();
-                write!(f, "withhold {names} on {path}")
+                write!(f, "withhold {} on {path}", names(*rights))
             }
+            Self::Only { path, rights, .. } => write!(f, "grant {} on {path}", names(*rights)),
             Self::AnyRuleset => f.write_str("a ruleset that handles files, and allows all"),
             Self::Domain => f.write_str("a domain of its own"),
             Self::ConnectPorts { first, last, .. } => {

@@ -205,6 +205,9 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Lowered
         Restriction::Mode { bits } => Lowered::many(modes(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
         Restriction::Syscall(syscall) => Lowered::many(syscalls(rule, syscall)),
+        Restriction::OnlyFiles(_) => {
+            Lowered::missing("a list of all files that may be used is for Landlock")
+        }
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
     }
 }

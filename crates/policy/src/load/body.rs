@@ -18,12 +18,13 @@ const FIELDS: [&str; 6] = [
     "networkProxyConfig",
 ];
 
-const ENHANCE_FIELDS: [&str; 10] = [
+const ENHANCE_FIELDS: [&str; 11] = [
     "hardeningRules",
     "attackProtectionRules",
     "vulMitigationRules",
     "appArmorRawRules",
     "bpfRawRules",
+    "landlockRawRules",
     "syscallRawRules",
     "networkProxyRawRules",
     "privileged",
@@ -107,37 +108,19 @@ fn refuse_proxy(reader: &mut Reader, node: &Node, key: &str) {
 fn read_enforcers(reader: &mut Reader, fields: &Fields<'_>) -> Option<Enforcers> {
     let node = reader.required(fields, "policy", "enforcer")?;
     let text = reader.text(node, "enforcer")?;
-    let mut rest = text.to_lowercase();
-    let mut enforcers = Enforcers::default();
-    while !rest.is_empty() {
-        let separators = |c: char| matches!(c, ',' | '|' | '+' | ' ');
-        let word = rest.trim_start_matches(separators).to_owned();
-        let known = Enforcer::ALL.into_iter().find(|e| word.starts_with(e.id()));
-        if let Some(enforcer) = known {
-            enforcers = enforcers.with(enforcer);
-            rest = word[enforcer.id().len()..].to_owned();
-        } else if let Some(after) = word.strip_prefix("auto") {
-            enforcers = Enforcers::ALL;
-            rest = after.to_owned();
-        } else if let Some(after) = word.strip_prefix("networkproxy") {
-            refuse_proxy(reader, node, "NetworkProxy");
-            rest = after.to_owned();
-        } else if word.is_empty() {
-            break;
-        } else {
-            let names: Vec<_> = Enforcer::ALL
-                .iter()
-                .map(|e| e.name())
-                .chain(["Auto"])
-                .collect();
-            reader.unknown_value(&node.location, "enforcer", text, &names);
-            return None;
-        }
+    const PROXY: &str = "networkproxy";
+    let known = text.to_lowercase();
+    let others = known.replace(PROXY, "");
+    if others != known {
+        refuse_proxy(reader, node, "NetworkProxy");
     }
-    if enforcers == Enforcers::default() {
-        return None;
+    let enforcers = Enforcers::parse(&others);
+    if enforcers.is_none() && !others.trim().is_empty() {
+        let names = Enforcer::ALL.iter().map(|enforcer| enforcer.name());
+        let names: Vec<_> = names.chain(["Auto"]).collect();
+        reader.unknown_value(&node.location, "enforcer", text, &names);
     }
-    Some(enforcers)
+    enforcers
 }
 
 fn read_mode(reader: &mut Reader, fields: &Fields<'_>) -> Option<Mode> {
@@ -187,6 +170,9 @@ fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     read_apparmor(reader, &fields, switches, rules);
     if let Some(node) = fields.find("bpfRawRules") {
         raw::read(reader, node, switches, rules);
+    }
+    if let Some(node) = fields.find("landlockRawRules") {
+        rules.extend(raw::read_only_files(reader, node, switches));
     }
     rules.extend(syscalls::read(
         reader,

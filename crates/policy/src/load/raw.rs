@@ -8,7 +8,9 @@ use super::reader::{Fields, Reader};
 use crate::diagnostic::Code;
 use crate::pattern::Pattern;
 use crate::policy::{Origin, Rule, Verdict};
-use crate::restriction::{FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction};
+use crate::restriction::{
+    AllowedFile, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction,
+};
 
 pub(super) fn read(reader: &mut Reader, node: &Node, switches: Switches, rules: &mut Vec<Rule>) {
     let known = ["files", "processes", "network", "ptrace", "mounts"];
@@ -89,6 +91,42 @@ pub(super) fn read_pattern(reader: &mut Reader, node: &Node, what: &str) -> Opti
     }
 }
 
+/// `landlockRawRules`, which vArmor has not: the only files that may be used.
+pub(super) fn read_only_files(
+    reader: &mut Reader,
+    node: &Node,
+    switches: Switches,
+) -> Option<Rule> {
+    let what = "landlockRawRules.only";
+    let fields = reader.fields(node, "landlockRawRules", &["only"]);
+    let mut allowed = Vec::new();
+    for (index, item) in reader.items_of(&fields, "only").iter().enumerate() {
+        let id = format!("{what}[{index}]");
+        let fields = reader.fields(item, &id, &["pattern", "permissions"]);
+        let pattern = reader.required(&fields, &id, "pattern")?;
+        let path = read_pattern(reader, pattern, "pattern")?;
+        if path.literal().or_else(|| path.subtree()).is_none() {
+            let message = format!("`{path}` is neither a path nor a folder with `/**` after it");
+            reader.problem(Code::UnknownValue, &pattern.location, message);
+            return None;
+        }
+        reader.required(&fields, &id, "permissions")?;
+        let (access, exec) = read_permissions(reader, &fields)?;
+        allowed.push(AllowedFile { path, access, exec });
+    }
+    if allowed.is_empty() {
+        let message = format!("`{what}` allows nothing, so that no command could start");
+        reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
+    Some(raw_rule(
+        what.to_owned(),
+        &fields.location,
+        switches.verdict(),
+        vec![Restriction::OnlyFiles(allowed)],
+    ))
+}
+
 const PERMISSIONS: [&str; 10] = [
     "all", "*", "read", "r", "write", "w", "exec", "x", "append", "a",
 ];
@@ -99,19 +137,7 @@ fn read_file(reader: &mut Reader, node: &Node, id: String, switches: Switches) -
     let pattern = reader.required(&fields, &id, "pattern")?;
     let path = read_pattern(reader, pattern, "pattern");
     reader.required(&fields, &id, "permissions")?;
-    let mut access = FileAccess::default();
-    let mut exec = false;
-    for (node, word) in reader.words_of(&fields, "permissions") {
-        let all = matches!(word, "all" | "*");
-        if !PERMISSIONS.contains(&word) {
-            reader.unknown_value(&node.location, "permissions", word, &PERMISSIONS);
-            return None;
-        }
-        access.read |= all || matches!(word, "read" | "r");
-        access.write |= all || matches!(word, "write" | "w");
-        access.append |= all || matches!(word, "write" | "w" | "append" | "a");
-        exec |= all || matches!(word, "exec" | "x");
-    }
+    let (access, exec) = read_permissions(reader, &fields)?;
     let path = path?;
     let mut restrictions = Vec::new();
     if !access.is_empty() {
@@ -129,6 +155,24 @@ fn read_file(reader: &mut Reader, node: &Node, id: String, switches: Switches) -
         return None;
     }
     Some(raw_rule(id, &fields.location, verdict?, restrictions))
+}
+
+/// `permissions: [read, exec]`
+fn read_permissions(reader: &mut Reader, fields: &Fields<'_>) -> Option<(FileAccess, bool)> {
+    let mut access = FileAccess::default();
+    let mut exec = false;
+    for (node, word) in reader.words_of(fields, "permissions") {
+        let all = matches!(word, "all" | "*");
+        if !PERMISSIONS.contains(&word) {
+            reader.unknown_value(&node.location, "permissions", word, &PERMISSIONS);
+            return None;
+        }
+        access.read |= all || matches!(word, "read" | "r");
+        access.write |= all || matches!(word, "write" | "w");
+        access.append |= all || matches!(word, "write" | "w" | "append" | "a");
+        exec |= all || matches!(word, "exec" | "x");
+    }
+    Some((access, exec))
 }
 
 const PTRACE: [&str; 6] = ["all", "*", "trace", "traceby", "read", "readby"];

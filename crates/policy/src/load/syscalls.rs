@@ -61,7 +61,8 @@ fn read_rule(
     switches: Switches,
     default: Default,
 ) -> Option<Rule> {
-    let fields = reader.fields(node, &id, &["names", "action", "errnoRet", "args"]);
+    let known = ["names", "action", "errnoRet", "args", "argsMatch"];
+    let fields = reader.fields(node, &id, &known);
     let action = read_action(reader, &fields, &id, default);
     reader.required(&fields, &id, "names")?;
     let mut calls = Vec::new();
@@ -77,7 +78,14 @@ fn read_rule(
         return None;
     }
     let tests = read_args(reader, &fields)?;
-    let any_of = groups(tests);
+    let any_of = match reader.text_of(&fields, "argsMatch") {
+        None => groups(tests),
+        Some("all") => together(tests),
+        Some(other) => {
+            reader.unknown_value(&fields.location, "argsMatch", other, &["all"]);
+            return None;
+        }
+    };
     if any_of.is_empty() {
         let message = format!("`{id}` compares with what no register can hold and does nothing");
         reader.problem(Code::Contradiction, &fields.location, message);
@@ -213,6 +221,12 @@ fn groups(tests: Vec<(u8, Option<RegisterTest>)>) -> Vec<Vec<RegisterTest>> {
             .filter_map(|(_, test)| Some(vec![test?]))
             .collect();
     }
+    together(tests)
+}
+
+/// All comparisons have to hold. `argsMatch: all` says so of several of one argument, for which the
+/// notation of the runtime specification has no word.
+fn together(tests: Vec<(u8, Option<RegisterTest>)>) -> Vec<Vec<RegisterTest>> {
     let all: Option<Vec<_>> = tests.into_iter().map(|(_, test)| test).collect();
     all.into_iter().collect()
 }

@@ -68,8 +68,21 @@ pub enum Restriction {
     Operation(&'static Operation),
     /// A system call, by number and register arguments.
     Syscall(SyscallMatch),
+    /// Access to any other files than these.
+    OnlyFiles(Vec<AllowedFile>),
     /// Rules in the language of AppArmor.
     AppArmorText(String),
+}
+
+/// A file that may be used where no others may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AllowedFile {
+    /// A path, or everything below a folder.
+    pub path: Pattern,
+    /// How.
+    pub access: FileAccess,
+    /// Whether it may be executed.
+    pub exec: bool,
 }
 
 /// Kinds of access to a file.
@@ -296,6 +309,7 @@ impl fmt::Display for Restriction {
             Self::Mode { bits } => write!(f, "mode {bits:o}"),
             Self::Operation(operation) => write!(f, "operation {}", operation.name),
             Self::Syscall(syscall) => write!(f, "call {}", syscall.call),
+            Self::OnlyFiles(files) => write!(f, "file any but {} allowed", files.len()),
             Self::AppArmorText(text) => write!(f, "apparmor {}", text.trim()),
         }
     }

@@ -20,7 +20,7 @@ pub(crate) fn execute(args: &Advise) -> Outcome {
         return Err(Failure::new(Exit::BadInput, message)
             .help("`tollgate learn -o POLICY.yaml --model FILE -- CMD` writes one"));
     };
-    let enforcers = model.bearable(learn::enforcers());
+    let enforcers = model.bearable(args.enforcer);
     let advice = model.advise(enforcers, &machine());
     if args.json {
         let rows: Vec<_> = advice

@@ -98,6 +98,10 @@ pub(crate) struct Advise {
     /// What `tollgate learn --model` wrote
     #[arg(value_name = "MODEL")]
     pub(crate) model: PathBuf,
+    /// What is to carry the rules, such as AppArmorBPFSeccomp; Auto is all
+    #[arg(long, value_name = "ENFORCERS", default_value = crate::learn::ENFORCERS,
+          value_parser = crate::learn::enforcers)]
+    pub(crate) enforcer: policy::Enforcers,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -19,10 +19,13 @@ pub(super) const RULE: &str = "Policy violation";
 const OUTPUT: &str = "call=%evt.type args=%evt.args file=%fd.name process=%proc.name pid=%proc.pid \
                       exe=%proc.exepath command=%proc.cmdline user=%user.uid container=%container.id";
 
-/// What is learnt of each: an absolute path, whether it is opened to be written, a path that was passed.
-const LEARNT: [&str; 5] = [
+/// What is learnt of each: an absolute path, whether it is opened to be written, who is contacted, a path
+/// that was passed.
+const LEARNT: [&str; 7] = [
     "fd.name",
     "evt.is_open_write",
+    "fd.rip",
+    "fd.rport",
     "fs.path.name",
     "fs.path.source",
     "fs.path.target",
