@@ -1,7 +1,7 @@
 //! The file system as the planner of Landlock rules sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -120,8 +120,9 @@ impl Mounted {
                 continue;
             };
             for entry in entries.flatten() {
-                let path = entry.path();
-                for search in searches {
+                let name = entry.file_name();
+                for search in searches.iter().filter(|search| search.may_be(&name)) {
+                    let path = entry.path();
                     if path
                         .to_str()
                         .is_some_and(|path| search.wanted.matches(path))
@@ -130,7 +131,7 @@ impl Mounted {
                     }
                 }
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    open.push(path);
+                    open.push(entry.path());
                 }
             }
         }
@@ -144,6 +145,8 @@ struct Search {
     start: PathBuf,
     /// `/**/.ssh/**` is the folder, and with it whatever is below.
     wanted: Pattern,
+    /// The name that every match has, if there is one: nearly all files have another.
+    name: Option<OsString>,
 }
 
 impl Search {
@@ -152,11 +155,18 @@ impl Search {
         let folder = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
         let of_all = pattern.text().strip_suffix("/**");
         let of_folder = of_all.and_then(|text| Pattern::parse(text).ok());
+        let wanted = of_folder.unwrap_or_else(|| pattern.clone());
+        let name = wanted.text().rsplit('/').next();
         Self {
             index,
             start: PathBuf::from(if folder.is_empty() { "/" } else { folder }),
-            wanted: of_folder.unwrap_or_else(|| pattern.clone()),
+            name: name.filter(|name| !name.contains('*')).map(OsString::from),
+            wanted,
         }
+    }
+
+    fn may_be(&self, name: &OsStr) -> bool {
+        self.name.as_deref().is_none_or(|own| own == name)
     }
 }
 
