@@ -14,7 +14,7 @@ test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-all test-guest test-kernels test-engines check bless bench-smoke static
+.PHONY: help build demo test test-all test-guest test-kernels test-engines test-recorded check bless bench-smoke static
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,7 +29,7 @@ demo: build ## show live alerts from real programs
 test: build ## run every test but the slow ones
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-test-all: build static test-kernels test-engines ## run every test: real package managers, another kernel too
+test-all: build static test-kernels test-engines test-recorded ## run every test: real package managers, another kernel too
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
@@ -46,6 +46,11 @@ test-engines: build ## run the tests of events, attacks, transparency and stock 
 	    --test oracle --test transparency --test stock_rules --test adversary --test verify
 	TOLLGATE_TEST_ENGINE=ebpf $(CARGO) test --locked --package e2e --no-fail-fast \
 	    --test oracle --test stock_rules
+
+test-recorded: build ## record every run of the tests of events, replay it and compare the alerts, under each engine
+	for engine in notify ptrace ebpf; do echo "engine $$engine"; TOLLGATE_TEST_RECORD=1 TOLLGATE_TEST_ENGINE=$$engine \
+	    $(CARGO) test --locked --package e2e --no-fail-fast \
+	    --test oracle --test stock_rules --test default_rules || exit; done
 
 check: ## formatting, lints, API docs, and what xtask checks
 	$(CARGO) fmt --all --check

@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Limited, Scratch, default_rules, need_root, skip};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use e2e::{Limited, Scratch, certificates, default_rules, need_root, skip};
 use serde_json::Value;
 
 /// An overlay of the whole root, whose changes vanish; a network that has the addresses that actions
@@ -94,27 +93,6 @@ fn played(real: &str, outputs: &[&str], generator: &[&str]) -> String {
     command.arg("--").args(generator);
     let finished = Limited::start(&mut command, Duration::from_secs(300)).finish(b"");
     format!("{}{}", finished.stdout, finished.stderr)
-}
-
-/// An authority, and a certificate of each side that it vouches for.
-fn certificates(folder: &Path) {
-    let write = |name: &str, text: String| {
-        fs::write(folder.join(name), text).expect("the scratch folder is writable");
-    };
-    let mut params = CertificateParams::new(Vec::new()).expect("good names");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("keys can be made");
-    let authority = CertifiedIssuer::self_signed(params, key).expect("it can be signed");
-    write("ca.pem", authority.pem());
-    for side in ["server", "client"] {
-        let key = KeyPair::generate().expect("keys can be made");
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("good names");
-        let certificate = params
-            .signed_by(&key, &authority)
-            .expect("it can be signed");
-        write(&format!("{side}.pem"), certificate.pem());
-        write(&format!("{side}-key.pem"), key.serialize_pem());
-    }
 }
 
 fn objects(text: &str) -> impl Iterator<Item = Value> {

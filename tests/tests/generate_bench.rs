@@ -1,10 +1,14 @@
 //! `tollgate generate bench`: rounds, counts, limits.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Guest, Identity, Limited, need_root, need_slow, skip};
+use e2e::{
+    Guest, Identity, Limited, Scratch, certificates, default_rules, need_root, need_slow, skip,
+    watch_host_for,
+};
 use serde_json::Value;
 
 fn bench(options: &[&str]) -> (i32, String) {
@@ -178,6 +182,169 @@ fn limits_hold_the_detector_and_are_taken_away_again() {
     assert_eq!(groups(), 0, "the groups are gone");
 }
 
+/// A port that nobody listens at in this moment.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+/// Plays rounds under a detector with these keys, as its own workload, and checks that every alert
+/// came. What the rounds' statistics say.
+fn rounds_under_a_detector(keys: &[String], options: &[String]) -> Vec<Value> {
+    let mut command = Command::new(e2e::program());
+    let rules = default_rules().expect("it is part of the repository");
+    command.args(["run", "-q", "-r"]).arg(&rules);
+    command.arg("-r").arg(rules.with_file_name("more.yaml"));
+    let always = [
+        "rule_matching=all",
+        "json_output=true",
+        "stdout_output.enabled=false",
+        "outputs.rate=0",
+        "outputs_queue.capacity=100000",
+    ];
+    for key in always
+        .iter()
+        .copied()
+        .chain(keys.iter().map(String::as_str))
+    {
+        command.args(["-o", key]);
+    }
+    command.arg("--").arg(e2e::program()).args([
+        "generate",
+        "bench",
+        "^syscall.(ClearLogActivities|WriteBelowEtc)$",
+        "--all",
+        "--round-duration=2s",
+        "--sleep=20ms",
+        "--loop",
+        "--rounds=2",
+        "--logformat=json",
+        "--humanize=false",
+        "--calls=3",
+    ]);
+    command.args(options);
+    let finished = Limited::start(&mut command, Duration::from_secs(60)).finish(b"");
+    let text = format!("{}{}", finished.stdout, finished.stderr);
+    assert_eq!(finished.code(), 0, "{text}");
+    statistics(&text)
+}
+
+fn statistics(text: &str) -> Vec<Value> {
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let statistics: Vec<Value> = lines.filter(|line| line["msg"] == "statistics").collect();
+    assert_eq!(statistics.len(), 2, "{text}");
+    for line in &statistics {
+        // On a busy machine somebody else may do the same.
+        assert!(
+            line["lost"].as_f64().is_some_and(|lost| lost <= 0.0),
+            "{text}"
+        );
+        assert!(line["throughput"].as_f64() > Some(10.0), "{text}");
+    }
+    statistics
+}
+
+fn keys<const N: usize>(keys: [&str; N]) -> Vec<String> {
+    keys.map(str::to_owned).to_vec()
+}
+
+#[test]
+fn the_counters_of_a_running_detector_are_read_by_http() {
+    need_root!();
+    let (web, alerts) = (free_port(), free_port());
+    let with_pages = [
+        keys(["webserver.enabled=true", "metrics.enabled=true"]),
+        keys(["webserver.prometheus_metrics_enabled=true"]),
+        keys(["webserver.listen_address=127.0.0.1"]),
+        vec![format!("webserver.listen_port={web}")],
+        keys(["http_output.enabled=true"]),
+        vec![format!("http_output.url=http://localhost:{alerts}")],
+    ];
+    let options = [
+        format!("--metrics=http://localhost:{web}/metrics"),
+        format!("--http-server-address=localhost:{alerts}"),
+    ];
+    for line in rounds_under_a_detector(&with_pages.concat(), &options) {
+        // Each action opens a file three times beside its own calls.
+        assert!(line["syscalls"].as_f64() > Some(100.0), "{line}");
+        assert_eq!(line["drops"], 0, "{line}");
+    }
+}
+
+#[test]
+fn alerts_come_by_grpc_from_a_socket_and_over_tcp_with_certificates() {
+    need_root!();
+    let scratch = Scratch::new();
+    certificates(scratch.path());
+    let at = |name: &str| scratch.path().join(name).display().to_string();
+    let port = free_port();
+    let unix = (
+        vec![format!("grpc.bind_address=unix://{}", at("sock"))],
+        vec![format!("--grpc-unix-socket=unix://{}", at("sock"))],
+    );
+    let tcp = (
+        vec![
+            format!("grpc.bind_address=localhost:{port}"),
+            format!("grpc.private_key={}", at("server-key.pem")),
+            format!("grpc.cert_chain={}", at("server.pem")),
+            format!("grpc.root_certs={}", at("ca.pem")),
+        ],
+        vec![
+            "--grpc-hostname=localhost".to_owned(),
+            format!("--grpc-port={port}"),
+            format!("--grpc-ca={}", at("ca.pem")),
+            format!("--grpc-cert={}", at("client.pem")),
+            format!("--grpc-key={}", at("client-key.pem")),
+        ],
+    );
+    for (served, options) in [unix, tcp] {
+        let enabled = keys(["grpc.enabled=true", "grpc_output.enabled=true"]);
+        rounds_under_a_detector(&[enabled, served].concat(), &options);
+    }
+}
+
+#[test]
+fn a_detector_of_the_whole_machine_is_measured_by_its_pages() {
+    need_root!();
+    const RULES: &str = "- rule: Read sensitive file untrusted\n  desc: d\n  \
+        condition: evt.type in (open, openat) and fd.name = /etc/shadow and evt.is_open_read = true\n  \
+        output: read %fd.name\n  priority: WARNING\n";
+    let scratch = Scratch::new();
+    let (web, file) = (free_port(), scratch.path().join("alerts"));
+    let served = [
+        "webserver.enabled=true".to_owned(),
+        "webserver.prometheus_metrics_enabled=true".to_owned(),
+        "webserver.listen_address=127.0.0.1".to_owned(),
+        format!("webserver.listen_port={web}"),
+        "metrics.enabled=true".to_owned(),
+        "file_output.enabled=true".to_owned(),
+        format!("file_output.filename={}", file.display()),
+    ];
+    let options: Vec<&str> = served.iter().flat_map(|key| ["-o", key]).collect();
+    let mut text = String::new();
+    watch_host_for(Duration::from_secs(60), &options, RULES, |watcher| {
+        let mut command = Command::new(e2e::program());
+        command.args(["generate", "bench", "ReadSensitiveFileUntrusted$"]);
+        command.args(["--round-duration=2s", "--sleep=20ms", "--rounds=2"]);
+        command.args(["--logformat=json", "--humanize=false", "--calls=50"]);
+        command.arg(format!("--pid={watcher}"));
+        command.arg(format!("--metrics=http://127.0.0.1:{web}/metrics"));
+        command.arg("--alerts-file").arg(&file);
+        let finished = Limited::start(&mut command, Duration::from_secs(50)).finish(b"");
+        text = format!("{}{}", finished.stdout, finished.stderr);
+        assert_eq!(finished.code(), 0, "{text}");
+    });
+    for line in statistics(&text) {
+        let calls = line["syscalls"].as_f64().expect("a number");
+        let played = line["throughput"].as_f64().expect("a number");
+        // Those that never leave the kernel count, too.
+        assert!(calls > 25.0 * played, "{line}");
+        assert!(line["cpu"].as_f64() > Some(0.0), "{line}");
+    }
+}
+
 #[test]
 fn a_benchmark_that_makes_no_sense_is_refused() {
     for (options, message) in [
@@ -187,6 +354,15 @@ fn a_benchmark_that_makes_no_sense_is_refused() {
             &["--grpc-unix-socket=/run/x.sock"],
             "cannot connect to unix:///run/x.sock",
         ),
+        (
+            &["--metrics=http://localhost:1/metrics"],
+            "cannot read the metrics at http://localhost:1/metrics: ",
+        ),
+        (
+            &["--metrics=https://localhost/metrics"],
+            "it is no http:// address",
+        ),
+        (&["--stats=/nowhere"], "cannot open /nowhere: "),
     ] {
         let mut command = Command::new(e2e::program());
         command

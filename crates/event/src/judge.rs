@@ -1,6 +1,6 @@
 //! The seam between an engine and whatever evaluates events.
 
-use crate::{Event, EventKind};
+use crate::{Event, EventKind, Opening};
 
 /// How much an event still matters at the stage it has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,13 @@ pub trait Judge: Send + Sync {
     fn concerns(&self, kind: EventKind) -> bool {
         let _ = kind;
         true
+    }
+
+    /// Whether it is known from earlier events that nothing can come of an opening, whoever makes it.
+    /// Then its event need not be concluded.
+    fn has_ruled_out(&self, scratch: &mut Self::Scratch, opening: &Opening<'_>) -> bool {
+        let _ = (scratch, opening);
+        false
     }
 
     /// Weighs an event at its present stage. No side effect.

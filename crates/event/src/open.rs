@@ -1,8 +1,102 @@
-//! What the flags of `open` mean.
+//! Calls that open files: what their flags mean, and what of them is the same whoever makes them.
 
 use std::sync::LazyLock;
 
-use crate::DescriptorKind;
+use crate::{
+    DescriptorKind, DescriptorSource, Event, EventKind, Known, Name, Outcome, Param, Stage,
+};
+
+/// A call that has opened a file or failed to, by what does not depend on who made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening<'a> {
+    /// Which call.
+    pub kind: EventKind,
+    /// The name as it was passed. It is absolute.
+    pub name: &'a [u8],
+    /// Flags, if the call has any.
+    pub flags: Option<u64>,
+    /// Permissions of a new file, if the call has any.
+    pub mode: Option<u64>,
+    /// What it returned.
+    pub result: i64,
+}
+
+/// Where the parameters of a call that opens files stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpeningParams {
+    /// The name.
+    pub name: usize,
+    /// The flags; those of `creat` are always the same.
+    pub flags: usize,
+    /// Permissions of a new file.
+    pub mode: Option<usize>,
+}
+
+impl OpeningParams {
+    /// `None` if calls of this kind open nothing.
+    #[must_use]
+    pub fn of(kind: EventKind) -> Option<Self> {
+        let DescriptorSource::Opened { name, flags } = kind.spec().descriptor else {
+            return None;
+        };
+        Some(Self {
+            name: usize::from(name),
+            flags: usize::from(flags),
+            mode: kind.param_index("mode"),
+        })
+    }
+}
+
+/// A number among parameters: `None` if it cannot be told, `Some(None)` if there is none.
+fn number(param: Option<&Param<'_>>) -> Option<Option<u64>> {
+    match param {
+        Some(Param::Uint(number)) => Some(Some(*number)),
+        Some(Param::Int(number)) => Some(Some(number.cast_unsigned())),
+        Some(Param::Absent) | None => Some(None),
+        Some(_) => None,
+    }
+}
+
+impl<'a> Opening<'a> {
+    /// What an event tells of an opening; `None` if not all of it is known, or if the name is relative
+    /// to a directory of the caller. `at`: those of the event's kind.
+    #[must_use]
+    pub fn of(event: &Event<'a>, at: OpeningParams) -> Option<Self> {
+        let descriptor = event.descriptor.as_ref()?;
+        let (Name::Passed { raw, .. }, Outcome::Returned(result)) =
+            (descriptor.name, event.outcome)
+        else {
+            return None;
+        };
+        if event.stage < Stage::Exit || descriptor.number != Known::Yes(result.max(-1)) {
+            return None;
+        }
+        let [flags, mode] =
+            [Some(at.flags), at.mode].map(|at| at.and_then(|at| event.params.get(at)));
+        Self::new(event.kind, raw, flags, mode, result)
+    }
+
+    /// The same of a call's parameters.
+    #[must_use]
+    pub fn new(
+        kind: EventKind,
+        name: &'a [u8],
+        flags: Option<&Param<'_>>,
+        mode: Option<&Param<'_>>,
+        result: i64,
+    ) -> Option<Self> {
+        if name.first() != Some(&b'/') {
+            return None;
+        }
+        Some(Self {
+            kind,
+            name,
+            flags: number(flags)?,
+            mode: number(mode)?,
+            result,
+        })
+    }
+}
 
 /// Flags of `open` with the values of the architecture that this program was built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

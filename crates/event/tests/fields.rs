@@ -818,3 +818,49 @@ fn times_are_told_in_utc_or_local_time() {
         ],
     );
 }
+
+/// Whoever opens a file: what is said to follow from the opening alone does.
+#[test]
+fn what_follows_from_an_opening_is_the_same_for_everybody() {
+    let fields: Vec<Field> = event::field::docs()
+        .flat_map(|(_, fields)| fields)
+        .filter_map(|spec| Field::parse(spec.name).ok())
+        .filter(Field::is_of_opening)
+        .collect();
+    let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
+    for name in [
+        "evt.res",
+        "evt.is_open_write",
+        "fd.num",
+        "fd.name",
+        "fd.typechar",
+    ] {
+        assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+    }
+    let opening = |file: &str, result: i64| {
+        EventBuilder::new("openat")
+            .arg("dirfd", AT_FDCWD)
+            .arg("name", file)
+            .arg("flags", 0o101_u64)
+            .arg("mode", 0o755_u64)
+            .result(result)
+    };
+    let mut elsewhere = world();
+    elsewhere.directories.clear();
+    elsewhere.container = Arc::new(Container::host());
+    for file in ["/etc/../etc//passwd", "/tmp/x", "/"] {
+        for result in [-2, 0, 7] {
+            let one = opening(file, result).world(world());
+            let other = opening(file, result)
+                .world(elsewhere.clone())
+                .process(&process(77, None, &["other", "-x"]))
+                .tid(78)
+                .time_ns(5);
+            for field in &fields {
+                let [one, other] =
+                    [&one, &other].map(|event| show(field.extract(&event.complete())));
+                assert_eq!(one, other, "{field} of {file}");
+            }
+        }
+    }
+}

@@ -12,6 +12,7 @@ use crate::alert::Alert;
 use crate::compile::Truth;
 use crate::compile::check::Checker;
 use crate::compile::eval::{Evaluation, Memo};
+use crate::compile::opening::{Openable, Openings};
 use crate::compile::program::{Entry, Program, Source};
 use crate::compile::tree::Tree;
 use crate::diagnostic::{Code, Diagnostic, Location};
@@ -99,6 +100,7 @@ pub struct RuleMatches<'e> {
 #[derive(Debug)]
 pub struct Scratch {
     pub(crate) memo: Memo,
+    openings: Openings,
     evaluated: u64,
 }
 
@@ -218,6 +220,35 @@ impl Engine {
         Some(rule.template.field_names().collect())
     }
 
+    /// What tells whether an opening can match; nothing where every event has to be seen.
+    fn openable(&self, kind: event::EventKind) -> Option<&Openable> {
+        if self.recorder.is_some() || self.profile.is_some() {
+            return None;
+        }
+        self.program.kind(kind).openable.as_ref()
+    }
+
+    /// Whether an event opens a file and no rule can match that, whoever opens it.
+    fn is_ruled_out(&self, scratch: &mut Scratch, event: &Event<'_>) -> bool {
+        let Some(openable) = self.openable(event.kind) else {
+            return false;
+        };
+        let Some(opening) = openable.opening(event) else {
+            return false;
+        };
+        let Scratch { memo, openings, .. } = scratch;
+        match openings.is_ruled_out(&opening) {
+            Some(is_ruled_out) => return is_ruled_out,
+            None if openings.are_resting() => return false,
+            None => {}
+        }
+        let mut evaluation = Evaluation::new(&self.program, memo, event).of_opening(openable);
+        let mut entries = self.program.kind(event.kind).entries.iter();
+        let is_ruled_out = entries.all(|entry| evaluation.rule(entry) == Truth::False);
+        openings.remember(&opening, is_ruled_out);
+        is_ruled_out
+    }
+
     fn is_recording(&self) -> bool {
         let recorder = self.recorder.as_ref();
         recorder.is_some_and(|recorder| recorder.is_recording())
@@ -262,12 +293,21 @@ impl Judge for Engine {
     fn scratch(&self) -> Scratch {
         Scratch {
             memo: Memo::new(&self.program),
+            openings: Openings::default(),
             evaluated: 0,
         }
     }
 
     fn concerns(&self, kind: event::EventKind) -> bool {
         !self.program.kind(kind).entries.is_empty()
+    }
+
+    fn has_ruled_out(&self, scratch: &mut Scratch, opening: &event::Opening<'_>) -> bool {
+        let Some(openable) = self.openable(opening.kind) else {
+            return false;
+        };
+        let opening = openable.simplify(opening);
+        scratch.openings.is_ruled_out(&opening) == Some(true)
     }
 
     fn weigh(&self, scratch: &mut Scratch, event: &Event<'_>) -> Weight {
@@ -312,6 +352,9 @@ impl Judge for Engine {
     fn conclude(&self, scratch: &mut Scratch, event: &Event<'_>) -> u32 {
         scratch.evaluated += 1;
         self.concluded.fetch_add(1, Ordering::Relaxed);
+        if self.is_ruled_out(scratch, event) {
+            return 0;
+        }
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
         let mut undecided = 0;
         let mut matched = Vec::new();

@@ -1,10 +1,11 @@
 //! Writes a capture of a machine that does ordinary things, for measuring how fast it is read.
 //!
-//! `cargo run --release -p scap --example mixture -- EVENTS FILE [exit-only]`
+//! `cargo run --release -p scap --example mixture -- EVENTS FILE [exit-only] [new-names]`
 //!
 //! 200 processes open, look at, read and close files, wait, connect and now and then start a program,
 //! as a build or a web server does: no rule of the usual sets matches. With `exit-only` calls have an
-//! end and no beginning, as Falco records them since libs 0.21.
+//! end and no beginning, as Falco records them since libs 0.21. Programs open some 700 files again and
+//! again; with `new-names` each is opened once.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,7 +20,7 @@ const EXEC_EVERY: u64 = 500;
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, events, path, rest @ ..] = &arguments[..] else {
-        eprintln!("usage: mixture EVENTS FILE [exit-only]");
+        eprintln!("usage: mixture EVENTS FILE [exit-only] [new-names]");
         std::process::exit(2);
     };
     let events: u64 = events.parse().expect("a number of events");
@@ -28,7 +29,8 @@ fn main() {
         out: BufWriter::with_capacity(1 << 20, file),
         time: 1_700_000_000_000_000_000,
         count: 0,
-        has_enters: rest.first().is_none_or(|word| word != "exit-only"),
+        has_enters: !rest.iter().any(|word| word == "exit-only"),
+        has_new_names: rest.iter().any(|word| word == "new-names"),
         tid: 0,
     };
     capture.header();
@@ -46,6 +48,7 @@ struct Capture<W> {
     time: u64,
     count: u64,
     has_enters: bool,
+    has_new_names: bool,
     tid: u64,
 }
 
@@ -125,10 +128,10 @@ impl<W: Write> Capture<W> {
         );
         let size = 4096_u32.to_le_bytes();
         let moved = 512_i64.to_le_bytes();
+        let file = if self.has_new_names { call } else { call % 101 };
         let name = format!(
-            "/usr/lib/x86_64-linux-gnu/part{}/library-{}.so.1\0",
-            call % 7,
-            call % 101
+            "/usr/lib/x86_64-linux-gnu/part{}/library-{file}.so.1\0",
+            call % 7
         );
         if call.is_multiple_of(EXEC_EVERY) {
             return self.exec();

@@ -82,7 +82,7 @@ pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
 
 /// Text up to the first NUL.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
-    match bytes.iter().position(|byte| *byte == 0) {
+    match memchr::memchr(0, bytes) {
         Some(end) => &bytes[..end],
         None => bytes,
     }

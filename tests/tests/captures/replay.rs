@@ -289,6 +289,27 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
     let good = file.display().to_string();
     let (code, out, errors) = replay(&["-p", "%evt.num", &good, &good], &path("none"));
     assert_eq!((code, out.lines().count()), (2, events * 2), "{errors}");
+    // sysdig names captures behind -r.
+    let (code, _, errors) = replay(&["-r", &good], &file);
+    assert!(code == 2 && errors.contains("it is a capture"), "{errors}");
+}
+
+#[test]
+fn no_alert_is_lost_however_few_may_wait() {
+    let (scratch, file) = recording();
+    let rules = "- rule: All\n  desc: d\n  condition: evt.num > 0\n  output: o\n  priority: INFO\n";
+    let rules = scratch.file("all.yaml", 0o644, rules);
+    let files = vec![file.display().to_string(); 50];
+    let count = |options: &[&str]| {
+        let rest: Vec<&str> = files[1..].iter().map(String::as_str).collect();
+        let (code, out, errors) = replay(&[options, &rest].concat(), &file);
+        assert_eq!((code, &*errors), (0, ""));
+        out.lines().count()
+    };
+    let events = count(&["-p", "%evt.num"]);
+    let rules = rules.display().to_string();
+    let few = ["-r", &rules, "-o", "outputs_queue.capacity=4"];
+    assert_eq!(count(&few), events);
 }
 
 #[test]

@@ -210,6 +210,10 @@ impl Source {
                 "n_drops",
                 Value::Count(snapshot.drops),
             ));
+            let filtered = snapshot.filtered_in_kernel.map(Value::Count);
+            all.extend(
+                filtered.map(|calls| Metric::new(Area::Tollgate, "filtered_in_kernel", calls)),
+            );
             for lane in ["critical", "bulk", "state"] {
                 if let Some(lost) = piece(&format!("lost_{lane}")) {
                     all.push(

@@ -309,6 +309,19 @@ impl Field {
         dependency::stage(self.spec.source, &self.argument, kind)
     }
 
+    /// Whether the value for a call that opens a file follows from what it is about alone: the name that
+    /// was passed, if that is absolute, flags, mode and result. Who opens it makes no difference.
+    pub fn is_of_opening(&self) -> bool {
+        use DescriptorFact as Fact;
+        match self.spec.source {
+            Source::Result | Source::OpenFlags | Source::OpenMode | Source::OpenResult => true,
+            Source::Descriptor(Fact::TypeChar | Fact::Kind | Fact::Name | Fact::FileName) => true,
+            // `fd.uid` has the thread in it.
+            Source::Descriptor(Fact::Number) => self.spec.name == "fd.num",
+            _ => false,
+        }
+    }
+
     /// Index of the parameter that alone decides the value for this kind of event (`evt.arg.NAME`,
     /// `evt.rawarg.NAME`).
     pub fn param_index(&self, kind: EventKind) -> Option<usize> {

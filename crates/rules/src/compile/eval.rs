@@ -5,6 +5,7 @@ use event::{Event, Stage, Value};
 
 use super::atom::{AtomId, Check};
 use super::index::Candidates;
+use super::opening::Openable;
 use super::operand::{OperandId, OperandSource, Operands};
 use super::program::{Children, Entry, Node, NodeId, Program};
 use super::test::Context;
@@ -74,6 +75,8 @@ pub(crate) struct Evaluation<'p, 'e, 'a> {
     program: &'p Program,
     memo: &'p mut Memo,
     event: &'e Event<'a>,
+    /// How much may be asked of the event.
+    stage: Stage,
     /// By operand: the stage from which it is known.
     stages: &'p [Stage],
     values: ArenaVec<'a, Value<'a>>,
@@ -89,9 +92,17 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
             program,
             memo,
             event,
+            stage: event.stage,
             stages: &kind.stages,
             values,
         }
+    }
+
+    /// Asks only what an opening of a file decides, whoever opens it.
+    pub(crate) fn of_opening(mut self, openable: &'p Openable) -> Self {
+        self.stage = Stage::Registers;
+        self.stages = &openable.stages;
+        self
     }
 
     /// The rules of the event's kind that have to be evaluated.
@@ -203,7 +214,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
 
     /// Whether the event has not reached the stage from which an operand is known.
     fn is_early(&self, id: OperandId) -> bool {
-        self.event.stage < self.stages[id.index()]
+        self.stage < self.stages[id.index()]
     }
 
     /// The value of an operand.

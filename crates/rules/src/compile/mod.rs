@@ -11,6 +11,7 @@ pub(crate) mod eval;
 pub(crate) mod fact;
 mod index;
 mod literal;
+pub(crate) mod opening;
 pub(crate) mod operand;
 mod path_prefix;
 pub(crate) mod program;

@@ -13,6 +13,7 @@ use event::{EventKind, Stage};
 use super::atom::{AtomId, Atoms, Check, operand_cost};
 use super::fact::Facts;
 use super::index::Index;
+use super::opening::Openable;
 use super::operand::{OperandId, Operands};
 use super::tree::Tree;
 
@@ -93,6 +94,8 @@ pub(crate) struct KindProgram {
     pub(crate) stages: Box<[Stage]>,
     /// Finds rules that need not be evaluated.
     pub(crate) index: Option<Index>,
+    /// Finds openings of files that no rule can match.
+    pub(crate) openable: Option<Openable>,
 }
 
 /// All conditions, compiled.
@@ -238,7 +241,9 @@ impl Builder<'_> {
         if entries.is_empty() {
             return KindProgram::default();
         }
-        let operands = self.count_operands(&entries);
+        let atoms = self.atoms_of(&entries);
+        let operands = self.count_operands(&atoms);
+        let openable = Openable::new(kind, &atoms, self.atoms, self.operands);
         let stages = self
             .operands
             .ids()
@@ -250,6 +255,7 @@ impl Builder<'_> {
             operands,
             stages,
             index,
+            openable,
         }
     }
 
@@ -455,26 +461,33 @@ impl Builder<'_> {
         id
     }
 
-    fn count_operands(&self, entries: &[Entry]) -> usize {
-        let mut seen = vec![false; self.operands.len()];
+    /// The atoms of all conditions, some of them twice: the other way round.
+    fn atoms_of(&self, entries: &[Entry]) -> Vec<AtomId> {
         let mut pending: Vec<NodeId> = entries.iter().filter_map(|entry| entry.root).collect();
         let mut visited = vec![false; self.nodes.len()];
+        let mut atoms = Vec::new();
         while let Some(id) = pending.pop() {
             if std::mem::replace(&mut visited[id.index()], true) {
                 continue;
             }
             match self.nodes[id.index()].node {
-                Node::Literal { atom, .. } => {
-                    let atom = self.atoms.get(atom);
-                    seen[atom.key.operand.index()] = true;
-                    if let Check::Operand(_, right) = &atom.check {
-                        seen[right.index()] = true;
-                    }
-                }
+                Node::Literal { atom, .. } => atoms.push(atom),
                 Node::All { children, .. } | Node::Any { children, .. } => {
                     let range = children.start as usize..children.end as usize;
                     pending.extend(&self.children[range]);
                 }
+            }
+        }
+        atoms
+    }
+
+    fn count_operands(&self, atoms: &[AtomId]) -> usize {
+        let mut seen = vec![false; self.operands.len()];
+        for atom in atoms {
+            let atom = self.atoms.get(*atom);
+            seen[atom.key.operand.index()] = true;
+            if let Check::Operand(_, right) = &atom.check {
+                seen[right.index()] = true;
             }
         }
         seen.into_iter().filter(|seen| *seen).count()

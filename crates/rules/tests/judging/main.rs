@@ -3,6 +3,7 @@
 mod case;
 mod engine;
 mod examples;
+mod openings;
 mod properties;
 mod reference;
 mod stock;

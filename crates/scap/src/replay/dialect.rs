@@ -4,7 +4,10 @@
 use std::collections::HashMap;
 
 use bumpalo::Bump;
-use event::{DescriptorKind, DescriptorSource, EventKind, ParamSource, ParamType};
+use event::{
+    DescriptorKind, DescriptorSource, EventKind, Opening, OpeningParams, Param, ParamSource,
+    ParamType,
+};
 
 use super::apply::as_int;
 use super::decode::{Convert, Slot};
@@ -56,6 +59,8 @@ pub(crate) struct Exit {
     pub(crate) number: Option<usize>,
     /// Of the directory descriptor that the opened path starts at.
     pub(crate) base: Option<usize>,
+    /// What of the call that opens a file is the same whoever makes it.
+    opening: Option<OpeningParams>,
     /// Of the device and the inode of an opened file.
     pub(crate) file: [Option<usize>; 2],
     /// The ends of a connection, or an address, in the end or the beginning of the call.
@@ -263,6 +268,21 @@ impl Exit {
         as_int(&self.slots[self.result?].param(exit, enter, arena))
     }
 
+    /// What an event of these parameters is to whoever does not ask who opens a file.
+    #[inline]
+    pub(crate) fn opening<'b>(
+        &self,
+        params: &[Param<'b>],
+        result: Option<i64>,
+    ) -> Option<Opening<'b>> {
+        let at = self.opening?;
+        let Param::Text(name) = params.get(at.name)? else {
+            return None;
+        };
+        let mode = at.mode.and_then(|at| params.get(at));
+        Opening::new(self.kind, name, params.get(at.flags), mode, result?)
+    }
+
     /// Whether anything that is needed may stand in the beginning of the call alone.
     fn takes_beginning(&self) -> bool {
         // What sysdig 0.29 wrote at the end of a call is there in every capture; later versions
@@ -326,6 +346,7 @@ fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {
         result: spec.params.iter().position(result),
         number: number(kind),
         base: base(kind),
+        opening: OpeningParams::of(kind),
         file: [at("dev"), at("ino")],
         ends: ends(Type::Tuple),
         address: ends(Type::Address),

@@ -211,6 +211,15 @@ impl<'j, J: Judge> Replay<'j, J> {
             true => exit.params(&raw, &enter, &self.arena),
             false => &mut [][..],
         };
+        let result = match params.get(exit.result.unwrap_or(usize::MAX)) {
+            Some(param) => as_int(param),
+            None => exit.result(&raw, &enter, &self.arena),
+        };
+        // What this program has noted of a call may contradict its parameters.
+        let is_ruled_out = self.call.is_none()
+            && exit
+                .opening(params, result)
+                .is_some_and(|opening| self.judge.has_ruled_out(&mut self.scratch, &opening));
         let happening = Happening {
             exit,
             time_ns: record.time_ns,
@@ -220,7 +229,7 @@ impl<'j, J: Judge> Replay<'j, J> {
             raw_enter: &enter,
             params,
             arena: &self.arena,
-            result: exit.result(&raw, &enter, &self.arena),
+            result,
         };
         let is_described = carry_out(&happening, &mut self.state, slot, &mut self.afterwards);
         if is_described && let Afterwards::Forget { tid } = self.afterwards {
@@ -243,9 +252,11 @@ impl<'j, J: Judge> Replay<'j, J> {
         let process = self.state.thread(slot).process;
         self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
         self.counts.judged += 1;
+        if is_ruled_out {
+            return Ok(());
+        }
         let noted = self.call.take_if(|(tid, _)| *tid == record.tid);
         let noted = noted.map(|(_, call)| call);
-        let result = happening.result;
         if let Some(call) = &noted {
             exit.correct(params, call, &self.arena);
         }

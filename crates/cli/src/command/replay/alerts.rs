@@ -1,22 +1,71 @@
 //! Rules judge the events; alerts go to the channels.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use outputs::Dispatcher;
+use rules::{Alert, AlertSink};
 
 use super::play;
 use crate::args::Replay;
 use crate::command::run;
 use crate::command::run::sink::DeferredSink;
-use crate::config::{self, Manner};
+use crate::config::{self, Config, Manner};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::{journal, rule_files, terminal};
 
-/// Alerts that are handed over before the channels are waited for. A quarter of what their queues
-/// hold: a recorded event has no deadline, so none need be lost.
-const WAVE: u64 = outputs::QUEUE_CAPACITY.alerts as u64 / 4;
+/// Alerts that are handed over before the channels are waited for. A recorded event has no deadline, so
+/// none need be lost: not for want of places in the queues, and not for want of memory either, which
+/// large alerts use up first.
+const WAVE: usize = outputs::QUEUE_CAPACITY.alerts / 16;
+
+/// Waits for the channels now and then.
+#[derive(Clone)]
+struct PatientSink(Arc<Patient>);
+
+struct Patient {
+    sink: DeferredSink,
+    dispatcher: OnceLock<Dispatcher>,
+    timeout: Duration,
+    wave: u64,
+    /// Alerts since the channels were waited for.
+    waiting: AtomicU64,
+}
+
+impl PatientSink {
+    fn new(config: &Config) -> Self {
+        let room = config.queue_capacity.unwrap_or(WAVE);
+        Self(Arc::new(Patient {
+            sink: DeferredSink::default(),
+            dispatcher: OnceLock::new(),
+            timeout: Duration::from_millis(config.output_timeout_ms),
+            wave: u64::try_from(room.min(WAVE)).unwrap_or(u64::MAX),
+            waiting: AtomicU64::new(0),
+        }))
+    }
+
+    fn connect(&self, dispatcher: &Dispatcher) {
+        self.0.sink.connect(dispatcher.clone());
+        // A second call would be a defect; the first dispatcher stays.
+        let _ = self.0.dispatcher.set(dispatcher.clone());
+    }
+}
+
+impl AlertSink for PatientSink {
+    fn emit(&self, alert: Alert) {
+        let Self(patient) = self;
+        patient.sink.emit(alert);
+        if patient.waiting.fetch_add(1, Ordering::Relaxed) + 1 < patient.wave {
+            return;
+        }
+        patient.waiting.store(0, Ordering::Relaxed);
+        if let Some(dispatcher) = patient.dispatcher.get() {
+            dispatcher.flush(Instant::now() + patient.timeout);
+        }
+    }
+}
 
 pub(super) fn raise(args: &Replay) -> Outcome {
     let (mut config, warnings) = config::load(args.config.as_deref(), &args.options, args.manner)?;
@@ -36,7 +85,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
             journal::warn(&format!("warning: {warning}"));
         }
     }
-    let sink = DeferredSink::default();
+    let sink = PatientSink::new(&config);
     let (engine, _plan) = loaded.compile(&run::engine_options(&config, None), sink.clone());
     loaded.usable()?;
     if !args.quiet {
@@ -48,17 +97,9 @@ pub(super) fn raise(args: &Replay) -> Outcome {
             Failure::from_error(Exit::Internal, &error)
                 .help("look at the limit on processes (ulimit -u)")
         })?;
-    sink.connect(dispatcher.clone());
-    let timeout = Duration::from_millis(config.output_timeout_ms);
-    let waited = Cell::new(0);
-    let played = play(args, &engine, || {
-        if dispatcher.counters().emitted - waited.get() >= WAVE {
-            dispatcher.flush(Instant::now() + timeout);
-            waited.set(dispatcher.counters().emitted);
-        }
-        Ok(true)
-    })?;
-    finish(&dispatcher, timeout);
+    sink.connect(&dispatcher);
+    let played = play(args, &engine, || Ok(true))?;
+    finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
     played.end(args)
 }
 

@@ -28,6 +28,11 @@ const BATCH: u64 = 1024;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Replay) -> Outcome {
+    if let Some(capture) = args.rules.iter().find(|path| source::is_capture(path)) {
+        let message = format!("cannot use {} as rules: it is a capture", capture.display());
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("captures are named without an option; -r names rules"));
+    }
     if args.fields.is_some() || args.filter.is_some() {
         events::print(args)
     } else {

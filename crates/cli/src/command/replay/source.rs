@@ -1,6 +1,8 @@
 //! The bytes of a capture, unpacked by a thread of their own where there is a processor for it.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -31,6 +33,14 @@ impl<R: Read> Read for Counted<R> {
         self.count.0.fetch_add(more, Ordering::Relaxed);
         Ok(read)
     }
+}
+
+/// Whether a file begins as a capture does, or is compressed. What cannot be read is none.
+pub(super) fn is_capture(path: &Path) -> bool {
+    const STARTS: [&[u8]; 2] = [&[0x0a, 0x0d, 0x0d, 0x0a], &[0x1f, 0x8b]];
+    let mut start = Vec::with_capacity(4);
+    let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
+    read.is_ok() && STARTS.iter().any(|known| start.starts_with(known))
 }
 
 /// The bytes of a capture as they were before they were compressed.

@@ -1,12 +1,15 @@
 //! What a detector uses and says of itself.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
 
 /// How long a metrics endpoint may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,7 +52,8 @@ impl Meter {
                 counters(&line, &mut reading);
             }
         } else if let Some(url) = &self.metrics
-            && let Some(text) = fetch(url)
+            // A detector that is gone says nothing, which the missing numbers show.
+            && let Ok(text) = fetch(url)
         {
             let now = self
                 .began
@@ -57,6 +61,36 @@ impl Meter {
             prometheus(&text, now, &mut reading);
         }
         reading
+    }
+
+    /// Whether the detector's own counters can be read, if they are wanted.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let unread = |what: String, help: &str| Err(Failure::new(Exit::BadInput, what).help(help));
+        if let Some(file) = &self.stats
+            && let Err(error) = fs::File::open(file)
+        {
+            let what = format!("cannot open {}: {error}", file.display());
+            return unread(what, "start the detector first, with -s FILE");
+        }
+        let Some(url) = &self.metrics else {
+            return Ok(());
+        };
+        let help = "set webserver.enabled, webserver.prometheus_metrics_enabled and metrics.enabled \
+                    of the detector; the address is like http://localhost:8765/metrics";
+        match fetch(url) {
+            Err(problem) => unread(format!("cannot read the metrics at {url}: {problem}"), help),
+            Ok(text) => {
+                let mut reading = Reading::default();
+                prometheus(&text, 0.0, &mut reading);
+                match reading.calls {
+                    Some(_) => Ok(()),
+                    None => unread(
+                        format!("cannot find {EVENTS} in the metrics at {url}"),
+                        help,
+                    ),
+                }
+            }
+        }
     }
 }
 
@@ -119,9 +153,16 @@ fn prometheus(text: &str, now: f64, reading: &mut Reading) {
             .collect();
         (!values.is_empty()).then(|| whole(values.iter().sum()))
     };
-    reading.calls = sum("falcosecurity_scap_n_evts_total").map(|events| (events, now));
-    reading.drops = sum("falcosecurity_scap_n_drops_total");
+    // What Falco's drivers discard they do not count.
+    let filtered = sum(FILTERED).unwrap_or(0);
+    reading.calls = sum(EVENTS).map(|events| (events + filtered, now));
+    reading.drops = sum(DROPS);
 }
+
+/// Counters by the names that they have in Prometheus.
+const EVENTS: &str = "falcosecurity_scap_n_evts_total";
+const DROPS: &str = "falcosecurity_scap_n_drops_total";
+const FILTERED: &str = "tollgate_filtered_in_kernel_total";
 
 #[expect(
     clippy::cast_possible_truncation,
@@ -133,20 +174,31 @@ fn whole(value: f64) -> u64 {
 }
 
 /// The body of a page by plain HTTP.
-fn fetch(url: &str) -> Option<String> {
-    let rest = url.strip_prefix("http://")?;
+fn fetch(url: &str) -> Result<String, String> {
+    let rest = url
+        .strip_prefix("http://")
+        .ok_or("it is no http:// address")?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let mut stream = TcpStream::connect(host).ok()?;
-    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    let text = ask(host, path).map_err(|error| error.to_string())?;
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .ok_or("the answer is not HTTP")?;
+    let status = head.lines().next().unwrap_or_default();
+    if status.split(' ').nth(1) == Some("200") {
+        Ok(body.to_owned())
+    } else {
+        Err(format!("the answer is {status}"))
+    }
+}
+
+fn ask(host: &str, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(host)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut reader = BufReader::new(stream);
-    let mut status = String::new();
-    reader.read_line(&mut status).ok()?;
-    status.contains(" 200 ").then_some(())?;
+    stream.write_all(request.as_bytes())?;
     let mut text = String::new();
-    reader.read_to_string(&mut text).ok()?;
-    text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -181,10 +233,10 @@ mod tests {
 
     #[test]
     fn metrics_are_summed_over_their_labels() {
-        let text = "# HELP x\nfalcosecurity_scap_n_evts_total 12\n\
+        let text = "# HELP x\nfalcosecurity_scap_n_evts_total 12\ntollgate_filtered_in_kernel_total 5\n\
                     falcosecurity_scap_n_drops_total{cpu=\"0\"} 1\nfalcosecurity_scap_n_drops_total{cpu=\"1\"} 2\n";
         let mut reading = Reading::default();
         prometheus(text, 4.0, &mut reading);
-        assert_eq!((reading.calls, reading.drops), (Some((12, 4.0)), Some(3)));
+        assert_eq!((reading.calls, reading.drops), (Some((17, 4.0)), Some(3)));
     }
 }

@@ -126,6 +126,7 @@ impl<'args> Stage<'args> {
             metrics: args.metrics.clone(),
             began: Some(Instant::now()),
         };
+        meter.check()?;
         let (pidfile, stats) = (folder.path().join("pid"), folder.path().join("stats"));
         let watched = args
             .source
