@@ -101,10 +101,10 @@ fn bound(test: &Test) -> Option<i64> {
     i64::try_from(number).ok()
 }
 
-/// Longer names are not remembered.
-const MAX_NAME: usize = 96;
+/// Longer names are not remembered. An answer with so many bytes takes two lines of the processor's cache.
+const MAX_NAME: usize = 80;
 /// Answers that are remembered.
-const ANSWERS: usize = 4096;
+const ANSWERS: usize = 2048;
 /// Openings before the first answer is remembered: a few are not worth the memory.
 const PATIENCE: u32 = 4096;
 /// Openings after which it is seen whether it was worth it, and for which nothing is looked up if not.
@@ -134,6 +134,7 @@ impl Default for Openings {
 }
 
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct Answer {
     /// `None` if nothing is remembered here.
     kind: Option<EventKind>,
@@ -268,6 +269,11 @@ mod tests {
         }
         assert!(openings.answers.is_empty());
         openings
+    }
+
+    #[test]
+    fn an_answer_takes_two_lines() {
+        assert_eq!(size_of::<Answer>(), 128);
     }
 
     #[test]

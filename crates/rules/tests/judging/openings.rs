@@ -43,7 +43,7 @@ fn pick<T: Copy>(state: &mut u64, values: &[T]) -> T {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407);
-    let at = usize::try_from(*state >> 33).unwrap() % values.len();
+    let at = usize::try_from(*state >> 33).expect("31 bits") % values.len();
     values[at]
 }
 
