@@ -40,8 +40,9 @@ const FRAME: usize = 12;
 const HEADER: usize = 8;
 /// No list or event is longer; what claims to be is refused before it is read.
 const MAX_BLOCK: usize = 64 << 20;
-/// How much is read at once, and by how much the buffer grows at most for bytes that have not come.
-const CHUNK: usize = 256 << 10;
+/// How much is read at once, and by how much the buffer grows at most for bytes that have not come. It stays
+/// in the cache of the processor, with what events refer to.
+const CHUNK: usize = 64 << 10;
 
 /// Types of events that nobody wants, by number.
 #[derive(Debug)]
