@@ -80,6 +80,23 @@ pub struct GuestRun {
 }
 
 impl Guest {
+    /// Why there can be no machine here; a kernel that cannot be downloaded although apt knows it is an error.
+    pub fn missing() -> Option<String> {
+        if !crate::installed("qemu-system-x86_64") {
+            return Some("there is no qemu-system-x86_64; `./x test-guest` installs it".to_owned());
+        }
+        let known = Command::new("apt-cache")
+            .args(["depends", META_PACKAGE])
+            .output();
+        match known {
+            Ok(output) if output.status.success() && !output.stdout.is_empty() => None,
+            Ok(_) => Some(format!(
+                "apt knows no {META_PACKAGE}; `apt-get update` tells it"
+            )),
+            Err(error) => Some(format!("there is no apt-cache: {error}")),
+        }
+    }
+
     /// With the program under test at `/usr/local/bin/tollgate`.
     ///
     /// # Panics

@@ -599,11 +599,8 @@ fn denied(row: &Row, enforcer: &str) -> Vec<(&'static str, i32)> {
 
 #[test]
 fn attacks_of_each_kind_fail_under_bpf_and_under_apparmor() {
-    need_slow!();
-    if !e2e::installed("qemu-system-x86_64") {
-        e2e::skip!("has no machine to emulate", || Ok(
-            "there is no qemu-system-x86_64; `./x test-guest` installs it".to_owned()
-        ));
+    if let Some(missing) = Guest::missing() {
+        e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }
     let rows: Vec<&Row> = ROWS
         .iter()
