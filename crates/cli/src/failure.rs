@@ -35,6 +35,11 @@ impl Failure {
         Self::new(exit, message)
     }
 
+    /// What went wrong, without the next step.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Adds the next step.
     pub(crate) fn help(self, help: impl Into<String>) -> Self {
         Self {

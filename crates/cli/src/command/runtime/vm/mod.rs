@@ -500,12 +500,7 @@ pub(super) fn support() -> Support {
         }
         (Err(failure), _) => {
             return Support::No {
-                why: failure
-                    .render()
-                    .lines()
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned(),
+                why: failure.message().to_owned(),
                 fix: "install linux-image-cloud-amd64, or set `runtime.vm_kernel`".to_owned(),
             };
         }
