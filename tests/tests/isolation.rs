@@ -74,6 +74,17 @@ const CALLS: &str = "accept, accept4, access, adjtimex, bind, bpf, capset, chdir
     sendto, setgid, setns, setresgid, setresuid, setsid, setuid, socket, socketpair, symlink, symlinkat, \
     syslog, umount2, unlink, unlinkat, unshare, vfork";
 
+/// Ends a test unless its tables are wanted: they take many minutes.
+macro_rules! need_file {
+    () => {
+        if std::env::var_os("TOLLGATE_ISOLATION").is_none() {
+            skip!("is a measurement", || Ok(String::from(
+                "TOLLGATE_ISOLATION names no file"
+            )));
+        }
+    };
+}
+
 /// How containers are made.
 struct Class {
     name: &'static str,
@@ -293,6 +304,7 @@ fn failures(text: &str) -> BTreeSet<String> {
 fn how_well_each_class_isolates() {
     need_root!();
     need_slow!();
+    need_file!();
     let classes = classes();
     if classes.len() < 2 {
         skip!("needs two of runc, runsc and QEMU", || Ok(format!(
@@ -377,6 +389,7 @@ fn how_well_each_class_isolates() {
 fn gvisor_and_machines_give_the_alerts_of_runc_for_what_they_can_express() {
     need_root!();
     need_slow!();
+    need_file!();
     let classes = classes();
     if classes.len() < 2 || classes[0].name != "runc" {
         skip!("needs runc and one of runsc and QEMU", || Ok(format!(
