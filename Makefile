@@ -39,13 +39,13 @@ test-kernels: build ## fire every stock rule as on older kernels
 	for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \
 	    $(CARGO) test --locked --package e2e --test stock_rules || exit; done
 
-test-engines: build ## run the tests of events, attacks, transparency and stock rules under the engines ptrace and ebpf
+test-engines: build ## run the tests of events, attacks, transparency and rules under the engines ptrace and ebpf
 	TOLLGATE_TEST_ENGINE=every-call $(CARGO) test --locked --package e2e --no-fail-fast \
 	    --test oracle --test adversary
 	TOLLGATE_TEST_ENGINE=ptrace $(CARGO) test --locked --package e2e --no-fail-fast \
 	    --test oracle --test transparency --test stock_rules --test adversary --test verify
 	TOLLGATE_TEST_ENGINE=ebpf $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test oracle --test stock_rules
+	    --test oracle --test stock_rules --test default_rules --test adversary
 
 test-recorded: build ## record every run of the tests of events, replay it and compare the alerts, under each engine
 	for engine in notify ptrace ebpf; do echo "engine $$engine"; TOLLGATE_TEST_RECORD=1 TOLLGATE_TEST_ENGINE=$$engine \

@@ -49,6 +49,10 @@ static __noinline int returned(struct pt_regs *regs, long result)
 		return 0;
 	if (row->flags & ROW_EXEC && result == 0)
 		return 0;
+	if (!(row->flags & ROW_SOCKETCALL) && !by_result(row, result)) {
+		count(COUNT_REGISTERS);
+		return 0;
+	}
 	registers(regs, abi, arguments.value);
 	if (row->flags & ROW_SOCKETCALL) {
 		u32 real[6] = {};

@@ -76,14 +76,48 @@ static __always_inline u64 by_arguments(const struct row *row, const struct argu
 #define TRUE_PATH sizeof(struct header)
 #define PASSED_PATH (sizeof(struct header) + 2 * PIECE_LIMIT)
 
-/* The state that a byte leads to. */
-static __always_inline u64 next_state(const struct automaton *automaton, u64 state, u8 byte)
+/* The edge that a byte leads along. */
+static __always_inline u32 next_edge(const struct automaton *automaton, u32 edge, u8 byte)
 {
-	u64 edge = state * CLASSES + (automaton->class_of[byte] & (CLASSES - 1));
+	u64 at = (u64)edge + automaton->class_of[byte];
 
-	/* The compiler makes an "or" of the sum, for which verifiers know no bounds. */
-	asm volatile("%0 &= %1" : "+r"(edge) : "i"(STATES * CLASSES - 1));
-	return automaton->edge[edge] & (STATES - 1);
+	/* Without what else the edge says, and within bounds. */
+	asm volatile("%0 &= %1" : "+r"(at) : "i"((STATES * CLASSES - 1) * EDGE_SIZE));
+	return *(const u32 *)((const void *)automaton->edge + at);
+}
+
+/* Slots whose patterns are completed where an edge leads. */
+static __always_inline u64 completed_by(const struct automaton *automaton, u32 edge)
+{
+	return automaton->slots[edge / (CLASSES * EDGE_SIZE) & (STATES - 1)];
+}
+
+static __always_inline const u8 *text_at(struct scratch *s, u32 is_passed)
+{
+	return at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
+}
+
+/* Whether the text at one of the two places has any pattern: with less to do for each byte than it takes to
+ * find out which, because most have none. */
+__noinline int has_pattern(u32 bank, u32 is_passed, u32 len)
+{
+	struct scratch *s = working_memory();
+	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
+	const u8 *text;
+	u32 edge, all;
+
+	if (!s || !automaton)
+		return 1;
+	text = text_at(s, is_passed);
+	edge = all = next_edge(automaton, 0, 0);
+	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
+		if (i >= len)
+			break;
+		edge = next_edge(automaton, edge, text[i]);
+		all |= edge;
+	}
+	all |= next_edge(automaton, edge, 0);
+	return (all & EDGE_COMPLETES) != 0;
 }
 
 /* Slots with a pattern that the text at one of the two places has. */
@@ -92,21 +126,24 @@ __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 	struct scratch *s = working_memory();
 	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
 	const u8 *text;
-	u64 found, state;
+	u64 found;
+	u32 edge;
 
 	if (!s || !automaton || len > FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
-	text = at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
-	state = next_state(automaton, 0, 0);
-	found = automaton->slots[state];
+	if (!has_pattern(bank, is_passed, len))
+		return 0;
+	text = text_at(s, is_passed);
+	edge = next_edge(automaton, 0, 0);
+	found = completed_by(automaton, edge);
 	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
 		if (i >= len)
 			break;
-		state = next_state(automaton, state, text[i]);
+		edge = next_edge(automaton, edge, text[i]);
 		/* No branch: one in each turn would be two ways for the verifier to follow. */
-		found |= automaton->slots[state];
+		found |= completed_by(automaton, edge);
 	}
-	return found | automaton->slots[next_state(automaton, state, 0)];
+	return found | completed_by(automaton, next_edge(automaton, edge, 0));
 }
 
 /* Whether the path that was passed has this name of the kernel's at `at`. */
@@ -180,10 +217,8 @@ __noinline int is_at(u64 file_address, u32 len)
 		left -= name_len;
 		if (left > FILTER_PATH_LIMIT)
 			return 0;
-		/* A detour that makes a number of it: functions of their own take no pointers. */
-		s->found = (u64)dentry->d_name.name;
 		if (*(u8 *)at_offset(s, PASSED_PATH + left - 1) != '/' ||
-		    !is_name(left, s->found, name_len))
+		    !is_name(left, address_of(s, dentry->d_name.name), name_len))
 			return 0;
 		s->used = left - 1;
 		dentry = dentry->d_parent;
@@ -197,8 +232,8 @@ static __always_inline u64 slots_of_file(struct scratch *s, u32 bank, struct fil
 	u32 found;
 
 	s->header.size = sizeof(struct header);
-	found = take_path((u64)BPF_CORE_READ(file, f_path.dentry),
-			  (u64)BPF_CORE_READ(file, f_path.mnt), TRUE_PATH);
+	found = take_path(address_of(s, READ(file, f_path.dentry)),
+			  address_of(s, READ(file, f_path.mnt)), TRUE_PATH);
 	*len = found & 0xffff;
 	if (found >> 16)
 		return ALL_SLOTS;

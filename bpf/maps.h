@@ -64,7 +64,7 @@ struct calls calls SEC(".data.calls");
 u32 waiting SEC(".data.waiting");
 /* By operation of an io_uring: one more than the native call that does the same; 0 if none does. */
 u16 ring_calls[RING_OPERATIONS] SEC(".data.ring_calls");
-/* By number: not 0 if some convention has a row for it. Of all calls of the machine this is all that
+/* By number: a bit for each convention that has a row for it. Of all calls of the machine this is all that
  * most come to. */
 u8 interest[CALLS] SEC(".data.interest");
 
@@ -177,6 +177,18 @@ static __always_inline struct scratch *working_memory(void)
  * bpf_probe_read_kernel is a call. */
 #define LOADS bpf_ksym_exists(bpf_rdonly_cast)
 #define at_kernel(address, type) bpf_core_cast((void *)(address), type)
+/* BPF_CORE_READ by such loads, where there are any. Of what may be const it cannot be told what it is. */
+#define READ(from, ...)                                                       \
+	(LOADS ? ___arrow(at_kernel(from, typeof(*(from))), ##__VA_ARGS__) :  \
+		 BPF_CORE_READ(from, ##__VA_ARGS__))
+
+
+/* A pointer as a number: functions of their own take no kernel pointers. */
+static __always_inline u64 address_of(struct scratch *s, const void *pointer)
+{
+	s->found = (u64)pointer;
+	return s->found;
+}
 
 #define field_exists(expression) bpf_core_field_exists(expression)
 

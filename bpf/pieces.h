@@ -98,15 +98,21 @@ __noinline int take_bytes(u64 address, u32 len)
 	return 0;
 }
 
-/* The parent of a dentry, and its name. One read where the kernel keeps them side by side. */
+/* The parent of a dentry, and its name. Without loads one read where the kernel keeps them side by side. */
 static __always_inline struct dentry *parent_and_name(struct dentry *dentry, const u8 **name)
 {
+	struct dentry *loaded;
 	struct {
 		struct dentry *parent;
 		u64 hash_and_len;
 		const u8 *name;
 	} near = {};
 
+	if (LOADS) {
+		loaded = at_kernel(dentry, struct dentry);
+		*name = loaded->d_name.name;
+		return loaded->d_parent;
+	}
 	if (bpf_core_field_offset(struct dentry, d_name) ==
 		    bpf_core_field_offset(struct dentry, d_parent) + 8 &&
 	    bpf_core_field_offset(struct qstr, name) == 8) {
@@ -135,11 +141,11 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 		return 0;
 	s->count = 0;
 	s->path_flags = FILE_PATH_CUT;
-	fs = BPF_CORE_READ(task, fs);
-	root_dentry = BPF_CORE_READ(fs, root.dentry);
-	root_mount = BPF_CORE_READ(fs, root.mnt);
+	fs = READ(task, fs);
+	root_dentry = READ(fs, root.dentry);
+	root_mount = READ(fs, root.mnt);
 	mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-	mount_root = BPF_CORE_READ(vfsmount, mnt_root);
+	mount_root = READ(vfsmount, mnt_root);
 	for (u32 i = 0; i < COMPONENTS; i++) {
 		struct dentry *parent;
 		const u8 *name;
@@ -149,16 +155,16 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 			break;
 		}
 		if (dentry == mount_root) {
-			struct mount *above = BPF_CORE_READ(mount, mnt_parent);
+			struct mount *above = READ(mount, mnt_parent);
 
 			if (above == mount || !above) {
 				s->path_flags = FILE_UNREACHABLE;
 				break;
 			}
-			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+			dentry = READ(mount, mnt_mountpoint);
 			mount = above;
 			vfsmount = (void *)mount + bpf_core_field_offset(struct mount, mnt);
-			mount_root = BPF_CORE_READ(vfsmount, mnt_root);
+			mount_root = READ(vfsmount, mnt_root);
 			continue;
 		}
 		parent = parent_and_name(dentry, &name);
@@ -212,14 +218,14 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 
 static __always_inline void socket_facts(struct file_facts *facts, struct file *file)
 {
-	struct socket *socket = BPF_CORE_READ(file, private_data);
-	struct sock *sk = BPF_CORE_READ(socket, sk);
+	struct socket *socket = READ(file, private_data);
+	struct sock *sk = READ(socket, sk);
 
 	facts->flags |= FILE_SOCKET;
-	facts->family = BPF_CORE_READ(sk, __sk_common.skc_family);
-	facts->type = BPF_CORE_READ(sk, sk_type);
-	facts->protocol = BPF_CORE_READ(sk, sk_protocol);
-	facts->state = BPF_CORE_READ(sk, __sk_common.skc_state);
+	facts->family = READ(sk, __sk_common.skc_family);
+	facts->type = READ(sk, sk_type);
+	facts->protocol = READ(sk, sk_protocol);
+	facts->state = READ(sk, __sk_common.skc_state);
 	if (facts->family == 2) {
 		bpf_core_read(facts->local, 4, &sk->__sk_common.skc_rcv_saddr);
 		bpf_core_read(facts->remote, 4, &sk->__sk_common.skc_daddr);
@@ -228,26 +234,26 @@ static __always_inline void socket_facts(struct file_facts *facts, struct file *
 		bpf_core_read(facts->remote, 16, &sk->__sk_common.skc_v6_daddr);
 	}
 	if (facts->family == 2 || facts->family == 10) {
-		facts->local_port = BPF_CORE_READ(sk, __sk_common.skc_num);
-		facts->remote_port = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
+		facts->local_port = READ(sk, __sk_common.skc_num);
+		facts->remote_port = __builtin_bswap16(READ(sk, __sk_common.skc_dport));
 	}
 }
 
 /* The address that a unix socket, or else its peer, is bound to. */
 static __always_inline u32 unix_path(struct file_facts *facts, void *to, struct file *file)
 {
-	struct socket *socket = BPF_CORE_READ(file, private_data);
-	struct unix_sock *own = (void *)BPF_CORE_READ(socket, sk);
-	struct unix_sock *peer = (void *)BPF_CORE_READ(own, peer);
-	struct unix_address *address = BPF_CORE_READ(own, addr);
+	struct socket *socket = READ(file, private_data);
+	struct unix_sock *own = (void *)READ(socket, sk);
+	struct unix_sock *peer = (void *)READ(own, peer);
+	struct unix_address *address = READ(own, addr);
 	int len;
 
 	facts->has_peer = peer != NULL;
 	if (!address && peer)
-		address = BPF_CORE_READ(peer, addr);
+		address = READ(peer, addr);
 	if (!address)
 		return 0;
-	len = BPF_CORE_READ(address, len);
+	len = READ(address, len);
 	if (len <= 2)
 		return 0;
 	len -= 2;
@@ -265,25 +271,25 @@ static __always_inline void times(struct file_facts *facts, struct inode *inode)
 	struct inode___6_7 *newer_m = (void *)inode;
 
 	if (field_exists(newest->i_ctime_sec)) {
-		facts->ctime_sec = BPF_CORE_READ(newest, i_ctime_sec);
-		facts->ctime_nsec = BPF_CORE_READ(newest, i_ctime_nsec);
-		facts->mtime_sec = BPF_CORE_READ(newest, i_mtime_sec);
-		facts->mtime_nsec = BPF_CORE_READ(newest, i_mtime_nsec);
+		facts->ctime_sec = READ(newest, i_ctime_sec);
+		facts->ctime_nsec = READ(newest, i_ctime_nsec);
+		facts->mtime_sec = READ(newest, i_mtime_sec);
+		facts->mtime_nsec = READ(newest, i_mtime_nsec);
 		return;
 	}
 	if (field_exists(newer->__i_ctime)) {
-		facts->ctime_sec = BPF_CORE_READ(newer, __i_ctime.tv_sec);
-		facts->ctime_nsec = BPF_CORE_READ(newer, __i_ctime.tv_nsec);
+		facts->ctime_sec = READ(newer, __i_ctime.tv_sec);
+		facts->ctime_nsec = READ(newer, __i_ctime.tv_nsec);
 	} else if (field_exists(inode->i_ctime)) {
-		facts->ctime_sec = BPF_CORE_READ(inode, i_ctime.tv_sec);
-		facts->ctime_nsec = BPF_CORE_READ(inode, i_ctime.tv_nsec);
+		facts->ctime_sec = READ(inode, i_ctime.tv_sec);
+		facts->ctime_nsec = READ(inode, i_ctime.tv_nsec);
 	}
 	if (field_exists(newer_m->__i_mtime)) {
-		facts->mtime_sec = BPF_CORE_READ(newer_m, __i_mtime.tv_sec);
-		facts->mtime_nsec = BPF_CORE_READ(newer_m, __i_mtime.tv_nsec);
+		facts->mtime_sec = READ(newer_m, __i_mtime.tv_sec);
+		facts->mtime_nsec = READ(newer_m, __i_mtime.tv_nsec);
 	} else if (field_exists(inode->i_mtime)) {
-		facts->mtime_sec = BPF_CORE_READ(inode, i_mtime.tv_sec);
-		facts->mtime_nsec = BPF_CORE_READ(inode, i_mtime.tv_nsec);
+		facts->mtime_sec = READ(inode, i_mtime.tv_sec);
+		facts->mtime_nsec = READ(inode, i_mtime.tv_nsec);
 	}
 }
 
@@ -295,11 +301,11 @@ static __always_inline void times(struct file_facts *facts, struct inode *inode)
 /* Whether an open file is a socket, and not a path that one is bound to. */
 static __always_inline bool is_socket(struct file *file)
 {
-	struct inode *inode = BPF_CORE_READ(file, f_inode);
+	struct inode *inode = READ(file, f_inode);
 
-	return (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFSOCK &&
-	       BPF_CORE_READ(inode, i_sb, s_magic) == SOCKFS_MAGIC &&
-	       BPF_CORE_READ(file, f_path.mnt, mnt_root) != BPF_CORE_READ(file, f_path.dentry);
+	return (READ(inode, i_mode) & S_IFMT) == S_IFSOCK &&
+	       READ(inode, i_sb, s_magic) == SOCKFS_MAGIC &&
+	       READ(file, f_path.mnt, mnt_root) != READ(file, f_path.dentry);
 }
 
 /* Facts about an open file and its path, as a piece of this kind. */
@@ -321,20 +327,20 @@ __noinline int take_file(u64 file_address, u32 kind, u64 number)
 		return -1;
 	facts = at_offset(s, at + sizeof(struct piece));
 	__builtin_memset(facts, 0, sizeof(*facts));
-	inode = BPF_CORE_READ(file, f_inode);
-	super = BPF_CORE_READ(inode, i_sb);
-	facts->inode = BPF_CORE_READ(inode, i_ino);
-	facts->device = BPF_CORE_READ(super, s_dev);
-	facts->mode = BPF_CORE_READ(inode, i_mode);
-	facts->uid = BPF_CORE_READ(inode, i_uid.val);
-	facts->gid = BPF_CORE_READ(inode, i_gid.val);
-	facts->links = BPF_CORE_READ(inode, i_nlink);
-	facts->magic = BPF_CORE_READ(super, s_magic);
-	facts->inode_flags = BPF_CORE_READ(inode, i_flags);
-	facts->super_flags = BPF_CORE_READ(super, s_flags);
-	dentry = BPF_CORE_READ(file, f_path.dentry);
-	mount = BPF_CORE_READ(file, f_path.mnt);
-	facts->mount_flags = BPF_CORE_READ(mount, mnt_flags);
+	inode = READ(file, f_inode);
+	super = READ(inode, i_sb);
+	facts->inode = READ(inode, i_ino);
+	facts->device = READ(super, s_dev);
+	facts->mode = READ(inode, i_mode);
+	facts->uid = READ(inode, i_uid.val);
+	facts->gid = READ(inode, i_gid.val);
+	facts->links = READ(inode, i_nlink);
+	facts->magic = READ(super, s_magic);
+	facts->inode_flags = READ(inode, i_flags);
+	facts->super_flags = READ(super, s_flags);
+	dentry = READ(file, f_path.dentry);
+	mount = READ(file, f_path.mnt);
+	facts->mount_flags = READ(mount, mnt_flags);
 	if (is_socket(file)) {
 		socket_facts(facts, file);
 		if (facts->family == 1) {
@@ -356,10 +362,10 @@ __noinline int take_file(u64 file_address, u32 kind, u64 number)
 		if (upper)
 			facts->flags |= FILE_OVERLAY_UPPER;
 	}
-	if (!BPF_CORE_READ(dentry, d_hash.pprev))
+	if (!READ(dentry, d_hash.pprev))
 		facts->flags |= FILE_DELETED;
-	found = take_path((u64)dentry, (u64)mount,
-				at + sizeof(struct piece) + sizeof(struct file_facts));
+	found = take_path(address_of(s, dentry), address_of(s, mount),
+			  at + sizeof(struct piece) + sizeof(struct file_facts));
 	len = found & 0xffff;
 	if (len > PIECE_LIMIT)
 		len = PIECE_LIMIT;
@@ -380,10 +386,8 @@ static __always_inline u64 file_of(struct scratch *s, int number)
 		return 0;
 	slot = table->fd + number;
 	if (LOADS) {
-		/* Any structure that begins with a pointer; and a detour that makes a number of it, because
-		 * functions of their own take no pointers. */
-		s->found = (u64)at_kernel(slot, struct list_head)->next;
-		return s->found;
+		/* Any structure that begins with a pointer. */
+		return address_of(s, at_kernel(slot, struct list_head)->next);
 	}
 	bpf_probe_read_kernel(&file, sizeof(file), slot);
 	return (u64)file;
@@ -397,17 +401,17 @@ static __always_inline u32 take_base(struct scratch *s, int number, u32 at)
 	struct vfsmount *mount;
 
 	if (number == AT_FDCWD) {
-		dentry = BPF_CORE_READ(task, fs, pwd.dentry);
-		mount = BPF_CORE_READ(task, fs, pwd.mnt);
+		dentry = READ(task, fs, pwd.dentry);
+		mount = READ(task, fs, pwd.mnt);
 	} else {
 		struct file *file = (void *)file_of(s, number);
 
 		if (!file)
 			return 0;
-		dentry = BPF_CORE_READ(file, f_path.dentry);
-		mount = BPF_CORE_READ(file, f_path.mnt);
+		dentry = READ(file, f_path.dentry);
+		mount = READ(file, f_path.mnt);
 	}
-	return take_path((u64)dentry, (u64)mount, at);
+	return take_path(address_of(s, dentry), address_of(s, mount), at);
 }
 
 /* The directory that relative paths start at. */

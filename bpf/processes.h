@@ -127,7 +127,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	struct mm_struct *mm;
 	u64 arg_start, arg_end, env_start, env_end;
 
-	if (!s || !control.states || !in_scope(BPF_CORE_READ(task, tgid)))
+	if (!s || !control.states || !in_scope(READ(task, tgid)))
 		return 0;
 	describe(bpf_get_current_task(), RECORD_EXEC);
 	/* Which of the two calls it was is in no register any more. */
@@ -142,12 +142,12 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 			s->header.nr = EXEC_AT;
 		}
 	}
-	mm = BPF_CORE_READ(task, mm);
-	arg_start = BPF_CORE_READ(mm, arg_start);
-	arg_end = BPF_CORE_READ(mm, arg_end);
-	env_start = BPF_CORE_READ(mm, env_start);
-	env_end = BPF_CORE_READ(mm, env_end);
-	take_file((u64)BPF_CORE_READ(mm, exe_file), PIECE_EXECUTABLE, 0);
+	mm = READ(task, mm);
+	arg_start = READ(mm, arg_start);
+	arg_end = READ(mm, arg_end);
+	env_start = READ(mm, env_start);
+	env_end = READ(mm, env_end);
+	take_file(address_of(s, READ(mm, exe_file)), PIECE_EXECUTABLE, 0);
 	take_stack(arg_start, arg_end, PIECE_ARGUMENTS, arg_start);
 	take_directory(AT_FDCWD);
 	take_place(bpf_get_current_task());
@@ -155,7 +155,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 		take_streams();
 	{
 		u32 at = room(s);
-		const char *name = BPF_CORE_READ(bprm, filename);
+		const char *name = READ(bprm, filename);
 
 		if (at <= START_LIMIT) {
 			long len = bpf_probe_read_kernel_str(
@@ -176,12 +176,12 @@ SEC("tp_btf/sched_process_fork")
 int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
 {
 	struct scratch *s = working_memory();
-	s32 pid = BPF_CORE_READ(child, tgid), from = BPF_CORE_READ(parent, tgid);
+	s32 pid = READ(child, tgid), from = READ(parent, tgid);
 	u64 address;
 	u8 yes = 1;
 
 	/* A thread. */
-	if (!s || BPF_CORE_READ(child, pid) != pid)
+	if (!s || READ(child, pid) != pid)
 		return 0;
 	if (!in_scope(from))
 		return 0;
@@ -192,8 +192,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	/* As a number: functions of their own take no kernel pointers. */
 	if (bpf_probe_read_kernel(&address, sizeof(address), ctx + 1))
 		return 0;
-	describe(address, RECORD_FORK);
-	take_place(address);
+	describe_briefly(address, RECORD_FORK);
 	send_state(s, false);
 	return 0;
 }
@@ -202,15 +201,20 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(sched_process_exit, struct task_struct *task)
 {
 	struct scratch *s = working_memory();
-	s32 pid = BPF_CORE_READ(task, tgid);
+	s32 pid = READ(task, tgid);
 
 	/* The last thread takes the process along. */
-	if (!s || BPF_CORE_READ(task, signal, live.counter) != 0 || !in_scope(pid))
+	if (!s || READ(task, signal, live.counter) != 0 || !in_scope(pid))
 		return 0;
 	if (control.scoped & SCOPE_PIDS)
 		bpf_map_delete_elem(&scope, &pid);
 	if (!control.states)
 		return 0;
+	if (!control.ends) {
+		describe_briefly(bpf_get_current_task(), RECORD_EXIT);
+		send_state(s, false);
+		return 0;
+	}
 	describe(bpf_get_current_task(), RECORD_EXIT);
 	if (control.streams)
 		take_streams();

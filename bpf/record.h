@@ -7,8 +7,8 @@
 /* Kinds of records. */
 #define RECORD_CALL 1
 #define RECORD_EXEC 2
-#define RECORD_FORK 3
-#define RECORD_EXIT 4
+#define RECORD_FORK 3 /* no more than who it is and whose child */
+#define RECORD_EXIT 4 /* likewise, if rules do not ask for ends */
 #define RECORD_RING 5 /* a call that rules ask for was made by an io_uring: `nr` is its operation */
 
 /* In the place of a call's number: an exec by execveat. */
@@ -243,7 +243,7 @@ struct control {
 	u32 wake_bytes; /* wake the agent when so much waits */
 	u32 filters; /* 0: only numbers and scope are looked at */
 	u32 off; /* nobody is watched any more */
-	u32 _pad;
+	u32 ends; /* rules ask for the ends of processes, not only for what they leave behind */
 	struct asked asked[BANKS];
 };
 
@@ -290,9 +290,14 @@ struct network_key {
 #define STATES 4096
 #define CLASSES 64
 
+/* An edge is where the edges of the state begin that it leads to, counted in bytes, so that there is little to
+ * do for each byte of a path; and whether that state completes a pattern. */
+#define EDGE_SIZE 4
+#define EDGE_COMPLETES 0x80000000
+
 struct automaton {
-	u8 class_of[256];
-	u16 edge[STATES * CLASSES];
+	u8 class_of[256]; /* times EDGE_SIZE */
+	u32 edge[STATES * CLASSES];
 	u64 slots[STATES]; /* that the state completes a pattern of */
 };
 

@@ -55,11 +55,16 @@ static __always_inline u32 number_of(struct pt_regs *regs)
 #endif
 }
 
-/* Whether any rule asks for a call of this number. */
+/* Whether any rule asks for a call of this number, by the convention it was made by: mkdir of 32-bit programs
+ * has the number of getpid. Which one that is is looked at only if any has something to ask. */
 static __always_inline bool is_of_interest(u32 nr)
 {
-	nr &= ~X32_BIT;
-	return nr < CALLS && interest[nr];
+	u32 bare = nr & ~X32_BIT, by;
+
+	if (bare >= CALLS)
+		return false;
+	by = interest[bare];
+	return by && by & 1U << abi_of(nr);
 }
 
 #endif

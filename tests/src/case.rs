@@ -107,10 +107,10 @@ impl Act {
         }
     }
 
-    /// Whether it says nothing under an engine that watches from outside: what is known of the
-    /// container inside, its id or the names of other machines, is not known there.
+    /// Whether it says nothing under an engine that watches from outside: the names that other machines
+    /// have inside the container are not known there.
     fn is_out_of_reach(&self) -> bool {
-        Engine::under_test() == Engine::Ebpf && (self.known || self.inside)
+        Engine::under_test() == Engine::Ebpf && self.inside
     }
 
     /// Who runs it in the place of that number. What must not fire runs in each place as one user
@@ -166,7 +166,7 @@ impl Case {
                     let outcome = if must_fire {
                         fired(&watched, stock, act, place, identity)
                     } else {
-                        did_not_fire(&watched, stock, act)
+                        did_not_fire(&watched, stock, act, place)
                     };
                     first |= must_fire && is_first(&watched, self.rule);
                     if let Err(why) = outcome {
@@ -266,7 +266,12 @@ fn expect(what: &str, found: &str, pattern: &str) -> Result<(), String> {
     Err(format!("{what} is {found:?}, expected {pattern:?}"))
 }
 
-fn did_not_fire(watched: &Watched, stock: &StockRule, act: &Act) -> Result<(), String> {
+fn did_not_fire(
+    watched: &Watched,
+    stock: &StockRule,
+    act: &Act,
+    place: Place,
+) -> Result<(), String> {
     let seen = watched.of("Sentinel");
     if !seen
         .iter()
@@ -274,8 +279,24 @@ fn did_not_fire(watched: &Watched, stock: &StockRule, act: &Act) -> Result<(), S
     {
         return Err(format!("the start of {} was not seen at all", act.process));
     }
-    match watched.of(&stock.name).first() {
+    let is_of = |alert: &&Alert| alert.rule == stock.name;
+    match workload(watched, place).iter().find(is_of) {
         Some(alert) => Err(format!("{} fired: {alert}", stock.name)),
         None => Ok(()),
+    }
+}
+
+/// Alerts about the workload. An engine that watches from outside also sees how its container is made, in
+/// which namespaces are changed and file systems mounted; the last that is done for it is to start env(1).
+fn workload(watched: &Watched, place: Place) -> &[Alert] {
+    let is_made_in_sight =
+        Engine::under_test() == Engine::Ebpf && matches!(place, Place::Inside | Place::Below);
+    let is_last = |alert: &Alert| {
+        alert.rule == "Sentinel" && alert.field("proc.cmdline").starts_with("env -i HOME=")
+    };
+    let made = watched.alerts.iter().position(is_last);
+    match made.filter(|_| is_made_in_sight) {
+        Some(made) => &watched.alerts[made..],
+        None => &watched.alerts,
     }
 }

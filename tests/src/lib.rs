@@ -12,6 +12,7 @@ mod container;
 mod engine;
 mod fixture;
 pub mod ground;
+mod group;
 mod guest;
 mod host;
 mod identity;

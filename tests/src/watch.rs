@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::binary::{program, which};
 use crate::container::{CONTAINER_ID, Container, network_prefix};
+use crate::group::Group;
 use crate::recording;
 use crate::{Alert, Engine, Finished, Identity, Limited, Scratch};
 
@@ -50,6 +51,8 @@ pub struct Watch {
     program: PathBuf,
     /// Holds the lower layer while the run lasts.
     container: Option<Container>,
+    /// By which the container is known from outside.
+    group: Option<Group>,
 }
 
 /// What came of it.
@@ -91,6 +94,7 @@ impl Watch {
             scratch,
             program,
             container: None,
+            group: None,
         }
     }
 
@@ -170,8 +174,15 @@ impl Watch {
         self
     }
 
-    /// Gives the id of the container to the program.
+    /// Has the program know the id of the container: it is told, or sees a control group of that name
+    /// where it watches from outside.
     pub fn container_id(self) -> Self {
+        if self.engine == Engine::Ebpf {
+            return Self {
+                group: Some(Group::of_container(CONTAINER_ID)),
+                ..self
+            };
+        }
         self.option("--container-id").option(CONTAINER_ID)
     }
 
@@ -297,7 +308,10 @@ impl Watch {
         let words = match self.place {
             Place::Host => chain([run, identity, command.collect()]),
             Place::HostNetwork => chain([network_prefix(), run, identity, command.collect()]),
-            Place::Inside | Place::Below => chain([run, container(), identity, command.collect()]),
+            Place::Inside | Place::Below => {
+                let group = self.group.as_ref().map_or_else(Vec::new, Group::prefix);
+                chain([run, group, container(), identity, command.collect()])
+            }
         };
         self.with_terminal(words)
     }

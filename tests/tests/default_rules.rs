@@ -712,7 +712,7 @@ contact_api_server => Case {
     rule: "Contact K8S API Server From Container",
     fires: &[
         // By its name, which is looked up where the program is; by its port.
-        act("nc", &["nc", "-z", "-w1", "203.0.113.10", "443"]).by(&[User])
+        act("nc", &["nc", "-z", "-w1", "203.0.113.10", "443"]).by(&[User]).from_inside()
             .showing(&[("fd.name", "*203.0.113.10:443")]),
         act("nc", &["nc", "-z", "-w1", "203.0.113.5", "6443"]).at(&[Below]),
     ],

@@ -1,14 +1,15 @@
 //! What only the engine `ebpf` has: rings that can be full, the whole host, processes that have ended
 //! when their events are judged.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use e2e::{
-    Engine, Fixture, Limited, Scratch, Watch, need_root, need_slow, program, skip, watch_host,
-    watch_host_for,
+    Alert, Engine, Fixture, Limited, Scratch, Watch, need_root, need_slow, program, skip,
+    watch_host, watch_host_for,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -308,6 +309,55 @@ fn what_finds_no_room_is_counted_and_told() {
     assert!(printed.contains("openat="), "the calls are named: {stats}");
 }
 
+/// What has piled up is judged by several threads, and of one process still in order.
+#[test]
+fn crowds_are_judged_by_several_threads_and_each_process_in_its_order() {
+    const PROCESSES: usize = 4;
+    const OPENS: usize = 500;
+    need_root!();
+    let fixture = Fixture::compile("crowd");
+    let files = Scratch::new();
+    let crowd = files.program(fixture.program(), "crowd");
+    let target = files.file("target", 0o644, "");
+    let rules = format!(
+        "- rule: Each\n  desc: x\n  condition: evt.type in (open, openat) and fd.name = {}\n  output: x %proc.pid %evt.num %proc.pname\n  priority: DEBUG\n",
+        target.display()
+    );
+    let script = format!(
+        "for i in $(seq {PROCESSES}); do {} hide {target} {OPENS} {target} 0 & done; wait",
+        crowd.display(),
+        target = target.display()
+    );
+    let options = ["--judges", "4"];
+    let (printed, stats) = watch_host_for(LIMIT, &options, &rules, |watcher| {
+        let signal = |name: &str| {
+            let sent = Command::new("kill")
+                .args([name, &watcher.to_string()])
+                .status();
+            assert!(sent.expect("kill(1) is there").success());
+        };
+        // So that all of them wait.
+        signal("-STOP");
+        let opens = Command::new("sh").args(["-c", &script]).status();
+        signal("-CONT");
+        assert!(opens.expect("a shell").success());
+    });
+    let mut times: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    let mut numbers = BTreeSet::new();
+    let alerts = printed.lines().filter_map(Alert::parse);
+    for alert in alerts.filter(|alert| alert.rule == "Each") {
+        assert_eq!(alert.field("proc.pname"), "sh", "{alert}");
+        assert!(numbers.insert(alert.number("evt.num")), "{alert}");
+        let of_process = times.entry(alert.number("proc.pid")).or_default();
+        of_process.push(alert.time.clone());
+    }
+    let counts: Vec<_> = times.values().map(Vec::len).collect();
+    assert_eq!(counts, [OPENS; PROCESSES], "{stats}");
+    assert!(times.values().all(|times| times.is_sorted()), "{times:?}");
+    assert!(stats["pieces"]["crowds"].as_u64() > Some(0), "{stats}");
+    assert_eq!(stats["cur"]["drops"], 0, "{stats}");
+}
+
 #[test]
 fn the_whole_machine_is_watched_and_the_watcher_is_not() {
     need_root!();
@@ -319,6 +369,37 @@ fn the_whole_machine_is_watched_and_the_watcher_is_not() {
     assert!(printed.contains("echo seen-on-the-host"), "{printed}");
     assert!(printed.contains("\"container.id\":\"host\""), "{printed}");
     assert_eq!(stats["pieces"]["malformed"], 0, "{stats}");
+}
+
+#[test]
+fn a_terminal_shows_how_much_happens_unless_it_is_to_be_quiet() {
+    need_root!();
+    let files = Scratch::new();
+    let rules = "- rule: Each\n  desc: x\n  condition: evt.type in (open, openat) and fd.name = /nowhere\n  output: x\n  priority: DEBUG\n";
+    let rules = files.file("rules.yaml", 0o644, rules);
+    let watch = |option: &str| {
+        let (program, rules) = (program(), rules.display());
+        let command = format!(
+            "exec '{}' watch {option} -M 3 -r '{rules}'",
+            program.display()
+        );
+        let mut script = Command::new("script");
+        script.args([
+            "--quiet",
+            "--return",
+            "--flush",
+            "--command",
+            &command,
+            "/dev/null",
+        ]);
+        let finished = Limited::start(&mut script, LIMIT).finish(b"");
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        finished.stdout
+    };
+    let shown = watch("");
+    assert!(shown.contains(" calls/s looked at, "), "{shown}");
+    assert!(shown.contains("; 0 matched, 0 lost\r"), "{shown}");
+    assert!(!watch("--quiet").contains("calls/s"), "it is quiet");
 }
 
 #[test]

@@ -189,6 +189,10 @@ pub(crate) struct Detection {
     /// configuration says; for tests
     #[arg(long, hide = true, value_name = "KIB")]
     pub(crate) ring_kib: Option<u32>,
+    /// How many threads of the engine ebpf judge a crowd of events, instead of one for each processor;
+    /// to compare with
+    #[arg(long, hide = true, value_name = "N")]
+    pub(crate) judges: Option<std::num::NonZeroUsize>,
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,

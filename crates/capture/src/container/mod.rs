@@ -270,12 +270,15 @@ impl Containers {
 const TELLING: u64 = 1 << 12 | 1 << 16 | 1 << 17 | 1 << 19 | SYS_ADMIN | 1 << 22;
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// Guesses by the bounding set, which only shrinks.
 fn privileged(proc: &Proc, pid: i32, container: &Container) -> Option<bool> {
     if container.containment == Containment::Host {
         return None;
     }
-    let bounding = proc.status(pid).ok()?.status.cap_bounding;
+    privileged_by(proc.status(pid).ok()?.status.cap_bounding)
+}
+
+/// Guesses by the bounding set, which only shrinks.
+pub(crate) fn privileged_by(bounding: u64) -> Option<bool> {
     if bounding & TELLING == TELLING {
         Some(true)
     } else {

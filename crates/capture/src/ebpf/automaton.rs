@@ -13,10 +13,13 @@ const CLASSES: usize = 64;
 const ODD: u64 = 1 << 63;
 const DOTTED: u64 = 1 << 62;
 const TRAILING: u64 = 1 << 61;
+const EDGE_SIZE: usize = 4;
+/// In an edge, beside the state that it leads to: that one completes a pattern.
+const COMPLETES: u32 = 0x8000_0000;
 /// Bits that are left for patterns.
 pub(super) const PATTERN_BITS: usize = 61;
 /// `struct automaton`.
-pub(super) const SIZE: usize = 256 + 2 * STATES * CLASSES + 8 * STATES;
+pub(super) const SIZE: usize = 256 + EDGE_SIZE * STATES * CLASSES + 8 * STATES;
 
 /// The automaton, while it is built.
 #[derive(Debug)]
@@ -118,13 +121,17 @@ impl Automaton {
     /// As the programs read it.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(SIZE);
-        to.extend(self.classes);
+        // Fewer than 64 classes.
+        to.extend(self.classes.map(|class| class * 4));
+        let edges_of = |state: u16| u32::from(state) << (CLASSES * EDGE_SIZE).ilog2();
         for node in &self.nodes {
             for next in node.next {
-                to.extend(next.to_ne_bytes());
+                let completes = self.nodes[usize::from(next)].slots != 0;
+                let edge = edges_of(next) | if completes { COMPLETES } else { 0 };
+                to.extend(edge.to_ne_bytes());
             }
         }
-        to.resize(256 + 2 * STATES * CLASSES, 0);
+        to.resize(256 + EDGE_SIZE * STATES * CLASSES, 0);
         for node in &self.nodes {
             to.extend(node.slots.to_ne_bytes());
         }
@@ -231,6 +238,36 @@ mod tests {
         ] {
             let text = String::from_utf8_lossy(path);
             assert_eq!(found(&automaton, path), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_edge_says_whether_there_is_anything_to_find_where_it_leads() {
+        let patterns = BTreeMap::from([(PathPattern::Exact(b"/etc/shadow".to_vec()), 1)]);
+        let automaton = Automaton::new(&patterns).expect("few patterns");
+        let encoded = automaton.encode();
+        let next = |edge: u32, byte: u8| {
+            let at = edge + u32::from(encoded[usize::from(byte)]);
+            let at = usize::try_from(at).unwrap() & ((STATES * CLASSES - 1) * EDGE_SIZE);
+            u32::from_ne_bytes(*encoded[256 + at..].first_chunk().unwrap())
+        };
+        // As the programs do it.
+        let has_pattern = |path: &[u8]| {
+            let (mut edge, mut all) = (0, 0);
+            for byte in [b"\0", path, b"\0"].concat() {
+                // Of what overflows nothing is looked at.
+                edge = next(edge & !COMPLETES, byte);
+                all |= edge;
+            }
+            all & COMPLETES != 0
+        };
+        for path in [&b"/etc/shadow"[..], b"/a//b", b"/a/", b"/a..b"] {
+            assert!(has_pattern(path), "{}", String::from_utf8_lossy(path));
+            assert_ne!(found(&automaton, path), 0);
+        }
+        for path in [&b"/etc/shadow-"[..], b"/etc/shado", b"/usr/lib/x.so", b""] {
+            assert!(!has_pattern(path), "{}", String::from_utf8_lossy(path));
+            assert_eq!(found(&automaton, path), 0);
         }
     }
 

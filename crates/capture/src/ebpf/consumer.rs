@@ -9,15 +9,12 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bumpalo::Bump;
 use event::Judge;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use sys::poll::{self, PollFd};
-use sys::time::{Clock, now_ns};
 
+use super::worker::{self, Worker};
 use super::{Error, Shared};
-use crate::memory::Memory;
-use crate::sockets::ResolvedDescriptor;
 
 /// Longest sleep. A record ends it, but for one that is being written while the agent falls asleep.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -28,6 +25,9 @@ const LINGER: Duration = Duration::from_millis(1);
 const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 /// Records taken from the bulk ring before the critical one is looked at again.
 const BATCH: usize = 1024;
+/// Records that are worth other threads' time: making one takes as long as judging a few.
+const CROWD: usize = 256;
+
 /// Records that were copied out of a ring.
 #[derive(Default)]
 struct Batch {
@@ -51,6 +51,10 @@ impl Batch {
         starts
             .zip(&self.ends)
             .map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
     }
 }
 
@@ -83,32 +87,26 @@ impl Lane {
     }
 }
 
-/// The thread that judges.
+/// The thread that empties the rings and judges, with others where a crowd has come.
 pub(super) struct Consumer<J: Judge> {
-    pub(super) shared: Arc<Shared<J>>,
-    pub(super) judge: Arc<J>,
-    pub(super) scratch: J::Scratch,
-    pub(super) memory: Memory,
-    pub(super) arena: Bump,
-    pub(super) directories: Vec<(i32, Vec<u8>)>,
-    /// Standard streams of the process that a record is about; `None` of one that is closed.
-    pub(super) streams: Vec<(i32, Option<ResolvedDescriptor>)>,
-    /// Added to a time since boot to get one since the epoch.
-    pub(super) epoch: u64,
-    pub(super) number: u64,
+    shared: Arc<Shared<J>>,
+    /// Of this thread first; of others from the first crowd on.
+    workers: Vec<Worker<J>>,
+    /// How many threads judge a crowd.
+    limit: usize,
     /// What the kernel had counted when it was last looked: sent and lost.
     counted: (u64, u64),
     looked: Instant,
 }
 
 impl<J: Judge + 'static> Consumer<J> {
-    pub(super) fn start(shared: Arc<Shared<J>>) -> Result<JoinHandle<()>, Error> {
+    pub(super) fn start(shared: Arc<Shared<J>>, limit: usize) -> Result<JoinHandle<()>, Error> {
         let thread = std::thread::Builder::new().name("ebpf".to_owned());
         thread
             .spawn(move || {
                 let notices = Arc::clone(&shared.notices);
                 let ended = Arc::clone(&shared);
-                if let Err(error) = Self::new(shared).run() {
+                if let Err(error) = Self::new(shared, limit).run() {
                     notices.engine_trouble(&error);
                 }
                 ended.ended.store(true, Ordering::Release);
@@ -116,17 +114,10 @@ impl<J: Judge + 'static> Consumer<J> {
             .map_err(Error::Thread)
     }
 
-    fn new(shared: Arc<Shared<J>>) -> Self {
-        let judge = shared.judge.load_full();
+    fn new(shared: Arc<Shared<J>>, limit: usize) -> Self {
         Self {
-            scratch: judge.scratch(),
-            judge,
-            memory: Memory::captured(),
-            arena: Bump::with_capacity(64 * 1024),
-            directories: Vec::new(),
-            streams: Vec::new(),
-            epoch: now_ns(Clock::Real).wrapping_sub(now_ns(Clock::Boot)),
-            number: 0,
+            workers: vec![Worker::new(Arc::clone(&shared))],
+            limit: limit.max(1),
             counted: (0, 0),
             looked: Instant::now(),
             shared,
@@ -139,7 +130,7 @@ impl<J: Judge + 'static> Consumer<J> {
         let mut is_idle = false;
         loop {
             let is_last = self.is_to_end();
-            self.follow_rules();
+            self.workers.iter_mut().for_each(Worker::follow_rules);
             // What is in this batch was sent before what the other ring holds afterwards, so that
             // every exec is known before the events of the new program.
             let mut taken = bulk.take(BATCH);
@@ -149,16 +140,9 @@ impl<J: Judge + 'static> Consumer<J> {
                     break;
                 }
                 taken += urgent;
-                critical
-                    .batch
-                    .borrow()
-                    .records()
-                    .for_each(|record| self.judge(record));
+                self.judge(&critical.batch.borrow());
             }
-            bulk.batch
-                .borrow()
-                .records()
-                .for_each(|record| self.judge(record));
+            self.judge_crowd(&bulk.batch.borrow());
             if self.report_losses(is_last && taken == 0).is_break() {
                 self.shared.gave_up.store(true, Ordering::Release);
                 return Err(Error::TooManyLost);
@@ -202,14 +186,48 @@ impl<J: Judge + 'static> Consumer<J> {
             || (self.shared.ends_with_processes && !self.shared.maps.watches_any())
     }
 
-    fn follow_rules(&mut self) {
-        let judge = self.shared.judge.load();
-        if !Arc::ptr_eq(&judge, &self.judge) {
-            self.scratch = judge.scratch();
-            self.judge = Arc::clone(&judge);
-            // The clock may have been set, too.
+    /// One after the other: what becomes of a process decides on what its children are.
+    fn judge(&mut self, batch: &Batch) {
+        let own = &mut self.workers[0];
+        batch.records().for_each(|record| own.judge(record));
+    }
+
+    /// Calls: those of one process in their order and by one thread, those of several at once. None of
+    /// them makes another process of a process, so what they are judged by stays as it is meanwhile.
+    fn judge_crowd(&mut self, batch: &Batch) {
+        let count = self.limit;
+        if batch.len() < CROWD || count == 1 {
+            return self.judge(batch);
         }
-        self.epoch = now_ns(Clock::Real).wrapping_sub(now_ns(Clock::Boot));
+        let mut shares = vec![0_usize; count];
+        let owners = batch.records().map(|record| worker::owner(record, count));
+        owners.for_each(|owner| shares[owner] += 1);
+        if shares.iter().filter(|records| **records > 0).count() < 2 {
+            return self.judge(batch);
+        }
+        self.shared.crowds.fetch_add(1, Ordering::Relaxed);
+        while self.workers.len() < count {
+            self.workers.push(Worker::new(Arc::clone(&self.shared)));
+        }
+        let mut left = Vec::new();
+        std::thread::scope(|scope| {
+            let mut workers = self.workers.iter_mut().zip(0_usize..);
+            let own = workers.next();
+            for (worker, share) in workers.filter(|(_, share)| shares[*share] > 0) {
+                let thread = std::thread::Builder::new().name("ebpf-crowd".to_owned());
+                let judge = move || worker.judge_share(batch.records(), share, count);
+                if thread.spawn_scoped(scope, judge).is_err() {
+                    left.push(share);
+                }
+            }
+            if let Some((worker, share)) = own {
+                worker.judge_share(batch.records(), share, count);
+            }
+        });
+        // Where there was no thread to be had.
+        for share in left {
+            self.workers[0].judge_share(batch.records(), share, count);
+        }
     }
 
     fn report_losses(&mut self, at_once: bool) -> ControlFlow<()> {

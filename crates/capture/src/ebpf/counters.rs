@@ -23,6 +23,8 @@ pub struct EbpfCounters {
     pub sent: u64,
     /// Records that were judged.
     pub judged: u64,
+    /// How often several threads judged what had piled up.
+    pub crowds: u64,
     /// Records that found no room: of calls that crowds cannot displace.
     pub lost_critical: u64,
     /// Of other calls.

@@ -10,21 +10,23 @@ use event::{
     Name, Outcome, Param, Process, Stage, Weight, World,
 };
 
-use super::consumer::Consumer;
 use super::record::{
     FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, text,
 };
 use super::rings;
+use super::tables::end;
+use super::worker::Worker;
 use super::world::RecordedWorld;
 use crate::live::call::Call;
 use crate::live::counters::Counters;
 use crate::live::decode;
+use crate::notify::RingAnswer;
 use crate::procfs::split_command_line;
 
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
 
-impl<J: Judge + 'static> Consumer<J> {
+impl<J: Judge + 'static> Worker<J> {
     pub(super) fn judge(&mut self, record: &[u8]) {
         let Some((header, pieces)) = Header::parse(record) else {
             Counters::add(&self.shared.malformed);
@@ -140,7 +142,7 @@ impl<J: Judge + 'static> Consumer<J> {
 
     /// A process has ended.
     fn exited(&mut self, header: &Header, process: &Arc<Process>) {
-        let Ok(kind) = EventKind::from_name("procexit") else {
+        let Some(kind) = end().filter(|end| self.judge.concerns(*end)) else {
             return;
         };
         self.directories.clear();
@@ -218,7 +220,7 @@ impl<J: Judge + 'static> Consumer<J> {
             decoded.descriptor = Some(descriptor);
         }
         if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
-            self.shared.notices.ring(process, false);
+            self.shared.notices.ring(process, RingAnswer::Followed);
         }
         let image = self.shared.table.image(process, header);
         self.conclude(
@@ -288,9 +290,9 @@ impl<J: Judge + 'static> Consumer<J> {
         let _ = live.comm.set(Lookup::Found(header.comm));
         let _ = live.stat.set(Lookup::Found(header.stat));
         let _ = live.status.set(Lookup::Found(header.status));
-        self.number += 1;
+        let number = shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let mut event = Event {
-            number: self.number,
+            number,
             time_ns: header.boot_time.wrapping_add(self.epoch),
             kind,
             stage: Stage::Exit,

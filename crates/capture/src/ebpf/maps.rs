@@ -25,6 +25,8 @@ pub(super) struct Control {
     pub(super) filters: bool,
     /// Nobody is watched any more.
     pub(super) off: bool,
+    /// Whether rules ask for the ends of processes.
+    pub(super) ends: bool,
 }
 
 /// Which processes are watched, as the programs know it.
@@ -57,7 +59,7 @@ impl Control {
             self.wake_bytes,
             u32::from(self.filters),
             u32::from(self.off),
-            0,
+            u32::from(self.ends),
         ];
         let words = words.into_iter().flat_map(u32::to_ne_bytes);
         words.chain(asked.iter().flatten().copied()).collect()
@@ -228,6 +230,7 @@ impl Maps {
         state.asked[index] = tables.asked(without);
         state.control.environment = tables.environment;
         state.control.streams = tables.streams;
+        state.control.ends = tables.ends;
         state.control.bank = bank;
         self.write_control(&state)?;
         state.interest = interest;

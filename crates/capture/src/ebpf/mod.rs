@@ -27,6 +27,7 @@ mod scope;
 mod slots;
 mod table;
 mod tables;
+mod worker;
 mod world;
 
 use std::collections::BTreeMap;
@@ -82,6 +83,8 @@ pub struct Parts<J: Judge> {
     pub filters: bool,
     /// How calls are seen.
     pub hooks: Hooks,
+    /// How many threads judge a crowd of events at most.
+    pub judges: usize,
     /// What is watched.
     pub target: Target,
     /// Processes of the agent between a command and whoever started it: rules do not see them as
@@ -169,6 +172,10 @@ struct Shared<J: Judge> {
     notices: Arc<dyn Notices>,
     counters: Counters,
     judged: std::sync::atomic::AtomicU64,
+    /// How many events there were.
+    numbers: std::sync::atomic::AtomicU64,
+    /// How often several threads judged.
+    crowds: std::sync::atomic::AtomicU64,
     malformed: std::sync::atomic::AtomicU64,
     /// Whether nothing can come any more when the watched processes have ended.
     ends_with_processes: bool,
@@ -231,6 +238,7 @@ impl<J: Judge> Shared<J> {
             ring_calls: by_ring,
             sent,
             judged: load(&self.judged),
+            crowds: load(&self.crowds),
             lost_critical,
             lost_bulk: lost_bulk + no_memory,
             lost_state,
@@ -262,8 +270,8 @@ impl<J: Judge> Shared<J> {
 
     /// Puts other tables into force. Calls are hooked first, so that none that the tables ask for is
     /// missed.
-    fn install(&self, plan: &Plan) -> Result<Tables, Error> {
-        let tables = Tables::new(plan)?;
+    fn install(&self, plan: &Plan, ends: bool) -> Result<Tables, Error> {
+        let tables = Tables::new(plan, ends)?;
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(attached) = attached.as_mut() {
             attached.attach_more(&tables)?;
@@ -275,7 +283,7 @@ impl<J: Judge> Shared<J> {
 
 impl<J: Judge> Ruled<J> for Shared<J> {
     fn replace(&self, judge: Arc<J>, planned: &Plan, _paths: &[Vec<u8>]) {
-        match self.install(&plan(planned.clone())) {
+        match self.install(&plan(planned.clone()), asks_for_ends(&*judge)) {
             Ok(tables) => self.tables.store(Arc::new(tables)),
             Err(error) => self.notices.engine_trouble(&error),
         }
@@ -305,7 +313,7 @@ impl<J: Judge + 'static> Engine<J> {
     ///
     /// If the kernel refuses a program, or a thread cannot be made.
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
-        let tables = Tables::new(&plan(parts.plan))?;
+        let tables = Tables::new(&plan(parts.plan), asks_for_ends(&*parts.judge))?;
         let (scope, watched) = match &parts.target {
             Target::Host => (Scope::All, None),
             Target::Processes(_) => (Scope::Pids, None),
@@ -356,6 +364,8 @@ impl<J: Judge + 'static> Engine<J> {
             notices: parts.notices,
             counters: Counters::default(),
             judged: std::sync::atomic::AtomicU64::new(0),
+            numbers: std::sync::atomic::AtomicU64::new(0),
+            crowds: std::sync::atomic::AtomicU64::new(0),
             malformed: std::sync::atomic::AtomicU64::new(0),
             ends_with_processes: scope == Scope::Pids,
             stopping: AtomicBool::new(false),
@@ -364,7 +374,7 @@ impl<J: Judge + 'static> Engine<J> {
             kernel: Mutex::default(),
             attached: Mutex::new(Some(attached)),
         });
-        let consumer = Consumer::start(Arc::clone(&shared))?;
+        let consumer = Consumer::start(Arc::clone(&shared), parts.judges)?;
         Ok(Self {
             shared,
             consumer,
@@ -426,6 +436,11 @@ impl<J: Judge + 'static> Engine<J> {
     }
 }
 
+/// Whether rules ask for the ends of processes.
+fn asks_for_ends(judge: &impl Judge) -> bool {
+    tables::end().is_some_and(|end| judge.concerns(end))
+}
+
 /// Whether there is no such process, or only what is left of it for its parent.
 fn has_ended(proc: &crate::procfs::Proc, pid: Pid) -> bool {
     proc.stat(pid.0)
@@ -464,7 +479,7 @@ pub fn probe() -> Result<Attachment, Error> {
         scope: Scope::Pids,
         ..Control::default()
     };
-    let tables = Tables::new(&sample())?;
+    let tables = Tables::new(&sample(), false)?;
     let mut programs = Programs::load(sizes, control, Hooks::Auto)?;
     programs.attach_processes()?;
     programs.attach_calls(&tables)

@@ -94,7 +94,16 @@ impl<'r> Reader<'r> {
     }
 }
 
+/// Where the pid stands in it.
+const PID_AT: usize = 172;
+
 impl Header {
+    /// The pid alone.
+    pub(super) fn pid(record: &[u8]) -> Option<i32> {
+        let bytes = record.get(PID_AT..)?.first_chunk()?;
+        Some(i32::from_ne_bytes(*bytes))
+    }
+
     /// The header and what follows it.
     pub(super) fn parse(record: &[u8]) -> Option<(Self, Pieces<'_>)> {
         let pieces = Pieces {
@@ -542,6 +551,7 @@ pub(super) mod tests {
             (header.pid, header.start(), header.exec_id),
             (Pid(77), StartTime(5), 3)
         );
+        assert_eq!(Header::pid(&bytes), Some(77));
         assert_eq!(header.comm.as_bytes(), b"name");
         let pieces: Vec<_> = pieces
             .map(|piece| (piece.kind, piece.address, piece.bytes))

@@ -39,7 +39,7 @@ struct Inner {
     evicted: u64,
 }
 
-/// The table. One thread writes; any may ask.
+/// The table. What becomes of processes is written by one thread; whom a call shows first, by any.
 pub(super) struct Table {
     inner: Mutex<Inner>,
     /// Processes of the agent that are nobody's ancestors.

@@ -36,11 +36,13 @@ pub(super) struct Tables {
     pub(super) environment: bool,
     /// Whether standard streams go along with execs and ends.
     pub(super) streams: bool,
+    /// Whether rules ask for the ends of processes.
+    pub(super) ends: bool,
 }
 
 impl Tables {
-    /// Compiles the plan.
-    pub(super) fn new(plan: &Plan) -> Result<Self, Error> {
+    /// Compiles the plan. `ends`: rules ask for the ends of processes, which are no calls.
+    pub(super) fn new(plan: &Plan, ends: bool) -> Result<Self, Error> {
         let mut builder = Builder {
             plan,
             rows: vec![Row::default()],
@@ -72,6 +74,7 @@ impl Tables {
             slots: builder.slots,
             environment: plan.environment,
             streams: state_kinds().any(|kind| plan.descriptors.contains(&kind)),
+            ends,
         })
     }
 
@@ -111,11 +114,12 @@ impl Tables {
         calls
     }
 
-    /// By number: not 0 if some convention has a row for it.
+    /// By number: a bit for each convention that has a row for it.
     pub(super) fn interest(&self) -> [u8; CALLS] {
         std::array::from_fn(|number| {
-            let rows = (0..ABIS.len()).map(|abi| self.numbers[abi * CALLS + number]);
-            u8::from(rows.into_iter().any(|row| row != 0))
+            let has_row = |abi: &usize| self.numbers[abi * CALLS + number] != 0;
+            let asking = (0..ABIS.len()).filter(has_row);
+            asking.fold(0, |bits, abi| bits | 1 << abi)
         })
     }
 
@@ -299,9 +303,41 @@ fn opened_path(kind: EventKind) -> Option<u8> {
     }
 }
 
+/// The end of a process.
+pub(super) fn end() -> Option<EventKind> {
+    // The table of events has it.
+    EventKind::from_name("procexit").ok()
+}
+
 /// Kinds of events that records of processes become.
 fn state_kinds() -> impl Iterator<Item = EventKind> {
     let calls = [Syscall::EXECVE, Syscall::EXECVEAT];
-    let ends = EventKind::from_name("procexit");
-    calls.into_iter().map(EventKind::of_syscall).chain(ends)
+    calls.into_iter().map(EventKind::of_syscall).chain(end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use event::{CallPlan, Need};
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_number_is_asked_for_under_each_convention_by_itself() {
+        const MKDIR: usize = 83;
+        const GETPID_AND_MKDIR_OF_I386: usize = 39;
+        let planned = CallPlan {
+            any_of: vec![Vec::new()],
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        };
+        let plan = Plan {
+            calls: [(Syscall::MKDIR, planned)].into(),
+            ..Plan::default()
+        };
+        let interest = Tables::new(&plan, false).expect("one call").interest();
+        assert_eq!(interest[MKDIR], 0b101, "native and x32");
+        assert_eq!(interest[GETPID_AND_MKDIR_OF_I386], 0b010);
+        assert_eq!(interest.iter().filter(|bits| **bits != 0).count(), 2);
+    }
 }

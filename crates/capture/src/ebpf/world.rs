@@ -6,12 +6,13 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use event::field::Mechanism;
 use event::{
-    Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
-    Lookup, Pid, Process, Stat, Status, Tid, User, World,
+    Comm, CommandLine, Container, Containment, Credentials, DescriptorKind, ExecutableFile, Group,
+    Image, Lookup, Pid, Process, Stat, Status, Tid, User, World,
 };
 
 use super::places::Places;
 use super::record::Header;
+use crate::container::privileged_by;
 use crate::sockets::ResolvedDescriptor;
 use crate::world::LiveWorld;
 
@@ -126,10 +127,24 @@ impl World for RecordedWorld<'_> {
     }
 
     fn container(&self, process: &Process) -> Arc<Container> {
-        if self.is_about(process) {
-            return self.places.container(self.live, process, self.header);
+        if !self.is_about(process) {
+            return self.live.container(process);
         }
-        self.live.container(process)
+        let container = self.places.container(self.live, process, self.header);
+        let is_told = container.containment == Containment::Host
+            || (container.privileged.is_some()
+                && container.containment == Containment::Known
+                && container.undescribed.is_none());
+        let privileged = privileged_by(self.header.status.cap_bounding);
+        if is_told || container.privileged == privileged {
+            return container;
+        }
+        // Guessed from whom the record is about: the first process of a place may be its runtime, which
+        // has more rights than whom it starts.
+        Arc::new(Container {
+            privileged,
+            ..(*container).clone()
+        })
     }
 
     fn user(&self, process: &Process, uid: u32) -> Lookup<Arc<User>> {

@@ -72,6 +72,24 @@ use crate::memory::Gauge;
 use crate::tripwire::Tripwire;
 use crate::world::ProcessIndex;
 
+/// What a process is answered that asks for an io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingAnswer {
+    /// It gets none.
+    Refused,
+    /// It gets one, and what it does by it is not seen.
+    Unseen,
+    /// It gets one. Opens by it are events, and of its other calls that rules ask for is told.
+    Followed,
+}
+
+impl RingAnswer {
+    /// Of an engine that sees nothing of a ring.
+    pub(crate) fn unseen(denied: bool) -> Self {
+        if denied { Self::Refused } else { Self::Unseen }
+    }
+}
+
 /// Is told what the engine has to say about itself.
 pub trait Notices: Send + Sync {
     /// So many rules could not be decided because something could not be learnt.
@@ -108,9 +126,9 @@ pub trait Notices: Send + Sync {
     fn traced_by_another(&self, process: &Process, tracer: Pid) {
         let _ = (process, tracer);
     }
-    /// A process asked for an io_uring, whose calls no engine sees. Once for each process.
-    fn ring(&self, process: &Process, denied: bool) {
-        let _ = (process, denied);
+    /// A process asked for an io_uring, whose calls pass no hook of calls. Once for each process.
+    fn ring(&self, process: &Process, answer: RingAnswer) {
+        let _ = (process, answer);
     }
     /// An io_uring of the process has made a call that rules ask for, and that is no event. Once for each
     /// process and operation.

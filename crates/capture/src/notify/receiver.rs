@@ -26,7 +26,7 @@ use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
-use super::{Seat, Shared, first};
+use super::{RingAnswer, Seat, Shared, first};
 use crate::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
@@ -354,7 +354,7 @@ impl<J: Judge + 'static> Receiver<J> {
         let denied = shared.verifier.deny_rings;
         Counters::add(&shared.counters.rings);
         if shared.verifier.tell(process, Told::Ring) {
-            shared.notices.ring(process, denied);
+            shared.notices.ring(process, RingAnswer::unseen(denied));
         }
         if !denied {
             shared.verifier.gives_ring();

@@ -16,7 +16,7 @@ use crate::notify::guard::Guard;
 use crate::notify::tracer::Followed;
 use crate::notify::verify::{self, Told};
 use crate::notify::worker::{Role, View};
-use crate::notify::{Aim, Response, obstacle};
+use crate::notify::{Aim, Response, RingAnswer, obstacle};
 
 const EPERM: i64 = 1;
 const ENOSYS: i64 = 38;
@@ -153,7 +153,7 @@ impl<J: Judge> Engine<J> {
         let denied = shared.verifier.deny_rings;
         Counters::add(&counters.rings);
         if shared.verifier.tell(process, Told::Ring) {
-            shared.notices.ring(process, denied);
+            shared.notices.ring(process, RingAnswer::unseen(denied));
         }
         if !denied {
             shared.verifier.gives_ring();

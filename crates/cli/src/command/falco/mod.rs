@@ -321,6 +321,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             container_id: None,
             unfiltered: false,
             ring_kib: None,
+            judges: None,
             hooks: Hooks::Auto,
             quiet: false,
             manner: Manner::Falco,

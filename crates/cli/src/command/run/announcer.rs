@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::notify::{
-    Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, Violation, Withheld, obstacle,
+    Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, RingAnswer, Violation,
+    Withheld, obstacle,
 };
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal, Throttle};
@@ -396,18 +397,26 @@ impl Notices for Announcer {
         });
     }
 
-    fn ring(&self, process: &Process, denied: bool) {
+    fn ring(&self, process: &Process, answer: RingAnswer) {
         let pid = process.pid.0;
-        let outcome = if denied { "refused" } else { "allowed" };
+        let (what, outcome) = match answer {
+            RingAnswer::Refused => ("whose calls cannot be seen", "refused"),
+            RingAnswer::Unseen => ("whose calls cannot be seen", "allowed"),
+            RingAnswer::Followed => (
+                "by which opens are seen, and other calls that rules ask for are told of",
+                "allowed",
+            ),
+        };
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: io_uring",
             priority: Priority::Warning,
-            message: format!(
-                "a process asked for an io_uring, whose calls cannot be seen (pid={pid} {outcome})"
-            ),
+            message: format!("a process asked for an io_uring, {what} (pid={pid} {outcome})"),
             fields: vec![
                 ("proc.pid", AlertValue::Int(i64::from(pid))),
-                ("tollgate.denied", AlertValue::Bool(denied)),
+                (
+                    "tollgate.denied",
+                    AlertValue::Bool(answer == RingAnswer::Refused),
+                ),
             ],
         });
     }

@@ -1,5 +1,6 @@
 //! Starting the engine that was chosen.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -77,6 +78,19 @@ pub(super) struct Tuning {
     pub(super) ring_kib: u32,
     /// How calls are seen.
     pub(super) hooks: ebpf::Hooks,
+    /// How many threads judge a crowd of events; `None`: as many as there are processors, up to a limit.
+    pub(super) judges: Option<NonZeroUsize>,
+}
+
+/// More threads than this have more to do with each other than with events.
+const JUDGES_LIMIT: usize = 8;
+
+impl Tuning {
+    fn judges(self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.judges
+            .map_or_else(|| processors().min(JUDGES_LIMIT), NonZeroUsize::get)
+    }
 }
 
 /// What an engine is started from.
@@ -285,6 +299,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         },
         filters: request.tuning.filters,
         hooks: request.tuning.hooks,
+        judges: request.tuning.judges(),
         target,
         transparent: request.listening.transparent,
     })
@@ -437,6 +452,7 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) 
             ("ring_calls_unseen", counters.ring_calls),
             ("sent", counters.sent),
             ("judged", counters.judged),
+            ("crowds", counters.crowds),
             ("lost_critical", counters.lost_critical),
             ("lost_bulk", counters.lost_bulk),
             ("lost_state", counters.lost_state),

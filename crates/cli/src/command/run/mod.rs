@@ -19,6 +19,7 @@ mod reports;
 mod servers;
 mod services;
 pub(super) mod sink;
+mod status_line;
 mod violations;
 mod watched_files;
 
@@ -383,6 +384,7 @@ fn blueprint(
             filters: !detection.unfiltered,
             ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
             hooks: detection.hooks.into(),
+            judges: detection.judges,
         },
         drops: config.drops.clone(),
         output_timeout: channels::timeout(&config),

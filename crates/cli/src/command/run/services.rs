@@ -26,6 +26,7 @@ use super::reload::{self, ConfigSource, Matched, Reloader};
 use super::reports;
 use super::servers::{Reception, Servers};
 use super::sink::DeferredSink;
+use super::status_line::StatusLine;
 use super::watched_files::{self, Watched};
 use crate::config::Config;
 use crate::config::DropSettings;
@@ -35,7 +36,7 @@ use crate::learn::Learner;
 use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
-use crate::supervise::{Board, Listening, Mechanism, Report, Services, Start, signals};
+use crate::supervise::{Board, Listening, Mechanism, Report, Services, Source, Start, signals};
 
 /// The rules that an agent starts with.
 pub(super) struct Rules {
@@ -167,6 +168,10 @@ impl Blueprint {
             debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
         }
         let carries = Carries::of(self.mechanism);
+        // The terminal of a command that is watched is the command's.
+        let shows_status = carries == Carries::Ebpf
+            && !matches!(listening.source, Source::Command(_))
+            && StatusLine::is_wanted(self.quiet);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
         let request = Request {
@@ -250,6 +255,7 @@ impl Blueprint {
         }
         // Also where warnings are not wanted: what was asked for is not there.
         let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
+        let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
         let stats = self.stats.map(|file| {
             let source = move || counters();
             file.start(
@@ -271,6 +277,7 @@ impl Blueprint {
             recordings,
             dispatcher,
             stats: stats.transpose()?,
+            status: status.transpose()?,
             reception,
             pidfile: self.pidfile,
             output_timeout: self.output_timeout,
@@ -322,6 +329,7 @@ pub(super) struct Running {
     recordings: Vec<Writing>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
+    status: Option<StatusLine>,
     reception: Arc<Reception>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
@@ -414,6 +422,7 @@ impl Services for Running {
     }
 
     fn finish(mut self: Box<Self>) {
+        self.status = None;
         if let Some(watcher) = self.watcher.take() {
             watcher.join();
         }
