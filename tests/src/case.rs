@@ -233,6 +233,12 @@ fn fired(
         }
     }
     for (field, pattern) in act.fields {
+        // From outside a container's first process has a parent: its runtime.
+        let is_orphan = (*field, *pattern) == ("proc.pname", "<NA>");
+        let pattern = match is_orphan && is_made_in_sight(place) {
+            true => "runc",
+            false => pattern,
+        };
         expect(field, &alert.field(field), pattern)?;
     }
     user_fits(alert, act, place, identity)
@@ -286,16 +292,19 @@ fn did_not_fire(
     }
 }
 
-/// Alerts about the workload. An engine that watches from outside also sees how its container is made, in
-/// which namespaces are changed and file systems mounted; the last that is done for it is to start env(1).
+/// Whether the program watches from outside, and sees how the workload's container is made.
+fn is_made_in_sight(place: Place) -> bool {
+    Engine::under_test() == Engine::Ebpf && matches!(place, Place::Inside | Place::Below)
+}
+
+/// Alerts about the workload. While its container is made, namespaces are changed and file systems mounted; the
+/// last that is done for it is to start env(1).
 fn workload(watched: &Watched, place: Place) -> &[Alert] {
-    let is_made_in_sight =
-        Engine::under_test() == Engine::Ebpf && matches!(place, Place::Inside | Place::Below);
     let is_last = |alert: &Alert| {
         alert.rule == "Sentinel" && alert.field("proc.cmdline").starts_with("env -i HOME=")
     };
     let made = watched.alerts.iter().position(is_last);
-    match made.filter(|_| is_made_in_sight) {
+    match made.filter(|_| is_made_in_sight(place)) {
         Some(made) => &watched.alerts[made..],
         None => &watched.alerts,
     }

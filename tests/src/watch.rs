@@ -310,7 +310,14 @@ impl Watch {
             Place::HostNetwork => chain([network_prefix(), run, identity, command.collect()]),
             Place::Inside | Place::Below => {
                 let group = self.group.as_ref().map_or_else(Vec::new, Group::prefix);
-                chain([run, group, container(), identity, command.collect()])
+                let mut container = container();
+                if self.terminal {
+                    // Seen from outside, a container's first shell has a parent, and rules know it by its
+                    // name from those that a runtime did not start.
+                    let runtime = self.scratch.program(&which("unshare"), "runc");
+                    container[0] = runtime.display().to_string();
+                }
+                chain([run, group, container, identity, command.collect()])
             }
         };
         self.with_terminal(words)
