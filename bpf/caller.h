@@ -282,7 +282,7 @@ __noinline int describe_briefly(u64 task_address, u32 kind)
 	return 0;
 }
 
-/* The path of a cgroup, as components from the last to the first. */
+/* The path of a cgroup, as components from the last to the first. Once for each place, so by plain reads. */
 __noinline int take_cgroup(u64 node_address, u64 hierarchy)
 {
 	struct scratch *s = working_memory();
@@ -301,15 +301,15 @@ __noinline int take_cgroup(u64 node_address, u64 hierarchy)
 		u32 used = s->used;
 		long len;
 
-		parent = field_exists(newer->__parent) ? READ(newer, __parent) :
-							 READ(node, parent);
+		parent = field_exists(newer->__parent) ? BPF_CORE_READ(newer, __parent) :
+							 BPF_CORE_READ(node, parent);
 		if (!parent)
 			break;
 		if (used > PIECE_LIMIT - COMPONENT_LIMIT)
 			break;
 		len = bpf_probe_read_kernel_str(
 			at_offset(s, at + sizeof(struct piece) + used), COMPONENT_LIMIT,
-			READ(node, name));
+			BPF_CORE_READ(node, name));
 		if (len <= 0)
 			break;
 		s->used = used + len;
@@ -325,22 +325,22 @@ __noinline int take_place(u64 task_address)
 {
 	struct scratch *s = working_memory();
 	struct task_struct *task = (void *)task_address;
-	struct css_set *set = READ(task, cgroups);
-	struct cgroup *group = READ(set, dfl_cgrp);
-	struct kernfs_node *first = READ(group, kn), *last = first;
+	struct css_set *set = BPF_CORE_READ(task, cgroups);
+	struct cgroup *group = BPF_CORE_READ(set, dfl_cgrp);
+	struct kernfs_node *first = BPF_CORE_READ(group, kn), *last = first;
 
 	if (!s || !(s->header.flags & FLAG_NEW_PLACE))
 		return 0;
-	take_cgroup(address_of(s, first), READ(group, root, hierarchy_id));
+	take_cgroup(address_of(s, first), BPF_CORE_READ(group, root, hierarchy_id));
 	for (u32 i = 0; i < SUBSYSTEMS; i++) {
 		struct kernfs_node *node;
 
 		group = cgroup_of(set, i);
-		node = group ? READ(group, kn) : NULL;
+		node = group ? BPF_CORE_READ(group, kn) : NULL;
 		if (!node || node == last)
 			continue;
 		last = node;
-		take_cgroup(address_of(s, node), READ(group, root, hierarchy_id));
+		take_cgroup(address_of(s, node), BPF_CORE_READ(group, root, hierarchy_id));
 	}
 	return 0;
 }

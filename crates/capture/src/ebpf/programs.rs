@@ -48,7 +48,7 @@ pub struct RingSizes {
 impl Default for RingSizes {
     fn default() -> Self {
         Self {
-            critical: 4 << 20,
+            critical: 2 << 20,
             bulk: 8 << 20,
         }
     }
