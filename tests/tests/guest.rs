@@ -2,7 +2,7 @@
 //! a kernel without Yama, and little of it can be pretended.
 
 use e2e::Identity::{self, Docker, DockerTracing, Root, User};
-use e2e::{Alert, Fixture, Guest, GuestRun, need_slow, skip};
+use e2e::{Alert, Fixture, Guest, GuestRun, Scratch, need_slow, skip};
 
 /// One program of each way to be seen: a path that is read, one that is made, a program start.
 const ACTS: &str =
@@ -273,5 +273,67 @@ fn nothing_is_missed_in_the_guest_whatever_is_hooked() {
     for rule in ["Seen", "Born", "Program"] {
         let is_of = |account: &&String| account.starts_with(rule);
         assert!(by_raw.iter().filter(is_of).count() >= 2, "{rule}: {run:?}");
+    }
+}
+
+/// Rules about a few calls, among them none that the loads here make.
+const FEW_CALLS: &str = "\
+- rule: Few
+  desc: calls that are made now and then
+  condition: evt.type in (openat, connect, ptrace, mount) and fd.name = /nowhere
+  output: few %evt.type
+  priority: DEBUG
+";
+
+/// By a clock that counts instructions: what the load takes by itself, and while everything is watched.
+#[test]
+fn hooks_on_functions_cost_other_calls_no_instruction() {
+    need_slow!();
+    let folder = Scratch::new();
+    let rules = folder.file("few.yaml", 0o644, FEW_CALLS);
+    let script = format!(
+        "{MOUNTS}measure() {{ for round in 1 2 3; do tollgate workload $1 --operations 10000; done; }}
+         for load in getppid pipe; do echo native $load; measure $load; done
+         for hooks in functions raw; do
+             tollgate watch --quiet --hooks $hooks -r /few.yaml -s /tmp/$hooks -P /tmp/pid-$hooks &
+             until [ -s /tmp/pid-$hooks ]; do sleep 0.1; done
+             sleep 1
+             for load in getppid pipe; do echo $hooks $load; measure $load; done
+             kill -TERM $(cat /tmp/pid-$hooks); wait
+             grep -o '\"hooks\":\"[a-z]*' /tmp/$hooks | tail -n 1
+         done"
+    );
+    let guest = Guest::new().counting_instructions();
+    let run = guest.file(&rules, "/few.yaml").run(0, Root, &script);
+    assert_eq!(run.code, 0, "{run:?}");
+    for hooks in ["functions", "raw"] {
+        let chosen = format!("\"hooks\":\"{hooks}");
+        assert!(run.stdout.contains(&chosen), "{run:?}");
+    }
+    // The least of three: what else the machine does only adds to it.
+    let least = |heading: &str| {
+        let (_, rest) = run
+            .stdout
+            .split_once(&format!("{heading}\n"))
+            .expect("it ran");
+        let lines = rest.lines().map_while(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let (time, count) = (line["elapsed_ns"].as_f64()?, line["operations"].as_f64()?);
+            Some(time / count)
+        });
+        lines.fold(f64::INFINITY, f64::min)
+    };
+    for load in ["getppid", "pipe"] {
+        let [native, functions, raw] =
+            ["native", "functions", "raw"].map(|hooks| least(&format!("{hooks} {load}")));
+        println!(
+            "{load}: {native:.1} instructions, {functions:.1} with hooks on functions, {raw:.1} with the raw one"
+        );
+        assert!(
+            functions < native * 1.01,
+            "{load}: {native} {functions} {run:?}"
+        );
+        // Else nothing would have been measured.
+        assert!(raw > native * 1.05, "{load}: {native} {raw} {run:?}");
     }
 }
