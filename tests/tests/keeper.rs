@@ -2,10 +2,12 @@
 //! what nobody watched is counted and told.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use e2e::{Alert, Fixture, Scratch, need_root};
@@ -378,7 +380,11 @@ fn killing_the_agent_under_load_fails_no_call_and_is_told() {
     let stats = run.ends_well();
     assert_eq!(*pieces(&stats, "gaps"), 2);
     let passed = pieces(&stats, "passed_unwatched").as_u64();
-    assert_eq!(passed, Some(calls(&gaps)), "{stats}");
+    // One whose agent was killed between telling it and noting that is told again with the next.
+    let last = &gaps[gaps.len() - 1..];
+    let is_again = last[0].number("tollgate.gap.count") == 2;
+    let told = if is_again { last } else { &gaps };
+    assert_eq!(passed, Some(calls(told)), "{stats}");
     assert_eq!(stats["cur"]["drops"].as_u64(), passed);
     assert_eq!(
         pieces(&stats, "passed_agent_killed"),
@@ -557,6 +563,91 @@ fn alerts_that_a_killed_agent_had_queued_are_counted_as_lost() {
     assert!((30..=31).contains(&lost), "{}", gaps[0]);
     let stats = run.ends_well();
     assert_eq!(*pieces(&stats, "alerts_lost_with_agent"), lost);
+}
+
+/// Takes alerts by HTTP; answers none before it is let. Hands out the bodies it has answered.
+fn postponing_server() -> (u16, Arc<AtomicBool>, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (answers, taken) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
+    let (lets, bodies) = (Arc::clone(&answers), Arc::clone(&taken));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("it connects");
+            let (lets, bodies) = (Arc::clone(&lets), Arc::clone(&bodies));
+            // A connection that is not answered has a thread of its own, which ends with it.
+            std::thread::spawn(move || {
+                let mut request = Vec::new();
+                let mut piece = [0; 4096];
+                // The client hangs up, or is killed.
+                while let Ok(read) = stream.read(&mut piece)
+                    && read > 0
+                {
+                    request.extend_from_slice(&piece[..read]);
+                    let text = String::from_utf8_lossy(&request).into_owned();
+                    if !lets.load(Ordering::Acquire) || !text.trim_end().ends_with('}') {
+                        continue;
+                    }
+                    let body = text.split("\r\n\r\n").nth(1).expect("a body");
+                    bodies.lock().expect("nobody panics").push(body.to_owned());
+                    let answer =
+                        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                    return stream.write_all(answer).expect("it reads");
+                }
+            });
+        }
+    });
+    (port, answers, taken)
+}
+
+/// The alert about a gap waits in an agent's queue when that agent is killed, too.
+#[test]
+fn a_gap_whose_alert_dies_with_an_agent_is_told_by_the_next_one() {
+    let (port, answers, bodies) = postponing_server();
+    let url = format!("http_output.url=http://127.0.0.1:{port}");
+    let mut options = Vec::new();
+    for key in [
+        "http_output.enabled=true",
+        &url,
+        "file_output.enabled=false",
+        "output_timeout=30000",
+    ] {
+        options.extend(["-o", key]);
+    }
+    let mut run = Run::start(&options);
+    let gap = |run: &mut Run, opens| {
+        let release = hold_rules(run);
+        let agent = run.kill_idle_agent();
+        assert_eq!(run.open(opens, 1, "counted"), all(opens));
+        release();
+        run.next_agent(agent);
+    };
+    gap(&mut run, 7);
+    until("the gap is to be told", || {
+        let text = fs::read_to_string(run.path("stats")).unwrap_or_default();
+        let last = text.lines().last().unwrap_or("null");
+        serde_json::from_str::<Value>(last).is_ok_and(|last| {
+            let http = &last["alerts"]["channels"]["http"];
+            *pieces(&last, "gaps") == 1 && http["pending"].as_u64() > Some(0)
+        })
+    });
+    gap(&mut run, 5);
+    answers.store(true, Ordering::Release);
+    let gaps = || {
+        let bodies = bodies.lock().expect("nobody panics");
+        let alerts = bodies.iter().filter_map(|body| Alert::parse(body));
+        alerts.filter(|alert| alert.rule == GAP).collect::<Vec<_>>()
+    };
+    until("a gap is told", || !gaps().is_empty());
+    let told = gaps();
+    assert_eq!(told[0].number("tollgate.gap.count"), 2, "{}", told[0]);
+    assert_eq!(told[0].number("tollgate.gap.calls"), 12, "{}", told[0]);
+    let stats = run.ends_well();
+    assert_eq!(*pieces(&stats, "passed_unwatched"), 12, "{stats}");
+    assert_eq!(gaps().len(), 1, "told once: {:?}", gaps());
 }
 
 /// A shell moves its output away and back by `fcntl`, `dup2` and `close`.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Scratch, program};
+use e2e::{Engine, Scratch, need_root, program};
 use serde_json::Value;
 use serve::Address;
 use serve::grpc::{ClientFiles, subscribe};
@@ -28,6 +28,11 @@ struct Agent {
 
 impl Agent {
     fn start(further: &str) -> Self {
+        Self::start_by(&[], further)
+    }
+
+    /// `engine`: options of `run` that choose it.
+    fn start_by(engine: &[&str], further: &str) -> Self {
         let scratch = Scratch::new();
         let at = |name: &str| scratch.path().join(name);
         // Somebody else may take it before the agent does, but hardly in this moment.
@@ -50,11 +55,15 @@ impl Agent {
         let script = format!("while :; do : < {folder}/it; sleep 0.05; done");
         let mut command = Command::new(program());
         command
-            .args(["run", "-q", "-c"])
+            .args(["run", "-c"])
             .arg(at("config.yaml"))
+            .arg("-P")
+            .arg(at("pid"))
+            .args(engine)
             .args(["--", "sh", "-c", &script]);
         let child = command
             .stdin(Stdio::null())
+            .stderr(fs::File::create(at("stderr")).expect("the scratch folder is writable"))
             .spawn()
             .expect("the program was built");
         Self {
@@ -144,12 +153,7 @@ fn health_versions_and_metrics_are_served_with_falcos_names() {
         page.contains("content-type: text/plain; version=0.0.4\r\n"),
         "{page}"
     );
-    let value = |name: &str| {
-        let line = page.lines().find(|line| line.starts_with(name));
-        let line = line.unwrap_or_else(|| panic!("{name}: {page}"));
-        let (_, value) = line.rsplit_once(' ').expect("a value");
-        value.parse::<f64>().expect("a number")
-    };
+    let value = |name: &str| number(&page, name);
     let rule = "falcosecurity_falco_rules_matches_total{priority=\"4\",rule_name=\"Read it\",\
                 source=\"syscall\",tag_t_1=\"true\"}";
     assert!(value(rule) > 3.0);
@@ -171,6 +175,65 @@ fn health_versions_and_metrics_are_served_with_falcos_names() {
         value(name);
     }
     assert!(agent.get("/nothing").starts_with("HTTP/1.1 404 "));
+}
+
+/// A number of a page.
+fn number(page: &str, name: &str) -> f64 {
+    let line = page.lines().find(|line| line.starts_with(name));
+    let line = line.unwrap_or_else(|| panic!("{name}: {page}"));
+    let (_, value) = line.rsplit_once(' ').expect("a value");
+    value.parse().expect("a number")
+}
+
+/// What is not in Falco: what each rule costs, which calls are looked at, what was lost and why, and how
+/// long an alert takes.
+#[test]
+fn every_engine_serves_metrics_of_our_own() {
+    need_root!();
+    for (engine, known_as, lost) in [
+        (Engine::Notify, "notify", "passed_unwatched"),
+        (Engine::Ptrace, "ptrace", "passed_unwatched"),
+        (Engine::Ebpf, "modern_bpf", "lost_critical"),
+    ] {
+        let agent = Agent::start_by(engine.options(), "");
+        // One in 64 evaluations is timed.
+        agent.wait_for("alerts", |alerts| alerts.matches("read ").count() > 140);
+        let page = agent.get("/metrics");
+        let story = |name: &str| format!("{engine:?} {name}: {page}");
+        let scap = format!("engine_name=\"{known_as}\"");
+        assert!(page.contains(&scap), "{}", story(&scap));
+        let of_rule = |name: &str| number(&page, &format!("{name}{{rule_name=\"Read it\"}}"));
+        let evaluations = of_rule("tollgate_rule_evaluations_total");
+        assert!(evaluations > 140.0, "{}", story("evaluations"));
+        let time = of_rule("tollgate_rule_time_nanoseconds_total");
+        let each = time / evaluations;
+        assert!((1.0..1e8).contains(&each), "{}", story("time"));
+        let matches =
+            "falcosecurity_falco_rules_matches_total{priority=\"4\",rule_name=\"Read it\"";
+        assert!(number(&page, matches) > 140.0, "{}", story(matches));
+        let calls = number(&page, "tollgate_calls_judged_total{call=\"openat\"}");
+        assert!(calls > 140.0, "{}", story("calls"));
+        for name in [
+            &format!("tollgate_engine_events_total{{what=\"{lost}\"}}"),
+            "falcosecurity_scap_n_drops_total ",
+            "falcosecurity_falco_outputs_queue_num_drops_total ",
+            "tollgate_output_lost_queue_full_total{channel=\"file\"}",
+            "tollgate_output_lost_write_failed_total{channel=\"file\"}",
+        ] {
+            assert_eq!(number(&page, name), 0.0, "{}", story(name));
+        }
+        // From the call to its alert: more than nothing, less than a second for each on the whole.
+        let count = number(&page, "tollgate_alert_latency_ns_count ");
+        let mean = number(&page, "tollgate_alert_latency_ns_sum ") / count;
+        assert!(count > 140.0, "{}", story("latency"));
+        assert!(
+            (1_000.0..1e9).contains(&mean),
+            "{mean} {}",
+            story("latency")
+        );
+        let all = number(&page, "tollgate_alert_latency_ns_bucket{le=\"+Inf\"}");
+        assert_eq!(all, count, "{}", story("classes"));
+    }
 }
 
 #[test]
@@ -275,6 +338,35 @@ fn alerts_are_taken_by_grpc_and_an_agent_leaves_its_addresses() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(subscribe(&agent.address(), &no_files()).is_err());
+}
+
+/// Nobody asks for them: an agent that is killed takes them with it, and one that ends says so.
+#[test]
+fn alerts_that_wait_for_a_client_are_counted() {
+    let mut agent = Agent::start("");
+    agent.wait_for("alerts", |alerts| alerts.matches("read ").count() > 20);
+    let stats = || {
+        let page = agent.get("/metrics");
+        number(
+            &page,
+            "tollgate_engine_events_total{what=\"alerts_lost_with_agent\"}",
+        )
+    };
+    assert_eq!(stats(), 0.0);
+    let pid = fs::read_to_string(agent.scratch.path().join("pid")).expect("it was written");
+    let pid = pid
+        .trim()
+        .parse()
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    let pid = pid.expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it lives");
+    agent.wait_for("alerts", |alerts| alerts.contains("killed by signal 9"));
+    assert!(stats() > 20.0, "{}", stats());
+    agent.end();
+    agent.wait_for("stderr", |text| {
+        text.contains("alerts waited for a client, and none took them")
+    });
 }
 
 /// A client of HTTP/2 that calls the server whatever it likes.

@@ -12,8 +12,11 @@ mod tripwire;
 pub mod users;
 pub mod world;
 
+mod host;
 mod live;
 mod memory;
 pub mod notify;
 pub mod ptrace;
 mod regular;
+
+pub use host::host_name;

@@ -489,6 +489,9 @@ pub(crate) struct Replay {
     /// Print no warnings and no progress
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// How much of a capture is replayed, from its first event on.
+    #[arg(skip)]
+    pub(crate) seconds: Option<u64>,
     /// Whose customs apply.
     #[arg(skip)]
     pub(crate) manner: Manner,

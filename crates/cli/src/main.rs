@@ -47,9 +47,17 @@ fn main() -> ExitCode {
             }
             execute(cli.verb)
         }
+        Err(error) if names_falco() && error.exit_code() != 0 => return refuse_as_falco(&error),
         Err(error) => return refuse(&error),
     };
     conclude(outcome)
+}
+
+/// Whether the verb is `falco`, whose wrong usage is told as under that name.
+fn names_falco() -> bool {
+    std::env::args_os()
+        .nth(1)
+        .is_some_and(|verb| verb == "falco")
 }
 
 fn conclude(outcome: Outcome) -> ExitCode {
@@ -80,13 +88,15 @@ fn as_falco() -> ExitCode {
             Err(failure) => failure.exit.into(),
         },
         Err(error) if error.exit_code() == 0 => refuse(&error),
-        Err(error) => {
-            let text = error.render().to_string();
-            let message = text.strip_prefix("error: ").unwrap_or(&text);
-            terminal::complain(&format!("Error: {message}"));
-            Exit::Failed.into()
-        }
+        Err(error) => refuse_as_falco(&error),
     }
+}
+
+fn refuse_as_falco(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let message = text.strip_prefix("error: ").unwrap_or(&text);
+    terminal::complain(&format!("Error: {message}"));
+    Exit::Failed.into()
 }
 
 fn execute(verb: Verb) -> Outcome {

@@ -65,22 +65,29 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
             text: Ok(BUILTIN.to_owned()),
         }];
     }
-    paths.iter().flat_map(|path| expand(path)).collect()
+    let files: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+    if !files.is_empty() {
+        return files;
+    }
+    // One of several folders may be empty, as `rules.d` is where nobody has added rules.
+    let empty = "the folder has no file that ends in .yaml or .yml";
+    paths.iter().map(|path| unreadable(path, empty)).collect()
+}
+
+fn unreadable(path: &Path, cause: &str) -> RuleFile {
+    RuleFile {
+        name: name(path),
+        text: Err(cause.to_owned()),
+    }
 }
 
 fn expand(path: &Path) -> Vec<RuleFile> {
     if !path.is_dir() {
         return vec![read(path)];
     }
-    let unreadable = |cause: String| {
-        vec![RuleFile {
-            name: name(path),
-            text: Err(cause),
-        }]
-    };
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
-        Err(error) => return unreadable(error.to_string()),
+        Err(error) => return vec![unreadable(path, &error.to_string())],
     };
     let mut found: Vec<PathBuf> = entries
         .flatten()
@@ -90,9 +97,6 @@ fn expand(path: &Path) -> Vec<RuleFile> {
             matches!(ending, Some("yaml" | "yml")) && path.is_file()
         })
         .collect();
-    if found.is_empty() {
-        return unreadable("the folder has no file that ends in .yaml or .yml".to_owned());
-    }
     found.sort();
     found.iter().map(|path| read(path)).collect()
 }
@@ -222,6 +226,18 @@ mod tests {
             .map(|file| file.name.rsplit('/').next().unwrap().to_owned())
             .collect();
         assert_eq!(names, ["a.yaml", "b.yml"]);
+    }
+
+    #[test]
+    fn a_folder_may_be_empty_if_there_are_rules_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, file) = (dir.path().join("rules.d"), dir.path().join("a.yaml"));
+        fs::create_dir(&empty).unwrap();
+        fs::write(&file, "").unwrap();
+        let loaded = load(&[empty.clone(), file]);
+        assert_eq!((loaded.files.len(), loaded.diagnostics.len()), (1, 0));
+        let diagnostics = load(&[empty]).diagnostics;
+        assert!(diagnostics[0].message.contains("the folder has no file"));
     }
 
     #[test]

@@ -184,10 +184,13 @@ fn rules_are_described_and_listed() {
 #[test]
 fn a_configuration_is_used_and_what_is_not_done_is_told() {
     let falco = Installation::with(
-        "rules_files: [%D/rules.yaml]\nlog_stderr: true\nlog_syslog: false\njson_ouput: true\n\
+        "rules_files: [%D/rules.yaml, %D/rules.d]\nlog_stderr: true\nlog_syslog: false\njson_ouput: true\n\
+         stdout_output: {enabled: true}\n\
          base_syscalls: {custom_set: [open]}\nrules: [{disable: {tag: host}}]\nconfig_files: [%D/conf.d]\n",
     );
     fs::create_dir(falco.path("conf.d")).expect("it can be made");
+    // As it is where nobody has added rules.
+    fs::create_dir(falco.path("rules.d")).expect("it can be made");
     fs::write(falco.path("conf.d/1.yaml"), "prioritee: x\n").expect("it can be written");
     let output = falco.run(&["--dry-run"]);
     assert_eq!(output.status.code(), Some(0));
@@ -197,6 +200,10 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
         "`base_syscalls.custom_set` has no effect",
         "conf.d/1.yaml:1:1: unknown key `prioritee`, which has no effect: did you mean `priority`?",
         "Disabling rules with tag: host",
+        "falco.yaml | schema validation: failed",
+        "conf.d/1.yaml | schema validation: failed",
+        "rules.yaml | schema validation: ok",
+        "System info: Linux version ",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
@@ -204,6 +211,86 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
     assert_eq!(support["version"], "0.44.1");
     let quiet = falco.run(&["--dry-run", "-o", "log_level=error"]);
     assert_eq!(stderr(&quiet), "");
+    for (options, expected) in [
+        (&["stdout_output.enabled=false"][..], "none is enabled"),
+        (&["metrics.enabled=true"], "they are enabled and go nowhere"),
+        (
+            &["http_output.enabled=true"],
+            "`http_output` is enabled and has no `url`",
+        ),
+    ] {
+        let mut all = vec!["--dry-run"];
+        all.extend(options.iter().flat_map(|option| ["-o", option]));
+        let output = falco.run(&all);
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+/// Options that print something and end.
+#[test]
+fn what_is_asked_for_is_printed_and_nothing_else_is_done() {
+    let falco = Installation::new();
+    for (args, expected) in [
+        (
+            &["--list-plugins"][..],
+            "1 Plugins Loaded:\n\nName: container\n",
+        ),
+        (&["--plugin-info", "container"], "Name: container\n"),
+        (&["--plugin-info=libcontainer.so"], "Name: container\n"),
+        (&["-i"], "Ignored syscall(s):\n"),
+        (&["--list-events"], "## Syscall events\n"),
+        (&["--list-events", "--format", "json"], "\"schema_version\""),
+        (&["--list", "--markdown"], "\n## Field Class: proc\n"),
+        (&["--list=syscall", "-v"], "Field Class:"),
+    ] {
+        let output = falco.run(args);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stdout(&output).contains(expected),
+            "{args:?}: {}",
+            stdout(&output)
+        );
+    }
+    let size = falco.run(&["--page-size"]);
+    assert!(stderr(&size).contains("Your system page size is: 4096 bytes"));
+    for (args, expected) in [
+        (&["--plugin-info", "json"][..], "--list-plugins"),
+        (&["--list", "--format", "xml"], "text, markdown, json"),
+        (
+            &["--list", "--format", "json", "--markdown"],
+            "cannot be used with",
+        ),
+        (&["-M", "soon"], "invalid value 'soon'"),
+        (
+            &["--enable-source", "syscall", "--disable-source", "syscall"],
+            "cannot be used with",
+        ),
+        (
+            &["--disable-source", "syscall"],
+            "cannot disable the only event source",
+        ),
+        (&["-o", "priority"], "-o priority"),
+        (&["-o", "a..b=1"], "-o a..b=1"),
+    ] {
+        let output = falco.run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(
+            stderr(&output).contains("Error: "),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(expected),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
 }
 
 #[test]
@@ -232,6 +319,11 @@ fn a_capture_is_replayed() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(text.contains(": Warning file=/etc/shadow\n"), "{text}");
+    let totals = "Events detected: 1\nRule counts by severity:\n   WARNING: 1\n\
+        Triggered rules by rule name:\n   Read shadow: 1\n";
+    assert!(text.ends_with(totals), "{text}");
+    let losses = "Syscall event drop monitoring:\n   - event drop detected: 0 occurrences\n";
+    assert!(stderr(&output).contains(losses), "{}", stderr(&output));
     let output = falco.run(&[
         "-o",
         "engine.kind=replay",
@@ -243,10 +335,128 @@ fn a_capture_is_replayed() {
         "-o",
         "static_fields.site=north",
     ]);
-    let alert = json(&output);
+    let text = stdout(&output);
+    let alert = text.lines().next().expect("an alert comes first");
+    let alert: Value = serde_json::from_str(alert).expect("it is JSON");
     assert_eq!(alert["rule"], "Read shadow");
     assert_eq!(alert["output_fields"]["site"], "north");
     assert_eq!(alert["output_fields"]["container.id"], "host");
-    let none = falco.run(&["-e", "a.scap", "-D", "shadow"]);
-    assert_eq!((none.status.code(), stdout(&none).as_str()), (Some(0), ""));
+    let none = falco.run(&["-e", "a.scap", "-D", "shadow", "-P", "pid"]);
+    assert_eq!(none.status.code(), Some(0), "{}", stderr(&none));
+    assert!(stdout(&none).starts_with("Events detected: 0\n"));
+    assert!(!falco.path("pid").exists(), "it is removed at the end");
+}
+
+/// A rule with this condition and these further lines.
+fn rule(condition: &str, more: &str) -> String {
+    format!("- rule: R\n  desc: d\n  condition: {condition}\n  output: o\n  priority: INFO\n{more}")
+}
+
+/// Every code of the table in `docs/falco-compat.md` comes of some file, with its place and the line.
+#[test]
+fn every_code_of_a_problem_can_be_met() {
+    let fine = rule("evt.type = open", "");
+    let exceptions =
+        "  exceptions:\n  - {name: e, fields: [proc.name], comps: [=], values: [[x]]}\n";
+    let twice =
+        format!("{exceptions}  - {{name: e, fields: [fd.name], comps: [=], values: [[x]]}}\n");
+    let skip = "  skip-if-unknown-filter: true\n";
+    let appended = "- rule: R\n  condition: or proc.name = y\n  override: {condition: append}\n";
+    let no_values = "- rule: R\n  exceptions: [{name: e}]\n  override: {exceptions: append}\n";
+    let files = [
+        ("LOAD_ERR_YAML_PARSE", "- rule: [".to_owned()),
+        ("LOAD_ERR_YAML_VALIDATE", "rule: x\n".to_owned()),
+        ("LOAD_ERR_COMPILE_CONDITION", rule("no.field = x", "")),
+        (
+            "LOAD_ERR_COMPILE_OUTPUT",
+            fine.replace("output: o", "output: '%no.field'"),
+        ),
+        ("LOAD_ERR_VALIDATE", rule("evt.type = open and nothing", "")),
+        (
+            "LOAD_UNKNOWN_SOURCE",
+            rule("ka.verb = get", "  source: k8s_audit\n"),
+        ),
+        ("LOAD_UNSAFE_NA_CHECK", rule("jevt.value[/x] = <NA>", skip)),
+        ("LOAD_NO_EVTTYPE", rule("proc.name = x", "")),
+        ("LOAD_UNKNOWN_FILTER", rule("no.field = x", skip)),
+        (
+            "LOAD_UNUSED_MACRO",
+            "- macro: m\n  condition: evt.type = open\n".to_owned(),
+        ),
+        ("LOAD_UNUSED_LIST", "- list: l\n  items: [a]\n".to_owned()),
+        ("LOAD_UNKNOWN_ITEM", "- something: else\n".to_owned()),
+        (
+            "LOAD_DEPRECATED_ITEM",
+            rule("evt.type = open and evt.dir = <", ""),
+        ),
+        ("LOAD_APPEND_NO_EVTTYPE", rule("evt.type = open", appended)),
+        (
+            "LOAD_APPEND_NO_VALUES",
+            rule("evt.type = open", &format!("{exceptions}{no_values}")),
+        ),
+        (
+            "LOAD_EXCEPTION_NAME_NOT_UNIQUE",
+            rule("evt.type = open", &twice),
+        ),
+        (
+            "LOAD_INVALID_MACRO_NAME",
+            "- macro: a b\n  condition: evt.type = open\n".to_owned(),
+        ),
+        (
+            "LOAD_INVALID_LIST_NAME",
+            "- list: a(b\n  items: [a]\n".to_owned(),
+        ),
+        (
+            "LOAD_COMPILE_CONDITION",
+            rule("evt.type = open and proc.name = proc.pname", ""),
+        ),
+        (
+            "LOAD_UNKNOWN_KEY",
+            rule("evt.type = open", "  prio: INFO\n"),
+        ),
+    ];
+    let falco = Installation::new();
+    let mut met = vec!["LOAD_ERR_FILE_READ"];
+    let missing = json(&falco.run(&["-V", "none.yaml", "-o", "json_output=true"]));
+    let of_missing = &missing["falco_load_results"][0]["errors"][0]["code"];
+    assert_eq!(*of_missing, met[0], "{missing}");
+    for (code, text) in &files {
+        fs::write(falco.path("one.yaml"), text).expect("it can be written");
+        let output = falco.run(&["-V", "one.yaml", "-o", "json_output=true"]);
+        let results = json(&output);
+        let is_error = code.starts_with("LOAD_ERR_");
+        assert_eq!(
+            output.status.code(),
+            Some(i32::from(is_error)),
+            "{code}: {results}"
+        );
+        let kind = if is_error { "errors" } else { "warnings" };
+        let problems = results["falco_load_results"][0][kind]
+            .as_array()
+            .expect("an array");
+        let problem = problems.iter().find(|problem| problem["code"] == *code);
+        let problem = problem.unwrap_or_else(|| panic!("{code}: {results}"));
+        let context = &problem["context"];
+        assert!(
+            context["locations"][0]["position"]["line"].is_u64(),
+            "{problem}"
+        );
+        let snippet = context["snippet"].as_str().expect("text");
+        let line = snippet.lines().next().expect("a line");
+        assert!(
+            text.contains(line) && snippet.ends_with("^\n"),
+            "{code}: {problem}"
+        );
+        met.push(code);
+    }
+    let page = fs::read_to_string("../../docs/falco-compat.md").expect("it is part of the project");
+    let codes = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `LOAD_")?.split_once('`'));
+    let mut codes: Vec<_> = codes.map(|(code, _)| format!("LOAD_{code}")).collect();
+    // Those of extensions, of which there are none.
+    codes.retain(|code| !code.ends_with("_EXTENSION"));
+    codes.sort();
+    met.sort_unstable();
+    assert_eq!(met, codes);
 }

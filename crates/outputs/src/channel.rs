@@ -10,12 +10,34 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::format::Formatter;
 use crate::internal;
 
+/// What is done when no channel has anything to do with an alert any more: each has delivered it, or
+/// counted it as lost.
+pub type OnSettled = Box<dyn FnOnce() + Send + Sync>;
+
 /// One alert on its way to one or more channels.
-#[derive(Debug)]
 pub struct Delivery {
     alert: Alert,
     formatter: Arc<Formatter>,
     line: OnceLock<String>,
+    on_settled: Option<OnSettled>,
+}
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let alert = &self.alert;
+        f.debug_struct("Delivery")
+            .field("alert", alert)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Delivery {
+    /// The last channel lets go of it.
+    fn drop(&mut self) {
+        if let Some(on_settled) = self.on_settled.take() {
+            on_settled();
+        }
+    }
 }
 
 impl Delivery {
@@ -24,7 +46,14 @@ impl Delivery {
             alert,
             formatter,
             line: OnceLock::new(),
+            on_settled: None,
         }
+    }
+
+    pub(crate) fn then(self, on_settled: Option<OnSettled>) -> Self {
+        let mut delivery = self;
+        delivery.on_settled = on_settled;
+        delivery
     }
 
     /// The alert.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rules::Alert;
 
-use crate::channel::{Channel, Delivery, Peer};
+use crate::channel::{Channel, Delivery, OnSettled, Peer};
 use crate::format::{Format, Formatter};
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{Account, QUEUE_CAPACITY, Queue, QueueCapacity};
@@ -150,10 +150,10 @@ impl Dispatcher {
                 self.emit_own(notice);
             }
             inner.emitted.fetch_add(1, Ordering::Relaxed);
-            inner.send(alert);
+            inner.send(alert, None);
             return;
         }
-        self.emit_now(alert);
+        self.emit_now(alert, None);
     }
 
     /// Raises an alert about the program itself: at most one a second for each rule name, the rest
@@ -184,6 +184,13 @@ impl Dispatcher {
     /// others.
     pub fn emit_internal_once(&self, event: Internal) {
         self.emit_own(event);
+    }
+
+    /// As [`Dispatcher::emit_internal_once`]; something is done as soon as every channel has delivered
+    /// the alert or counted it as lost. It is not done if this process is killed before.
+    pub fn emit_internal_then(&self, event: Internal, on_settled: OnSettled) {
+        let alert = internal_alert(&self.inner.hub().hostname, event);
+        self.emit_now(alert, Some(on_settled));
     }
 
     /// Makes every channel close and open what it writes to.
@@ -276,13 +283,13 @@ impl Dispatcher {
         }
     }
 
-    fn emit_now(&self, alert: Alert) {
+    fn emit_now(&self, alert: Alert, on_settled: Option<OnSettled>) {
         self.inner.internal.fetch_add(1, Ordering::Relaxed);
-        self.inner.send(alert);
+        self.inner.send(alert, on_settled);
     }
 
     fn emit_own(&self, event: Internal) {
-        self.emit_now(internal_alert(&self.inner.hub().hostname, event));
+        self.emit_now(internal_alert(&self.inner.hub().hostname, event), None);
     }
 }
 
@@ -438,9 +445,9 @@ fn add(sums: &mut Vec<ChannelCounters>, more: impl Iterator<Item = ChannelCounte
 }
 
 impl Inner {
-    fn send(&self, alert: Alert) {
+    fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
         let hub = self.hub.read().unwrap_or_else(PoisonError::into_inner);
-        hub.send(alert);
+        hub.send(alert, on_settled);
     }
 
     fn hub(&self) -> Arc<Hub> {
@@ -513,8 +520,9 @@ impl Hub {
         }
     }
 
-    fn send(&self, alert: Alert) {
-        let delivery = Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)));
+    fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
+        let delivery = Delivery::new(alert, Arc::clone(&self.formatter)).then(on_settled);
+        let delivery = Arc::new(delivery);
         for (at, lane) in self.lanes.iter().enumerate() {
             if lane.queue.push(&delivery).is_err() {
                 self.announce_loss(at);

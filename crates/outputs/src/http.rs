@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ureq::http::Uri;
 use ureq::http::uri::Scheme;
+use ureq::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
@@ -30,6 +30,8 @@ pub struct HttpOptions {
     pub url: String,
     /// Value of the `User-Agent` header.
     pub user_agent: String,
+    /// Further headers: names and values.
+    pub headers: Vec<(String, String)>,
     /// Whether alerts are JSON, for the `Content-Type` header.
     pub json: bool,
     /// Whom to trust, and who to be, for `https://`.
@@ -81,6 +83,14 @@ pub enum HttpError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A header is not one.
+    #[error("cannot send the header `{name}`: {problem}")]
+    Header {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A certificate or key cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
@@ -108,6 +118,7 @@ pub enum HttpError {
 pub struct HttpChannel {
     options: HttpOptions,
     agent: Agent,
+    headers: HeaderMap,
     /// Where answers are printed.
     echo: Option<File>,
     timeouts_in_a_row: u32,
@@ -134,6 +145,7 @@ impl HttpChannel {
     /// If the address, a certificate or the key cannot be used.
     pub fn open(options: HttpOptions) -> Result<Self, HttpError> {
         let agent = agent(&options)?;
+        let headers = headers(&options.headers)?;
         let stdout = || io::stdout().as_fd().try_clone_to_owned();
         let echo = options.echo.then(stdout).transpose();
         let echo = echo.map_err(|source| HttpError::Read {
@@ -143,6 +155,7 @@ impl HttpChannel {
         Ok(Self {
             options,
             agent,
+            headers,
             echo: echo.map(File::from),
             timeouts_in_a_row: 0,
             has_connected: false,
@@ -227,6 +240,9 @@ impl HttpChannel {
         if self.options.compress {
             request = request.header("Content-Encoding", "gzip");
         }
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
         let mut answer = request.send(body).map_err(io_error)?;
         // Read even if nobody looks at it: only then can the connection be used again.
         let text = read(answer.body_mut())?;
@@ -296,6 +312,38 @@ fn agent(options: &HttpOptions) -> Result<Agent, HttpError> {
         connector,
         Names::default(),
     ))
+}
+
+/// Headers that are set here: two of a name, or another length, would break the request.
+const OWN_HEADERS: [&str; 7] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+    "user-agent",
+];
+
+fn headers(wanted: &[(String, String)]) -> Result<HeaderMap, HttpError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in wanted {
+        let wrong = |problem: &str| HttpError::Header {
+            name: name.clone(),
+            problem: problem.to_owned(),
+        };
+        let known: HeaderName = name
+            .parse()
+            .map_err(|_no_name| wrong("it is no name of a header"))?;
+        if OWN_HEADERS.contains(&known.as_str()) {
+            return Err(wrong("it is set by other keys, or by itself"));
+        }
+        let value: HeaderValue = value
+            .parse()
+            .map_err(|_no_value| wrong("its value has characters that a header cannot have"))?;
+        headers.append(known, value);
+    }
+    Ok(headers)
 }
 
 /// Whether the address is one of `https`.

@@ -28,7 +28,7 @@ mod throttle;
 mod time;
 mod worker;
 
-pub use channel::{Channel, Delivery, DeliveryError, Peer};
+pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use dispatcher::{
     ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, Settings, StartError,
 };

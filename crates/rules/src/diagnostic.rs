@@ -71,7 +71,8 @@ codes! {
          has fields and values that do not pair up."
     Extension Error "LOAD_ERR_EXTENSION"
         "An extension item is wrong"
-        "An item that an extension handles was refused by it."
+        "An item that an extension handles was refused by it. There are no extensions here, nor in Falco \
+         as it is published: the code stands for those of others."
     UnknownSource Warning "LOAD_UNKNOWN_SOURCE"
         "A rule has an unknown event source"
         "Nothing here produces events of this source, so the rule is left out."
@@ -98,9 +99,14 @@ codes! {
     DeprecatedItem Warning "LOAD_DEPRECATED_ITEM"
         "An old notation is used"
         "It works today; the help says what replaces it."
+    AppendNoEvtType Warning "LOAD_APPEND_NO_EVTTYPE"
+        "A condition that was appended to does not restrict the event type"
+        "What was appended matches whatever the event is, so that the rule has to look at nearly every \
+         one: add a check of evt.type to what is appended. Not in Falco 0.44, which says \
+         LOAD_NO_EVTTYPE alone; that is said, too."
     ExtensionWarning Warning "LOAD_WARNING_EXTENSION"
         "An extension item is doubtful"
-        "An extension accepted the item but warns about it."
+        "An extension accepted the item but warns about it. As LOAD_ERR_EXTENSION."
     AppendNoValues Warning "LOAD_APPEND_NO_VALUES"
         "An appended exception has no values"
         "Appending to an exception adds values; without them nothing happens."

@@ -160,12 +160,12 @@ impl Engine {
             sink,
             concluded: AtomicU64::new(0),
         };
-        diagnostics.extend(engine.unrestricted());
+        diagnostics.extend(engine.unrestricted(ruleset));
         (engine, diagnostics)
     }
 
     /// Rules that look at nearly every event.
-    fn unrestricted(&self) -> Vec<Diagnostic> {
+    fn unrestricted(&self, ruleset: &Ruleset) -> Vec<Diagnostic> {
         let mut kinds = vec![0_usize; self.rules.len()];
         for kind in event::EventKind::all() {
             for entry in &self.program.kind(kind).entries {
@@ -175,16 +175,27 @@ impl Engine {
         let too_many =
             |(rule, kinds): &(&CompiledRule, usize)| rule.warn_evttypes && *kinds > MAX_KINDS;
         let warn = |(rule, kinds): (&CompiledRule, usize)| {
-            let message = format!("the condition can match {kinds} types of events");
-            Diagnostic::new(Code::NoEvtType, rule.location.clone(), message)
-                .in_item(format!("rule {}", rule.name))
-                .with_help("restrict it with `evt.type = ..` or `evt.type in (..)`")
+            let problem = |code, location: &Location, message: &str| {
+                let message = format!("{message} {kinds} types of events");
+                Diagnostic::new(code, location.clone(), message)
+                    .in_item(format!("rule {}", rule.name))
+                    .with_help("restrict it with `evt.type = ..` or `evt.type in (..)`")
+            };
+            let appended = ruleset
+                .rule(&rule.name)
+                .and_then(|rule| rule.appended.as_ref());
+            let appended = appended.map(|location| {
+                let message = "with what is appended here the condition can match";
+                problem(Code::AppendNoEvtType, location, message)
+            });
+            let whole = problem(Code::NoEvtType, &rule.location, "the condition can match");
+            [Some(whole), appended].into_iter().flatten()
         };
         self.rules
             .iter()
             .zip(kinds)
             .filter(too_many)
-            .map(warn)
+            .flat_map(warn)
             .collect()
     }
 

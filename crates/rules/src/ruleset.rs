@@ -86,6 +86,8 @@ pub struct Rule {
     pub capture: bool,
     /// How long that capture lasts, in milliseconds; 0 means the configured default.
     pub capture_duration_ms: u32,
+    /// Where something was last appended to the condition.
+    pub appended: Option<Location>,
     /// Where it was last defined as a whole.
     pub location: Location,
 }

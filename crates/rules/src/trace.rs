@@ -162,9 +162,14 @@ impl Tracer {
             .iter()
             .find(|entry| entry.rule == step.position);
         let truth = entry.map_or(Truth::False, |entry| evaluation.rule(entry));
+        let is_asked = !kind.stages.is_empty();
         let operands = step.operands.iter();
         let values = operands.map(|id| {
-            let value = evaluation.value(*id);
+            let value = if is_asked {
+                evaluation.value(*id)
+            } else {
+                evaluation.unasked(*id)
+            };
             let shown = match value {
                 Value::Unknown => None,
                 value => Some(alert_value(&value, evaluation.operands(), *id)),

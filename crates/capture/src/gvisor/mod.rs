@@ -268,10 +268,7 @@ impl<J: Judge + 'static> Engine<J> {
             notices: parts.notices,
             counters: Counters::default(),
             events: AtomicU64::new(0),
-            host_name: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
+            host_name: crate::host_name(),
             state_root: parts.state_root,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),

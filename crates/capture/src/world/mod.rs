@@ -111,10 +111,7 @@ impl LiveWorld {
             own_root,
             mounts: Mounts::default(),
             resolver: Resolver::default(),
-            host_name: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
+            host_name: crate::host_name(),
             proc,
         })
     }

@@ -1,4 +1,4 @@
-//! `append_output` and `static_fields`: what is added to alerts.
+//! `append_output`, and groups of texts such as `static_fields`: what is added to alerts.
 
 use rules::{AppendOutput, ExtraField};
 
@@ -102,14 +102,12 @@ fn append_match(append: &mut AppendOutput, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Names with texts, which every alert reports.
-pub(super) fn static_fields(config: &mut Config, node: &Node) -> Result<(), Problem> {
-    let mut fields = Vec::new();
-    for Entry { key, node, .. } in group(node)? {
-        fields.push((key.clone(), node.text()?.to_owned()));
-    }
-    config.static_fields = fields;
-    Ok(())
+/// Texts by name.
+pub(super) fn texts_by_name(node: &Node) -> Result<Vec<(String, String)>, Problem> {
+    let entries = group(node)?.iter();
+    entries
+        .map(|Entry { key, node, .. }| Ok((key.clone(), node.text()?.to_owned())))
+        .collect()
 }
 
 /// The settings below a key.

@@ -7,11 +7,8 @@ use super::tree::{Entry, Node, Value};
 pub(super) fn expand(node: &mut Node, variable: &impl Fn(&str) -> Option<String>) {
     match &mut node.value {
         Value::Null => {}
-        Value::Scalar { text, quoted } => {
+        Value::Scalar { text, .. } => {
             if let Some(expanded) = expanded(text, variable) {
-                // `"${ON}"` is to be as good a boolean as what it stands for; quotes that protect a
-                // number from being one are not lost, for none of Falco's keys tells them apart.
-                *quoted = false;
                 *text = expanded;
             }
         }
@@ -89,6 +86,6 @@ mod tests {
         assert_eq!(entries[0].node.boolean(), Ok(true));
         let items = entries[1].node.list().expect("a list");
         assert_eq!(items[0].text(), Ok("${ON}"));
-        assert!(items[1].boolean().is_err(), "its quotes are untouched");
+        assert_eq!(items[1].boolean(), Ok(true));
     }
 }

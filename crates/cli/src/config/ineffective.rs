@@ -141,7 +141,7 @@ impl Ineffective {
 }
 
 /// What an item of a list is, by its name: `container`, or `{name: container, ..}`.
-fn name(node: &Node) -> Option<&str> {
+pub(super) fn name(node: &Node) -> Option<&str> {
     match &node.value {
         Value::Scalar { text, .. } => Some(text),
         Value::Map(entries) => entries

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::append::{append_output, static_fields};
+use super::append::{append_output, texts_by_name};
 use super::model::Config;
 use super::tree::{Node, Problem};
 use super::values::{
@@ -89,8 +89,8 @@ impl Key {
     }
 }
 
-/// All settings that have an effect. Names and meanings are Falco's; `io_uring`, `runtime` and
-/// `verify` are not in Falco.
+/// All settings that have an effect. Names and meanings are Falco's; `http_output.headers`,
+/// `io_uring`, `runtime` and `verify` are not in Falco.
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     Key::other("append_output", "array", append_output),
@@ -131,6 +131,9 @@ pub(super) const KEYS: &[Key] = &[
     Key::boolean("http_output.compress_uploads", |config| &mut config.http_output.compress_uploads),
     Key::boolean("http_output.echo", |config| &mut config.http_output.echo),
     Key::boolean("http_output.enabled", |config| &mut config.http_output.enabled),
+    Key::other("http_output.headers", "object", |config, node| {
+        texts_by_name(node).map(|headers| config.http_output.headers = headers)
+    }),
     Key::boolean("http_output.insecure", |config| &mut config.http_output.insecure),
     Key::boolean("http_output.keep_alive", |config| &mut config.http_output.keep_alive),
     // Falco keeps it in one byte.
@@ -191,7 +194,9 @@ pub(super) const KEYS: &[Key] = &[
     Key::other("runtime.watch", "string", |config, node| {
         choice(node).map(|value| config.runtime.watch = value)
     }),
-    Key::other("static_fields", "object", static_fields),
+    Key::other("static_fields", "object", |config, node| {
+        texts_by_name(node).map(|fields| config.static_fields = fields)
+    }),
     Key::boolean("stdout_output.enabled", |config| &mut config.stdout_enabled),
     Key::boolean("syslog_output.enabled", |config| &mut config.syslog_enabled),
     Key::other("syscall_event_drops.actions", "array", drop_actions),

@@ -95,7 +95,7 @@ fn failure(problems: &[Problem]) -> Failure {
     let failure = Failure::new(Exit::BadInput, message);
     match &last.help {
         Some(help) => failure.help(help.clone()),
-        None => failure,
+        None => failure.help("`tollgate falco --config-schema` prints what each key takes"),
     }
 }
 
@@ -199,7 +199,8 @@ impl Application {
             } else if let Some(known) = INEFFECTIVE.iter().find(|known| known.path == path) {
                 // What belongs to something that is switched off is not missed.
                 if !is_off && known.is_missed(&entry.node) {
-                    self.warn(&path, &entry.origin, known.why);
+                    let origin = entry.node.option().unwrap_or(&entry.origin);
+                    self.warn(&path, origin, known.why);
                 }
             } else if KEYS.iter().any(|key| is_group(key.path))
                 || INEFFECTIVE.iter().any(|known| is_group(known.path))
@@ -223,6 +224,11 @@ impl Application {
             self.problems.push(problem);
             return;
         }
+        if let Origin::File { name, .. } = origin {
+            self.config
+                .files_with_unknown_keys
+                .push(PathBuf::from(&**name));
+        }
         let help = problem.help.unwrap_or_default();
         self.warnings.push(format!(
             "{origin}: {}, which has no effect: {help}",
@@ -240,7 +246,14 @@ impl Application {
             let message = "both `rules_files` and `rules_file` are set";
             self.problems
                 .push(Problem::new(&old.origin, message).help("name all files in `rules_files`"));
+        } else if let Some(old) = entry("rules_file") {
+            self.warnings.push(format!(
+                "{}: `rules_file` is deprecated: use `rules_files`",
+                old.origin
+            ));
         }
+        self.outputs_without_a_place(root);
+        self.plugins_without_an_entry(root);
         if self.config.engine.kind == EngineKind::Replay
             && self.manner == Manner::Falco
             && self.config.engine.capture_file.as_os_str().is_empty()
@@ -261,6 +274,73 @@ impl Application {
             self.problems.push(Problem::new(origin, message).help(
                 "set engine.gvisor.config, or use -g FILE; --gvisor-generate-config prints one",
             ));
+        }
+    }
+}
+
+impl Application {
+    /// Outputs that are enabled and do not say where to.
+    fn outputs_without_a_place(&mut self, root: &Node) {
+        let config = &self.config;
+        let is_empty = |path: &Path| path.as_os_str().is_empty();
+        let outputs = [
+            (
+                "file_output",
+                config.file_output.enabled && is_empty(&config.file_output.filename),
+                "filename",
+                "FILE",
+            ),
+            (
+                "program_output",
+                config.program_output.enabled && config.program_output.program.is_empty(),
+                "program",
+                "'COMMAND'",
+            ),
+            (
+                "http_output",
+                config.http_output.enabled && config.http_output.url.is_empty(),
+                "url",
+                "http://HOST:PORT/",
+            ),
+        ];
+        for (output, is_lost, key, example) in outputs {
+            if is_lost {
+                let origin = root.entry(output).map_or(&root.origin, |entry| {
+                    // Where it is enabled, which may be another place than that of the group.
+                    let enabled = entry.node.entry("enabled");
+                    enabled.map_or(&entry.origin, |enabled| &enabled.origin)
+                });
+                let message = format!("`{output}` is enabled and has no `{key}`");
+                let help = format!("give it, as in -o {output}.{key}={example}");
+                self.problems.push(Problem::new(origin, message).help(help));
+            }
+        }
+    }
+
+    /// Plugins that are to be loaded and are not among those that are described.
+    fn plugins_without_an_entry(&mut self, root: &Node) {
+        let names = |key| {
+            let entry = root.entry(key)?;
+            match &entry.node.value {
+                Value::List(items) => Some(items.as_slice()),
+                _ => None,
+            }
+        };
+        let described = names("plugins").unwrap_or_default();
+        for wanted in names("load_plugins").unwrap_or_default() {
+            let Some(name) = ineffective::name(wanted) else {
+                continue;
+            };
+            let is_described = |item| ineffective::name(item) == Some(name);
+            // It is built in, and needs no description.
+            if name != "container" && !described.iter().any(is_described) {
+                let message =
+                    format!("`load_plugins` names `{name}`, which `plugins` does not describe");
+                self.problems
+                    .push(Problem::new(&wanted.origin, message).help(
+                    "remove it: plugins cannot be loaded; the fields of `container` are built in",
+                ));
+            }
         }
     }
 }
@@ -367,6 +447,7 @@ http_output:
   enabled: true
   url: https://localhost/
   user_agent: me
+  headers: {x-scope: north}
   insecure: true
   ca_cert: /c/ca.pem
   ca_bundle: /c/bundle.pem
@@ -477,6 +558,7 @@ syscall_event_drops:
                 enabled: true,
                 url: "https://localhost/".to_owned(),
                 user_agent: "me".to_owned(),
+                headers: vec![("x-scope".to_owned(), "north".to_owned())],
                 insecure: true,
                 ca_cert: "/c/ca.pem".into(),
                 ca_bundle: "/c/bundle.pem".into(),
@@ -566,6 +648,7 @@ syscall_event_drops:
                 ..EngineSettings::default()
             },
             files: Vec::new(),
+            files_with_unknown_keys: Vec::new(),
             folders: Vec::new(),
             capture: CaptureOptions {
                 enabled: true,
@@ -625,7 +708,7 @@ syscall_event_drops:
     #[test]
     fn wrong_settings_are_all_reported_with_place_and_next_step() {
         let text = "outputs:\n  max_burst: -1\npriority: urgent\n\
-                    buffered_outputs: 'true'\nfile_output: yes\n";
+                    buffered_outputs: 'tru'\nfile_output: yes\n";
         assert_eq!(
             problems(text, &["max_burst=5", "outputs.rate=fast", "zzzz.qqqq=1"]),
             [
@@ -633,7 +716,7 @@ syscall_event_drops:
                 "-o outputs.rate=fast: expected a number from 0 on, found `fast`",
                 "f.yaml:3:11: `urgent` is no priority | one of emergency, alert, critical, error, \
                  warning, notice, informational, debug",
-                "f.yaml:4:19: expected true or false, found `true`",
+                "f.yaml:4:19: expected true or false, found `tru`",
                 "f.yaml:5:14: file_output has to be a group of settings, found `yes`",
                 "-o max_burst=5: unknown key `max_burst` | did you mean `outputs.max_burst`?",
                 "-o zzzz.qqqq=1: unknown key `zzzz` | `tollgate man run` lists the keys",
@@ -725,5 +808,81 @@ syscall_event_drops:
              f.yaml:2:14: expected true or false, found `1`\n  -o a=1: unknown key `a`\n\
              help: `tollgate man run` lists the keys\n"
         );
+    }
+
+    #[test]
+    fn an_output_without_a_place_is_an_error_where_it_is_enabled() {
+        for (text, options, expected) in [
+            (
+                "http_output:\n  enabled: true\n",
+                &[][..],
+                "f.yaml:2:3: `http_output` is enabled and has no `url` | give it, as in -o http_output.url=",
+            ),
+            (
+                "program_output: {program: ''}",
+                &["program_output.enabled=true"],
+                "-o program_output.enabled=true: `program_output` is enabled and has no `program`",
+            ),
+            (
+                "file_output: {enabled: true, filename: ''}",
+                &[],
+                "f.yaml:1:15: `file_output` is enabled and has no `filename`",
+            ),
+        ] {
+            let problems = problems(text, options);
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].starts_with(expected), "{}", problems[0]);
+        }
+        assert!(parse_text("http_output: {enabled: false}", &[]).is_ok());
+    }
+
+    #[test]
+    fn plugins_that_are_to_be_loaded_have_to_be_described() {
+        let problems = problems("load_plugins: [container, json]", &[]);
+        let expected =
+            "f.yaml:1:27: `load_plugins` names `json`, which `plugins` does not describe";
+        assert!(problems[0].starts_with(expected), "{problems:?}");
+        let described = "load_plugins: [json]\nplugins: [{name: json, library_path: libjson.so}]";
+        let (_, warnings) = parse_text(described, &[]).expect("it is described");
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+    }
+
+    #[test]
+    fn the_old_name_of_rules_files_is_warned_about() {
+        let (config, warnings) = parse_text("rules_file: [a.yaml]", &[]).expect("it is known");
+        assert_eq!(config.rules_files, [PathBuf::from("a.yaml")]);
+        let expected = "f.yaml:1:1: `rules_file` is deprecated: use `rules_files`";
+        assert_eq!(warnings, [expected]);
+    }
+
+    /// As with Falco's parser; charts write them so.
+    #[test]
+    fn numbers_and_booleans_may_be_quoted() {
+        let text = "json_output: 'true'\noutput_timeout: \"5\"\noutputs: {rate: '0.5'}\n";
+        let (config, warnings) = parse_text(text, &[]).expect("good settings");
+        assert!(config.json_output && warnings.is_empty(), "{warnings:?}");
+        assert_eq!(config.output_timeout_ms, 5);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_of_the_option_that_asks_for_it() {
+        let options = ["base_syscalls.custom_set[]=open", "falco_libs.snaplen=9"];
+        let text = "base_syscalls: {custom_set: []}\nfalco_libs: {snaplen: 80}";
+        let (_, warnings) = parse_text(text, &options).expect("good settings");
+        assert!(
+            warnings[0].starts_with("-o base_syscalls.custom_set[]=open: "),
+            "{warnings:?}"
+        );
+        assert!(
+            warnings[1].starts_with("-o falco_libs.snaplen=9: "),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn files_with_unknown_keys_are_remembered() {
+        let (config, _) = parse_as(Manner::Falco, "json_ouput: true", &["prioritee=1"])
+            .expect("unknown keys are warned about");
+        assert_eq!(config.files_with_unknown_keys, [PathBuf::from("f.yaml")]);
     }
 }

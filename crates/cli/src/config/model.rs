@@ -49,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) watch_config_files: bool,
     /// The configuration files that were read, the main one first.
     pub(crate) files: Vec<PathBuf>,
+    /// Those of them that have keys which nobody knows.
+    pub(crate) files_with_unknown_keys: Vec<PathBuf>,
     /// Folders of configuration files.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) runtime: RuntimeOptions,
@@ -192,6 +194,7 @@ pub(crate) struct HttpOutput {
     pub(crate) enabled: bool,
     pub(crate) url: String,
     pub(crate) user_agent: String,
+    pub(crate) headers: Vec<(String, String)>,
     pub(crate) insecure: bool,
     pub(crate) ca_cert: PathBuf,
     pub(crate) ca_bundle: PathBuf,
@@ -211,6 +214,7 @@ impl Default for HttpOutput {
             enabled: false,
             url: String::new(),
             user_agent: "falcosecurity/falco".to_owned(),
+            headers: Vec::new(),
             insecure: false,
             ca_cert: PathBuf::new(),
             ca_bundle: PathBuf::new(),
@@ -251,6 +255,13 @@ pub(crate) enum EngineKind {
     Gvisor,
     /// No events.
     Nodriver,
+}
+
+impl EngineKind {
+    /// Whether the kernel tells of events.
+    pub(crate) fn watches_the_host(self) -> bool {
+        matches!(self, Self::Kmod | Self::ModernEbpf)
+    }
 }
 
 impl Default for EngineSettings {
@@ -429,6 +440,7 @@ impl Default for Config {
             grpc: Grpc::default(),
             watch_config_files: false,
             files: Vec::new(),
+            files_with_unknown_keys: Vec::new(),
             folders: Vec::new(),
             runtime: RuntimeOptions::default(),
         }

@@ -38,7 +38,8 @@ pub(crate) struct Node {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Null,
-    /// `quoted` text is never a number or a boolean.
+    /// `quoted` text is text even if it looks like nothing (`null`); numbers and booleans may be quoted, as
+    /// Falco takes them.
     Scalar {
         text: String,
         quoted: bool,
@@ -258,6 +259,25 @@ impl Node {
         }
     }
 
+    /// An entry of a group.
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
+            Value::Null | Value::Scalar { .. } | Value::List(_) => None,
+        }
+    }
+
+    /// The option that it, or something in it, was set by.
+    pub(crate) fn option(&self) -> Option<&Origin> {
+        let children: Box<dyn Iterator<Item = &Self>> = match &self.value {
+            Value::Null | Value::Scalar { .. } => Box::new(std::iter::empty()),
+            Value::List(items) => Box::new(items.iter()),
+            Value::Map(entries) => Box::new(entries.iter().map(|entry| &entry.node)),
+        };
+        let own = matches!(self.origin, Origin::Option(_)).then_some(&self.origin);
+        own.or_else(|| children.into_iter().find_map(Self::option))
+    }
+
     /// What it is, for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
@@ -278,10 +298,7 @@ impl Node {
     pub(crate) fn boolean(&self) -> Result<bool, Problem> {
         match &self.value {
             // YAML 1.1's words too, which Falco's parser takes.
-            Value::Scalar {
-                text,
-                quoted: false,
-            } => match text.to_ascii_lowercase().as_str() {
+            Value::Scalar { text, .. } => match text.to_ascii_lowercase().as_str() {
                 "true" | "yes" | "on" | "y" => Ok(true),
                 "false" | "no" | "off" | "n" => Ok(false),
                 _ => Err(self.expected("true or false")),
@@ -300,10 +317,7 @@ impl Node {
     /// A finite number that is not negative.
     pub(crate) fn number(&self) -> Result<f64, Problem> {
         let number = match &self.value {
-            Value::Scalar {
-                text,
-                quoted: false,
-            } => text.parse().ok(),
+            Value::Scalar { text, .. } => text.parse().ok(),
             _ => None,
         };
         number
@@ -313,10 +327,7 @@ impl Node {
 
     pub(crate) fn integer(&self) -> Result<u64, Problem> {
         let number = match &self.value {
-            Value::Scalar {
-                text,
-                quoted: false,
-            } => text.parse().ok(),
+            Value::Scalar { text, .. } => text.parse().ok(),
             _ => None,
         };
         number.ok_or_else(|| self.expected("a whole number from 0 on"))

@@ -26,12 +26,10 @@ pub(super) fn choice<T: ValueEnum>(node: &Node) -> Result<T, Problem> {
 }
 
 /// A whole number that fits.
-pub(super) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem>
-where
-    T::Error: std::fmt::Display,
-{
-    T::try_from(node.integer()?)
-        .map_err(|error| Problem::new(&node.origin, format!("too large: {error}")))
+pub(super) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {
+    let number = node.integer()?;
+    T::try_from(number)
+        .map_err(|_too_large| Problem::new(&node.origin, format!("{number} is too large")))
 }
 
 /// As Falco: `ignore` stands alone.

@@ -110,8 +110,7 @@ impl Writer {
             message: "Falco metrics snapshot".to_owned(),
             fields: Vec::new(),
         };
-        let system = rustix::system::uname();
-        let host: Arc<str> = system.nodename().to_string_lossy().into();
+        let host: Arc<str> = capture::host_name().into();
         let mut alert = internal_alert(&host, event);
         let fields = fields.iter();
         alert.fields = fields

@@ -34,6 +34,8 @@ const END_GRACE: Duration = Duration::from_millis(50);
 const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
 /// The same of a container, which runs for long, and whose end nobody waits for.
 const DETACHED_POLL: Duration = Duration::from_millis(200);
+/// Time between two looks whether gaps are told for which others wait.
+const TELLING_POLL: Duration = Duration::from_millis(100);
 /// Time between two looks for the end of the workload before an agent's turn has come.
 const TURN_POLL: Duration = Duration::from_millis(250);
 /// Number of the first agent.
@@ -327,6 +329,9 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
             if let Some(news) = listening.next() {
                 if let Some(end) = listening.pass_on(news) {
                     deliver(services.as_ref(), &inherited.tenure);
+                    if reporter.tell_gaps(services.as_ref()) {
+                        services.flush();
+                    }
                     board.set(word::OUTLIVED, u64::from(!services.has_ended()));
                     listening.tell_end(end);
                     relay = None;
@@ -344,7 +349,11 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         } else {
             DESCENDANTS_POLL
         };
-        let patience = relay.is_none().then_some(pause);
+        let patience = match (&relay, reporter.has_more()) {
+            (None, _) => Some(pause),
+            (Some(_), true) => Some(TELLING_POLL),
+            (Some(_), false) => None,
+        };
         if relay.is_none() {
             // It has ended with the command, and may be this process's child.
             orphans::reap_waiter(board.pid(word::WAITER_PID));
@@ -353,6 +362,12 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         let _ = poll::poll(&mut polled, patience);
     }
     reporter.report(services.as_ref());
+    if reporter.has_more() {
+        // There is no later to put it off to.
+        services.flush();
+        reporter.telling = None;
+        reporter.tell_gaps(services.as_ref());
+    }
     services.finish();
     Served::ToTheEnd
 }
@@ -375,6 +390,8 @@ struct Reporter<'a> {
     board: &'a Board,
     /// `None` once it is known to have ended.
     keeper: Option<OwnedFd>,
+    /// The number of the last gap that is being told. The next one waits, so that each is told once.
+    telling: Option<u64>,
     replaced: u64,
     upgrades: u64,
     failed_upgrades: u64,
@@ -387,6 +404,7 @@ impl<'a> Reporter<'a> {
         Self {
             board,
             keeper: sys::pidfd::open(board.pid(word::KEEPER_PID)).ok(),
+            telling: None,
             replaced: board.load(word::KEEPERS_REPLACED),
             upgrades: board.load(word::UPGRADES) - u64::from(is_upgrade),
             failed_upgrades: board.load(word::UPGRADES_FAILED),
@@ -398,10 +416,28 @@ impl<'a> Reporter<'a> {
         Some(PollFd::new(keeper.as_fd(), poll::IN))
     }
 
-    fn report(&mut self, services: &dyn Services) {
-        if let Some(gaps) = self.board.take_gaps() {
-            services.report(&Report::Gaps(gaps));
+    /// Whether gaps wait until others are told, for which nobody rings.
+    fn has_more(&self) -> bool {
+        let ended = self.board.load(word::GAPS_ENDED);
+        self.telling.is_some_and(|last| ended > last)
+    }
+
+    /// Tells of gaps, unless others are being told. Whether it did.
+    fn tell_gaps(&mut self, services: &dyn Services) -> bool {
+        if self.telling.is_some_and(|last| !self.board.are_told(last)) {
+            return false;
         }
+        self.telling = None;
+        let Some(gaps) = self.board.gaps_to_tell() else {
+            return false;
+        };
+        self.telling = Some(gaps.told_before + gaps.count);
+        services.report(&Report::Gaps(gaps));
+        true
+    }
+
+    fn report(&mut self, services: &dyn Services) {
+        self.tell_gaps(services);
         let news = |index, seen: &mut u64| {
             let now = self.board.load(index);
             std::mem::replace(seen, now) != now

@@ -148,6 +148,8 @@ impl Cause {
 /// The gaps since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gaps {
+    /// How many were told before.
+    pub(crate) told_before: u64,
     /// How many.
     pub(crate) count: u64,
     /// Why the last one began.
@@ -227,7 +229,6 @@ impl Board {
         self.word(index).fetch_add(value, Ordering::AcqRel);
     }
 
-    /// A pid; 0 if it is not known.
     /// Whether a container's first program is still to be restricted, and so may not begin by itself.
     pub(crate) fn first_waits(&self) -> bool {
         self.load(word::FIRST_WAITS) != 0
@@ -238,6 +239,7 @@ impl Board {
         self.set(word::FIRST_WAITS, 0);
     }
 
+    /// A pid; 0 if it is not known.
     pub(super) fn pid(&self, index: usize) -> i32 {
         i32::try_from(self.load(index)).unwrap_or(0)
     }
@@ -369,27 +371,55 @@ impl Board {
         self.load(word::GAPS_BEGUN)
     }
 
-    /// Takes what has not been reported yet, once the last gap is over.
-    pub(super) fn take_gaps(&self) -> Option<Gaps> {
+    /// What has not been told yet, once the last gap is over. It stays on the board until it is
+    /// [told](Self::gaps_told), so that it does not die with an agent that was about to tell it.
+    pub(super) fn gaps_to_tell(&self) -> Option<Gaps> {
+        let told = self.load(word::GAPS_REPORTED);
         let ended = self.load(word::GAPS_ENDED);
-        let reported = self.load(word::GAPS_REPORTED);
-        if ended <= reported || ended < self.load(word::GAPS_BEGUN) {
+        if ended <= told || ended < self.load(word::GAPS_BEGUN) {
             return None;
         }
         let calls = (0..CALL_COUNTERS).filter_map(|call| {
-            let count = self.word(word::CALLS + call).swap(0, Ordering::AcqRel);
+            let count = self.load(word::CALLS + call);
             (count > 0).then_some((call, count))
         });
-        let gaps = Gaps {
-            count: ended - reported,
+        Some(Gaps {
+            told_before: told,
+            count: ended - told,
             cause: Cause::from_word(self.load(word::GAP_CAUSE)),
             detail: self.load(word::GAP_DETAIL),
-            lasted_ns: self.word(word::GAP_LASTED).swap(0, Ordering::AcqRel),
-            lost_alerts: self.word(word::GAP_ALERTS).swap(0, Ordering::AcqRel),
+            lasted_ns: self.load(word::GAP_LASTED),
+            lost_alerts: self.load(word::GAP_ALERTS),
             calls: calls.collect(),
-        };
-        self.set(word::GAPS_REPORTED, ended);
-        Some(gaps)
+        })
+    }
+
+    /// Their alert is delivered. Of two agents that told the same gaps only the first one's counts.
+    pub(crate) fn gaps_told(&self, gaps: &Gaps) {
+        let told = self.word(word::GAPS_REPORTED);
+        let (before, now) = (gaps.told_before, gaps.told_before + gaps.count);
+        let exchanged = told.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire);
+        if exchanged.is_err() {
+            return;
+        }
+        self.subtract(word::GAP_LASTED, gaps.lasted_ns);
+        self.subtract(word::GAP_ALERTS, gaps.lost_alerts);
+        for (call, count) in &gaps.calls {
+            self.subtract(word::CALLS + call, *count);
+        }
+    }
+
+    /// Whether gaps up to this number are told.
+    pub(super) fn are_told(&self, gaps: u64) -> bool {
+        self.load(word::GAPS_REPORTED) >= gaps
+    }
+
+    fn subtract(&self, index: usize, value: u64) {
+        let less = |word: u64| Some(word.saturating_sub(value));
+        let updated = self
+            .word(index)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        debug_assert!(updated.is_ok(), "there is always a difference");
     }
 
     /// What is to be refused while nobody watches.
@@ -474,19 +504,34 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_taken_once_and_only_when_over() {
+    fn gaps_are_told_when_they_are_over_and_until_that_is_done() {
         let (board, _file) = Board::create().expect("memory");
-        assert_eq!(board.take_gaps(), None);
+        assert_eq!(board.gaps_to_tell(), None);
         board.set(word::GAPS_BEGUN, 1);
         board.set(word::GAP_CAUSE, Cause::Stopped as u64);
         board.add(word::CALLS + 257, 2);
         board.add(word::CALLS + UNNAMED, 1);
-        assert_eq!(board.take_gaps(), None);
+        assert_eq!(board.gaps_to_tell(), None);
         board.set(word::GAPS_ENDED, 1);
-        let gaps = board.take_gaps().expect("one is over");
-        assert_eq!((gaps.count, gaps.cause), (1, Cause::Stopped));
-        assert_eq!(gaps.calls, [(257, 2), (UNNAMED, 1)]);
-        assert_eq!(board.take_gaps(), None);
+        let first = board.gaps_to_tell().expect("one is over");
+        assert_eq!((first.count, first.cause), (1, Cause::Stopped));
+        assert_eq!(first.calls, [(257, 2), (UNNAMED, 1)]);
+        // Who was about to tell it is killed; so is the next one, that told both.
+        board.set(word::GAPS_BEGUN, 2);
+        board.add(word::CALLS + 257, 3);
+        board.set(word::GAPS_ENDED, 2);
+        let both = board.gaps_to_tell().expect("two are over");
+        assert_eq!(
+            (both.count, &both.calls[..]),
+            (2, &[(257, 5), (UNNAMED, 1)][..])
+        );
+        board.gaps_told(&first);
+        board.gaps_told(&both);
+        assert!(board.are_told(1) && !board.are_told(2));
+        let second = board.gaps_to_tell().expect("one is left");
+        assert_eq!((second.count, &second.calls[..]), (1, &[(257, 3)][..]));
+        board.gaps_told(&second);
+        assert_eq!(board.gaps_to_tell(), None);
     }
 
     #[test]
@@ -501,7 +546,9 @@ mod tests {
         assert_eq!(board.lost_alerts(), 3);
         board.set(word::GAPS_BEGUN, 1);
         board.set(word::GAPS_ENDED, 1);
-        assert_eq!(board.take_gaps().expect("one is over").lost_alerts, 3);
+        let gaps = board.gaps_to_tell().expect("one is over");
+        assert_eq!(gaps.lost_alerts, 3);
+        board.gaps_told(&gaps);
         assert_eq!(board.lost_alerts_to_say(), None);
         // The one of the same words begins anew; another one's account stands.
         board.count_lost_alerts(5);

@@ -387,3 +387,26 @@ fn closing_does_not_wait_for_a_program_that_holds_up_a_delivery() {
     let counters = &dispatcher.counters().channels[0];
     assert_eq!((counters.pending, counters.lost_write_failed), (0, 3));
 }
+
+#[test]
+fn what_is_to_be_done_when_an_alert_is_settled_waits_for_every_channel() {
+    let (a, mut gate_a) = gated("a");
+    let (b, gate_b) = gated("b");
+    let dispatcher = Dispatcher::prepare(settings(), vec![a, b]).start().unwrap();
+    let (settled, is_settled) = channel();
+    let event = Internal {
+        rule: "Tollgate internal: x",
+        priority: Priority::Notice,
+        message: "m".to_owned(),
+        fields: Vec::new(),
+    };
+    dispatcher.emit_internal_then(event, Box::new(move || settled.send(()).unwrap()));
+    gate_a.open();
+    let short = Duration::from_millis(50);
+    assert!(is_settled.recv_timeout(short).is_err(), "b has it still");
+    // One that is lost is counted, and settled too.
+    gate_b.step(Step::Fail { dead: true });
+    is_settled.recv_timeout(Duration::from_secs(10)).unwrap();
+    let lost: Vec<_> = dispatcher.counters().channels;
+    assert_eq!((lost[0].delivered, lost[1].lost_write_failed), (1, 1));
+}

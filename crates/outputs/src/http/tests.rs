@@ -128,6 +128,7 @@ fn receive(stream: &mut impl BufRead) -> Option<Request> {
 
 fn options(url: String) -> HttpOptions {
     HttpOptions {
+        headers: Vec::new(),
         url,
         user_agent: "falcosecurity/falco".to_owned(),
         json: true,
@@ -534,4 +535,35 @@ fn reopening_reads_certificates_anew() {
     write(dir.path(), "ca.pem", "");
     channel.reopen().unwrap_err();
     channel.deliver(&alerts).unwrap();
+}
+
+#[test]
+fn further_headers_are_sent_with_each_alert() {
+    let server = Server::start(OK, usize::MAX);
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let mut channel = open(HttpOptions {
+        headers: vec![
+            header("Authorization", "Bearer x"),
+            header("x-scope", "north"),
+        ],
+        ..options(server.url())
+    });
+    channel.deliver(&deliveries(2, json())).unwrap();
+    for _ in 0..2 {
+        let request = server.next();
+        assert_eq!(request.headers["authorization"], "Bearer x");
+        assert_eq!(request.headers["x-scope"], "north");
+    }
+    for (name, value, expected) in [
+        ("two words", "x", "it is no name of a header"),
+        ("Content-Type", "x", "it is set by other keys"),
+        ("x-a", "a\r\nx-b: b", "its value has characters"),
+    ] {
+        let error = HttpChannel::open(HttpOptions {
+            headers: vec![header(name, value)],
+            ..options(server.url())
+        })
+        .unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }

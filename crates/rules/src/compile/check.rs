@@ -124,6 +124,7 @@ impl Checker {
     }
 
     fn compare(&mut self, compare: &Compare, negated: bool) -> Tree {
+        self.doubt_absence(compare);
         let left = self.operand(&compare.left);
         let right = match &compare.right {
             Value::Operand(operand) => self.operand(operand).map(Right::Operand),
@@ -235,6 +236,38 @@ impl Checker {
         None
     }
 
+    /// `<NA>` is how a missing value is printed. Falco warns of it where fields of plugins are meant
+    /// that give JSON.
+    fn doubt_absence(&mut self, compare: &Compare) {
+        let Operand::Field(field) = &compare.left else {
+            return;
+        };
+        let gives_json = ["ka.", "jevt."]
+            .iter()
+            .any(|class| field.name.starts_with(class));
+        let is_equality = matches!(
+            compare.op,
+            Op::Eq | Op::Ne | Op::In | Op::Intersects | Op::PMatch
+        );
+        if !gives_json || !is_equality {
+            return;
+        }
+        let absent =
+            constants(&compare.right).find(|literal| literal.text.as_str() == Some("<NA>"));
+        if let Some(absent) = absent {
+            let message = format!(
+                "`{}` is compared with `<NA>`, which is no value",
+                field.name
+            );
+            self.report(
+                Problem::new(Code::UnsafeNaCheck, absent.span, message).help(format!(
+                    "write `{} exists`, or `not {} exists`",
+                    field.name, field.name
+                )),
+            );
+        }
+    }
+
     /// What is allowed but likely a mistake.
     fn doubts(&mut self, compare: &Compare) {
         for literal in constants(&compare.right) {
@@ -327,6 +360,11 @@ impl Checker {
         let bracket = name.arg.as_ref().map(|arg| arg.text.to_lossy());
         match Field::new(&name.name, bracket.as_deref()) {
             Ok(field) => {
+                if let Some((_, why)) = DEPRECATED.iter().find(|(old, _)| *old == field.spec.name) {
+                    let message = format!("`{field}` is deprecated: {why}");
+                    let help = "leave the comparison out";
+                    self.report(Problem::new(Code::DeprecatedItem, name.span, message).help(help));
+                }
                 if let Supplied::No(reason) = field.spec.supplied {
                     let message = format!("`{field}` never has a value here: {reason}");
                     self.report(Problem::new(Code::ConditionWarning, name.span, message));
@@ -388,6 +426,22 @@ fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
     }
     .iter()
 }
+
+/// Why an event has no latency with Falco.
+const NO_ENTRY: &str = "Falco has no value for it any more, because it is told of returns alone";
+
+/// Fields that Falco deprecates, and why.
+const DEPRECATED: [(&str, &str); 6] = [
+    (
+        "evt.dir",
+        "an event is a call that has returned, so that it is always `<`",
+    ),
+    ("evt.latency", NO_ENTRY),
+    ("evt.latency.human", NO_ENTRY),
+    ("evt.latency.ns", NO_ENTRY),
+    ("evt.latency.s", NO_ENTRY),
+    ("evt.wait_latency", NO_ENTRY),
+];
 
 fn field_problem(error: &FieldError, name: &FieldName) -> Problem {
     let (message, suggestion) = match error {

@@ -230,6 +230,16 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         value
     }
 
+    /// The value of an operand of an event that no condition asks about, so that there is no table of when
+    /// it is known.
+    pub(crate) fn unasked(&mut self, id: OperandId) -> Value<'a> {
+        match self.remembered(id) {
+            Some(value) => *value,
+            None if self.event.stage == Stage::Exit => self.extract(id),
+            None => Value::Unknown,
+        }
+    }
+
     /// The value of an operand as it is printed: what is unknown as a whole may be known in part.
     pub(crate) fn shown(&mut self, id: OperandId) -> Value<'a> {
         match (self.value(id), self.program.operands.as_field(id)) {

@@ -328,6 +328,7 @@ impl Collector {
 fn append_to_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
     if let Some(condition) = update.condition {
         rule.condition.append(" ", &condition);
+        rule.appended = Some(condition.start().clone());
     }
     if let Some(output) = update.output {
         rule.output.append(" ", &output);
@@ -393,6 +394,9 @@ fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
         .collect();
     if !wrong.is_empty() {
         return wrong;
+    }
+    if update.condition.is_some() {
+        rule.appended = None;
     }
     set(&mut rule.condition, update.condition);
     set(&mut rule.output, update.output);

@@ -143,6 +143,8 @@ pub(super) struct MacroItem {
 pub(super) struct RuleItem {
     pub(super) name: String,
     pub(super) condition: SourceText,
+    /// Where something was last appended to the condition.
+    pub(super) appended: Option<Location>,
     pub(super) output: SourceText,
     pub(super) desc: String,
     pub(super) priority: Priority,

@@ -144,8 +144,9 @@ impl Loader {
             .entry(Arc::clone(&location.file))
             .or_insert(order);
         let message = format!("cannot read the file: {cause}");
-        self.diagnostics
-            .push(Diagnostic::new(Code::FileRead, location, message));
+        let problem = Diagnostic::new(Code::FileRead, location, message);
+        let help = "name a file that exists and that this user may read";
+        self.diagnostics.push(problem.with_help(help));
         self
     }
 

@@ -325,6 +325,7 @@ impl<'n> Reader<'n> {
         Some(Item::Rule(Box::new(RuleItem {
             name,
             condition: condition?,
+            appended: None,
             output: output?,
             desc: desc?,
             priority: priority?,

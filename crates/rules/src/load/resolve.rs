@@ -306,6 +306,7 @@ impl<'c> Resolver<'c> {
             exceptions: item.exceptions.iter().map(summary).collect(),
             capture: item.capture,
             capture_duration_ms: item.capture_duration_ms,
+            appended: item.appended.clone(),
             location: item.location.clone(),
         })
     }

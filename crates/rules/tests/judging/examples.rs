@@ -2,10 +2,12 @@
 
 use abi::Syscall;
 use event::{Containment, Stage, StdioWatch, Weight};
+use rules::given::{Given, Others};
+use rules::trace::Tracer;
 use rules::{AlertValue, AppendOutput, Code, EngineOptions, ExtraField, Priority, RuleMatching};
 
 use crate::case::Case;
-use crate::engine::{all_matching, conclude, engine, rule_text, try_engine, weigh};
+use crate::engine::{all_matching, conclude, engine, load, rule_text, try_engine, weigh};
 
 const O_WRONLY: u64 = 1;
 const O_TRUNC: u64 = 0o1000;
@@ -301,6 +303,7 @@ fn doubtful_conditions_are_warned_about() {
             .any(|found| found.context == rule && found.code == code)
     };
     assert!(has("rule a", Code::NoEvtType));
+    assert!(!has("rule a", Code::AppendNoEvtType));
     // Falco warns about this for fields of Kubernetes audit events alone.
     assert!(!has("rule b", Code::UnsafeNaCheck));
     assert!(has("rule c", Code::ConditionWarning));
@@ -312,6 +315,61 @@ fn doubtful_conditions_are_warned_about() {
     assert!(warnings.iter().any(|found| {
         found.context == "rule d" && found.message.contains("every read has to be looked at")
     }));
+}
+
+#[test]
+fn what_is_appended_can_take_the_restriction_on_events_away() {
+    let base = rule_text("a", "evt.type = open and proc.name = x") + "  tags: [t]\n";
+    let append = |condition: &str| {
+        format!("{base}- rule: a\n  condition: {condition}\n  override:\n    condition: append\n")
+    };
+    let codes = |text: &str| {
+        let (_, _, diagnostics) = try_engine(text, &all_matching());
+        let of_events = [Code::NoEvtType, Code::AppendNoEvtType];
+        let found = diagnostics
+            .into_iter()
+            .filter(|found| of_events.contains(&found.code));
+        found
+            .map(|found| (found.code, found.location.line))
+            .collect::<Vec<_>>()
+    };
+    let expected = [(Code::NoEvtType, 1), (Code::AppendNoEvtType, 8)];
+    assert_eq!(codes(&append("or proc.name = y")), expected);
+    assert_eq!(
+        codes(&append("or (evt.type = connect and proc.name = y)")),
+        []
+    );
+    assert_eq!(codes(&append("and proc.name = y")), []);
+}
+
+#[test]
+fn fields_of_other_sources_are_not_compared_with_what_a_missing_value_is_printed_as() {
+    for (condition, is_warned_about) in [
+        ("jevt.value[/x] = <NA>", true),
+        ("ka.verb in (get, <NA>)", true),
+        ("ka.verb = get", false),
+        ("ka.verb exists", false),
+    ] {
+        let text = rule_text("a", condition) + "  skip-if-unknown-filter: true\n";
+        let (_, _, diagnostics) = try_engine(&text, &all_matching());
+        let has = |code| diagnostics.iter().any(|found| found.code == code);
+        assert_eq!(has(Code::UnsafeNaCheck), is_warned_about, "{condition}");
+        assert!(has(Code::UnknownFilter), "{condition}: {diagnostics:?}");
+    }
+}
+
+/// Found by fuzzing.
+#[test]
+fn an_event_that_a_rule_cannot_match_is_explained() {
+    let ruleset = load(&rule_text("a", "evt.type in (init_module, finit_module)"));
+    let rule = ruleset.rule("a").expect("it is there");
+    for others in [Others::Absent, Others::Unknown] {
+        let close = Given::new("close", others).expect("a known type");
+        let clause = Tracer::new(&ruleset, rule).explain_given(&close);
+        assert_eq!(clause.holds, Some(false));
+        let value = AlertValue::Text("close".to_owned());
+        assert_eq!(clause.values, [("evt.type".to_owned(), Some(value))]);
+    }
 }
 
 #[test]

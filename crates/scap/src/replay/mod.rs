@@ -9,6 +9,7 @@ mod world;
 
 use std::collections::VecDeque;
 use std::io::Read;
+use std::time::Duration;
 
 use bumpalo::Bump;
 use event::{
@@ -59,6 +60,8 @@ pub struct Replay<'j, J: Judge> {
     utc_offset: i32,
     /// When the first event was.
     first_ns: Option<u64>,
+    /// How long after that a capture counts as ended.
+    longest_ns: u64,
     /// What the last event removes.
     afterwards: Afterwards,
     /// Threads whose end was recorded by this program, and of which more may come.
@@ -81,9 +84,19 @@ impl<'j, J: Judge> Replay<'j, J> {
             counts: Counts::default(),
             utc_offset,
             first_ns: None,
+            longest_ns: u64::MAX,
             afterwards: Afterwards::Nothing,
             call: None,
             leaving: VecDeque::new(),
+        }
+    }
+
+    /// Passes over what came later than this after the first event.
+    #[must_use]
+    pub fn until(self, longest: Duration) -> Self {
+        Self {
+            longest_ns: u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX),
+            ..self
         }
     }
 
@@ -138,7 +151,10 @@ impl<'j, J: Judge> Replay<'j, J> {
                 return Ok(false);
             };
             self.counts.events = earlier + number;
-            self.first_ns.get_or_insert(record.time_ns);
+            let first_ns = *self.first_ns.get_or_insert(record.time_ns);
+            if record.time_ns.saturating_sub(first_ns) >= self.longest_ns {
+                return Ok(false);
+            }
             self.state.finish_lists();
             self.event(&record)?;
         }

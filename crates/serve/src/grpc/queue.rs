@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use outputs::{Channel, Delivery, DeliveryError};
+use outputs::{Account, Channel, Delivery, DeliveryError};
 use tokio::sync::Notify;
 
 use super::frame;
@@ -26,12 +26,27 @@ pub struct GrpcChannel {
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
     arrived: Notify,
+    account: OnceLock<Arc<dyn Account>>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     frames: VecDeque<Bytes>,
     bytes: usize,
+}
+
+impl GrpcChannel {
+    /// Keeps account of what waits for clients from now on.
+    pub fn keep_account(&self, account: Arc<dyn Account>) {
+        // A second one would be a defect; the first stays.
+        let _ = self.queue.account.set(account);
+    }
+
+    /// How many alerts wait for a client.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.waiting().frames.len()
+    }
 }
 
 impl Queue {
@@ -47,6 +62,7 @@ impl Queue {
         }
         waiting.bytes += frame.len();
         waiting.frames.push_back(frame);
+        self.queued();
         drop(waiting);
         self.arrived.notify_one();
         true
@@ -57,7 +73,16 @@ impl Queue {
         let mut waiting = self.waiting();
         let frame = waiting.frames.pop_front()?;
         waiting.bytes -= frame.len();
+        if let Some(account) = self.account.get() {
+            account.settled(1);
+        }
         Some(frame)
+    }
+
+    fn queued(&self) {
+        if let Some(account) = self.account.get() {
+            account.queued();
+        }
     }
 
     /// Puts back what a client did not take.
@@ -65,6 +90,7 @@ impl Queue {
         let mut waiting = self.waiting();
         waiting.bytes += frame.len();
         waiting.frames.push_front(frame);
+        self.queued();
         drop(waiting);
         self.arrived.notify_one();
     }

@@ -21,6 +21,8 @@ pub(crate) enum Format {
 #[derive(Args, Debug, Default)]
 #[command(
     disable_version_flag = true,
+    // As in Falco the last one counts.
+    args_override_self = true,
     after_help = "The configuration is FILE.yaml of Falco 0.44 or older: what it asks for and is not \
                   done here is warned about. Without -c it is /etc/falco/falco.yaml. SIGHUP loads rules \
                   anew, as changes of their files do (watch_config_files); SIGUSR1 reopens outputs."

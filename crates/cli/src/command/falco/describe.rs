@@ -85,6 +85,7 @@ impl Describer {
             exceptions: Vec::new(),
             capture: false,
             capture_duration_ms: 0,
+            appended: None,
             location: item.location.clone(),
         };
         all.rules.extend(ruleset.macros.iter().map(rule));

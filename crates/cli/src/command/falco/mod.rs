@@ -9,6 +9,7 @@ mod describe;
 mod list;
 mod options;
 mod support;
+pub(crate) mod totals;
 mod validate;
 pub(crate) mod version;
 
@@ -20,6 +21,8 @@ use rules::{EngineOptions, Priority};
 use self::args::{Falco, Format};
 use self::validate::Describe;
 use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
+use crate::command::rules::check;
+use crate::command::run::pidfile::Pidfile;
 use crate::command::{replay, run, watch};
 use crate::config::{self, Config, EngineKind, Manner};
 use crate::exit::Exit;
@@ -101,6 +104,7 @@ fn falco(mut args: Falco) -> Outcome {
     if args.support {
         return terminal::print(&format!("{}\n", support::support(&config, &loaded, &args)));
     }
+    ready(&config)?;
     if args.dry_run {
         journal::say(Priority::Informational, "Dry run: no events are processed");
         return Ok(Exit::Ok);
@@ -149,14 +153,56 @@ fn announce(args: &Falco, config: &Config) {
     if !config.files.is_empty() {
         info("Falco initialized with configuration files:");
         for file in &config.files {
-            info(&format!("   {}", file.display()));
+            // The reasons are warned about one by one.
+            let verdict = schema_verdict(!config.files_with_unknown_keys.contains(file));
+            info(&format!(
+                "   {} | schema validation: {verdict}",
+                file.display()
+            ));
         }
+    }
+    if config.engine.kind.watches_the_host()
+        && let Ok(system) = std::fs::read_to_string("/proc/version")
+    {
+        info(&format!("System info: {}", system.trim_end()));
     }
     if args.verbose {
         let words: Vec<_> = std::env::args_os().collect();
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         journal::say(Priority::Debug, &format!("CLI args: {}", words.join(" ")));
     }
+}
+
+fn schema_verdict(is_valid: bool) -> &'static str {
+    if is_valid { "ok" } else { "failed" }
+}
+
+/// What has to be there when events are to be processed, or would be but for `--dry-run`.
+fn ready(config: &Config) -> Result<(), Failure> {
+    let outputs = [
+        config.stdout_enabled,
+        config.syslog_enabled,
+        config.file_output.enabled,
+        config.program_output.enabled,
+        config.http_output.enabled,
+        config.grpc.enabled && config.grpc.output,
+    ];
+    if !outputs.contains(&true) {
+        let message = "cannot do without outputs: none is enabled";
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("enable one, for example with -o stdout_output.enabled=true"));
+    }
+    let metrics = &config.metrics;
+    let is_told = metrics.output_rule
+        || !metrics.output_file.as_os_str().is_empty()
+        || config.webserver.metrics;
+    if metrics.enabled && !is_told {
+        let message = "cannot tell metrics: they are enabled and go nowhere";
+        return Err(Failure::new(Exit::BadInput, message).help(
+            "set metrics.output_rule, metrics.output_file or webserver.prometheus_metrics_enabled",
+        ));
+    }
+    Ok(())
 }
 
 /// `--list-plugins`, `--plugin-info`.
@@ -168,7 +214,15 @@ fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
         )
     };
     if let Some(name) = &args.plugin_info {
-        let plugin = BUILTIN_PLUGINS.into_iter().find(|(known, _)| known == name);
+        // By its name, or by the library that Falco has it in.
+        let is_meant = |known: &str| known == name || *name == format!("lib{known}.so");
+        let plugin = BUILTIN_PLUGINS
+            .into_iter()
+            .find(|(known, _)| is_meant(known));
+        let describe = |plugin| {
+            describe(plugin)
+                + "\nInit config schema type: Not available, it is built in and takes none\n\n"
+        };
         let missing = || {
             let message = format!("cannot show plugin `{name}`: plugins cannot be loaded");
             Failure::new(Exit::BadInput, message).help("--list-plugins shows what is built in")
@@ -232,12 +286,11 @@ fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Lo
     loaded.select(&config.rules);
     let info = |text: &str| journal::say(Priority::Informational, text);
     info("Loading rules from:");
-    for file in &loaded.files {
-        info(&format!("   {}", file.name));
-    }
     loaded.compile(options, NoSink);
     for file in &loaded.files {
-        let (errors, warnings) = crate::command::rules::check::of_file(&loaded, file);
+        let (errors, warnings) = check::of_file(&loaded, file);
+        let verdict = schema_verdict(check::schema_warnings(&errors, &warnings).is_empty());
+        info(&format!("   {} | schema validation: {verdict}", file.name));
         if !errors.is_empty() {
             let message = validate::report(&loaded, file, &errors, &warnings);
             return Err(Failure::new(Exit::BadInput, message.trim_end()));
@@ -270,7 +323,14 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     if config.engine.kind == EngineKind::Replay {
         let capture = config.engine.capture_file.clone();
         info(&format!("Replaying {}", capture.display()));
-        return replay::execute(&Replay {
+        let mut pidfile = args.pidfile.as_deref().map(Pidfile::create).transpose()?;
+        if let Some(pidfile) = &mut pidfile {
+            pidfile.write().map_err(|error| {
+                let message = format!("cannot write the pid file: {error}");
+                Failure::new(Exit::BadInput, message).help("name a writable file after -P")
+            })?;
+        }
+        let outcome = replay::execute(&Replay {
             files: vec![capture],
             rules: args.rules,
             config: args.config,
@@ -278,10 +338,15 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             json: false,
             fields: None,
             filter: None,
-            stats: false,
+            stats: args.verbose,
             quiet: false,
+            seconds: (args.seconds > 0).then_some(args.seconds),
             manner: Manner::Falco,
         });
+        if let Some(pidfile) = pidfile {
+            pidfile.remove();
+        }
+        return outcome;
     }
     match config.engine.kind {
         EngineKind::Kmod => info("The engine ebpf does what the kernel module does"),
@@ -297,7 +362,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     info(match config.engine.kind {
         EngineKind::Gvisor => "Opening 'syscall' source with gVisor",
         EngineKind::Nodriver => "Opening 'syscall' source with no driver",
-        _ => "Opening 'syscall' source with eBPF",
+        _ => "Opening 'syscall' source with modern BPF probe.",
     });
     let is_idle = config.engine.kind == EngineKind::Nodriver;
     let args = Watch {

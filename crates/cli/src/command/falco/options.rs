@@ -109,6 +109,12 @@ pub(super) fn warnings(args: &Falco) -> Vec<String> {
 
 /// Options that ask for what is not there and cannot be left out.
 pub(super) fn refuse(args: &Falco) -> Result<(), Failure> {
+    let leaves_out = !args.old.disable_rules.is_empty() || !args.old.disable_tags.is_empty();
+    if leaves_out && !args.old.only_tags.is_empty() {
+        let message = "cannot leave out rules (-D, -T) and leave out all but some (-t) at once";
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("write both as -o rules[]=..., which are carried out in their order"));
+    }
     if !args.old.userspace {
         return Ok(());
     }
@@ -191,6 +197,8 @@ mod tests {
     #[test]
     fn engines_that_are_gone_are_refused() {
         assert!(refuse(&parse(&["falco", "-u"])).is_err());
+        assert!(refuse(&parse(&["falco", "-D", "x", "-t", "y"])).is_err());
+        assert!(refuse(&parse(&["falco", "-D", "x", "-T", "y"])).is_ok());
         assert!(refuse(&parse(&["falco", "--modern-bpf"])).is_ok());
     }
 

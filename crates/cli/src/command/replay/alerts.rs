@@ -9,6 +9,7 @@ use rules::{Alert, AlertSink};
 
 use super::play;
 use crate::args::Replay;
+use crate::command::falco::totals;
 use crate::command::run;
 use crate::command::run::sink::DeferredSink;
 use crate::config::{self, Config, Manner};
@@ -100,6 +101,13 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     sink.connect(&dispatcher);
     let played = play(args, &engine, || Ok(true))?;
     finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
+    if args.manner == Manner::Falco {
+        let mut rules = Vec::new();
+        totals::add(&mut rules, &engine);
+        // What a capture lacks was lost when it was made.
+        terminal::complain(&totals::of_losses(0, 0));
+        terminal::print(&totals::of_rules(&rules))?;
+    }
     played.end(args)
 }
 

@@ -9,7 +9,7 @@ mod statistics;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use event::Judge;
 use rules::Engine;
@@ -66,7 +66,8 @@ fn play(
     let mut statistics = Statistics::default();
     let mut broken = None;
     for path in &args.files {
-        let mut replay = scap::replay::Replay::new(engine, 0);
+        let longest = args.seconds.map_or(Duration::MAX, Duration::from_secs);
+        let mut replay = scap::replay::Replay::new(engine, 0).until(longest);
         let result = play_one(path, args.quiet, &mut replay, &mut after_batch);
         statistics.add(&replay);
         match result {

@@ -1,7 +1,7 @@
 //! `tollgate rules check`.
 
-use rules::EngineOptions;
 use rules::diagnostic::{Diagnostic, Location};
+use rules::{Code, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Check;
@@ -81,12 +81,32 @@ fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value 
             .map(|diagnostic| json_problem(loaded, diagnostic, numbering))
             .collect()
     };
+    let schema_warnings = schema_warnings(&errors, &warnings);
     json!({
         "errors": list(errors.clone()),
         "name": &*file.name,
+        "schema_valid": schema_warnings.is_empty(),
+        "schema_warnings": schema_warnings,
         "successful": errors.is_empty(),
         "warnings": list(warnings),
     })
+}
+
+/// What is wrong with the form of a file: with items and keys, not with what they say.
+pub(in crate::command) fn schema_warnings(
+    errors: &[&Diagnostic],
+    warnings: &[&Diagnostic],
+) -> Vec<String> {
+    let is_form = |code| {
+        matches!(
+            code,
+            Code::YamlParse | Code::YamlValidate | Code::UnknownItem | Code::UnknownKey
+        )
+    };
+    let all = errors.iter().chain(warnings);
+    all.filter(|problem| is_form(problem.code))
+        .map(|problem| problem.message.clone())
+        .collect()
 }
 
 /// The errors and the warnings about a file.

@@ -10,11 +10,12 @@ use capture::notify::{
     Withheld, obstacle,
 };
 use event::{Event, Pid, Process};
-use outputs::{Dispatcher, Internal, Throttle};
+use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, EngineOptions, Priority};
 
+use super::drops::Drops;
 use super::violations::Violations;
-use crate::config::{DropAction, DropSettings};
+use crate::config::DropAction;
 use crate::learn::Learner;
 use crate::terminal;
 
@@ -28,36 +29,7 @@ pub(super) struct Announcer {
     reads_all: bool,
     violations: Violations,
     learner: Option<Arc<Learner>>,
-    drops: Drops,
-}
-
-/// What is done when events are lost, and how often.
-struct Drops {
-    settings: DropSettings,
-    throttle: Mutex<Throttle>,
-}
-
-impl Drops {
-    fn new(settings: DropSettings) -> Self {
-        Self {
-            throttle: Mutex::new(Throttle::new(settings.rate, Instant::now())),
-            settings,
-        }
-    }
-
-    fn does(&self, action: DropAction) -> bool {
-        self.settings.actions.contains(&action)
-    }
-
-    /// Whether these losses of a second are enough, and not too soon after others.
-    #[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
-    fn is_acted_on(&self, dropped: u64, sent: u64) -> bool {
-        let part = dropped as f64 / (dropped + sent).max(1) as f64;
-        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.settings.actions.is_empty()
-            && part >= self.settings.threshold
-            && throttle.admit(Instant::now())
-    }
+    drops: Arc<Drops>,
 }
 
 /// How long a cause counts for the same process: looking for it takes longer than all else about an
@@ -68,7 +40,7 @@ const CAP_SYS_PTRACE: u8 = 19;
 impl Announcer {
     pub(super) fn new(
         dispatcher: Dispatcher,
-        drops: DropSettings,
+        drops: Arc<Drops>,
         learner: Option<Arc<Learner>>,
         reported: &EngineOptions,
     ) -> anyhow::Result<Self> {
@@ -78,7 +50,7 @@ impl Announcer {
             learner,
             dispatcher,
             looked: Mutex::default(),
-            drops: Drops::new(drops),
+            drops,
             reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
         })
     }
@@ -149,14 +121,14 @@ impl Notices for Announcer {
         }
         let calls = by_call.iter().map(|(call, lost)| format!("{call}={lost}"));
         let calls = calls.collect::<Vec<_>>().join(" ");
-        let mut fields = vec![
+        let fields = vec![
             ("n_drops", AlertValue::Uint(dropped)),
-            ("n_evts", AlertValue::Uint(sent)),
-            ("n_drops_buffer", AlertValue::Uint(dropped)),
+            ("n_drops_buffer_total", AlertValue::Uint(dropped)),
+            ("n_evts", AlertValue::Uint(sent + dropped)),
+            ("tollgate.calls", AlertValue::Text(calls.clone())),
         ];
-        fields.push(("tollgate.calls", AlertValue::Text(calls.clone())));
         let message = format!(
-            "Falco internal: syscall event drop. {dropped} system calls dropped in the last second \
+            "Falco internal: syscall event drop. {dropped} system calls dropped in last second. \
              ({calls})"
         );
         if self.drops.does(DropAction::Log) {
@@ -419,33 +391,5 @@ impl Notices for Announcer {
                 ),
             ],
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use outputs::ThrottleRate;
-
-    fn drops(threshold: f64, actions: &[DropAction]) -> Drops {
-        Drops::new(DropSettings {
-            actions: actions.to_vec(),
-            threshold,
-            rate: ThrottleRate {
-                per_second: 0.001,
-                max_burst: 2,
-            },
-        })
-    }
-
-    #[test]
-    fn losses_are_acted_on_from_the_threshold_on_and_not_too_often() {
-        let some = drops(0.1, &[DropAction::Log]);
-        assert!(!some.is_acted_on(9, 100), "too few");
-        assert!(some.is_acted_on(12, 88));
-        assert!(some.is_acted_on(100, 0));
-        assert!(!some.is_acted_on(100, 0), "no token is left");
-        assert!(some.does(DropAction::Log) && !some.does(DropAction::Alert));
-        assert!(!drops(0.0, &[]).is_acted_on(100, 0), "losses are ignored");
     }
 }

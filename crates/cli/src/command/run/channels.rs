@@ -26,7 +26,7 @@ pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {
         channels.push(Box::new(SyslogChannel::new(path, timeout(config))));
     }
     if config.program_output.enabled {
-        channels.push(Box::new(program(config)?));
+        channels.push(Box::new(program(config)));
     }
     if config.http_output.enabled {
         channels.push(Box::new(http(config)?));
@@ -57,30 +57,21 @@ fn file(config: &Config) -> Result<FileChannel, Failure> {
     })
 }
 
-fn program(config: &Config) -> Result<ProgramChannel, Failure> {
+fn program(config: &Config) -> ProgramChannel {
     let output = &config.program_output;
-    if output.program.is_empty() {
-        let message = "cannot use program_output: it is enabled but names no program";
-        return Err(Failure::new(Exit::BadInput, message)
-            .help("give a shell command with -o program_output.program='COMMAND'"));
-    }
-    Ok(ProgramChannel::new(ProgramOptions {
+    ProgramChannel::new(ProgramOptions {
         program: output.program.clone(),
         keep_alive: output.keep_alive,
         timeout: timeout(config),
-    }))
+    })
 }
 
 fn http(config: &Config) -> Result<HttpChannel, Failure> {
     let output = &config.http_output;
-    if output.url.is_empty() {
-        let message = "cannot use http_output: it is enabled but has no url";
-        return Err(Failure::new(Exit::BadInput, message)
-            .help("give it with -o http_output.url=http://HOST:PORT/"));
-    }
     let options = HttpOptions {
         url: unquoted(&output.url).to_owned(),
         user_agent: output.user_agent.clone(),
+        headers: output.headers.clone(),
         json: config.json_output,
         tls: tls(output),
         echo: output.echo,
@@ -118,7 +109,6 @@ fn tls(output: &HttpOutput) -> TlsOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ProgramOutput;
 
     fn message(config: &Config) -> String {
         match open(config) {
@@ -128,32 +118,18 @@ mod tests {
     }
 
     #[test]
-    fn an_output_without_its_place_is_an_error_with_a_next_step() {
-        let program = ProgramOutput {
+    fn a_url_of_another_kind_is_an_error_with_a_next_step() {
+        let http = HttpOutput {
             enabled: true,
-            ..ProgramOutput::default()
+            url: "localhost".to_owned(),
+            ..HttpOutput::default()
         };
         let text = message(&Config {
-            program_output: program,
+            http_output: http,
             ..Config::default()
         });
-        assert!(text.contains("names no program"), "{text}");
-        for (url, expected) in [
-            ("", "has no url"),
-            ("localhost", "it has to start with http://"),
-        ] {
-            let http = HttpOutput {
-                enabled: true,
-                url: url.to_owned(),
-                ..HttpOutput::default()
-            };
-            let text = message(&Config {
-                http_output: http,
-                ..Config::default()
-            });
-            assert!(text.contains(expected), "{text}");
-            assert!(text.contains("help: "), "{text}");
-        }
+        assert!(text.contains("it has to start with http://"), "{text}");
+        assert!(text.contains("help: "), "{text}");
     }
 
     #[test]

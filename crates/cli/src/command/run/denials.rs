@@ -47,7 +47,7 @@ impl Denials {
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
-            hostname: super::host_name().into(),
+            hostname: capture::host_name().into(),
             ends: AtomicBool::new(false),
             told: AtomicU64::new(0),
             last: Mutex::new(Instant::now()),

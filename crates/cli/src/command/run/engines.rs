@@ -19,10 +19,10 @@ use policy::compile::seccomp::Profile;
 use rules::{Engine, EngineOptions};
 
 use super::announcer::Announcer;
+use super::drops::Drops;
 use super::first::First;
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
-use crate::config::DropSettings;
 use crate::learn::Learner;
 use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
 use crate::terminal;
@@ -112,7 +112,7 @@ pub(super) struct Request {
     pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
     pub(super) quiet: bool,
-    pub(super) drops: DropSettings,
+    pub(super) drops: Arc<Drops>,
     /// What alerts about violations are given beside their own fields.
     pub(super) reported: EngineOptions,
 }

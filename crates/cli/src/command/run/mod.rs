@@ -8,11 +8,12 @@
 mod announcer;
 mod channels;
 mod denials;
+mod drops;
 mod early;
 mod engines;
 pub(super) mod first;
 mod orders;
-mod pidfile;
+pub(super) mod pidfile;
 pub(super) mod program;
 mod reload;
 mod reports;
@@ -387,6 +388,7 @@ fn blueprint(
             judges: detection.judges,
         },
         drops: config.drops.clone(),
+        manner: detection.manner,
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         settings: config,
@@ -602,7 +604,7 @@ fn settings(config: &Config, quiet: bool) -> Settings {
             None => QUEUE_CAPACITY,
         },
         throttle: config.throttle,
-        ..Settings::new(host_name().into(), std::sync::Arc::new(on_problem))
+        ..Settings::new(capture::host_name().into(), std::sync::Arc::new(on_problem))
     }
 }
 
@@ -617,13 +619,6 @@ fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
     } else {
         Format::Text(time)
     }
-}
-
-fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// A filter of this thread has a listener already.

@@ -9,14 +9,14 @@ use crate::failure::Failure;
 
 /// A file with the pid of this process.
 #[derive(Debug)]
-pub(super) struct Pidfile {
+pub(in crate::command) struct Pidfile {
     path: PathBuf,
     file: File,
 }
 
 impl Pidfile {
     /// Makes an empty file: the pid is not known before the fork, but a wrong path is.
-    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
+    pub(in crate::command) fn create(path: &Path) -> Result<Self, Failure> {
         let file = File::create(path).map_err(|error| {
             let message = format!("cannot create pid file {}: {error}", path.display());
             Failure::new(Exit::BadInput, message).help("name a writable file after -P")
@@ -26,7 +26,7 @@ impl Pidfile {
     }
 
     /// Writes the pid of this process in place of what was there: of an agent before this one.
-    pub(super) fn write(&mut self) -> io::Result<()> {
+    pub(in crate::command) fn write(&mut self) -> io::Result<()> {
         let pid = std::process::id();
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -34,7 +34,7 @@ impl Pidfile {
     }
 
     /// Removes the file.
-    pub(super) fn remove(self) {
+    pub(in crate::command) fn remove(self) {
         // Somebody may have been faster.
         let _ = fs::remove_file(&self.path);
     }

@@ -16,6 +16,7 @@ use super::engines::Carries;
 use super::servers::{self, Reception};
 use super::sink::DeferredSink;
 use super::watched_files::Watched;
+use crate::command::falco::totals::{self, RuleTotal};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -218,7 +219,7 @@ pub(super) struct Matched {
 #[derive(Default)]
 struct Retired {
     /// Of sets that nothing judges by any more.
-    total: u64,
+    totals: Vec<RuleTotal>,
     /// The set before the one in force: an event may just be concluded by it.
     last: Option<Arc<Engine>>,
 }
@@ -232,13 +233,25 @@ impl Matched {
     pub(super) fn total(&self) -> u64 {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let last = retired.last.as_deref().map_or(0, matches);
-        retired.total + last + matches(&self.rulings.judge())
+        let before: u64 = retired.totals.iter().map(|total| total.matches).sum();
+        before + last + matches(&self.rulings.judge())
+    }
+
+    /// The same rule by rule, those that have matched.
+    pub(super) fn by_rule(&self) -> Vec<RuleTotal> {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = retired.totals.clone();
+        for engine in retired.last.iter().chain([&self.rulings.judge()]) {
+            totals::add(&mut totals, engine);
+        }
+        totals
     }
 
     fn retire(&self, engine: Arc<Engine>) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.total += retired.last.as_deref().map_or(0, matches);
-        retired.last = Some(engine);
+        if let Some(last) = retired.last.replace(engine) {
+            totals::add(&mut retired.totals, &last);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
 use super::denials::Denials;
+use super::drops::Drops;
 use super::engines::{self, Carries, Request, Started, Tuning, Watcher};
 use super::first::First;
 use super::orders;
@@ -28,8 +29,8 @@ use super::servers::{Reception, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
 use super::watched_files::{self, Watched};
-use crate::config::Config;
-use crate::config::DropSettings;
+use crate::command::falco::totals;
+use crate::config::{Config, DropSettings, Manner};
 use crate::failure::Failure;
 use crate::journal;
 use crate::learn::Learner;
@@ -37,6 +38,7 @@ use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
 use crate::supervise::{Board, Listening, Mechanism, Report, Services, Source, Start, signals};
+use crate::terminal;
 
 /// The rules that an agent starts with.
 pub(super) struct Rules {
@@ -133,6 +135,8 @@ pub(super) struct Blueprint {
     pub(super) tuning: Tuning,
     /// What is done when events are lost.
     pub(super) drops: DropSettings,
+    /// Whose customs apply.
+    pub(super) manner: Manner,
     /// How long a channel that does not move is waited for.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
@@ -155,6 +159,7 @@ impl Blueprint {
             generation: listening.generation,
         });
         let dispatcher = self.outputs.accounting(Arc::clone(&account)).start()?;
+        self.servers.alerts().keep_account(Arc::clone(&account));
         self.sink.connect(dispatcher.clone());
         let recordings = std::mem::take(&mut self.recordings).into_iter();
         let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
@@ -167,6 +172,7 @@ impl Blueprint {
                 RING_CALLS.map(|call| board.deny_table().refuse_everywhere(call, ENOSYS));
             debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
         }
+        let drops = Arc::new(Drops::new(self.drops));
         let carries = Carries::of(self.mechanism);
         // The terminal of a command that is watched is the command's.
         let shows_status = carries == Carries::Ebpf
@@ -193,7 +199,7 @@ impl Blueprint {
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),
             quiet: self.quiet,
-            drops: self.drops,
+            drops: Arc::clone(&drops),
         };
         let Started {
             watcher,
@@ -275,6 +281,8 @@ impl Blueprint {
             denials: Some(denials),
             learner,
             recordings,
+            board,
+            totals: (self.manner == Manner::Falco).then_some((matched, drops)),
             dispatcher,
             stats: stats.transpose()?,
             status: status.transpose()?,
@@ -305,13 +313,13 @@ impl Account for AlertAccount {
     }
 }
 
-/// What a call for a ring fails with, as where the kernel has none.
 /// Calls that make or use an io_uring.
 const RING_CALLS: [Syscall; 3] = [
     Syscall::IO_URING_SETUP,
     Syscall::IO_URING_ENTER,
     Syscall::IO_URING_REGISTER,
 ];
+/// What a call for a ring fails with, as where the kernel has none.
 const ENOSYS: u16 = 38;
 
 fn complain(quiet: bool, problem: &str) {
@@ -327,6 +335,9 @@ pub(super) struct Running {
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
     recordings: Vec<Writing>,
+    board: Arc<Board>,
+    /// What is told at the end, where that is the custom.
+    totals: Option<(Arc<Matched>, Arc<Drops>)>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
     status: Option<StatusLine>,
@@ -395,7 +406,16 @@ impl Services for Running {
         if let (Report::KeeperReplaced { pid }, Some(watcher)) = (report, &self.watcher) {
             watcher.protect(Pid(*pid));
         }
-        self.dispatcher.emit_internal(reports::internal(report));
+        let internal = reports::internal(report);
+        match report {
+            // Until it is delivered it is for the next agent to tell, should this one be killed.
+            Report::Gaps(gaps) => {
+                let (board, gaps) = (Arc::clone(&self.board), gaps.clone());
+                let told = Box::new(move || board.gaps_told(&gaps));
+                self.dispatcher.emit_internal_then(internal, told);
+            }
+            _ => self.dispatcher.emit_internal(internal),
+        }
     }
 
     fn hand_over(&mut self) {
@@ -455,7 +475,20 @@ impl Services for Running {
                 complain(self.quiet, &problem);
             }
         }
+        let waiting = self.reception.alerts().waiting();
+        if waiting > 0 {
+            let problem = format!("grpc: {waiting} alerts waited for a client, and none took them");
+            complain(self.quiet, &problem);
+        }
         self.dispatcher.close(self.output_timeout);
+        if let Some((matched, drops)) = &self.totals {
+            let (detected, acted_on) = drops.totals();
+            terminal::complain(&totals::of_losses(detected, acted_on));
+            let text = totals::of_rules(&matched.by_rule());
+            if let Err(failure) = terminal::print(&text) {
+                terminal::complain(&failure.render());
+            }
+        }
         if let Some(pidfile) = self.pidfile.take() {
             pidfile.remove();
         }

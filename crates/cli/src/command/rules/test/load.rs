@@ -72,7 +72,10 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
         .map(|node| test(node, folder))
         .collect::<Result<_, _>>()?;
     if tests.is_empty() {
-        return Err(Problem::new(&root.origin, "there is no test"));
+        let problem = Problem::new(&root.origin, "there is no test");
+        return Err(
+            problem.help("describe one: `- {name: N, event: {evt.type: T}, alerts: [RULE]}`")
+        );
     }
     Ok(Suite { rules, tests })
 }
@@ -81,7 +84,8 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
     let entries = map(node, "a test")?;
     check_keys(entries, &["name", "event", "others", "capture", "alerts"])?;
     let missing = |key: &str| Problem::new(&node.origin, format!("the test has no `{key}`"));
-    let name = find(entries, "name").ok_or_else(|| missing("name"))?;
+    let name = find(entries, "name")
+        .ok_or_else(|| missing("name").help("say what it is about: `name: cat reads a secret`"))?;
     let others = find(entries, "others");
     let events = match (find(entries, "event"), find(entries, "capture")) {
         (Some(event), None) => {
@@ -97,9 +101,13 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
         }
         (Some(_), Some(capture)) => {
             let message = "a test has either `event` or `capture`";
-            return Err(Problem::new(&capture.origin, message));
+            return Err(Problem::new(&capture.origin, message).help("make two tests of it"));
         }
-        (None, None) => return Err(missing("event")),
+        (None, None) => {
+            return Err(missing("event").help(
+                "give its fields, as in `event: {evt.type: open, fd.name: /x}`, or `capture: FILE`",
+            ));
+        }
     };
     let alerts = find(entries, "alerts")
         .ok_or_else(|| missing("alerts").help("`alerts: []` says that no rule may match"))?;
@@ -121,7 +129,8 @@ fn others(node: &Node) -> Result<Others, Problem> {
         "unknown" => Ok(Others::Unknown),
         _ => {
             let message = format!("expected absent or unknown, found {}", node.describe());
-            Err(Problem::new(&node.origin, message))
+            Err(Problem::new(&node.origin, message)
+                .help("what `event` does not give does not exist, or may be anything"))
         }
     }
 }
@@ -143,7 +152,8 @@ fn expected(node: &Node) -> Result<Expected, Problem> {
     let entries = map(node, "an alert")?;
     check_keys(entries, &["rule", "count", "priority", "output", "fields"])?;
     let rule = find(entries, "rule")
-        .ok_or_else(|| Problem::new(&node.origin, "the alert has no `rule`"))?;
+        .ok_or_else(|| Problem::new(&node.origin, "the alert has no `rule`"))
+        .map_err(|problem| problem.help("name the rule that has to match, as in `rule: NAME`"))?;
     expected.rule = rule.text()?.to_owned();
     expected.count = find(entries, "count").map(Node::integer).transpose()?;
     let text = |key: &str| find(entries, key).map(Node::text).transpose();

@@ -48,7 +48,11 @@ fn read(file: &Path) -> Result<Suite, Failure> {
         let message = format!("cannot read {}: {error}", file.display());
         Failure::new(Exit::BadInput, message).help("name a file of tests, in YAML")
     })?;
-    load::read(file, &text).map_err(|problem| unusable(&problem))
+    load::read(file, &text).map_err(|mut problem| {
+        let form = "the page docs/howto/write-rules.md shows the form of such files";
+        problem.help.get_or_insert_with(|| form.to_owned());
+        unusable(&problem)
+    })
 }
 
 pub(super) fn unusable(problem: &Problem) -> Failure {

@@ -1,0 +1,28 @@
+//! The machine's name.
+
+/// What alerts call this machine: `FALCO_HOSTNAME`, where it is set, as Kubernetes charts do because
+/// the name of a pod says little; else what the kernel says.
+#[must_use]
+pub fn host_name() -> String {
+    choose(std::env::var("FALCO_HOSTNAME").ok(), || {
+        let system = rustix::system::uname();
+        system.nodename().to_string_lossy().into_owned()
+    })
+}
+
+fn choose(told: Option<String>, own: impl FnOnce() -> String) -> String {
+    told.filter(|name| !name.is_empty()).unwrap_or_else(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_told_wins() {
+        let own = || "own".to_owned();
+        for (told, expected) in [(Some("node-1"), "node-1"), (Some(""), "own"), (None, "own")] {
+            assert_eq!(choose(told.map(str::to_owned), own), expected);
+        }
+    }
+}
