@@ -33,7 +33,7 @@ test-all: build static test-kernels test-engines test-recorded ## run every test
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
-	$(CARGO) test --locked --package e2e --test guest --test lsm --test lsm_cost
+	$(CARGO) test --locked --package e2e --test guest --test lsm
 
 test-kernels: build ## fire every stock rule as on older kernels
 	for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \
