@@ -427,7 +427,7 @@ fn the_agent_reopens_files_when_it_is_told_and_not_before() {
 #[test]
 fn what_an_output_cannot_work_with_stops_the_start() {
     for (settings, message) in [
-        (&["http_output.enabled=true"][..], "has no url"),
+        (&["http_output.enabled=true"][..], "has no `url`"),
         (
             &["http_output.enabled=true", "http_output.url=localhost"],
             "http:// or https://",
@@ -440,7 +440,7 @@ fn what_an_output_cannot_work_with_stops_the_start() {
             ],
             "cannot read /none: No such file or directory",
         ),
-        (&["program_output.enabled=true"], "names no program"),
+        (&["program_output.enabled=true"], "has no `program`"),
         (&["http_output.ulr=x"], "did you mean `http_output.url`?"),
         (&["http_output.max_consecutive_timeouts=256"], "too large"),
     ] {

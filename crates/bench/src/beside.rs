@@ -4,6 +4,7 @@
 //! while a command does (`beside`), a load that is measured while a command runs (`neighbour`), and
 //! surroundings that a command is put into (`inside`).
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -245,13 +246,15 @@ pub(crate) fn session(command: &[String]) -> Result<u8, Error> {
         // Entering another mount namespace leaves the caller in its root.
         let folder =
             std::env::current_dir().map_err(Error::file("find the folder", Path::new(".")))?;
+        // As one word: its value is optional.
+        let mut wdns = OsString::from("--wdns=");
+        wdns.push(folder);
         let mut child = start(
             Command::new("nsenter")
                 .args([
                     "--target", &pid, "--mount", "--uts", "--ipc", "--pid", "--cgroup",
                 ])
-                .arg("--wdns")
-                .arg(folder)
+                .arg(wdns)
                 .arg("--")
                 .args(command),
             "nsenter",
