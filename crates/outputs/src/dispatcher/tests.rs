@@ -408,5 +408,7 @@ fn what_is_to_be_done_when_an_alert_is_settled_waits_for_every_channel() {
     gate_b.step(Step::Fail { dead: true });
     is_settled.recv_timeout(Duration::from_secs(10)).unwrap();
     let lost: Vec<_> = dispatcher.counters().channels;
-    assert_eq!((lost[0].delivered, lost[1].lost_write_failed), (1, 1));
+    assert_eq!(lost[1].lost_write_failed, 1);
+    // It may have been told already that the other has lost one.
+    assert!([1, 2].contains(&lost[0].delivered), "{lost:?}");
 }
