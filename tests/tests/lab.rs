@@ -140,7 +140,8 @@ fn single_calls_are_traced_from_within_the_kernel_and_delayed() {
             .find(|row| row["workload"] == workload && row["subject"] == "native");
         row.expect("a row")["extra"][name].as_f64().unwrap_or(-1.0)
     };
-    assert!(extra("getpid", "sys_ms") > 0.0 && extra("getpid", "clock_ms") > 0.0);
+    // Two milliseconds: the kernel may count all of them as the program's own.
+    assert!(extra("getpid", "sys_ms") >= 0.0 && extra("getpid", "clock_ms") > 0.0);
     assert!(extra("latency-getpid", "p99_ns") >= extra("latency-getpid", "p50_ns"));
     assert!(
         out.contains("bpftrace tracepoint on the call, 2023"),
