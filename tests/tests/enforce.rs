@@ -366,6 +366,12 @@ const BY_LANDLOCK: &[Row] = &[
         &["reads=/sys/fs/cgroup/tollgate-test/release_agent"],
     ),
     row(
+        "cgroups-lxcfs-escape-mitigation",
+        "Landlock",
+        &[("writes=/sys/fs/cgroup/devices/cgroup.procs", EACCES)],
+        &["reads=/sys/fs/cgroup/devices/cgroup.procs"],
+    ),
+    row(
         "disable-su-sudo",
         "Landlock",
         &[("executes=/bin/su", EACCES)],
@@ -451,7 +457,8 @@ mount -t tmpfs none "$W/etc" && cp -a /etc/. "$W/etc" && : > "$W/etc/removable" 
 : > "$W/etc/shadow-" && : > "$W/etc/passwd-" && mount --move "$W/etc" /etc && mount -t tmpfs none /run &&
 mkdir -p "/run$S/..2024" && echo t > "/run$S/..2024/token" && ln -s ..2024 "/run$S/..data" &&
 ln -s ..data/token "/run$S/token" && : > /run/other && mount -t tmpfs none /sys/fs/cgroup &&
-mkdir /sys/fs/cgroup/tollgate-test && : > /sys/fs/cgroup/tollgate-test/release_agent && exec "$@"
+mkdir /sys/fs/cgroup/tollgate-test && : > /sys/fs/cgroup/tollgate-test/release_agent &&
+mkdir /sys/fs/cgroup/devices && mount -t cgroup2 none /sys/fs/cgroup/devices && exec "$@"
 "#;
 /// Below /run.
 const SECRETS: &str = "/secrets/kubernetes.io/serviceaccount";

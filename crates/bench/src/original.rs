@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use workload::unixbench::{TESTS, Test};
+use workload::unixbench::{LANGUAGE, TESTS, Test};
 
 use crate::Error;
 
@@ -73,6 +73,8 @@ fn spawn(folder: &Path, temporary: &Path, test: &Test, seconds: f64) -> Result<C
     Command::new(&program)
         .args(&arguments)
         .current_dir(folder.join("testdir"))
+        .env("LANG", LANGUAGE)
+        .env_remove("LC_ALL")
         .env("UB_BINDIR", &programs)
         .env("UB_TMPDIR", temporary)
         .stdin(Stdio::null())

@@ -9,13 +9,12 @@ use policy::compile::landlock::{DirectoryEntry, Tree};
 use policy::pattern::Pattern;
 
 /// Types of file systems that are views of the kernel: no program lies there, and no secret of the kind
-/// that patterns with wildcards are about.
-const OF_THE_KERNEL: [&str; 15] = [
+/// that patterns with wildcards are about. Control groups are not among them, because rules name their
+/// files wherever they are (`/**/release_agent`).
+const OF_THE_KERNEL: [&str; 13] = [
     "autofs",
     "binfmt_misc",
     "bpf",
-    "cgroup",
-    "cgroup2",
     "configfs",
     "debugfs",
     "devpts",
@@ -47,6 +46,8 @@ const PROGRAM_FOLDERS: [&str; 10] = [
 pub(crate) struct Mounted {
     /// Where views of the kernel are mounted.
     skipped: BTreeSet<PathBuf>,
+    /// Where others are mounted inside of those, such as the control groups in /sys.
+    inside: BTreeSet<PathBuf>,
 }
 
 impl Mounted {
@@ -57,9 +58,20 @@ impl Mounted {
 
     /// By a table that was read before, as of `/proc/PID/mountinfo`.
     pub(crate) fn of(table: &str) -> Self {
-        Self {
-            skipped: of_the_kernel(table),
-        }
+        let (skipped, others): (Vec<_>, Vec<_>) =
+            points(table).partition(|(_, kind)| OF_THE_KERNEL.contains(kind));
+        let paths =
+            |points: Vec<(PathBuf, &str)>| points.into_iter().map(|(path, _)| path).collect();
+        let (skipped, others): (BTreeSet<PathBuf>, BTreeSet<PathBuf>) =
+            (paths(skipped), paths(others));
+        // The nearest mount above decides: what is in a walked one is reached from there.
+        let lies_in_skipped = |path: &&PathBuf| {
+            let mut above = path.ancestors().skip(1);
+            let nearest = above.find(|path| skipped.contains(*path) || others.contains(*path));
+            nearest.is_some_and(|path| skipped.contains(path))
+        };
+        let inside = others.iter().filter(lies_in_skipped).cloned().collect();
+        Self { skipped, inside }
     }
 
     /// The programs that a pattern `/**/NAME` means: where programs lie. Anywhere else it would be one copy
@@ -110,7 +122,10 @@ impl Mounted {
         let is_within = start
             .ancestors()
             .any(|folder| self.skipped.contains(folder));
-        let mut open = vec![start];
+        let inside = self.inside.iter();
+        let inside = inside.filter(|path| !is_within && path.starts_with(&start));
+        let mut open: Vec<PathBuf> = inside.cloned().collect();
+        open.push(start);
         while let Some(folder) = open.pop() {
             if !is_within && self.skipped.contains(&folder) {
                 continue;
@@ -213,17 +228,14 @@ pub(crate) fn resolved(path: &Path) -> String {
     }
 }
 
-/// Mount points of such file systems: the fifth column, and the one after the dash.
-fn of_the_kernel(table: &str) -> BTreeSet<PathBuf> {
-    let point = |line: &str| {
+/// Mount points and the types of their file systems: the fifth column, and the one after the dash.
+fn points(table: &str) -> impl Iterator<Item = (PathBuf, &str)> {
+    table.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let kind = right.split(' ').next()?;
         let point = left.split(' ').nth(4)?;
-        OF_THE_KERNEL
-            .contains(&kind)
-            .then(|| PathBuf::from(point.replace("\\040", " ")))
-    };
-    table.lines().filter_map(point).collect()
+        Some((PathBuf::from(point.replace("\\040", " ")), kind))
+    })
 }
 
 #[cfg(test)]
@@ -289,10 +301,17 @@ mod tests {
     }
 
     #[test]
-    fn views_of_the_kernel_are_found_in_the_table_of_mounts() {
+    fn views_of_the_kernel_are_left_out_and_what_is_mounted_in_them_is_not() {
         let table = "22 1 0:21 / /proc rw - proc proc rw\n23 1 8:1 / / rw,x - ext4 /dev/a rw\n\
-                     24 1 0:5 / /a\\040b rw shared:1 - sysfs s rw\n";
-        let found: Vec<_> = of_the_kernel(table).into_iter().collect();
-        assert_eq!(found, [PathBuf::from("/a b"), PathBuf::from("/proc")]);
+                     24 1 0:5 / /a\\040b rw shared:1 - sysfs s rw\n\
+                     25 24 0:6 / /a\\040b/groups rw - tmpfs t rw\n\
+                     26 25 0:7 / /a\\040b/groups/devices rw - cgroup c rw,devices\n";
+        let mounted = Mounted::of(table);
+        let texts = |paths: &BTreeSet<PathBuf>| -> Vec<String> {
+            let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+            paths.iter().map(text).collect()
+        };
+        assert_eq!(texts(&mounted.skipped), ["/a b", "/proc"]);
+        assert_eq!(texts(&mounted.inside), ["/a b/groups"]);
     }
 }

@@ -192,6 +192,11 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
     .breaks("mounting anything, and making new files in the folders above what is denied");
     match path.literal().or_else(|| path.subtree()) {
         Some(_) => lowered,
+        // The planner looks for them, and does not go through what the kernel makes up.
+        None if path.fixed_prefix() == "/" => lowered.gap(
+            "files of that name that are made later, or are in /proc, /sys or another view of the \
+             kernel but those of control groups",
+        ),
         None => lowered.gap("files of that name that are made later"),
     }
 }

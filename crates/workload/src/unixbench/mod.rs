@@ -13,6 +13,8 @@ pub(crate) mod spawn;
 mod tiny;
 pub(crate) mod whetstone;
 
+pub use shell::LANGUAGE;
+
 /// How UnixBench runs and scores one of its tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {

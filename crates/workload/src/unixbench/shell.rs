@@ -13,7 +13,7 @@ const HITS: usize = 35;
 
 /// The language that UnixBench sets, because how many files of a language each tool opens makes a huge
 /// difference: a machine that does not have it looks for it and goes on without.
-const LANGUAGE: &str = "en_US.utf8";
+pub const LANGUAGE: &str = "en_US.utf8";
 
 /// What one script does: sort, dump, sort again, search, count, remove.
 const WORK: &str = "\
