@@ -4,6 +4,7 @@
 //! What fails here fails a test, so the functions panic with a message instead of returning errors.
 
 mod alert;
+pub mod attacks;
 mod bare;
 mod binary;
 mod case;

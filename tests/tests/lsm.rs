@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use e2e::attacks::{self, Tried};
 use e2e::{Fixture, Guest, GuestRun, Identity, need_slow};
 use serde_json::Value;
 
@@ -653,9 +654,20 @@ fn check(rows: &[&'static Row]) {
     let sections = sections(&run.stdout);
     let free = outcomes(&sections["free"]);
     let mut mistakes = Vec::new();
+    let mut tried = Vec::new();
     for (name, enforcer, row, denied) in expected {
         let text = &sections[&name];
         let bound = outcomes(text);
+        let unknown = -1;
+        let of =
+            |found: &BTreeMap<String, i32>, deed: &str| found.get(deed).copied().unwrap_or(unknown);
+        let gave = |deed: &str| (deed.to_owned(), of(&bound, deed), of(&free, deed));
+        tried.push(Tried {
+            rule: row.rule.to_owned(),
+            enforcer: enforcer.to_owned(),
+            attacks: denied.iter().map(|(deed, _)| gave(deed)).collect(),
+            twins: row.still.iter().map(|deed| gave(deed)).collect(),
+        });
         for (deed, errno) in denied {
             match bound.get(deed) {
                 Some(found) if *found == errno => {}
@@ -677,6 +689,7 @@ fn check(rows: &[&'static Row]) {
             }
         }
     }
+    attacks::note("guest", &tried);
     assert!(
         mistakes.is_empty(),
         "{}\n{}",
@@ -852,4 +865,131 @@ fn of_200_starts_whose_command_is_the_attack_none_succeeds() {
         let failed = section.lines().filter(|found| **found == line).count();
         assert_eq!(failed, 200, "{enforcer}: {section}");
     }
+}
+
+/// What containers need beside the stage: a runtime, groups, and a root file system of their own.
+const CONTAINERS: &str = r#"
+busybox umount /sys/fs/cgroup/old; busybox umount /sys/fs/cgroup; busybox mount -t cgroup2 none /sys/fs/cgroup || exit 95
+mkdir -p /t/policies /t/rootfs/bin /t/rootfs/etc /t/rootfs/proc /t/rootfs/dev /t/rootfs/tmp /t/rootfs/run
+cp /usr/bin/busybox /t/rootfs/bin/busybox; ln -s busybox /t/rootfs/bin/sleep; ln -s busybox /t/rootfs/bin/cat
+cp /usr/local/bin/violate /t/rootfs/bin/violate
+for name in shadow group; do echo $name > /t/rootfs/etc/$name; done
+export TOLLGATE_RUNTIME_STATE=/t/state TOLLGATE_RUNTIME_CONFIG=/t/tollgate.yaml
+rt() { tollgate runtime --runtime /usr/sbin/runc --root /t/root "$@" < /dev/null; }
+echo '[]' > /t/rules.yaml
+cat > /t/tollgate.yaml <<'EOF'
+rules_files: [/t/rules.yaml]
+json_output: true
+file_output: {enabled: true, filename: /t/alerts}
+runtime: {policies: /t/policies, watch: none, accept_partial: [disable-access-shadow, disable-cap-sys-time]}
+EOF
+"#;
+
+/// The configuration of a container.
+fn bundle(policy: Option<&str>, words: &[&str]) -> Value {
+    let namespaces = ["pid", "mount", "ipc", "uts", "network"];
+    let namespaces = namespaces.map(|kind| serde_json::json!({"type": kind}));
+    let mut config = serde_json::json!({
+        "ociVersion": "1.0.2",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": words, "env": ["PATH=/bin"], "cwd": "/"},
+        "root": {"path": "/t/rootfs", "readonly": true},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+        ],
+        "linux": {"namespaces": namespaces},
+    });
+    if let Some(policy) = policy {
+        config["annotations"] = serde_json::json!({ "tollgate.policy": policy });
+    }
+    config
+}
+
+#[test]
+fn containers_are_confined_by_bpf_and_by_apparmor_from_their_first_program_on() {
+    need_slow!();
+    let runc = std::path::Path::new("/usr/sbin/runc");
+    if !runc.exists() {
+        e2e::skip!("has no runc", || Ok(
+            "/usr/sbin/runc is not there".to_owned()
+        ));
+    }
+    let deeds = ["reads=/etc/shadow", "reads=/etc/group", "forks"];
+    let words: Vec<&str> = ["violate"].into_iter().chain(deeds).collect();
+    let mut script = format!("{STAGE}{CONTAINERS}");
+    let mut container = |name: &str, policy: Option<&str>, words: &[&str]| {
+        let config = bundle(policy, words);
+        let _ = write!(
+            script,
+            "mkdir -p /t/{name}; cat > /t/{name}/config.json <<'EOF'\n{config}\nEOF\n"
+        );
+    };
+    container("free", None, &words);
+    for enforcer in BOTH {
+        let name = enforcer.to_lowercase();
+        container(&name, Some(&name), &words);
+        container(&format!("{name}-long"), Some(&name), &["sleep", "1000"]);
+    }
+    script.push_str("echo '### free'; rt run --bundle /t/free free 2>&1\n");
+    for enforcer in BOTH {
+        let name = enforcer.to_lowercase();
+        let policy = policy("disable-access-shadow", enforcer, REPORT);
+        let _ = write!(
+            script,
+            "cat > /t/policies/{name}.yaml <<'EOF'\n{policy}EOF\n\
+             echo '### first {enforcer}'; rt run --bundle /t/{name} {name} 2>&1\n\
+             echo '### exec {enforcer}'; rt create --bundle /t/{name}-long {name}-long > /t/log 2>&1; cat /t/log\n\
+             rt start {name}-long; rt exec {name}-long {words} 2>&1\n\
+             rt kill {name}-long KILL; sleep 3; rt delete --force {name}-long\n",
+            words = words.join(" "),
+        );
+    }
+    script.push_str(
+        "echo '### outside'; violate reads=/etc/shadow\necho '### alerts'; sleep 3; cat /t/alerts\n\
+         echo '### sweep'; tollgate policy loaded --sweep; ls -d /sys/fs/bpf/tollgate-*/link-*; echo end\n",
+    );
+    let violate = Fixture::compile("violate");
+    let mut guest = guest(&violate).file(runc, "/usr/sbin/runc");
+    for library in ["libseccomp.so.2", "libm.so.6"] {
+        let path = format!("/usr/lib/x86_64-linux-gnu/{library}");
+        guest = guest.file(std::path::Path::new(&path), &path);
+    }
+    let run = guest.run(0, Identity::Root, &script);
+    assert_eq!(run.code, 0, "{run:?}");
+    let sections = sections(&run.stdout);
+    assert_eq!(
+        outcomes(&sections["free"])["reads=/etc/shadow"],
+        0,
+        "{run:?}"
+    );
+    let alerts = violations(&sections["alerts"]);
+    for (enforcer, errno) in [("BPF", P), ("AppArmor", A)] {
+        let name = enforcer.to_lowercase();
+        for (what, id) in [("first", name.clone()), ("exec", format!("{name}-long"))] {
+            let found = outcomes(&sections[&format!("{what} {enforcer}")]);
+            assert_eq!(
+                found.get(deeds[0]),
+                Some(&errno),
+                "{what} {enforcer}: {run:?}"
+            );
+            assert_eq!(found.get(deeds[1]), Some(&0), "{what} {enforcer}: {run:?}");
+            assert_eq!(found.get(deeds[2]), Some(&0), "{what} {enforcer}: {run:?}");
+            let told = alerts.iter().filter(|alert| {
+                let fields = &alert["output_fields"];
+                fields["policy.enforcer"] == enforcer && fields["container.id"] == id.as_str()
+            });
+            assert_eq!(told.count(), 1, "{id}: {}", sections["alerts"]);
+        }
+    }
+    assert_eq!(
+        outcomes(&sections["outside"])["reads=/etc/shadow"],
+        0,
+        "{run:?}"
+    );
+    assert!(
+        !sections["sweep"].contains("link-"),
+        "{}",
+        sections["sweep"]
+    );
 }

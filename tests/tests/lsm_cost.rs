@@ -52,14 +52,20 @@ fn policy(enforcer: &str, count: u8) -> String {
     String::from_utf8(made.stdout).expect("it is text")
 }
 
-/// Prints `SUBJECT LOAD {...}` for each sample.
+/// Prints `SUBJECT LOAD {...}` for each sample. A policy is put in force once for all loads of a round: to
+/// compile and check it takes the emulated machine longer than most samples.
 fn script() -> String {
     let mut script = String::from(
         "busybox mount -t securityfs none /sys/kernel/security || exit 90\n\
          busybox mount -t bpf bpf /sys/fs/bpf || exit 91\nmkdir -p /p\n\
-         sample() { who=$1 load=$2 times=$3; shift 3\n\
-             echo \"$who $load $(\"$@\" tollgate workload $load --operations $times 2>&1 | tail -n 1)\"; }\n",
+         cat > /p/loads <<'EOF'\n\
+         sample() { echo \"$who $1 $(tollgate workload $1 --operations $2 2>&1 | tail -n 1)\"; }\n\
+         who=$1\n",
     );
+    for (_, load, times) in LOADS.iter().chain([&BESIDE]) {
+        let _ = writeln!(script, "sample {load} {times}");
+    }
+    script.push_str("EOF\nset -f\n");
     let mut subjects = vec![("none".to_owned(), "env".to_owned())];
     for enforcer in ["AppArmor", "BPF"] {
         for count in COUNTS {
@@ -76,12 +82,10 @@ fn script() -> String {
             subjects.push((name, wrapper));
         }
     }
-    script.push_str("set -f\n");
-    for _ in 0..ROUNDS {
-        for (_, load, times) in LOADS.iter().chain([&BESIDE]) {
-            for (name, wrapper) in &subjects {
-                let _ = writeln!(script, "sample {name} {load} {times} {wrapper}");
-            }
+    for round in 0..ROUNDS {
+        for (name, wrapper) in &subjects {
+            let _ = writeln!(script, "{wrapper} sh /p/loads {name} || exit 92");
+            let _ = writeln!(script, "echo {round} {name} > /dev/ttyS0");
         }
     }
     script

@@ -197,6 +197,7 @@ test -z "$(remains $ID)"
     let told = [
         ("disallow-create-user-ns".to_owned(), "EPERM".to_owned()),
         ("disable-udp".to_owned(), "EPERM".to_owned()),
+        ("disable-access-shadow".to_owned(), "EACCES".to_owned()),
     ];
     for name in ["many", "few", "long"] {
         let id = format!("{}-{name}", ground.id);

@@ -133,6 +133,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         installed: plan.clone(),
         plan: plan.clone(),
         profile: Default::default(),
+        witness: policy::compile::witness::Witness::default(),
         first: None,
         pending: Vec::new(),
         judge: Arc::clone(&judge),

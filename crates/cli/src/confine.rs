@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use enforce::{Confinement, Line, Place, Reach};
+use enforce::{Confinement, Line, Place};
 use policy::compile::seccomp::Action;
+use policy::compile::witness::Witness;
 use policy::compile::{Machine, check};
-use policy::{Enforcer, Mode, Policy, Verdict};
+use policy::{Mode, Policy, Verdict};
 
 use crate::command::policy::{self as files, exit};
 use crate::exit::Exit;
@@ -51,15 +52,24 @@ impl Optional {
         }
         Ok(Some(prepared.confinement))
     }
+
+    /// What tells which failures were denials, for an agent that takes over. A file that is gone or not a
+    /// policy any more tells nothing.
+    pub(crate) fn witness(&self, place: Place) -> Option<Witness> {
+        let mut file = files::read(self.policy.as_ref()?);
+        let policy = file.policies.first_mut()?;
+        restrict_to_available(policy);
+        if self.how.audit {
+            only_report(policy);
+        }
+        Some(Witness::compile(policy, &machine_at(place)))
+    }
 }
 
 /// A policy that can be put in force.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) confinement: Confinement,
-    /// As it is enforced here.
-    pub(crate) policy: Policy,
-    pub(crate) machine: Machine,
     /// What is wrong with it, and how far each enforcer goes; lines for people.
     pub(crate) said: String,
 }
@@ -71,7 +81,7 @@ pub(crate) fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
 
 /// As [`prepare`], for a process that sees files elsewhere, perhaps.
 pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Failure> {
-    let machine = files::machine();
+    let machine = machine_at(place);
     let mut file = files::read(path);
     if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
         let message = format!(
@@ -83,7 +93,7 @@ pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepare
     }
     let mut unavailable = Vec::new();
     if let [policy] = &mut file.policies[..] {
-        unavailable = restrict_to_available(policy, place);
+        unavailable = restrict_to_available(policy);
         if how.audit {
             only_report(policy);
         }
@@ -116,13 +126,34 @@ pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepare
     for line in confinement.report.iter().chain(&unavailable) {
         said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
     }
-    let policy = policy.clone();
-    Ok(Prepared {
-        confinement,
-        policy,
-        machine,
-        said,
-    })
+    Ok(Prepared { confinement, said })
+}
+
+/// The one policy of a file that was prepared before, for what is made of it later. Nothing is tried.
+pub(crate) fn read(path: &Path, how: &How) -> Result<(Policy, Machine), Failure> {
+    let mut file = files::read(path);
+    let machine = machine_at(Place::Elsewhere);
+    match &mut file.policies[..] {
+        [policy] if !file.diagnostics.iter().any(policy::Diagnostic::is_error) => {
+            if how.audit {
+                only_report(policy);
+            }
+            Ok((policy.clone(), machine))
+        }
+        _ => Err(unusable(path, &file, Exit::BadInput, &[])),
+    }
+}
+
+/// Which capabilities a container's programs have its runtime decides.
+fn machine_at(place: Place) -> Machine {
+    let machine = files::machine();
+    match place {
+        Place::Here => machine,
+        Place::Elsewhere => Machine {
+            held: None,
+            ..machine
+        },
+    }
 }
 
 /// A container's calls are refused by whoever holds them, because its runtime makes the same calls
@@ -151,22 +182,9 @@ fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
 const DOCTOR: &str = "`tollgate doctor` shows which enforcers work here";
 
 /// Leaves the enforcers that work here, and gives a line for each other one.
-fn restrict_to_available(policy: &mut Policy, place: Place) -> Vec<Line> {
-    let mut missing = Vec::new();
-    let mut chosen = policy.enforcers;
-    for enforcer in [Enforcer::AppArmor, Enforcer::Bpf] {
-        if place == Place::Elsewhere && chosen.contains(enforcer) {
-            chosen = chosen.without(enforcer);
-            missing.push(Line {
-                enforcer,
-                reach: Reach::Not,
-                detail: "it is not put in force in containers".to_owned(),
-            });
-        }
-    }
-    let (works, unavailable) = enforce::available(chosen);
+fn restrict_to_available(policy: &mut Policy) -> Vec<Line> {
+    let (works, missing) = enforce::available(policy.enforcers);
     policy.enforcers = works;
-    missing.extend(unavailable);
     missing
 }
 

@@ -31,6 +31,8 @@ struct Memo {
 #[derive(Default, Deserialize, Serialize)]
 struct Kernel {
     bpf: Option<u32>,
+    #[serde(default)]
+    bpf_later: bool,
     apparmor: Option<String>,
 }
 
@@ -42,6 +44,12 @@ struct Policy {
     /// whether there is a ruleset of Landlock.
     #[serde(default)]
     first: Option<(u64, bool, bool)>,
+    /// Whether there are tables of BPF for it.
+    #[serde(default)]
+    first_bpf: bool,
+    /// The profile of AppArmor that it takes.
+    #[serde(default)]
+    first_profile: Option<String>,
     /// Rule, call, tests, action, error number.
     rules: Vec<(String, String, Vec<Test>, Does, i32)>,
 }
@@ -54,6 +62,7 @@ enum Does {
     RefuseAndReport,
     Report,
     Trap,
+    Watch,
 }
 
 /// Argument, whether all 64 bits count, operator, mask, value.
@@ -96,10 +105,13 @@ pub(crate) fn encode(
                 let caps = first.caps;
                 (caps.dropped.0, caps.no_new_privs, first.needs_ruleset)
             }),
+            first_bpf: first.is_some_and(|first| first.needs_tenant),
+            first_profile: first.and_then(|first| first.profile.clone()),
             rules: profile.rules.iter().map(call_rule).collect(),
         },
         kernel: Kernel {
             bpf: resident.bpf,
+            bpf_later: resident.bpf_later,
             apparmor: resident.apparmor.clone(),
         },
     };
@@ -114,6 +126,7 @@ fn call_rule(rule: &CallRule) -> (String, String, Vec<Test>, Does, i32) {
         Action::RefuseAndReport(errno) => (Does::RefuseAndReport, errno.0),
         Action::Report => (Does::Report, 0),
         Action::Trap => (Does::Trap, 0),
+        Action::Watch => (Does::Watch, 0),
     };
     let tests = rule.when.iter().map(test).collect();
     let call = rule.call.name().to_owned();
@@ -142,7 +155,12 @@ fn test(test: &RegisterTest) -> Test {
 
 /// What a container's first program is restricted by.
 pub(crate) fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
-    let first = parse(memo)?.policy.first;
+    let Policy {
+        first,
+        first_bpf,
+        first_profile,
+        ..
+    } = parse(memo)?.policy;
     Ok(
         first.map(|(dropped, no_new_privs, needs_ruleset)| Elsewhere {
             caps: caps::Profile {
@@ -150,6 +168,8 @@ pub(crate) fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
                 no_new_privs,
             },
             needs_ruleset,
+            needs_tenant: first_bpf,
+            profile: first_profile,
         }),
     )
 }
@@ -180,6 +200,7 @@ pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> 
     let profile = policy_of(memo.policy)?;
     let resident = Resident {
         bpf: memo.kernel.bpf,
+        bpf_later: memo.kernel.bpf_later,
         apparmor: memo.kernel.apparmor,
     };
     let plan = Plan {
@@ -217,6 +238,7 @@ fn policy_of(policy: Policy) -> Result<Profile, Failure> {
                 Does::RefuseAndReport => Action::RefuseAndReport(errno),
                 Does::Report => Action::Report,
                 Does::Trap => Action::Trap,
+                Does::Watch => Action::Watch,
             },
         })
     };
@@ -274,9 +296,12 @@ mod tests {
                 no_new_privs: true,
             },
             needs_ruleset: true,
+            needs_tenant: true,
+            profile: Some("tollgate-q".to_owned()),
         };
         let kernel = Resident {
             bpf: Some(7),
+            bpf_later: true,
             apparmor: Some("tollgate-p".to_owned()),
         };
         let memo = encode(&plan, &profile, Some(&first), &kernel);

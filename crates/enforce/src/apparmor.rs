@@ -112,6 +112,27 @@ impl Profile {
     }
 }
 
+/// Where a process writes what it becomes at its next exec, and what: the profile, on top of one that it is
+/// to get, or has.
+pub(crate) fn order_for(pid: i32, profile: &str) -> (&'static str, String) {
+    let file = EXEC_FILES.into_iter().find(|file| Path::new(file).exists());
+    let file = file.unwrap_or(EXEC_FILES[1]);
+    let name = |kind: &str| {
+        let of_process = file.replace("thread-self", &pid.to_string());
+        // A file that is not there, or empty, names none.
+        let text = fs::read_to_string(of_process.replace("/exec", kind)).unwrap_or_default();
+        let text = text.trim_end_matches(['\0', '\n']);
+        let name = text.rsplit_once(" (").map_or(text, |(name, _mode)| name);
+        (!name.is_empty() && name != "unconfined").then(|| name.to_owned())
+    };
+    let order = match (name("/exec"), name("/current")) {
+        (Some(coming), _) => format!("exec {coming}//&{profile}"),
+        (None, Some(_)) => format!("stack {profile}"),
+        (None, None) => format!("exec {profile}"),
+    };
+    (file, order)
+}
+
 /// Exchanges profiles of policies of this name that are in force. Answers with how many.
 ///
 /// # Errors

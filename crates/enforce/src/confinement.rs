@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
+use policy::compile::witness::Witness;
 use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
 use policy::{Enforcer, Enforcers, Policy};
 use sys::SyscallError;
@@ -53,12 +54,15 @@ impl fmt::Display for Line {
 pub struct Confinement {
     /// What becomes of system calls; for the filter, which whoever starts the command installs.
     pub calls: seccomp::Profile,
+    /// What tells which failures were denials by others than the filter.
+    pub witness: Witness,
     /// What each chosen enforcer does.
     pub report: Vec<Line>,
     ruleset: Option<OwnedFd>,
     caps: caps::Profile,
-    /// It is made in the place that it is about.
+    /// They are made in the place that they are about.
     needs_ruleset: bool,
+    needs_tenant: bool,
     tenancy: Option<Tenancy>,
     profile: Option<apparmor::Profile>,
     /// Whether the kernel is to tell of violations.
@@ -79,6 +83,8 @@ pub enum Place {
 pub struct Resident {
     /// The number of the policy that BPF carries.
     pub bpf: Option<u32>,
+    /// Whether that is known only when a container's first program begins.
+    pub bpf_later: bool,
     /// The name of the profile of AppArmor.
     pub apparmor: Option<String>,
 }
@@ -162,7 +168,7 @@ impl Confinement {
     /// As there.
     pub fn prepare_at(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Error> {
         let has = |enforcer| policy.enforcers.contains(enforcer);
-        let calls = match has(Enforcer::Seccomp) {
+        let mut calls = match has(Enforcer::Seccomp) {
             true => seccomp::Profile::compile(policy),
             false => seccomp::Profile::default(),
         };
@@ -175,20 +181,21 @@ impl Confinement {
             false => holes::Profile::default(),
         };
         let is_here = place == Place::Here;
-        let made = match place {
+        let mut made = match place {
             Place::Here => landlock::make(&holes)?,
             Place::Elsewhere => None,
         };
         let later = place == Place::Elsewhere && !holes.entries.is_empty();
-        let entries = match has(Enforcer::Bpf) && is_here {
+        let entries = match has(Enforcer::Bpf) {
             true => hooks::Profile::compile(policy),
             false => hooks::Profile::default(),
         };
-        let tenancy = match entries.entries.is_empty() {
+        let needs_tenant = !is_here && !entries.entries.is_empty();
+        let tenancy = match entries.entries.is_empty() || needs_tenant {
             true => None,
             false => Some(Tenancy::load(&entries, &policy.name)?),
         };
-        let profile = match has(Enforcer::AppArmor) && is_here {
+        let profile = match has(Enforcer::AppArmor) {
             true => Some(apparmor::Profile::load(policy, machine)?),
             false => None,
         };
@@ -220,12 +227,21 @@ impl Confinement {
             };
             line(policy, machine, enforcer, given, lacks)
         });
+        let report = report.collect();
+        let mut witness = Witness::compile(policy, machine);
+        if let Some(made) = &mut made {
+            let (denied, granted) = (std::mem::take(&mut made.denied), &made.granted);
+            witness = witness.with_ruleset(denied, granted);
+        }
+        calls.rules.extend(witness.calls());
         Ok(Self {
-            report: report.collect(),
+            report,
             ruleset: made.map(|made| made.ruleset),
             calls,
+            witness,
             caps,
             needs_ruleset: later,
+            needs_tenant,
             tenancy,
             profile,
             tells: policy.rules.iter().any(|rule| rule.verdict.audits()),
@@ -235,10 +251,15 @@ impl Confinement {
     /// What has to be done to a process that sees files elsewhere; `None` if that is nothing.
     #[must_use]
     pub fn elsewhere(&self) -> Option<Elsewhere> {
-        let nothing = self.caps == caps::Profile::default() && !self.needs_ruleset;
-        (!nothing).then_some(Elsewhere {
+        let nothing = self.caps == caps::Profile::default()
+            && !self.needs_ruleset
+            && !self.needs_tenant
+            && self.profile.is_none();
+        (!nothing).then(|| Elsewhere {
             caps: self.caps,
             needs_ruleset: self.needs_ruleset,
+            needs_tenant: self.needs_tenant,
+            profile: self.profile.as_ref().map(|profile| profile.name.clone()),
         })
     }
 
@@ -263,6 +284,7 @@ impl Confinement {
         let profile = self.profile.as_ref().filter(|_| self.tells);
         Resident {
             bpf: tenancy.map(Tenancy::number),
+            bpf_later: self.needs_tenant && self.tells,
             apparmor: profile.map(|profile| profile.name.clone()),
         }
     }

@@ -6,19 +6,50 @@ use std::os::fd::OwnedFd;
 use abi::{Capabilities, Syscall};
 use capture::notify::Caller;
 use policy::Policy;
-use policy::compile::{Machine, caps, landlock as holes};
+use policy::compile::{Machine, bpf as hooks, caps, landlock as holes};
 use sys::credential::{self, CapabilitySets};
 
+use crate::bpf::Tenancy;
 use crate::tree::Mounted;
-use crate::{Error, Step, Unapplied, landlock};
+use crate::{Error, Step, Unapplied, apparmor, landlock};
 
 /// What has to be done to it, beside what becomes of its calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elsewhere {
     /// Capabilities that it loses.
     pub caps: caps::Profile,
     /// Whether [`ruleset`] has to be made for it, there.
     pub needs_ruleset: bool,
+    /// Whether a [`Tenant`] has to be loaded for it.
+    pub needs_tenant: bool,
+    /// The profile of AppArmor that it takes, which is loaded.
+    pub profile: Option<String>,
+}
+
+/// What BPF carries of a policy, loaded for a process that is not confined yet.
+#[derive(Debug)]
+pub struct Tenant(Tenancy);
+
+impl Tenant {
+    /// Loads it, for the mounts that the process has (`/proc/PID/mountinfo`).
+    ///
+    /// # Errors
+    /// If the kernel does not take it.
+    pub fn load(policy: &Policy, mounts: &str) -> Result<Self, Error> {
+        let profile = hooks::Profile::compile(policy);
+        Ok(Self(Tenancy::load_for(&profile, &policy.name, mounts)?))
+    }
+
+    /// The number by which its violations are found.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.number()
+    }
+
+    /// Removes it again: nobody is confined by it.
+    pub fn discard(self) {
+        self.0.discard();
+    }
 }
 
 /// Makes the Landlock ruleset of a policy for the root that this process has, which sees no `/proc` of
@@ -38,21 +69,31 @@ pub fn ruleset(
 }
 
 impl Elsewhere {
-    /// Has the process restrict itself. `ruleset`: its number of the descriptor.
+    /// Has the process restrict itself, and restricts it. `ruleset`: its number of the descriptor.
     ///
     /// # Errors
     /// The step that failed. What was done before stays.
-    pub fn apply(&self, caller: &Caller, ruleset: Option<i32>) -> Result<(), Unapplied> {
+    pub fn apply(
+        &self,
+        caller: &Caller,
+        ruleset: Option<i32>,
+        tenant: Option<&Tenant>,
+    ) -> Result<(), Unapplied> {
         let failed = |step| move |cause| Unapplied { step, cause };
+        // Both hold from its exec on, which it makes next.
+        match tenant {
+            Some(Tenant(tenancy)) => confine(caller, tenancy).map_err(failed(Step::Bpf))?,
+            None if self.needs_tenant => return Err(failed(Step::Bpf)(missing("bpf"))),
+            None => {}
+        }
+        if let Some(profile) = &self.profile {
+            take(caller, profile).map_err(failed(Step::AppArmor))?;
+        }
         self.drop(caller).map_err(failed(Step::Capabilities))?;
         match ruleset {
             Some(number) => restrict(caller, number).map_err(failed(Step::Landlock)),
             None if self.needs_ruleset => {
-                let cause = sys::SyscallError {
-                    call: "landlock_restrict_self",
-                    errno: abi::Errno(EBADF),
-                };
-                Err(failed(Step::Landlock)(cause))
+                Err(failed(Step::Landlock)(missing("landlock_restrict_self")))
             }
             None => Ok(()),
         }
@@ -96,6 +137,38 @@ impl Elsewhere {
     }
 }
 
+/// What was to be handed over was not.
+fn missing(call: &'static str) -> sys::SyscallError {
+    sys::SyscallError {
+        call,
+        errno: abi::Errno(EBADF),
+    }
+}
+
+/// The task that makes the exec is the one that is confined; of a process with several threads only the
+/// first one can be named to every kernel.
+fn confine(caller: &Caller, tenancy: &Tenancy) -> sys::Result<()> {
+    match caller.is_leader() {
+        true => tenancy.confine_process(caller.tid()),
+        false => Err(missing("bpf")),
+    }
+}
+
+/// The process asks for the profile, in addition to one that its runtime gives it.
+fn take(caller: &Caller, profile: &str) -> sys::Result<()> {
+    let (file, order) = apparmor::order_for(caller.tid(), profile);
+    let path = [file.as_bytes(), b"\0"].concat();
+    let opened = caller.call_with(Syscall::OPENAT, &path, |address| {
+        [AT_FDCWD, address, O_WRONLY_CLOEXEC, 0, 0, 0]
+    })?;
+    let length = u64::try_from(order.len()).unwrap_or(u64::MAX);
+    let written = caller.call_with(Syscall::WRITE, order.as_bytes(), |address| {
+        [opened, address, length, 0, 0, 0]
+    });
+    caller.call(Syscall::CLOSE, [opened, 0, 0, 0, 0, 0])?;
+    written.map(drop)
+}
+
 /// Without CAP_SYS_ADMIN, which containers do not have as a rule, that takes `no_new_privs`.
 fn restrict(caller: &Caller, ruleset: i32) -> sys::Result<()> {
     let number = u64::try_from(ruleset).unwrap_or(u64::MAX);
@@ -121,6 +194,9 @@ const PR_SET_NO_NEW_PRIVS: u64 = 38;
 const PR_CAP_AMBIENT: u64 = 47;
 const PR_CAP_AMBIENT_CLEAR_ALL: u64 = 4;
 const CAP_SETPCAP: u8 = 8;
+/// `AT_FDCWD` as a register holds it.
+const AT_FDCWD: u64 = 0xffff_ffff_ffff_ff9c;
+const O_WRONLY_CLOEXEC: u64 = 0o2_000_001;
 const EPERM: i32 = 1;
 const EBADF: i32 = 9;
 const EINVAL: i32 = 22;

@@ -25,6 +25,10 @@ pub(crate) struct Made {
     pub(crate) rules: usize,
     /// What this kernel's version cannot do.
     pub(crate) lacks: Vec<String>,
+    /// What is withheld, and by which rule.
+    pub(crate) denied: Vec<(String, Denied)>,
+    /// What is granted.
+    pub(crate) granted: Vec<Grant>,
 }
 
 /// Why there is no ruleset.
@@ -106,13 +110,15 @@ pub(crate) fn make_for(
     }
     let mut created = ruleset.create()?;
     let mut rules = 0;
+    let (mut named, mut granted) = (Vec::new(), Vec::new());
     if !rights.is_empty() {
-        let denied = holes(profile, tree, path);
-        let granted = match roots(profile) {
+        named = holes(profile, tree, path);
+        let denied: Vec<Denied> = named.iter().map(|(_, hole)| hole.clone()).collect();
+        granted = match roots(profile) {
             roots if roots.is_empty() => grants(&denied, tree),
             roots => grants_below(roots, &denied, tree),
         };
-        rules += grant_paths(&mut created, granted, rights)?;
+        rules += grant_paths(&mut created, &granted, rights)?;
     }
     if !ports.is_empty() && version >= PORTS {
         rules += grant_ports(&mut created, &ports)?;
@@ -123,6 +129,8 @@ pub(crate) fn make_for(
         ruleset,
         rules,
         lacks,
+        denied: named,
+        granted,
     }))
 }
 
@@ -136,13 +144,12 @@ fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
 
 fn grant_paths(
     created: &mut RulesetCreated,
-    mut grants: Vec<Grant>,
+    grants: &[Grant],
     rights: BitFlags<AccessFs>,
 ) -> Result<usize, LandlockError> {
     let mut rules = 0;
-    let shortcuts = shortcuts(&grants, &busy_folders());
-    grants.extend(shortcuts);
-    for grant in grants {
+    let shortcuts = shortcuts(grants, &busy_folders());
+    for grant in grants.iter().chain(&shortcuts) {
         let given = BitFlags::<AccessFs>::from_bits_truncate(grant.rights) & rights;
         if given.is_empty() {
             continue;
@@ -155,7 +162,7 @@ fn grant_paths(
             Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => continue,
             Err(cause) => {
                 return Err(LandlockError::Path {
-                    path: grant.path,
+                    path: grant.path.clone(),
                     cause: cause.into(),
                 });
             }
@@ -234,10 +241,10 @@ fn shortcuts(grants: &[Grant], folders: &BTreeSet<PathBuf>) -> Vec<Grant> {
     folders.iter().filter_map(shortcut).collect()
 }
 
-/// The paths that rights are withheld from.
-fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<Denied> {
+/// The paths that rights are withheld from, and by which rule.
+fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<(String, Denied)> {
     let mut denied = Vec::new();
-    let mut add = |paths: BTreeSet<String>, rights| {
+    let mut add = |rule: &str, paths: BTreeSet<String>, rights| {
         // The folders above a file need not be unlistable for the file's sake.
         let hole = |path: String| Denied {
             rights: match std::fs::metadata(&path).is_ok_and(|data| data.is_dir()) {
@@ -246,22 +253,22 @@ fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<Den
             },
             path,
         };
-        denied.extend(paths.into_iter().map(hole));
+        denied.extend(paths.into_iter().map(|path| (rule.to_owned(), hole(path))));
     };
     let mut others = Vec::new();
     for entry in &profile.entries {
-        let Entry::Hole { path, rights, .. } = entry else {
+        let Entry::Hole { path, rights, rule } = entry else {
             continue;
         };
         let programs = (*rights == EXECUTE).then(|| Mounted::programs(path, variable));
         match programs.flatten() {
-            Some(paths) => add(paths, *rights),
-            None => others.push((path, *rights)),
+            Some(paths) => add(rule, paths, *rights),
+            None => others.push((path, *rights, rule)),
         }
     }
-    let patterns: Vec<_> = others.iter().map(|(path, _)| *path).collect();
-    for (paths, (_, rights)) in tree.expand(&patterns).into_iter().zip(&others) {
-        add(paths, *rights);
+    let patterns: Vec<_> = others.iter().map(|(path, ..)| *path).collect();
+    for (paths, (_, rights, rule)) in tree.expand(&patterns).into_iter().zip(&others) {
+        add(rule, paths, *rights);
     }
     denied
 }

@@ -21,7 +21,7 @@ mod tree;
 pub use audit::Audit;
 pub use confinement::{Confinement, Line, Place, Reach, Resident, Step, Unapplied, available};
 pub use denial::Denial;
-pub use elsewhere::{Elsewhere, ruleset};
+pub use elsewhere::{Elsewhere, Tenant, ruleset};
 pub use landlock::LandlockError;
 pub use needs::Needs;
 

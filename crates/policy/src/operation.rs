@@ -109,7 +109,7 @@ pub(crate) fn read_note(value: &str) -> Result<(Enforcer, String), String> {
     Ok((enforcer, text.to_owned()))
 }
 
-fn read_call(value: &str) -> Result<OperationCall, String> {
+pub(crate) fn read_call(value: &str) -> Result<OperationCall, String> {
     let mut words = value.split(' ');
     let name = words.next().unwrap_or_default();
     let (name, errno) = match name.split_once(':') {

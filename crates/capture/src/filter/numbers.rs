@@ -117,13 +117,15 @@ fn leaf_of(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Leaf {
         };
         return Leaf::decide(listened, merged.refusal_of_foreign());
     }
-    let [strict, reported, refused] = denials(merged, arch, call);
+    let [strict, reported, refused, watched] = denials(merged, arch, call);
     // A tracer only looks: what is refused must not reach it.
     let [next, last] = match merged.reports() {
         true => [planned, refused],
         false => [refused, planned],
     };
-    let clauses = [strict, reported, next, last].into_iter().flatten();
+    let clauses = [strict, reported, next, last, watched]
+        .into_iter()
+        .flatten();
     let otherwise = if is_refused { ENOSYS } else { Action::Allow };
     Leaf::decide(clauses.collect(), otherwise)
 }
@@ -138,9 +140,9 @@ fn planned_clauses(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Vec<Clause
 }
 
 /// What the policy says of a call: what ends or signals the caller, what is reported, what is refused
-/// silently; the strictest first.
-fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 3] {
-    let [mut strict, mut reported, mut refused] = [const { Vec::new() }; 3];
+/// silently, what is only watched; the strictest first.
+fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 4] {
+    let [mut strict, mut reported, mut refused, mut watched] = [const { Vec::new() }; 4];
     for rule in merged.profile.of(call) {
         let tests = adapt(&rule.when, arch, call);
         match rule.action {
@@ -151,7 +153,8 @@ fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 3] {
                 reported.push((tests, Action::Notify));
             }
             Denial::Report if merged.reports() => reported.push((tests, Action::Notify)),
-            Denial::Report => {}
+            Denial::Watch if merged.reports() => watched.push((tests, Action::Notify)),
+            Denial::Report | Denial::Watch => {}
             Denial::Refuse(_) if merged.options.denials == Denials::Held => {
                 reported.push((tests, Action::Notify));
             }
@@ -166,7 +169,7 @@ fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 3] {
         Action::KillThread => 1,
         _ => 2,
     });
-    [strict, reported, refused]
+    [strict, reported, refused, watched]
 }
 
 /// Error numbers of policies are those of the kernel, which are small.

@@ -227,8 +227,8 @@ fn meant(profile: &Profile, listens: bool, call: Syscall, args: &[u64; 6]) -> Ac
         Denial::KillProcess => Action::KillProcess,
         Denial::KillThread => Action::KillThread,
         Denial::Trap => Action::Trap,
-        Denial::RefuseAndReport(_) | Denial::Report if listens => Action::Notify,
-        Denial::Report => Action::Allow,
+        Denial::RefuseAndReport(_) | Denial::Report | Denial::Watch if listens => Action::Notify,
+        Denial::Report | Denial::Watch => Action::Allow,
         Denial::Refuse(errno) | Denial::RefuseAndReport(errno) => {
             Action::Errno(u16::try_from(errno.0).unwrap())
         }

@@ -143,6 +143,12 @@ impl Census {
         u64::from(links).checked_sub(2)
     }
 
+    /// Whether the thread acts as root; one that is gone does not.
+    pub(crate) fn is_root(&self, tid: Tid) -> bool {
+        let status = self.proc.status(tid.0);
+        status.is_ok_and(|found| found.status.credentials.uid == 0)
+    }
+
     /// Whether pids mean the same to the process as to the agent.
     pub(crate) fn shares_pid_namespace(&self, pid: Pid) -> bool {
         let own = std::process::id().cast_signed();

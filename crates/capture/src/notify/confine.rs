@@ -4,7 +4,9 @@
 //! again, to learn which rule it was, and for calls that were handed over because a rule watches them.
 
 use abi::{Arch, Errno, RegisterTest, Syscall};
-use policy::compile::seccomp::{CallRule, Profile};
+use policy::Enforcer;
+use policy::compile::seccomp::{Action, CallRule, Profile};
+use policy::compile::witness::Witness;
 
 use crate::filter::adapt;
 use crate::live::call::Call;
@@ -14,6 +16,8 @@ use crate::live::call::Call;
 pub struct Violation<'a> {
     /// The policy's rule.
     pub rule: &'a str,
+    /// What denied it.
+    pub enforcer: Enforcer,
     /// What the call fails with; `None`: it is only reported.
     pub errno: Option<Errno>,
     /// The call.
@@ -37,16 +41,39 @@ pub(crate) struct Decision<'a> {
 pub struct Confiner {
     profile: Profile,
     native: Option<Arch>,
+    witness: Witness,
 }
 
 impl Confiner {
     /// What a policy says of calls.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
+        Self::with_witness(profile, Witness::default())
+    }
+
+    /// As [`Confiner::new`], and what others deny.
+    pub(crate) fn with_witness(profile: Profile, witness: Witness) -> Self {
         Self {
             profile,
             native: Arch::native(),
+            witness,
         }
+    }
+
+    /// What tells which failures were denials.
+    pub(crate) fn witness(&self) -> &Witness {
+        &self.witness
+    }
+
+    /// Whether a call has to be looked at when it has returned, because another enforcer may deny it.
+    pub(crate) fn watches(&self, call: &Call) -> bool {
+        !self.witness.is_empty()
+            && self.profile.of(call.syscall).any(|rule| {
+                rule.action == Action::Watch
+                    && adapt(&rule.when, call.arch, call.syscall)
+                        .iter()
+                        .all(|test| test.holds(&call.args))
+            })
     }
 
     /// Whether a call that no table has is refused.
@@ -86,6 +113,7 @@ impl Confiner {
             return Some(Decision {
                 violation: Violation {
                     rule: OTHER_ARCHITECTURE,
+                    enforcer: Enforcer::Seccomp,
                     errno: Some(Errno::EPERM),
                     call: call.syscall,
                     args: call.args,
@@ -104,6 +132,7 @@ impl Confiner {
         Some(Decision {
             violation: Violation {
                 rule: &rule.rule,
+                enforcer: Enforcer::Seccomp,
                 errno: rule.action.errno(),
                 call: call.syscall,
                 args: call.args,

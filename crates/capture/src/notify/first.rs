@@ -181,6 +181,12 @@ impl Caller {
         self.tid
     }
 
+    /// Whether it is the first thread of its process.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.tid == self.pid.0
+    }
+
     /// Makes the thread call.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ mod truth;
 pub(crate) mod verify;
 mod wake_up;
 pub(crate) mod watchdog;
+mod witness;
 pub(crate) mod worker;
 
 use std::collections::{BTreeMap, HashMap};
@@ -41,6 +42,7 @@ use event::{
     Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
 };
 use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
 use sys::notify::{Delivery, Listener, Notification};
 use sys::seccomp::{FilterFlags, flags_available};
 use sys::signal::{SignalSet, SignalStream};
@@ -262,6 +264,8 @@ pub struct Parts<J: Judge> {
     pub plan: Plan,
     /// What the policy says of calls, which the filter was compiled from, too.
     pub profile: Profile,
+    /// What tells which failures were denials by others than the filter.
+    pub witness: Witness,
     /// What a container's first program is restricted by before it begins, if it is.
     pub first: Option<Arc<dyn FirstProgram>>,
     /// Calls that were received and held by somebody else.
@@ -421,7 +425,7 @@ impl<J: Judge> Shared<J> {
             notices: parts.notices,
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
-            confiner: Confiner::new(parts.profile),
+            confiner: Confiner::with_witness(parts.profile, parts.witness),
             first: parts.first,
             restricted: first::Restricted::default(),
             pending: Mutex::new(parts.pending),

@@ -179,7 +179,8 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let role = Role::of(call.syscall);
         let is_state = shared.concerns_stdio(&call) || shared.verifier.concerns(call.syscall);
-        if role == Role::Plain && !shared.is_judged(&call) && !is_state {
+        let is_watched = shared.confiner.watches(&call);
+        if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
             return;
@@ -315,6 +316,9 @@ impl<J: Judge + 'static> Receiver<J> {
             }
         }
         if !shared.is_judged(call) {
+            if self.is_watched(call, &process) {
+                return self.escalate(&view, &process);
+            }
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
             return;
@@ -335,7 +339,9 @@ impl<J: Judge + 'static> Receiver<J> {
                 Counters::add(&counters.rejected_at_entry);
                 self.let_go(&view, Some(process));
             }
-            Weight::Settled if self.is_to_be_proven(&view, &process) => {
+            Weight::Settled
+                if self.is_to_be_proven(&view, &process) || self.is_watched(call, &process) =>
+            {
                 self.escalate(&view, &process);
             }
             Weight::Settled => self.settle(&view, &process),
@@ -366,9 +372,28 @@ impl<J: Judge + 'static> Receiver<J> {
         true
     }
 
-    /// Lets a call go that no rule matches as it was read, unless that has to be verified.
+    /// Whether it has to be found out if the policy denied the call in a way that nobody else tells.
+    fn is_watched(&self, call: &Call, process: &Process) -> bool {
+        !process.sets_up()
+            && !has_no_result_to_wait_for(call)
+            && self.worker.shared.confiner.watches(call)
+    }
+
+    /// Lets a call go that no rule matches as it was read, unless that has to be verified, or another
+    /// enforcer may deny it.
     fn let_go(&mut self, view: &View<'_>, process: Option<Arc<Process>>) {
         let shared = Arc::clone(&self.worker.shared);
+        let mut process = process;
+        if shared.confiner.watches(view.call) {
+            process = process.or_else(|| self.caller(view.call));
+            if let Some(process) = process
+                .as_ref()
+                .filter(|own| self.is_watched(view.call, own))
+            {
+                self.escalate(view, process);
+                return;
+            }
+        }
         let verifier = &shared.verifier;
         if verifier.is_active() && verify::is_verifiable(view.call) {
             let process = process.or_else(|| self.caller(view.call));

@@ -189,9 +189,20 @@ fn is_plain(path: &[u8]) -> bool {
             .all(|name| !matches!(name, b"" | b"." | b".."))
 }
 
-/// The path of what a name leads to now, from the caller's root and folder, without waiting for a
-/// file system and without following a link that means another thing to each process.
+/// The path of what a name leads to now.
 fn resolve(tid: Tid, raw: &[u8], base: Option<i32>, census: &Census) -> Result<Vec<u8>, Errno> {
+    let found = find(tid, raw, base, census)?;
+    census.own_descriptor(&found)
+}
+
+/// What a name leads to now, from the caller's root and folder, without waiting for a file system and
+/// without following a link that means another thing to each process.
+pub(super) fn find(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    census: &Census,
+) -> Result<OwnedFd, Errno> {
     let root = census.open_link(tid, "root")?;
     let path = if raw.starts_with(b"/") {
         raw.to_vec()
@@ -212,8 +223,7 @@ fn resolve(tid: Tid, raw: &[u8], base: Option<i32>, census: &Census) -> Result<V
         };
         [folder, b"/", raw].concat()
     };
-    let found = open_in_root(root, path, census)?;
-    census.own_descriptor(&found)
+    open_in_root(root, path, census)
 }
 
 /// The caller has just been there, so what is on the way is in the kernel's cache. Some file systems

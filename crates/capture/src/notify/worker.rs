@@ -12,7 +12,7 @@ use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
 use super::truth::{self, Truth};
-use super::{Change, Ruling, Shared, Violation, verify};
+use super::{Change, Ruling, Shared, Violation, verify, witness};
 use crate::live::initial_stack::InitialStack;
 use crate::tripwire::{self, Tripwire};
 
@@ -161,6 +161,30 @@ impl<J: Judge> Worker<J> {
         shared.notices.violation(&event, violation);
     }
 
+    /// Tells of a call that another enforcer than the filter denied, and nobody else tells of.
+    fn tell_denial(&self, view: &View<'_>, process: &Process) {
+        let shared = &*self.shared;
+        let (call, confiner) = (view.call, &shared.confiner);
+        if process.sets_up() || !confiner.watches(call) {
+            return;
+        }
+        let (decoded, outcome) = (&view.decoded, view.outcome);
+        let census = &shared.tree.census;
+        let found = witness::blame(confiner.witness(), call, decoded, outcome, census);
+        let Some((blame, errno)) = found else {
+            return;
+        };
+        Counters::add(&shared.counters.violations);
+        let violation = Violation {
+            rule: blame.rule,
+            enforcer: blame.enforcer,
+            errno: Some(errno),
+            call: call.syscall,
+            args: call.args,
+        };
+        self.tell_violation(view, process, &violation);
+    }
+
     /// Concludes a call whose result is known (or known to be unlearnable), with the caller still
     /// held where the result was learnt.
     pub(crate) fn finish(
@@ -232,6 +256,7 @@ impl<J: Judge> Worker<J> {
             // Nothing is lost by it, and the name that was read may be the wrong one.
             view.decoded = truth::correct(view.decoded, call, what, arena);
         }
+        self.tell_denial(&view, process);
         self.conclude(&view, Stage::Exit, process);
     }
 

@@ -299,6 +299,11 @@ pub(crate) fn absolute(descriptor: &Descriptor<'_>, tid: Tid, census: &Census) -
     let Name::Passed { raw, base } = descriptor.name else {
         return None;
     };
+    joined(raw, base, tid, census)
+}
+
+/// The same of a name and the folder that it starts at.
+pub(crate) fn joined(raw: &[u8], base: Option<i32>, tid: Tid, census: &Census) -> Option<Vec<u8>> {
     if raw.starts_with(b"/") {
         return Some(normal(raw));
     }

@@ -63,6 +63,8 @@ pub(super) mod word {
     pub(super) const ALERTS_LOST: usize = 44;
     /// Set while a container's first program has to be restricted before it begins.
     pub(in crate::supervise) const FIRST_WAITS: usize = 45;
+    /// The number of the policy that BPF carries for it.
+    pub(super) const TENANT: usize = 46;
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
@@ -237,6 +239,17 @@ impl Board {
     /// It is restricted.
     pub(crate) fn first_begins(&self) {
         self.set(word::FIRST_WAITS, 0);
+    }
+
+    /// The number of the policy that BPF carries for a container, once it does.
+    pub(crate) fn tenant(&self) -> Option<u32> {
+        let number = u32::try_from(self.load(word::TENANT)).ok();
+        number.filter(|number| *number != 0)
+    }
+
+    /// BPF carries it.
+    pub(crate) fn set_tenant(&self, number: u32) {
+        self.set(word::TENANT, u64::from(number));
     }
 
     /// A pid; 0 if it is not known.

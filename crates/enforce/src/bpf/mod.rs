@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use capture::probe::Support;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use policy::compile::bpf::Profile;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 pub use programs::Loaded;
 pub use records::Reports;
@@ -119,11 +119,16 @@ pub(crate) struct Tenancy {
 impl Tenancy {
     /// Loads a policy. Whatever confines nobody any more is removed.
     pub(crate) fn load(profile: &Profile, name: &str) -> Result<Self, Error> {
+        Self::load_for(profile, name, &mounts()?)
+    }
+
+    /// As [`Tenancy::load`], for a process that has these mounts.
+    pub(crate) fn load_for(profile: &Profile, name: &str, mounts: &str) -> Result<Self, Error> {
         let Entered {
             number,
             tenants,
             lacks,
-        } = Kept::open()?.enter(profile, name, &mounts()?)?;
+        } = Kept::open()?.enter(profile, name, mounts)?;
         Ok(Self {
             number,
             tenants,
@@ -144,13 +149,20 @@ impl Tenancy {
 
     /// Confines the calling process: the policy holds from its next exec on.
     pub(crate) fn confine(&self) -> sys::Result<()> {
+        self.confine_process(getpid().as_raw_nonzero().get())
+    }
+
+    /// The same of another process, which is about to make that exec in its first thread.
+    pub(crate) fn confine_process(&self, pid: i32) -> sys::Result<()> {
         let failed = |call, errno| sys::SyscallError {
             call,
             errno: abi::Errno(errno),
         };
-        let own = pidfd_open(getpid(), PidfdFlags::empty());
-        let own = own.map_err(|error| failed("pidfd_open", error.raw_os_error()))?;
-        let confined = programs::confine(&self.tenants, self.number, own.as_fd());
+        const ESRCH: i32 = 3;
+        let pid = Pid::from_raw(pid).ok_or_else(|| failed("pidfd_open", ESRCH))?;
+        let process = pidfd_open(pid, PidfdFlags::empty());
+        let process = process.map_err(|error| failed("pidfd_open", error.raw_os_error()))?;
+        let confined = programs::confine(&self.tenants, self.number, process.as_fd());
         confined.map_err(|_number_only| {
             const EIO: i32 = 5;
             let cause = io::Error::last_os_error();

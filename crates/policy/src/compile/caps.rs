@@ -4,7 +4,7 @@ use std::fmt;
 
 use abi::{Capabilities, capability};
 
-use super::{Lowered, lower_rule};
+use super::{Lowered, Machine, lower_rule, witness};
 use crate::policy::{Enforcer, Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
@@ -25,7 +25,12 @@ impl Profile {
     /// What a policy drops.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
-        let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
+        // What is told of it is another thing.
+        let machine = Machine::default();
+        let lowered = policy
+            .rules
+            .iter()
+            .map(|rule| lower(policy, rule, &machine));
         let drops = lowered.flat_map(|lowered| lowered.entries);
         let dropped = drops.fold(0, |sum, Drop(set)| sum | set.0);
         Self {
@@ -37,7 +42,7 @@ impl Profile {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<Drop> {
+pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
     let mut lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
         lower_one(policy, restriction)
     });
@@ -46,8 +51,15 @@ pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<Drop> {
             "a capability is there or not: its use cannot be allowed and reported",
         );
     }
-    if !lowered.entries.is_empty() && rule.verdict.audits() {
-        lowered = lowered.gap("a capability that is not there is not reported");
+    if lowered.entries.is_empty() || !rule.verdict.audits() {
+        return lowered;
+    }
+    let Some(held) = machine.held.filter(|_| machine.watches) else {
+        return lowered.gap("a capability that is not there is not reported");
+    };
+    let dropped = lowered.entries.iter().fold(0, |sum, Drop(set)| sum | set.0);
+    for text in witness::misses(Capabilities(dropped & held.0)) {
+        lowered = lowered.gap(text);
     }
     lowered
 }

@@ -21,11 +21,20 @@ const REFER: u64 = 0x2000;
 
 /// The right to execute a file.
 pub const EXECUTE: u64 = 1;
-const READ: u64 = 0b1100;
+pub(super) const READ: u64 = 0b1100;
 /// The right to list a folder.
 pub const LISTING: u64 = 0b1000;
 /// Writing, removing, making anything, moving between folders, truncating.
-const WRITE: u64 = 0x7ff2;
+const WRITE: u64 = WRITE_FILE | REMOVE | MAKE | REFER | TRUNCATE;
+/// Parts of it.
+pub(super) const WRITE_FILE: u64 = 0x2;
+pub(super) const REMOVE: u64 = 0x30;
+pub(super) const MAKE: u64 = 0x1fc0;
+pub(super) const MAKE_FOLDER: u64 = 0x80;
+pub(super) const MAKE_FILE: u64 = 0x100;
+pub(super) const MAKE_SOCKET: u64 = 0x200;
+pub(super) const MAKE_LINK: u64 = 0x1000;
+pub(super) const TRUNCATE: u64 = 0x4000;
 const IOCTL: u64 = 0x8000;
 /// Rights that a file can have; the others are of folders.
 const ON_FILES: u64 = 0xc007;
@@ -102,11 +111,18 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> 
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
         return Lowered::missing("Landlock cannot allow something and report it");
     }
-    if !lowered.entries.is_empty() && rule.verdict.audits() {
-        lowered = lowered
+    if lowered.entries.is_empty() || !rule.verdict.audits() {
+        return lowered;
+    }
+    if !machine.watches {
+        return lowered
             .gap("a denial is not reported: Landlock tells nobody but the kernel's audit log");
     }
-    lowered
+    if lowered.entries.contains(&Entry::Domain) {
+        lowered = lowered
+            .gap("a denial is not reported of looks into /proc/PID by other calls than open and readlink");
+    }
+    lowered.breaks("io_uring, whose calls could not be reported")
 }
 
 fn lower_one(
@@ -316,7 +332,7 @@ pub fn grants_below(
 }
 
 /// Whether `path` is `folder` or below it.
-fn is_below(path: &str, folder: &str) -> bool {
+pub(super) fn is_below(path: &str, folder: &str) -> bool {
     let rest = path.strip_prefix(folder.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

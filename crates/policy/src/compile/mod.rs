@@ -7,9 +7,11 @@ pub mod landlock;
 pub mod seccomp;
 #[cfg(test)]
 mod tests;
+pub mod witness;
 
 use std::fmt;
 
+use abi::Capabilities;
 use yaml::Location;
 
 use crate::builtin::{self, Builtin};
@@ -22,6 +24,12 @@ use crate::restriction::Restriction;
 pub struct Machine {
     /// Names of disks and their partitions, as `/proc/partitions` has them.
     pub disks: Vec<String>,
+    /// Whether calls can be watched for denials that the kernel tells nobody of.
+    pub watches: bool,
+    /// The capabilities that the command would have; `None`: nobody knows.
+    pub held: Option<Capabilities>,
+    /// Whether it has them because it is root.
+    pub is_root: bool,
 }
 
 /// How well an enforcer carries a rule; the best is the greatest.
@@ -160,7 +168,7 @@ pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machin
     match enforcer {
         Enforcer::Seccomp => seccomp::lower(policy, rule).assess(ToString::to_string),
         Enforcer::Landlock => landlock::lower(policy, rule, machine).assess(ToString::to_string),
-        Enforcer::Caps => caps::lower(policy, rule).assess(ToString::to_string),
+        Enforcer::Caps => caps::lower(policy, rule, machine).assess(ToString::to_string),
         Enforcer::AppArmor => apparmor::lower(rule, machine).assess(|line| line.clone()),
         Enforcer::Bpf => bpf::lower(rule).assess(ToString::to_string),
     }

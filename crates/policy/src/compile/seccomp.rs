@@ -15,6 +15,8 @@ use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, S
 /// What becomes of a call; the strictest is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// It is made, and looked at when it has returned: another enforcer denies it, perhaps.
+    Watch,
     /// It is made, and reported.
     Report,
     /// It fails.
@@ -41,18 +43,19 @@ impl Action {
     pub fn errno(self) -> Option<Errno> {
         match self {
             Self::Refuse(errno) | Self::RefuseAndReport(errno) => Some(errno),
-            Self::Report | Self::Trap | Self::KillThread | Self::KillProcess => None,
+            Self::Watch | Self::Report | Self::Trap | Self::KillThread | Self::KillProcess => None,
         }
     }
 
     fn rank(self) -> u8 {
         match self {
-            Self::Report => 0,
-            Self::Refuse(_) => 1,
-            Self::RefuseAndReport(_) => 2,
-            Self::Trap => 3,
-            Self::KillThread => 4,
-            Self::KillProcess => 5,
+            Self::Watch => 0,
+            Self::Report => 1,
+            Self::Refuse(_) => 2,
+            Self::RefuseAndReport(_) => 3,
+            Self::Trap => 4,
+            Self::KillThread => 5,
+            Self::KillProcess => 6,
         }
     }
 
@@ -151,7 +154,8 @@ impl Profile {
     /// Whether something is to be reported, for which somebody has to listen.
     #[must_use]
     pub fn reports(&self) -> bool {
-        self.rules.iter().any(|rule| rule.action.reports())
+        let listens = |rule: &CallRule| rule.action.reports() || rule.action == Action::Watch;
+        self.rules.iter().any(listens)
     }
 
     /// What becomes of a native call: the strictest rule that it violates, the first of equals.
@@ -378,6 +382,7 @@ impl fmt::Display for Action {
                 .map_or_else(|| errno.0.to_string(), str::to_owned)
         };
         match self {
+            Self::Watch => f.write_str("watch"),
             Self::Report => f.write_str("report"),
             Self::Refuse(errno) => f.write_str(&name(*errno)),
             Self::RefuseAndReport(errno) => write!(f, "{} and report", name(*errno)),

@@ -48,6 +48,7 @@ fn of_builtins(enforcer: &str, names: &[&str]) -> Policy {
 fn disks() -> Machine {
     Machine {
         disks: vec!["sda".to_owned(), "sda1".to_owned()],
+        ..Machine::default()
     }
 }
 

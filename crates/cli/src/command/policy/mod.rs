@@ -36,6 +36,12 @@ pub(crate) fn machine() -> Machine {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     Machine {
         disks: partitions(&table),
+        // What cannot be watched here is an error where a policy is put in force.
+        watches: true,
+        held: sys::credential::capabilities(0)
+            .ok()
+            .map(|sets| sets.permitted),
+        is_root: rustix::process::geteuid().is_root(),
     }
 }
 

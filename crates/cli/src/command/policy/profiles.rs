@@ -83,7 +83,7 @@ pub(super) fn json(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> Va
 /// As the OCI runtime specification has it, and more: `rule`, tests of bits, actions that report.
 fn json_call(rule: &CallRule) -> Value {
     let (action, errno) = match rule.action {
-        Action::Report => ("SCMP_ACT_LOG", None),
+        Action::Report | Action::Watch => ("SCMP_ACT_LOG", None),
         Action::Refuse(errno) => ("SCMP_ACT_ERRNO", Some(errno.0)),
         Action::RefuseAndReport(errno) => ("SCMP_ACT_NOTIFY", Some(errno.0)),
         Action::Trap => ("SCMP_ACT_TRAP", None),

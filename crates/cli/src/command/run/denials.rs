@@ -16,6 +16,7 @@ use rules::{Alert, AlertValue, Priority};
 
 use super::violations::RULE;
 use crate::command::policy;
+use crate::supervise::Board;
 
 /// How long nothing has to come for everything to have come.
 const QUIET: Duration = Duration::from_millis(50);
@@ -44,6 +45,7 @@ impl Denials {
         resident: &Resident,
         policy: Option<&PathBuf>,
         dispatcher: Dispatcher,
+        board: &Arc<Board>,
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
@@ -57,6 +59,10 @@ impl Denials {
         if let Some(number) = resident.bpf {
             let shared = Arc::clone(&shared);
             threads.push(named("bpf").spawn(move || hear_bpf(number, &shared))?);
+        }
+        if resident.bpf_later {
+            let (shared, board) = (Arc::clone(&shared), Arc::clone(board));
+            threads.push(named("bpf").spawn(move || hear_container(&board, &shared))?);
         }
         if let Some(profile) = &resident.apparmor {
             let file = policy.map(|path| policy::read(path).policies);
@@ -125,6 +131,16 @@ impl Shared {
             message,
             fields: vec![("tollgate.lost", AlertValue::Uint(lost))],
         });
+    }
+}
+
+/// Until a container's first program begins there is nothing to hear.
+fn hear_container(board: &Board, shared: &Shared) {
+    while shared.goes_on() {
+        match board.tenant() {
+            Some(number) => return hear_bpf(number, shared),
+            None => std::thread::sleep(WAIT),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use capture::world::{LiveWorld, WorldOptions};
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
 use rules::{Engine, EngineOptions};
 
 use super::announcer::Announcer;
@@ -99,6 +100,8 @@ pub(super) struct Request {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
+    /// What tells which failures were denials by others.
+    pub(super) witness: Witness,
     /// What a container's first program is restricted by.
     pub(super) first: Option<First>,
     /// Where what is seen is recorded.
@@ -217,6 +220,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         installed: carries.plan(request.rules.installed),
         plan: carries.plan(request.rules.plan),
         profile: request.profile,
+        witness: request.witness,
         first,
         // Calls that the runtime made before; a command of ours has made none.
         pending: listening.held.unwrap_or_default(),

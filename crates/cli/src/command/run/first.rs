@@ -2,30 +2,33 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capture::notify::{Caller, FirstProgram};
-use enforce::Elsewhere;
+use enforce::{Confinement, Elsewhere, Tenant};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
 
-use crate::confine::How;
+use crate::confine::{self, How};
 use crate::journal;
 use crate::supervise::Board;
 
 /// The restriction, and where it is read again for what has to be made in the container.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct First {
     pub(super) elsewhere: Elsewhere,
     pub(super) policy: PathBuf,
     pub(super) how: How,
     pub(super) container: String,
     pub(super) bundle: PathBuf,
+    /// While it is there nobody removes its profile of AppArmor, which nobody has yet.
+    pub(super) kept: Option<Confinement>,
 }
 
 /// The word by which [`FirstProgram::prepare`] has this program make the ruleset.
@@ -35,8 +38,14 @@ const RULE: &str = "Tollgate internal: container not confined";
 const SOCK_SEQPACKET: i32 = 5;
 
 impl First {
-    pub(super) fn start(self, board: Arc<Board>, dispatcher: Dispatcher) -> Arc<dyn FirstProgram> {
+    pub(super) fn start(
+        mut self,
+        board: Arc<Board>,
+        dispatcher: Dispatcher,
+    ) -> Arc<dyn FirstProgram> {
         Arc::new(Running {
+            kept: Mutex::new(self.kept.take()),
+            tenant: Mutex::default(),
             first: self,
             board,
             dispatcher,
@@ -46,8 +55,25 @@ impl First {
 
 struct Running {
     first: First,
+    kept: Mutex<Option<Confinement>>,
+    /// From its preparation to its restriction.
+    tenant: Mutex<Option<Tenant>>,
     board: Arc<Board>,
     dispatcher: Dispatcher,
+}
+
+impl Running {
+    fn tenant(&self) -> MutexGuard<'_, Option<Tenant>> {
+        self.tenant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tables of BPF are about files as the container has mounted them.
+    fn load(&self, pid: Pid) -> Result<Tenant, Box<dyn Error + Send + Sync>> {
+        let (policy, _) = confine::read(&self.first.policy, &self.first.how)
+            .map_err(|failure| failure.render())?;
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", pid.0))?;
+        Ok(Tenant::load(&policy, &mounts)?)
+    }
 }
 
 impl FirstProgram for Running {
@@ -55,6 +81,9 @@ impl FirstProgram for Running {
     /// has entered its mounts; this one cannot.
     fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, Box<dyn Error + Send + Sync>> {
         let first = &self.first;
+        if first.elsewhere.needs_tenant {
+            *self.tenant() = Some(self.load(pid)?);
+        }
         if !first.elsewhere.needs_ruleset {
             return Ok(None);
         }
@@ -86,13 +115,27 @@ impl FirstProgram for Running {
         caller: &Caller,
         given: Option<i32>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(self.first.elsewhere.apply(caller, given)?)
+        let tenant = self.tenant().take();
+        let applied = self.first.elsewhere.apply(caller, given, tenant.as_ref());
+        if let (Some(tenant), Ok(())) = (tenant, &applied) {
+            self.board.set_tenant(tenant.number());
+        }
+        Ok(applied?)
     }
 
     fn restricted(&self, pid: Pid, outcome: Result<(), &(dyn Error + 'static)>) {
         let Err(error) = outcome else {
+            drop(
+                self.kept
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
             return self.board.first_begins();
         };
+        if let Some(tenant) = self.tenant().take() {
+            tenant.discard();
+        }
         let container = &self.first.container;
         let mut cause = error.to_string();
         let mut next = error.source();

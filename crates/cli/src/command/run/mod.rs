@@ -40,6 +40,7 @@ use outputs::{
     StatsFile, TimeFormat,
 };
 use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
 use rules::{EngineOptions, Recorder};
 use serve::grpc::GrpcChannel;
 
@@ -119,11 +120,18 @@ fn prepare(
         None => args.confine.prepare(args.detection.quiet, place)?,
         Some(_) => None,
     };
+    // As the policy is now: nothing is denied by it, and what it denies is the kernel's.
+    let witness = match memo {
+        None => confinement.as_ref().map(|made| made.witness.clone()),
+        Some(_) => args.confine.witness(place),
+    };
+    let witness = witness.unwrap_or_default();
     let elsewhere = match memo {
         None => confinement.as_ref().and_then(Confinement::elsewhere),
         Some(memo) => installed::decode_first(memo)?,
     };
-    let first = first_program(elsewhere, &args.confine, their_container.as_ref());
+    let restricts_first = elsewhere.is_some();
+    let mut first = first_program(elsewhere.clone(), &args.confine, their_container.as_ref());
     if let (Some(confinement), Some(engine)) = (&confinement, without_listener(mechanism)) {
         confine::needs_listener(confinement, engine)?;
     }
@@ -139,12 +147,13 @@ fn prepare(
             Place::Elsewhere => Denials::Held,
         },
     };
+    let resident = confinement.as_ref().map(Confinement::resident);
     let plans = args.told_plans.filter(|_| memo.is_none());
     let key = match &plans {
         Some(_) => {
             let (config, _) = configuration(&args.detection, &args.interception)?;
             let policy = format!(
-                "{:?} {:?} {elsewhere:?}",
+                "{:?} {:?} {elsewhere:?} {resident:?}",
                 in_force.profile, in_force.denials
             );
             Key::new(&config, &policy)
@@ -153,7 +162,12 @@ fn prepare(
     };
     let kept = key.as_ref().zip(plans.as_deref());
     let kept = kept.and_then(|(key, plans)| key.look_up(plans));
-    let restricts_first = elsewhere.is_some();
+    // A runtime is not restricted itself.
+    let mut confinement = confinement;
+    if let Some(first) = &mut first {
+        first.kept = confinement.take();
+    }
+    let confinement = confinement.filter(|_| place == Place::Here);
     if let Some(Kept { program, memo }) = kept {
         let expected = program.clone();
         let make = move || {
@@ -162,6 +176,8 @@ fn prepare(
             blueprint.told = their_container;
             blueprint.first = first;
             blueprint.policy = args.confine.policy;
+            blueprint.witness = witness;
+            blueprint.resident = resident.unwrap_or_default();
             Ok(blueprint)
         };
         return Ok(supervise::Prepared {
@@ -177,8 +193,9 @@ fn prepare(
     blueprint.told = their_container;
     blueprint.first = first;
     blueprint.policy = args.confine.policy;
-    if let Some(confinement) = &confinement {
-        blueprint.resident = confinement.resident();
+    blueprint.witness = witness;
+    if let Some(resident) = resident {
+        blueprint.resident = resident;
     }
     let memo = installed::encode(
         &blueprint.rules.installed,
@@ -193,8 +210,7 @@ fn prepare(
     Ok(supervise::Prepared {
         command,
         program: blueprint.program.clone(),
-        // A runtime is not restricted itself.
-        confinement: confinement.filter(|_| place == Place::Here),
+        confinement,
         restricts_first,
         memo,
         start: blueprint.into_start(),
@@ -247,6 +263,7 @@ fn first_program(
         how: confine.how.clone(),
         container: told.id.clone(),
         bundle: told.bundle.clone(),
+        kept: None,
     })
 }
 
@@ -358,6 +375,7 @@ fn blueprint(
             &config,
         )?,
         profile,
+        witness: Witness::default(),
         first: None,
         resident,
         policy: None,

@@ -14,6 +14,7 @@ use enforce::Resident;
 use event::{Pid, Plan};
 use outputs::{Account, Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
 use rules::plan::Unserved;
 use rules::{Engine, EngineOptions, Recorder};
 
@@ -101,6 +102,8 @@ pub(super) struct Blueprint {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
+    /// What tells which failures were denials by others than the filter.
+    pub(super) witness: Witness,
     /// What a container's first program is restricted by.
     pub(super) first: Option<First>,
     /// What of the policy the kernel carries and tells of.
@@ -184,6 +187,7 @@ impl Blueprint {
             listening,
             rules: self.rules,
             profile: self.profile,
+            witness: self.witness,
             first: self.first,
             reported: EngineOptions {
                 append_output: self.settings.append_output.clone(),
@@ -271,7 +275,12 @@ impl Blueprint {
                 on_problem,
             )
         });
-        let denials = Denials::follow(&self.resident, self.policy.as_ref(), dispatcher.clone())?;
+        let denials = Denials::follow(
+            &self.resident,
+            self.policy.as_ref(),
+            dispatcher.clone(),
+            &board,
+        )?;
         let learner = self.learner.clone();
         if let Some(learner) = &learner {
             learner.begin()?;

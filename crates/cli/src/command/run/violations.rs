@@ -6,7 +6,6 @@ use abi::Errno;
 use capture::notify::Violation;
 use event::{Event, Judge};
 use outputs::Dispatcher;
-use policy::Enforcer;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
 use serde_json::json;
 
@@ -103,7 +102,7 @@ fn described(mut alert: Alert, violation: &Violation<'_>) -> Alert {
         Some(errno) => ("denied", format!("denied with {}", name(errno))),
         None => ("audited", "allowed".to_owned()),
     };
-    let enforcer = Enforcer::Seccomp;
+    let enforcer = violation.enforcer;
     alert.message = format!(
         "{RULE}: {what} by {} ({enforcer}) {}",
         violation.rule, alert.message

@@ -9,7 +9,6 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use enforce::Place;
 use oci::Spec;
 
 use crate::confine::{self, How};
@@ -32,7 +31,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
             .collect(),
     };
     // Everything of this side first.
-    let prepared = confine::prepare_at(Path::new(policy), &how, Place::Elsewhere)?;
+    let (policy, machine) = confine::read(Path::new(policy), &how)?;
     let folder = Path::new("/proc").join(pid);
     let mounts = fs::read_to_string(folder.join("mountinfo")).map_err(cannot("read its mounts"))?;
     // Without it programs are looked for where they lie as a rule.
@@ -41,10 +40,9 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
         .and_then(|spec| spec.variable("PATH").map(OsString::from));
     enter(&folder)?;
     let path: Option<&OsStr> = path.as_deref();
-    let ruleset =
-        enforce::ruleset(&prepared.policy, &prepared.machine, &mounts, path).map_err(|error| {
-            Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
-        })?;
+    let ruleset = enforce::ruleset(&policy, &machine, &mounts, path).map_err(|error| {
+        Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
+    })?;
     let ruleset = ruleset.ok_or_else(|| broken("the policy has changed and asks for none"))?;
     let sent = sys::socket::send_fd(std::io::stdin().as_fd(), b"R", Some(ruleset.as_fd()));
     sent.map_err(|error| cannot("hand it over")(error.into()))?;

@@ -1,0 +1,229 @@
+//! Calls that failed because of an enforcer that tells nobody.
+//!
+//! Looked at while the caller is stopped after the call, or when it has gone on; the names that it gave
+//! are resolved as it would have resolved them.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use abi::{Errno, Syscall};
+use event::{Known, Outcome, Param, ParamSource, Tid};
+use policy::compile::witness::{Attempt, Blame, Is, Named, Witness};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::call::Call;
+use super::decode::Decoded;
+use super::truth;
+use crate::live::census::Census;
+use crate::procfs::LINK_LIMIT;
+use crate::tripwire;
+
+/// `AT_FDCWD`.
+const AT_FDCWD: i32 = -100;
+/// Calls that do not follow a link that the last name is. linkat(2) can be told to, which changes nothing about
+/// who may make a name in that folder.
+const NOT_FOLLOWED: [Syscall; 17] = [
+    Syscall::BIND,
+    Syscall::LINK,
+    Syscall::LINKAT,
+    Syscall::MKDIR,
+    Syscall::MKDIRAT,
+    Syscall::MKNOD,
+    Syscall::MKNODAT,
+    Syscall::RENAME,
+    Syscall::RENAMEAT,
+    Syscall::RENAMEAT2,
+    Syscall::RMDIR,
+    Syscall::SYMLINK,
+    Syscall::SYMLINKAT,
+    Syscall::UNLINK,
+    Syscall::UNLINKAT,
+    Syscall::READLINK,
+    Syscall::READLINKAT,
+];
+/// The kernel reads as much of a script (`BINPRM_BUF_SIZE`).
+const SCRIPT: usize = 256;
+
+/// The rule that a call failed by, and the error.
+pub(super) fn blame<'w>(
+    witness: &'w Witness,
+    call: &Call,
+    decoded: &Decoded<'_>,
+    outcome: Outcome,
+    census: &Census,
+) -> Option<(Blame<'w>, Errno)> {
+    let Outcome::Returned(result) = outcome else {
+        return None;
+    };
+    let errno = Errno(i32::try_from(-result).ok().filter(|errno| *errno > 0)?);
+    if !witness.may_be(errno) {
+        return None;
+    }
+    let paths = named(call, decoded, census);
+    let attempt = Attempt {
+        call: call.syscall,
+        args: call.args,
+        errno,
+        paths: &paths,
+        port: port(decoded),
+        is_root: census.is_root(call.tid),
+    };
+    Some((witness.blame(&attempt)?, errno))
+}
+
+fn port(decoded: &Decoded<'_>) -> Option<u16> {
+    match decoded.descriptor?.socket?.remote {
+        Known::Yes(endpoint) => Some(endpoint.port),
+        _ => None,
+    }
+}
+
+/// The files that a call names.
+fn named(call: &Call, decoded: &Decoded<'_>, census: &Census) -> Vec<Named> {
+    let tid = call.tid;
+    let mut found = Vec::new();
+    let specs = call.kind.spec().params.iter();
+    for (spec, param) in specs.zip(decoded.params) {
+        let (ParamSource::Path { base, .. }, Param::Text(raw)) = (spec.source, param) else {
+            continue;
+        };
+        let base = base.map(|position| call.int(position));
+        let base = base.filter(|number| *number != AT_FDCWD);
+        let follows = !NOT_FOLLOWED.contains(&call.syscall.base());
+        found.push(place(tid, raw, base, follows, census));
+    }
+    let socket = decoded.descriptor.and_then(|descriptor| descriptor.socket);
+    if let Some(path) = socket.and_then(|socket| socket.unix_path)
+        && path.starts_with(b"/")
+    {
+        found.push(place(tid, path, None, false, census));
+    }
+    if matches!(call.syscall.base(), Syscall::EXECVE | Syscall::EXECVEAT)
+        && let Some(script) = found.first().filter(|script| script.is == Is::File)
+        && let Some(interpreter) = interpreter(tid, &script.path, census)
+    {
+        found.push(place(tid, &interpreter, None, true, census));
+    }
+    found
+}
+
+/// Where a name leads. What cannot be found out is taken as it is written.
+fn place(tid: Tid, raw: &[u8], base: Option<i32>, follows: bool, census: &Census) -> Named {
+    let (raw, base) = without_self(raw, base, tid, census);
+    let whole = truth::find(tid, &raw, base, census);
+    if let (Ok(found), true) = (&whole, follows) {
+        return described(found, census)
+            .unwrap_or_else(|| as_written(tid, &raw, base, Is::Unknown, census));
+    }
+    let is = match &whole {
+        Ok(found) => kind(found),
+        Err(rustix::io::Errno::NOENT) => Is::Missing,
+        Err(_) => Is::Unknown,
+    };
+    // The folder is there, or the call would have failed with another error.
+    let trimmed = raw.strip_suffix(b"/").unwrap_or(&raw);
+    let cut = trimmed.iter().rposition(|byte| *byte == b'/');
+    let (folder, name) = match cut {
+        Some(0) => (&b"/"[..], &trimmed[1..]),
+        Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
+        None => (&b"."[..], trimmed),
+    };
+    let folder = truth::find(tid, folder, base, census);
+    let folder = folder.ok().and_then(|folder| described(&folder, census));
+    match folder {
+        Some(folder) if !matches!(name, b"." | b".." | b"") => Named {
+            path: format!(
+                "{}/{}",
+                folder.path.trim_end_matches('/'),
+                String::from_utf8_lossy(name)
+            ),
+            is,
+        },
+        _ => as_written(tid, &raw, base, is, census),
+    }
+}
+
+/// `/proc/self/root/PATH` and the like mean the caller, and not this process.
+fn without_self(
+    raw: &[u8],
+    base: Option<i32>,
+    tid: Tid,
+    census: &Census,
+) -> (Vec<u8>, Option<i32>) {
+    if let (b"", Some(number)) = (raw, base) {
+        // A descriptor is all that it is named by (`AT_EMPTY_PATH`).
+        let mut buffer = [0; LINK_LIMIT];
+        let link = census.descriptor_link(tid, number, &mut buffer);
+        return link.map_or((Vec::new(), base), |link| (link.to_vec(), None));
+    }
+    let rest = [&b"/proc/self/"[..], b"/proc/thread-self/"]
+        .iter()
+        .find_map(|prefix| raw.strip_prefix(*prefix));
+    let Some(rest) = rest else {
+        return (raw.to_vec(), base);
+    };
+    if let Some(below) = rest.strip_prefix(b"root/") {
+        return ([b"/", below].concat(), None);
+    }
+    if let Some(below) = rest.strip_prefix(b"cwd/") {
+        return (below.to_vec(), None);
+    }
+    let pid = census.thread_group(tid).map_or(tid.0, |pid| pid.0);
+    let folder = match raw.starts_with(b"/proc/thread-self/") {
+        true => format!("/proc/{pid}/task/{}/", tid.0),
+        false => format!("/proc/{pid}/"),
+    };
+    ([folder.as_bytes(), rest].concat(), base)
+}
+
+fn as_written(tid: Tid, raw: &[u8], base: Option<i32>, is: Is, census: &Census) -> Named {
+    let path = tripwire::joined(raw, base, tid, census);
+    let path = path.unwrap_or_else(|| raw.to_vec());
+    Named {
+        path: match path.is_empty() {
+            true => "/".to_owned(),
+            false => String::from_utf8_lossy(&path).into_owned(),
+        },
+        is,
+    }
+}
+
+fn described(found: &OwnedFd, census: &Census) -> Option<Named> {
+    let path = census.own_descriptor(found).ok()?;
+    Some(Named {
+        path: String::from_utf8_lossy(&path).into_owned(),
+        is: kind(found),
+    })
+}
+
+fn kind(found: &OwnedFd) -> Is {
+    match rustix::fs::fstat(found) {
+        Ok(data) if FileType::from_raw_mode(data.st_mode).is_dir() => Is::Folder,
+        Ok(_) => Is::File,
+        Err(_) => Is::Unknown,
+    }
+}
+
+/// The interpreter that a script names, which is executed for it.
+fn interpreter(tid: Tid, path: &str, census: &Census) -> Option<Vec<u8>> {
+    let found = truth::find(tid, path.as_bytes(), None, census).ok()?;
+    let data = rustix::fs::fstat(&found).ok()?;
+    if !FileType::from_raw_mode(data.st_mode).is_file() {
+        return None;
+    }
+    let read = move || {
+        let own = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(own, flags, Mode::empty()).ok()?;
+        let mut buffer = [0; SCRIPT];
+        let len = rustix::io::read(&file, &mut buffer[..]).ok()?;
+        Some(buffer[..len].to_vec())
+    };
+    let start = census.within_deadline(read)??;
+    let line = start.strip_prefix(b"#!")?;
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    words
+        .find(|word| !word.is_empty())
+        .filter(|word| word.starts_with(b"/"))
+        .map(<[u8]>::to_vec)
+}
