@@ -1,7 +1,7 @@
 //! The enforcer `AppArmor`: profiles are loaded with `apparmor_parser` and taken at the command's exec.
 //!
-//! A profile's name ends in a number made from its text, so that two policies of one name do not change
-//! each other; exchanging a policy loads the new text under the names that are in use, which the kernel
+//! A profile's name ends in a number that is its own, so that two policies of one name do not change each
+//! other, and what is denied is told by whoever is responsible for it alone; exchanging a policy loads the new text under the names that are in use, which the kernel
 //! does at one moment. A process that has a profile of somebody else's already keeps it, and gets ours on
 //! top (stacking).
 
@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use capture::probe::Support;
 use policy::Policy;
@@ -230,8 +231,15 @@ fn named(policy: &Policy, machine: &Machine) -> Result<(String, String), Error> 
     let text = apparmor::profile(policy, machine);
     let (before, rest) = text.split_once("profile ").ok_or(Error::Nameless)?;
     let end = rest.find([' ', '{', '\n']).ok_or(Error::Nameless)?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    // Who has no clock has the number of the process.
+    let own = format!(
+        "{} {:?} {text}",
+        std::process::id(),
+        now.unwrap_or_default()
+    );
     // FNV-1a.
-    let number = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let number = own.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     let name = format!("{}.{number:016x}", apparmor::profile_name(policy));
@@ -399,7 +407,8 @@ mod tests {
         let machine = Machine::default();
         let (one, text) = named(&policy("hardeningRules: [disallow-mount]"), &machine).unwrap();
         let (other, _) = named(&policy("hardeningRules: [disallow-umount]"), &machine).unwrap();
-        assert_ne!(one, other);
+        let (again, _) = named(&policy("hardeningRules: [disallow-mount]"), &machine).unwrap();
+        assert!(one != other && one != again, "{one} {other} {again}");
         assert!(one.starts_with("tollgate-p."), "{one}");
         assert!(text.contains(&format!("profile {one} flags=")), "{text}");
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use enforce::bpf::Reports;
 use enforce::{Audit, Denial, Resident};
+use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
 use rules::{Alert, AlertValue, Priority};
 
@@ -33,6 +34,8 @@ pub(super) struct Denials {
 struct Shared {
     dispatcher: Dispatcher,
     hostname: Arc<str>,
+    /// The container that all of them are of, where that is known.
+    container: Option<String>,
     ends: AtomicBool,
     told: AtomicU64,
     last: Mutex<Instant>,
@@ -46,10 +49,12 @@ impl Denials {
         policy: Option<&PathBuf>,
         dispatcher: Dispatcher,
         board: &Arc<Board>,
+        container: Option<&str>,
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
             hostname: capture::host_name().into(),
+            container: container.map(short),
             ends: AtomicBool::new(false),
             told: AtomicU64::new(0),
             last: Mutex::new(Instant::now()),
@@ -119,8 +124,7 @@ impl Shared {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         for denial in denials {
             self.told.fetch_add(1, Ordering::Relaxed);
-            self.dispatcher
-                .emit(alert(&denial, Arc::clone(&self.hostname)));
+            self.dispatcher.emit(alert(&denial, self));
         }
     }
 
@@ -185,7 +189,7 @@ fn hear_audit(audit: &mut Audit, shared: &Shared) {
     }
 }
 
-fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
+fn alert(denial: &Denial, shared: &Shared) -> Alert {
     let text = |text: &str| AlertValue::Text(text.to_owned());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |since| {
@@ -206,6 +210,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
     };
     let seen = Seen::of(denial.pid);
     let exe = denial.exe.clone().or(seen.exe);
+    let container = shared.container.clone().or(seen.container);
     let mut fields: Vec<(Arc<str>, AlertValue)> = vec![
         ("policy.rule".into(), text(&denial.rule)),
         ("policy.enforcer".into(), text(denial.enforcer.name())),
@@ -225,7 +230,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
         ("proc.exepath", optional(exe.clone())),
         ("proc.cmdline", optional(seen.command.clone())),
         ("user.uid", uid.map_or(AlertValue::Absent, AlertValue::Int)),
-        ("container.id", optional(seen.container.clone())),
+        ("container.id", optional(container.clone())),
     ];
     fields.extend(rest.map(|(name, value)| (name.into(), value)));
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "<NA>".to_owned());
@@ -242,7 +247,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
         shown(&exe),
         shown(&seen.command),
         shown(&uid.map(|uid| uid.to_string())),
-        shown(&seen.container),
+        shown(&container),
     );
     Alert {
         time_ns: now,
@@ -251,7 +256,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
         priority: Priority::Warning,
         source: "syscall".into(),
         tags: Arc::from(["policy".to_owned()]),
-        hostname,
+        hostname: Arc::clone(&shared.hostname),
         message,
         fields,
     }
@@ -259,7 +264,7 @@ fn alert(denial: &Denial, hostname: Arc<str>) -> Alert {
 
 /// As `container.id` has it.
 fn short(id: &str) -> String {
-    id.chars().take(12).collect()
+    Identity::named(id.to_owned()).into_container().id
 }
 
 /// What `/proc` still tells of a process.

@@ -148,7 +148,11 @@ fn prepare(
         },
     };
     let resident = confinement.as_ref().map(Confinement::resident);
-    let plans = args.told_plans.filter(|_| memo.is_none());
+    // A profile of AppArmor has a name of its own each time, which the memo says.
+    let is_own = elsewhere
+        .as_ref()
+        .is_some_and(|made| made.profile.is_some());
+    let plans = args.told_plans.filter(|_| memo.is_none() && !is_own);
     let key = match &plans {
         Some(_) => {
             let (config, _) = configuration(&args.detection, &args.interception)?;

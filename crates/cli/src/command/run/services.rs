@@ -198,7 +198,7 @@ impl Blueprint {
             program: self.program,
             entered: self.entered,
             container_id: self.container_id,
-            told: self.told,
+            told: self.told.clone(),
             refuse_non_dumpable: self.refuse_non_dumpable,
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),
@@ -280,6 +280,7 @@ impl Blueprint {
             self.policy.as_ref(),
             dispatcher.clone(),
             &board,
+            self.told.as_ref().map(|their| their.told.id.as_str()),
         )?;
         let learner = self.learner.clone();
         if let Some(learner) = &learner {
