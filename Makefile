@@ -8,13 +8,14 @@ STATIC    = $(TARGET)/$(HOST)/release/tollgate
 
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
-test test-all test-guest test-kernels test-engines bless: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-all test-guest test-kernels test-engines bless isolation: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-all test-guest test-kernels test-engines test-recorded check bless bench-smoke static
+.PHONY: help build demo test test-all test-guest test-kernels test-engines test-recorded check bless bench-smoke \
+    isolation static
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -64,6 +65,9 @@ bless: build ## rewrite the expected outputs; review the difference
 bench-smoke: build ## run every benchmark once, to see that it still runs
 	$(CARGO) bench --workspace --locked --bench '*' -- --test
 	$(TOLLGATE) bench quick --rounds 1 --out "$$(mktemp -d)/smoke"
+
+isolation: build ## measure how runc, gVisor and machines isolate; OUT=FOLDER, TOLLGATE_TEST_RUNSC=FILE
+	TOLLGATE_ISOLATION=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test isolation -- --nocapture
 
 static: ## build one file that needs no libraries, for the machine at hand
 	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \

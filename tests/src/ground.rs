@@ -212,6 +212,50 @@ impl Ground {
     }
 }
 
+/// What is mounted over, so that it is the test's own.
+const OWN_FOLDERS: &str = "/var/lib/containerd /run/containerd /var/lib/containers /run/containers \
+                           /run/libpod /run/runc /run/netns /etc/cni /var/lib/cni";
+
+/// A script with an image, `localhost/tiny:1.2`, and folders of container engines that are its own.
+pub fn with_own_folders(script: &str) -> String {
+    format!(
+        "for folder in {OWN_FOLDERS}; do test ! -d $folder || mount -t tmpfs none $folder; done
+mkdir -p image/bin /var/lib/containerd /var/lib/containers
+cp /bin/busybox image/bin/
+tar -C image -c . | podman --runtime runc import --change 'LABEL maker=tests' - localhost/tiny:1.2 \
+    > import.out 2>&1
+{script}"
+    )
+}
+
+/// gVisor's runtime, which distributions do not have: `TOLLGATE_TEST_RUNSC` names it.
+pub fn runsc() -> Option<String> {
+    std::env::var("TOLLGATE_TEST_RUNSC")
+        .ok()
+        .or_else(|| installed("runsc").then(|| "runsc".to_owned()))
+}
+
+/// A script during which sandboxes are watched by the rules of a file. It prints the last line of the
+/// statistics.
+pub fn watching_sandboxes(rules: &str, script: &str) -> String {
+    format!(
+        r#"
+bin/tollgate-runtime --help > help.txt
+test -e bin/tollgate || ln bin/tollgate-runtime bin/tollgate
+bin/tollgate watch --gvisor "$PWD/sink" --gvisor-session session.json --rules {rules} --json \
+    -s stats.jsonl -o stdout_output.enabled=false -o file_output.enabled=true \
+    -o file_output.filename=$PWD/alerts & watch=$!
+for try in $(seq 200); do test ! -s session.json || break; sleep 0.05; done
+{script}
+for try in $(seq 100); do ! grep -q ' 00010000 .* 01 ' /proc/net/unix || break; sleep 0.02; done
+sleep 0.3
+kill -TERM $watch; wait $watch
+test ! -e sink
+tail -n 1 stats.jsonl
+"#
+    )
+}
+
 /// Why a runtime does not work here, without us. `None`: it does.
 pub fn hindrance(runtime: &str) -> Option<String> {
     if runtime == "embedded" {

@@ -3,6 +3,7 @@
 //!
 //! What fails here fails a test, so the functions panic with a message instead of returning errors.
 
+pub mod account;
 mod alert;
 pub mod attacks;
 mod bare;

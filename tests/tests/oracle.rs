@@ -6,140 +6,17 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use e2e::account::{CONNECTS, EXECS, Family, Line, OPENS, VARIOUS};
 use e2e::{
-    Alert, BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Pattern, Place, Scratch, Watch, Watched,
-    need_root, need_slow, skip,
+    BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Place, Scratch, Watch, need_root, need_slow, skip,
 };
 use serde_json::Value;
-
-/// A line of the account of `fixtures/calls.c`.
-#[derive(Debug)]
-struct Line {
-    pid: i64,
-    call: String,
-    result: i64,
-    number: u64,
-    /// Nothing if the memory could not be read.
-    one: Option<String>,
-    two: String,
-}
-
-/// A family of calls.
-struct Family {
-    name: &'static str,
-    condition: &'static str,
-    /// Printed beside the type, the pid and the result.
-    fields: &'static [&'static str],
-    /// What the fields must look like.
-    patterns: fn(&Line) -> Vec<String>,
-    /// Whether the alert is about something else that the program had to do.
-    is_setup: fn(&Alert, account: &str) -> bool,
-}
-
-const OPENS: Family = Family {
-    name: "opens",
-    condition: "evt.type in (open, openat, openat2, creat)",
-    fields: &["evt.rawarg.name", "evt.rawarg.flags"],
-    patterns: |line| {
-        let path = line.one.clone().unwrap_or_else(|| "<NA>".to_owned());
-        let unreadable = line.call == "openat2" && line.result == EFAULT;
-        let known = line.call != "creat" && !unreadable;
-        let flags = if known {
-            line.number.to_string()
-        } else {
-            "<NA>".to_owned()
-        };
-        vec![path, flags]
-    },
-    is_setup: |alert, account| {
-        let folder = (
-            alert.field("evt.rawarg.name"),
-            alert.field("evt.rawarg.flags"),
-        );
-        alert.field("evt.rawarg.name") == account
-            || folder == (".".to_owned(), O_DIRECTORY.to_string())
-    },
-};
-
-const EXECS: Family = Family {
-    name: "execs",
-    condition: "evt.type in (execve, execveat)",
-    fields: &["proc.cmdline"],
-    patterns: |line| {
-        // A failed exec leaves the caller as it was.
-        let arguments = if line.result == 0 {
-            line.two.clone()
-        } else {
-            " execs ".to_owned()
-        };
-        vec![format!("*{arguments}*")]
-    },
-    is_setup: |alert, _| {
-        alert.field("proc.cmdline").contains(" execs ") && alert.number("evt.rawres") == 0
-    },
-};
-
-const CONNECTS: Family = Family {
-    name: "connects",
-    condition: "evt.type = connect",
-    fields: &["fd.name", "fd.type"],
-    patterns: |line| {
-        let address = line.one.clone().unwrap_or_default();
-        match line.number {
-            AF_INET => vec![format!("*{address}"), "ipv4".to_owned()],
-            AF_INET6 => vec![format!("*{address}"), "ipv6".to_owned()],
-            _ => vec![format!("*{address}"), "unix".to_owned()],
-        }
-    },
-    is_setup: |_, _| false,
-};
-
-const VARIOUS: Family = Family {
-    name: "various",
-    condition: "(evt.type in (symlink, symlinkat, link, linkat, ptrace, socket, dup, dup2, dup3) \
-                or (evt.type = close and evt.rawarg.fd in (77, 9999)))",
-    fields: &[
-        "evt.arg.target",
-        "evt.arg.linkpath",
-        "evt.arg.oldpath",
-        "evt.arg.newpath",
-        "evt.arg.request",
-        "evt.arg.domain",
-    ],
-    patterns: |line| {
-        let mut patterns = vec!["<NA>".to_owned(); 6];
-        let one = line.one.clone().unwrap_or_default();
-        match line.call.as_str() {
-            "symlink" | "symlinkat" => {
-                patterns[0] = one;
-                patterns[1] = format!("*{}", line.two);
-            }
-            "link" | "linkat" => {
-                patterns[2] = format!("*{one}");
-                patterns[3] = format!("*{}", line.two);
-            }
-            "ptrace" if line.number == 7 => patterns[4] = "PTRACE_CONT".to_owned(),
-            "ptrace" => patterns[4] = "PTRACE_ATTACH".to_owned(),
-            "socket" if line.number == AF_INET => patterns[5] = "AF_INET".to_owned(),
-            "socket" if line.number == 1 => patterns[5] = "AF_*".to_owned(),
-            "socket" => patterns[5] = "*".to_owned(),
-            _ => {}
-        }
-        patterns
-    },
-    is_setup: |_, _| false,
-};
-
-const AF_INET: u64 = 2;
-const AF_INET6: u64 = 10;
-const EFAULT: i64 = -14;
-const O_DIRECTORY: u64 = 0o200_000;
 
 macro_rules! oracles {
     ($($name:ident => $family:expr, $place:expr, $identity:expr;)*) => {
         $(#[test]
         fn $name() {
-            $family.check(Engine::under_test(), $place, $identity);
+            check(&$family, Engine::under_test(), $place, $identity);
         })*
     };
 }
@@ -170,7 +47,7 @@ macro_rules! traced_oracles {
         $(#[test]
         fn $name() {
             for engine in [Engine::Ptrace, Engine::EveryCall] {
-                $family.check(engine, $place, $identity);
+                check(&$family, engine, $place, $identity);
             }
         })*
     };
@@ -184,113 +61,34 @@ traced_oracles! {
     traced_various_calls_by_a_user => VARIOUS, Place::Host, Identity::User;
 }
 
-impl Family {
-    fn check(&self, engine: Engine, place: Place, identity: Identity) {
-        need_root!();
-        let fixture = Fixture::compile("calls");
-        let script = format!(
-            "cd %W && exec \"$0\" \"$1\" {} {BLACKHOLE_ADDRESS}",
-            self.name
-        );
-        let files = Scratch::new();
-        let watch = Watch::new(["sh", "-c", &script]);
-        let program = watch.scratch().program(fixture.program(), "calls");
-        let account = watch.scratch().file("account", 0o666, "");
-        let command = ["sh", "-c", &script, path(&program), path(&account)].map(str::to_owned);
-        let watched = watch
-            .command(command)
-            .rules(&self.rule())
-            .engine(engine)
-            .place(place)
-            .identity(identity)
-            .option("-o")
-            .option("outputs_queue.capacity=100000")
-            .run();
-        drop(files);
-        assert_eq!(watched.code(), 0, "{}", watched.story());
-        let text = fs::read_to_string(&account).expect("the program wrote it");
-        let lines: Vec<_> = text.lines().map(Line::parse).collect();
-        assert!(lines.len() > 7, "{text}");
-        self.compare(&watched, lines, path(&account));
-    }
-
-    fn rule(&self) -> String {
-        let fields: Vec<_> = self
-            .fields
-            .iter()
-            .map(|field| format!("{field}=%{field}"))
-            .collect();
-        format!(
-            "- rule: Seen\n  desc: every call of a family\n  condition: >\n    {} and proc.name in (calls, script, \"3\", \"4\")\n  \
-             output: seen %evt.type %proc.vpid %evt.rawres {}\n  priority: DEBUG\n",
-            self.condition,
-            fields.join(" ")
-        )
-    }
-
-    /// Takes each alert away for each line, whatever their order; nothing may be left.
-    fn compare(&self, watched: &Watched, lines: Vec<Line>, account: &str) {
-        let mut alerts = watched.of("Seen");
-        alerts.retain(|alert| !(self.is_setup)(alert, account));
-        let mut missed = Vec::new();
-        for line in lines {
-            let patterns = (self.patterns)(&line);
-            let found = alerts
-                .iter()
-                .position(|alert| self.fits(alert, &line, &patterns));
-            match found {
-                Some(at) => drop(alerts.swap_remove(at)),
-                None => missed.push((line, patterns)),
-            }
-        }
-        let left: Vec<_> = alerts.iter().map(|alert| format!("  {alert}\n")).collect();
-        let what: Vec<_> = missed
-            .iter()
-            .map(|(line, p)| format!("  {line:?} {p:?}\n"))
-            .collect();
-        assert!(
-            left.is_empty() && what.is_empty(),
-            "missed:\n{}seen without cause:\n{}{}",
-            what.concat(),
-            left.concat(),
-            watched.finished.stderr
-        );
-    }
-
-    fn fits(&self, alert: &Alert, line: &Line, patterns: &[String]) -> bool {
-        let mut pairs = self.fields.iter().zip(patterns);
-        alert.field("evt.type") == line.call
-            && alert.number("proc.vpid") == line.pid
-            && alert.number("evt.rawres") == line.result
-            && pairs.all(|(field, pattern)| {
-                // What programs give may have stars, and what is compared whole has none of ours.
-                let text = alert.field(field);
-                text == *pattern || Pattern(pattern).fits(&text)
-            })
-    }
-}
-
-impl Line {
-    fn parse(line: &str) -> Self {
-        let value: Value = serde_json::from_str(line).expect("the account is JSON");
-        let number = |key: &str| value[key].as_i64().expect("a number");
-        let text = |key: &str| value[key].as_str().map(decode);
-        Self {
-            pid: number("pid"),
-            call: value["call"].as_str().expect("a name").to_owned(),
-            result: number("result"),
-            number: value["number"].as_u64().expect("a number"),
-            one: text("one"),
-            two: text("two").unwrap_or_default(),
-        }
-    }
-}
-
-fn decode(hex: &str) -> String {
-    let bytes: Vec<u8> = (0..hex.len() / 2)
-        .map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hexadecimal"))
-        .collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+fn check(family: &Family, engine: Engine, place: Place, identity: Identity) {
+    need_root!();
+    let fixture = Fixture::compile("calls");
+    let script = format!(
+        "cd %W && exec \"$0\" \"$1\" {} {BLACKHOLE_ADDRESS}",
+        family.name
+    );
+    let files = Scratch::new();
+    let watch = Watch::new(["sh", "-c", &script]);
+    let program = watch.scratch().program(fixture.program(), "calls");
+    let account = watch.scratch().file("account", 0o666, "");
+    let command = ["sh", "-c", &script, path(&program), path(&account)].map(str::to_owned);
+    let watched = watch
+        .command(command)
+        .rules(&family.rule("proc.vpid"))
+        .engine(engine)
+        .place(place)
+        .identity(identity)
+        .option("-o")
+        .option("outputs_queue.capacity=100000")
+        .run();
+    drop(files);
+    assert_eq!(watched.code(), 0, "{}", watched.story());
+    let text = fs::read_to_string(&account).expect("the program wrote it");
+    let lines = Line::all(&text);
+    assert!(lines.len() > 7, "{text}");
+    let compared = family.compare(&watched.alerts, lines, path(&account), "proc.vpid");
+    assert!(compared.is_exact(), "{compared}{}", watched.finished.stderr);
 }
 
 fn path(path: &Path) -> &str {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::ground::{Ground, LIMIT, fields};
+use e2e::ground::{Ground, LIMIT, fields, runsc, watching_sandboxes, with_own_folders};
 use e2e::{Alert, Finished, Limited, installed, need_root, need_runtime, program, skip, slow};
 
 fn life(runtime: &str) {
@@ -417,21 +417,6 @@ test -z "$(remains $ID)"
     assert!(gap.is_some(), "{alerts:?}");
 }
 
-/// What is mounted over, so that it is the test's own.
-const OWN_FOLDERS: &str = "/var/lib/containerd /run/containerd /var/lib/containers /run/containers \
-                           /run/libpod /run/runc /run/netns /etc/cni /var/lib/cni";
-
-fn with_own_folders(script: &str) -> String {
-    format!(
-        "for folder in {OWN_FOLDERS}; do test ! -d $folder || mount -t tmpfs none $folder; done
-mkdir -p image/bin /var/lib/containerd /var/lib/containers
-cp /bin/busybox image/bin/
-tar -C image -c . | podman --runtime runc import --change 'LABEL maker=tests' - localhost/tiny:1.2 \
-    > import.out 2>&1
-{script}"
-    )
-}
-
 #[test]
 fn podman_takes_it_for_its_runtime() {
     need_runtime!("runc");
@@ -555,23 +540,7 @@ const SANDBOX_RULES: &str = r#"
 /// Starts the watch of sandboxes, runs what `script` says, and ends it.
 fn watch_sandboxes(ground: &Ground, script: &str) -> (Finished, Vec<Alert>) {
     ground.scratch.file("sandbox.yaml", 0o644, SANDBOX_RULES);
-    let script = format!(
-        r#"
-bin/tollgate-runtime --help > help.txt
-ln bin/tollgate-runtime bin/tollgate
-bin/tollgate watch --gvisor "$PWD/sink" --gvisor-session session.json --rules sandbox.yaml --json \
-    -s stats.jsonl -o stdout_output.enabled=false -o file_output.enabled=true \
-    -o file_output.filename=$PWD/alerts & watch=$!
-for try in $(seq 200); do test ! -s session.json || break; sleep 0.05; done
-{script}
-for try in $(seq 100); do ! grep -q ' 00010000 .* 01 ' /proc/net/unix || break; sleep 0.02; done
-sleep 0.3
-kill -TERM $watch; wait $watch
-test ! -e sink
-tail -n 1 stats.jsonl
-"#
-    );
-    ground.run("runc", &script)
+    ground.run("runc", &watching_sandboxes("sandbox.yaml", script))
 }
 
 /// Real messages of gVisor's, sent by a program that stands in for a sandbox.
@@ -628,13 +597,6 @@ s.send(b\"hello\"); assert s.recv(9) == b\"\"' \"$PWD/sink\"",
         (&2.into(), &1.into()),
         "{stats}"
     );
-}
-
-/// gVisor's runtime, which distributions do not have: `TOLLGATE_TEST_RUNSC` names it.
-fn runsc() -> Option<String> {
-    std::env::var("TOLLGATE_TEST_RUNSC")
-        .ok()
-        .or_else(|| installed("runsc").then(|| "runsc".to_owned()))
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! `tollgate runtime --runtime vm`: a container in a machine of its own, with the same rules and policies.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use e2e::ground::{Ground, fields};
-use e2e::{Alert, Finished, Fixture, installed, kernel_with_modules, need_root, need_slow, skip};
+use e2e::ground::{self, Ground, fields};
+use e2e::{
+    Alert, Finished, Fixture, Guest, installed, kernel_with_modules, need_root, need_slow, skip,
+};
 
-/// Two starts of an emulated machine, on a busy one.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Several starts of emulated machines, on a busy one.
+const LIMIT: Duration = Duration::from_secs(900);
 
 const POLICY: &str = "policy:
   enforcer: SeccompLandlock
@@ -20,7 +23,7 @@ const POLICY: &str = "policy:
 /// Waits for a word in a container's state.
 const FUNCTIONS: &str = r#"
 is() {
-    for try in $(seq 600); do
+    for try in $(seq 1200); do
         case $(rt state "$1") in *"\"$2\""*) return 0 ;; esac
         sleep 0.1
     done
@@ -37,16 +40,15 @@ ended() {
 macro_rules! ground {
     () => {{
         need_root!();
-        need_slow!();
-        if !installed("qemu-system-x86_64") {
-            skip!("needs QEMU", || Ok("it is in no folder of PATH".to_owned()));
+        if let Some(why) = Guest::missing() {
+            skip!("needs QEMU and a kernel for it", || Ok(why));
         }
         let (kernel, modules) = kernel_with_modules();
         let ground = Ground::new();
         let policies = ground.scratch.path().join("policies");
         ground.settings(&format!(
-            "runtime: {{vm_kernel: {}, vm_modules: {}, policies: {}, watch: annotated, \
-             accept_partial: [disable-access-shadow]}}\n",
+            "runtime:\n  vm_kernel: {}\n  vm_modules: {}\n  policies: {}\n  watch: annotated\n  \
+             accept_partial: [disable-access-shadow]\n",
             kernel.display(),
             modules.display(),
             policies.display()
@@ -60,7 +62,11 @@ fn alone(config: &mut serde_json::Value) {
     mounts.retain(|mount| mount["destination"] != "/out");
 }
 
+/// One test at a time: an emulated machine takes a processor.
 fn run(ground: &Ground, script: &str) -> (Finished, Vec<Alert>) {
+    static ONE: Mutex<()> = Mutex::new(());
+    // A test that failed with it has ended all its processes.
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     ground.run_within("vm", &format!("{FUNCTIONS}{script}"), LIMIT)
 }
 
@@ -70,6 +76,7 @@ fn text(ground: &Ground, file: &str) -> String {
 
 #[test]
 fn a_container_lives_in_a_machine_of_its_own_and_is_watched_there() {
+    need_slow!();
     let ground = ground!();
     ground.changed_bundle(
         "b",
@@ -167,6 +174,7 @@ test -z "$(remains $ID)"
 
 #[test]
 fn a_policy_holds_in_a_machine_and_its_end_is_the_containers() {
+    need_slow!();
     let ground = ground!();
     ground.scratch.file("policies/p.yaml", 0o644, POLICY);
     ground.scratch.file("rootfs/etc/shadow", 0o600, "secret\n");
@@ -209,16 +217,37 @@ ended
     assert_eq!(rules, ["disable-udp", "disable-udp"], "{alerts:?}");
 }
 
+/// The one of these that every run of the tests has.
 #[test]
-fn the_status_of_a_container_in_a_machine_is_its_own_and_nothing_stays_of_what_is_killed() {
+fn the_status_of_a_container_in_a_machine_is_its_own() {
     let ground = ground!();
-    ground.changed_bundle("plain", "echo said; exit 7", alone);
-    ground.changed_bundle("long", "exec sleep 1000", alone);
+    ground.changed_bundle("plain", "cat /etc/secret; exit 7", |config| {
+        alone(config);
+        config["annotations"]["tollgate.watch"] = "true".into();
+    });
     let (finished, alerts) = run(
         &ground,
         r#"
 status=0; rt run --bundle plain $ID-plain < /dev/null || status=$?
 echo "status $status"
+ended
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(finished.stdout, "secret\nstatus 7\n", "{finished:?}");
+    let opened = fields(&alerts, "Secret opened", "fd.name");
+    assert_eq!(opened, ["/etc/secret"], "{alerts:?}");
+}
+
+#[test]
+fn nothing_stays_of_what_is_killed() {
+    need_slow!();
+    let ground = ground!();
+    ground.changed_bundle("long", "exec sleep 1000", alone);
+    let (finished, alerts) = run(
+        &ground,
+        r#"
 for victim in tollgate qemu; do
     rt run --detach --pid-file pid --bundle long $ID-$victim < /dev/null > /dev/null 2>&1
     case $victim in
@@ -231,12 +260,194 @@ for victim in tollgate qemu; do
     rt delete --force $ID-$victim
     ended
 done
-test -z "$(remains $ID)"
+# A caller that is killed before it has told anybody of the container takes it along.
+for pause in 0.01 0.05 0.2 1 3; do
+    bin/tollgate-runtime --runtime vm --root $PWD/root create --bundle long $ID-late \
+        < /dev/null > /dev/null 2>&1 & maker=$!
+    sleep $pause
+    kill -KILL $maker
+    wait $maker || true
+    ended
+    test -z "$(remains $ID)"
+    echo "after $pause"
+done
 "#,
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
-    assert_eq!(finished.stdout, "said\nstatus 7\n", "{finished:?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(lines.len(), 5, "{finished:?}");
     assert!(alerts.is_empty(), "{alerts:?}");
+}
+
+#[test]
+fn machines_are_kept_ready_and_taken() {
+    need_slow!();
+    let ground = ground!();
+    let watched = |config: &mut serde_json::Value| {
+        alone(config);
+        config["annotations"]["tollgate.watch"] = "true".into();
+    };
+    ground.changed_bundle("hello", "cat /etc/secret", watched);
+    ground.changed_bundle("long", "exec sleep 1000", watched);
+    let (finished, alerts) = run(
+        &ground,
+        r#"
+now() { echo $(($(date +%s%N) / 1000000)); }
+hello() { begun=$(now); rt run --bundle hello $ID-$1 < /dev/null > $1.txt; echo $(($(now) - begun)) > $1.ms; cat $1.txt; }
+ready() {
+    for try in $(seq 1200); do
+        case $(rt pool status --json) in *"\"ready\":$1,"*) return 0 ;; esac
+        sleep 0.1
+    done
+    exit 95
+}
+qemus() { grep -l '^qemu' /proc/[0-9]*/comm 2> /dev/null | wc -l; }
+pids() { for comm in $(grep -l "^$1" /proc/[0-9]*/comm); do echo $comm | cut -d / -f 3; done; }
+rt pool status
+hello cold
+rt pool start 2
+test $(qemus) = 2
+rt pool start 1 2> again.txt && exit 4
+grep -q 'there is one' again.txt
+hello warm
+ready 2
+echo "cold $(cat cold.ms) warm $(cat warm.ms)" > figures.txt
+# One that is taken is not the pool's any more.
+rt run --detach --bundle long $ID-long < /dev/null > /dev/null 2>&1
+ready 2
+test $(qemus) = 3
+rt exec $ID-long cat /etc/secret
+# A machine that ends is replaced.
+before=$(pids qemu)
+kill -KILL $(pids qemu | sort -n | tail -n 1)
+for try in $(seq 100); do test "$(pids qemu)" = "$before" || break; sleep 0.1; done
+ready 2
+rt pool stop
+for try in $(seq 100); do test $(qemus) != 1 || break; sleep 0.1; done
+is $ID-long running
+rt kill $ID-long KILL
+is $ID-long stopped
+rt delete $ID-long
+ended
+rt pool status
+# With its keeper a pool ends.
+rt pool start
+kill -KILL $(pids tollgate-pool)
+ended
+rt pool status
+hello after
+rt pool stop
+test ! -e machines
+test -z "$(remains $ID)"
+"#,
+    );
+    println!("{}", text(&ground, "figures.txt"));
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    let expected = [
+        "there is no pool",
+        "secret",
+        "2 ready",
+        "secret",
+        "secret",
+        "there is no pool",
+        "1 ready",
+        "there is no pool",
+        "secret",
+    ];
+    assert_eq!(lines, expected, "{finished:?}");
+    let figures = text(&ground, "figures.txt");
+    let words: Vec<u64> = figures
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    assert!(words[1] < words[0], "{figures}");
+    let opened = fields(&alerts, "Secret opened", "fd.name");
+    assert_eq!(opened, ["/etc/secret"; 4], "{alerts:?}");
+    let ids = fields(&alerts, "Secret opened", "container.id");
+    let expected = ["cold", "warm", "long", "after"].map(|name| format!("{}-{name}", ground.id));
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn podman_takes_machines_for_containers() {
+    need_slow!();
+    if !installed("podman") {
+        skip!("needs podman", || Ok(
+            "it is in no folder of PATH".to_owned()
+        ));
+    }
+    let ground = ground!();
+    let (finished, alerts) = run(
+        &ground,
+        &ground::with_own_folders(
+            r#"
+podman="podman --runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml \
+    --runtime-flag runtime=vm --cgroup-manager cgroupfs"
+common="--network none --annotation tollgate.watch=true"
+kernel=$($podman run --rm --name web $common localhost/tiny:1.2 /bin/busybox uname -r)
+test "$kernel" != "$(uname -r)"
+echo typed | $podman run -i --rm $common localhost/tiny:1.2 /bin/busybox cat
+status=0; $podman run --rm $common localhost/tiny:1.2 /bin/busybox sh -c 'exit 9' || status=$?
+echo "status $status"
+$podman run -d --name long $common localhost/tiny:1.2 /bin/busybox sleep 1000 > id
+$podman exec long /bin/busybox echo inside
+$podman stop --time 0 long > /dev/null
+$podman inspect --format '{{.State.Status}}' long
+$podman rm long > /dev/null
+$podman run --rm -t $common localhost/tiny:1.2 /bin/busybox true 2> terminal.txt && exit 5
+grep -q 'it wants a terminal' terminal.txt
+ended
+test -z "$(find state -mindepth 2)"
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let expected = "typed\nstatus 9\ninside\nexited\n";
+    assert_eq!(finished.stdout, expected, "{finished:?}");
+    let lines = fields(&alerts, "Program", "proc.name");
+    assert!(lines.len() >= 5, "{alerts:?}");
+}
+
+#[test]
+fn containerd_takes_machines_for_containers() {
+    need_slow!();
+    let tools = ["containerd", "ctr", "podman"];
+    if let Some(missing) = tools.into_iter().find(|name| !installed(name)) {
+        skip!("needs containerd, ctr and podman", || Ok(format!(
+            "{missing} is in no folder of PATH"
+        )));
+    }
+    let ground = ground!().settings("  binary: vm\n");
+    let (finished, alerts) = run(
+        &ground,
+        &ground::with_own_folders(
+            r#"
+podman save --format oci-archive --output tiny.tar localhost/tiny:1.2 > save.out 2>&1
+containerd 2> containerd.log & daemon=$!
+for try in $(seq 100); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
+ctr image import tiny.tar > import.out
+run="ctr run --runc-binary $PWD/bin/tollgate-runtime --annotation tollgate.watch=true"
+kernel=$($run --rm localhost/tiny:1.2 shop /bin/busybox uname -r)
+test "$kernel" != "$(uname -r)"
+status=0; $run --rm localhost/tiny:1.2 failing /bin/busybox sh -c 'exit 9' || status=$?
+echo "status $status"
+$run -d localhost/tiny:1.2 long /bin/busybox sleep 1000
+ctr task exec --exec-id e1 long /bin/busybox echo inside
+ctr task ls | grep -q '^long .*RUNNING'
+ctr task kill --signal 9 long
+for try in $(seq 100); do ctr task rm long > /dev/null 2>&1 && break; sleep 0.1; done
+ctr container rm long
+test -z "$(find state -mindepth 2)"
+kill $daemon; wait $daemon || true
+ended
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(finished.stdout, "status 9\ninside\n", "{finished:?}");
+    let lines = fields(&alerts, "Program", "proc.name");
+    assert!(lines.len() >= 4, "{alerts:?}");
 }
 
 #[test]

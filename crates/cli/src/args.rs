@@ -713,6 +713,8 @@ Commands:
   start, state, kill, list, ps, pause, resume, update, events, features, spec, checkpoint
                            Passed on
   restore                  Refused: a restored container would not be watched
+  pool start [N], status [--json], stop
+                           Keep N machines ready for the runtime vm (default: 1), show them, end them
   install, uninstall       Make this runtime known to containerd, docker and podman, or unknown again;
                            shows what would change, and changes it with --yes
 

@@ -221,6 +221,9 @@ pub(super) struct Arguments<'m> {
 /// Memory of the caller that there is not: pointers lead here.
 const MEMORY: u64 = 0x1_0000_0000;
 const STEP: u64 = 0x100_0000;
+/// Where nothing is ever put.
+const NOWHERE: u64 = 8;
+const EFAULT: i64 = -14;
 
 /// The arguments, with the strings that they point to in `captured`.
 pub(super) fn arguments<'m>(
@@ -243,6 +246,10 @@ pub(super) fn arguments<'m>(
     for (field, place) in fields {
         match *place {
             Argument(position) => registers[position] = message.number(*field),
+            // What could not be read is told as an empty string.
+            Text(position) if message.result == Some(EFAULT) && message.text(*field).is_empty() => {
+                registers[position] = NOWHERE;
+            }
             Text(position) => registers[position] = put(message.text(*field), true),
             Texts(position) => {
                 let texts = message.texts(*field).map(|text| put(text, true));

@@ -35,7 +35,18 @@ mod clone {
 
 /// The table.
 #[derive(Debug, Default)]
-pub(super) struct Processes(HashMap<Pid, Arc<Process>>);
+pub(super) struct Processes {
+    there: HashMap<Pid, Arc<Process>>,
+    names: HashMap<Pid, Names>,
+}
+
+/// What a process is called after an exec: gVisor takes the first argument, Linux the file that was asked for.
+/// Rules mean Linux's.
+#[derive(Clone, Copy, Debug)]
+struct Names {
+    of_gvisor: Comm,
+    of_linux: Comm,
+}
 
 impl Processes {
     /// The process that a message is about.
@@ -45,7 +56,7 @@ impl Processes {
             // Not every message says when it was started.
             context.start_ns == 0 || process.start_ns == 0 || process.start_ns == context.start_ns
         };
-        let process = match self.0.get(&pid).filter(is_same) {
+        let process = match self.there.get(&pid).filter(is_same) {
             Some(process) => Arc::clone(process),
             None => self.insert(
                 pid,
@@ -56,13 +67,33 @@ impl Processes {
             ),
         };
         if !context.name.is_empty() {
-            process.set_last_comm(context.comm());
+            let given = context.comm();
+            let names = self.names.get(&pid);
+            let of_linux = names.filter(|names| names.of_gvisor == given);
+            process.set_last_comm(of_linux.map_or(given, |names| names.of_linux));
         }
         process
     }
 
+    /// A program was executed that was asked for by this path.
+    pub(super) fn executed(&mut self, process: &Process, image: Image, path: &[u8]) {
+        let last = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(Comm::new);
+        let line = image.command_line.get().and_then(Option::as_ref);
+        let of_gvisor = line.and_then(|line| last(&line.exe));
+        let of_gvisor = of_gvisor.unwrap_or_else(|| process.last_comm());
+        // What was asked for by another name of itself is called as it likes: shells of busybox do that.
+        let is_named = !path.is_empty() && !path.starts_with(b"/proc/");
+        let of_linux = last(path).filter(|_| is_named).unwrap_or(of_gvisor);
+        let names = Names {
+            of_gvisor,
+            of_linux,
+        };
+        self.names.insert(process.pid, names);
+        process.exec(Arc::new(image), of_linux);
+    }
+
     pub(super) fn find(&self, pid: Pid) -> Option<Arc<Process>> {
-        self.0.get(&pid).cloned()
+        self.there.get(&pid).cloned()
     }
 
     /// A task was made; one that is no thread is a process.
@@ -84,23 +115,29 @@ impl Processes {
         image: Option<Arc<Image>>,
         comm: Comm,
     ) -> Arc<Process> {
-        if self.0.len() >= LIMIT {
-            self.0.clear();
+        if self.there.len() >= LIMIT {
+            self.there.clear();
+            self.names.clear();
         }
+        match self.names.get(&parent).copied() {
+            Some(names) => self.names.insert(pid, names),
+            None => self.names.remove(&pid),
+        };
         let parent = self.find(parent).filter(|parent| parent.pid != pid);
         // Only told apart by it, so its unit does not matter.
         let start = StartTime(start_ns);
         // A process that was only named runs a program that nobody has told of.
         let image = image.unwrap_or_default();
         let process = Arc::new(Process::new(pid, start, start_ns, parent, image, comm));
-        self.0.insert(pid, Arc::clone(&process));
+        self.there.insert(pid, Arc::clone(&process));
         process
     }
 
     /// A process has ended.
     pub(super) fn ended(&mut self, process: &Process) {
         process.set_exited();
-        self.0.remove(&process.pid);
+        self.there.remove(&process.pid);
+        self.names.remove(&process.pid);
     }
 }
 
@@ -161,13 +198,6 @@ fn image(message: &Message<'_>, arguments: u32, environment: u32) -> Image {
     image
 }
 
-/// How gVisor names a process after an exec: by the first argument.
-pub(super) fn name_of(image: &Image) -> Option<Comm> {
-    let line = image.command_line.get()?.as_ref()?;
-    let name = line.exe.rsplit(|byte| *byte == b'/').next()?;
-    Some(Comm::new(name))
-}
-
 /// Nanoseconds of a `Timespec`.
 fn timespec(bytes: &[u8]) -> u64 {
     let mut total = 0_u64;
@@ -220,6 +250,44 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_called_by_its_file_until_it_takes_another_name() {
+        let named = |pid: i32, name: &str| {
+            let name = name.to_owned();
+            move |processes: &mut Processes| {
+                let context = Context {
+                    pid,
+                    tid: pid,
+                    name: name.as_bytes(),
+                    ..Context::default()
+                };
+                processes.of(&context).last_comm().as_bytes().to_vec()
+            }
+        };
+        let mut processes = Processes::default();
+        assert_eq!(named(7, "sh")(&mut processes), b"sh");
+        let process = processes.find(Pid(7)).unwrap();
+        let image = Image::default();
+        let line = CommandLine {
+            exe: b"innocent".to_vec(),
+            ..CommandLine::default()
+        };
+        let _ = image.command_line.set(Some(line));
+        processes.executed(&process, image, b"/bin/nc");
+        assert_eq!(process.last_comm().as_bytes(), b"nc");
+        assert_eq!(named(7, "innocent")(&mut processes), b"nc");
+        assert_eq!(named(7, "thread")(&mut processes), b"thread");
+        assert_eq!(named(7, "innocent")(&mut processes), b"nc");
+        let image = Image::default();
+        let line = CommandLine {
+            exe: b"cat".to_vec(),
+            ..CommandLine::default()
+        };
+        let _ = image.command_line.set(Some(line));
+        processes.executed(&process, image, b"/proc/self/exe");
+        assert_eq!(process.last_comm().as_bytes(), b"cat");
+    }
+
+    #[test]
     fn a_program_is_described_by_its_message() {
         let datagram = datagram(3, |out| {
             bytes(out, 2, b"/bin/busybox");
@@ -237,7 +305,6 @@ mod tests {
         let message = message(&datagram);
         let (image, file) = executed(&message);
         assert_eq!(file, b"/bin/cat");
-        assert_eq!(name_of(&image).unwrap().as_bytes(), b"cat");
         assert_eq!(
             image.executable.get().unwrap().as_deref(),
             Some(&b"/bin/busybox"[..])
@@ -261,6 +328,6 @@ mod tests {
             };
             processes.of(&context);
         }
-        assert!(processes.0.len() <= LIMIT);
+        assert!(processes.there.len() <= LIMIT);
     }
 }

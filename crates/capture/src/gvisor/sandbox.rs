@@ -12,7 +12,7 @@ use event::{
 
 use super::calls;
 use super::message::{Context, Kind, Message, split};
-use super::processes::{Processes, executed, name_of, started};
+use super::processes::{Processes, executed, started};
 use super::wire::Malformed;
 use super::world::SandboxWorld;
 use super::{Counters, Shared};
@@ -24,6 +24,8 @@ use crate::sockets::ResolvedDescriptor;
 
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
+/// Calls of `execve` that wait for what became of them; each is settled by its task's next message.
+const EXECS: usize = 32;
 /// Containers of a sandbox that are remembered; a pod has some.
 const CONTAINERS: usize = 64;
 
@@ -38,6 +40,9 @@ pub(super) struct Sandbox<J: Judge> {
     arena: Bump,
     /// What the sandbox had lost when it last said so.
     dropped: Option<u32>,
+    /// Messages of `execve` of which it is not known yet whether it failed, by process and task: gVisor tells
+    /// no error there, and a program that was executed by a further message.
+    execs: Vec<(i32, i32, Vec<u8>)>,
 }
 
 impl<J: Judge> Sandbox<J> {
@@ -52,6 +57,7 @@ impl<J: Judge> Sandbox<J> {
             memory: Memory::captured(),
             arena: Bump::with_capacity(16 * 1024),
             dropped: None,
+            execs: Vec::new(),
         }
     }
 
@@ -82,19 +88,35 @@ impl<J: Judge> Sandbox<J> {
             self.scratch = judge.scratch();
             self.judge = Arc::clone(&judge);
         }
+        let by = self.settle(kind, message.context.pid, message.context.tid)?;
         let process = self.processes.of(&message.context);
         match kind {
+            // That it begins tells less than how it ends.
+            Kind::RawSyscall | Kind::Syscall
+                if is_exec(kind, &message) && message.result.is_none() => {}
+            Kind::RawSyscall | Kind::Syscall
+                if is_exec(kind, &message) && message.result == Some(0) =>
+            {
+                // The program itself says more, and is told by a message of its own.
+                if self.execs.len() == EXECS {
+                    let (.., earliest) = self.execs.remove(0);
+                    self.fails(&earliest)?;
+                }
+                let context = &message.context;
+                self.execs
+                    .push((context.pid, context.tid, datagram.to_vec()));
+            }
             Kind::Clone => self.processes.cloned(&process, &message),
             Kind::Execve => {
                 let (image, path) = executed(&message);
-                self.executes(&message, &process, image, path);
+                self.executes(&message, &process, by, (image, path));
             }
             Kind::ContainerStart => {
-                let (image, path) = started(&message);
-                self.executes(&message, &process, image, path);
+                let first = started(&message);
+                self.executes(&message, &process, abi::Syscall::EXECVE, first);
             }
             Kind::TaskExit => self.ends(&message, &process),
-            Kind::RawSyscall | Kind::Syscall => self.calls(kind, &message, &process),
+            Kind::RawSyscall | Kind::Syscall => self.calls(kind, &message, &process, true),
             // The end of the last task says the same; mappings are told as calls.
             Kind::ExitNotifyParent | Kind::MmapInfo => {}
         }
@@ -113,12 +135,11 @@ impl<J: Judge> Sandbox<J> {
         &mut self,
         message: &Message<'_>,
         process: &Arc<Process>,
-        image: Image,
-        path: &[u8],
+        by: abi::Syscall,
+        (image, path): (Image, &[u8]),
     ) {
-        let comm = name_of(&image).unwrap_or_else(|| process.last_comm());
-        process.exec(Arc::new(image), comm);
-        let kind = EventKind::of_syscall(abi::Syscall::EXECVE);
+        self.processes.executed(process, image, path);
+        let kind = EventKind::of_syscall(by);
         let arena = std::mem::take(&mut self.arena);
         let path = &*arena.alloc_slice_copy(path);
         let params = kind.spec().params.iter().map(|param| match param.source {
@@ -151,20 +172,43 @@ impl<J: Judge> Sandbox<J> {
         self.processes.ended(process);
     }
 
-    fn calls(&mut self, kind: Kind, message: &Message<'_>, process: &Arc<Process>) {
-        let number = u32::try_from(calls::number(kind, message)).ok();
-        let named = Arch::native().zip(number).and_then(|(arch, number)| {
-            let (arch, syscall) = abi::arch::decode(arch.audit(), number)?;
-            Some((arch, syscall?))
-        });
-        let Some((arch, syscall)) = named else {
+    /// Once a task goes on after `execve` that call has failed; nobody says why. Otherwise: by which call a
+    /// program was executed.
+    fn settle(&mut self, kind: Kind, pid: i32, tid: i32) -> Result<abi::Syscall, Malformed> {
+        let is_by_task = kind != Kind::Execve;
+        let ends = |(of, task, _): &(i32, i32, _)| *of == pid && (!is_by_task || *task == tid);
+        let Some(at) = self.execs.iter().position(ends) else {
+            return Ok(abi::Syscall::EXECVE);
+        };
+        let (.., datagram) = self.execs.swap_remove(at);
+        if is_by_task {
+            self.fails(&datagram)?;
+        }
+        let (header, payload) = split(&datagram)?;
+        let kind = header.kind.unwrap_or(Kind::Syscall);
+        let call = named(kind, &Message::parse(kind, payload)?);
+        Ok(call.map_or(abi::Syscall::EXECVE, |(_, call)| call))
+    }
+
+    fn fails(&mut self, datagram: &[u8]) -> Result<(), Malformed> {
+        let (header, payload) = split(datagram)?;
+        let kind = header.kind.unwrap_or(Kind::Syscall);
+        let message = Message::parse(kind, payload)?;
+        let process = self.processes.of(&message.context);
+        self.calls(kind, &message, &process, false);
+        Ok(())
+    }
+
+    fn calls(
+        &mut self,
+        kind: Kind,
+        message: &Message<'_>,
+        process: &Arc<Process>,
+        has_result: bool,
+    ) {
+        let Some((arch, syscall)) = named(kind, message) else {
             return Counters::add(&self.shared.counters.unknown_calls, 1);
         };
-        let is_exec = matches!(syscall, abi::Syscall::EXECVE | abi::Syscall::EXECVEAT);
-        if is_exec && message.result.is_none_or(|result| result == 0) {
-            // The program itself says more, and is told by a message of its own.
-            return;
-        }
         let mut arguments = calls::Arguments::default();
         self.memory.capture(|captured| {
             arguments = calls::arguments(kind, syscall, message, captured);
@@ -179,7 +223,11 @@ impl<J: Judge> Sandbox<J> {
             args: arguments.registers,
         };
         let arena = std::mem::take(&mut self.arena);
-        let outcome = message.result.map_or(Outcome::Pending, Outcome::Returned);
+        let outcome = match message.result.filter(|_| has_result) {
+            Some(result) => Outcome::Returned(result),
+            None if has_result => Outcome::Pending,
+            None => Outcome::Unlearnt,
+        };
         let mut decoded =
             decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
         if decoded.unreadable {
@@ -263,6 +311,18 @@ impl<J: Judge> Sandbox<J> {
             .push((id.to_owned(), Arc::clone(&container)));
         container
     }
+}
+
+/// Which call a message is about.
+fn named(kind: Kind, message: &Message<'_>) -> Option<(Arch, abi::Syscall)> {
+    let number = u32::try_from(calls::number(kind, message)).ok()?;
+    let (arch, syscall) = abi::arch::decode(Arch::native()?.audit(), number)?;
+    Some((arch, syscall?))
+}
+
+fn is_exec(kind: Kind, message: &Message<'_>) -> bool {
+    let call = named(kind, message).map(|(_, call)| call);
+    matches!(call, Some(abi::Syscall::EXECVE | abi::Syscall::EXECVEAT))
 }
 
 /// What a message says of an event.

@@ -12,7 +12,7 @@ use crate::terminal::{self, Colour};
 pub(crate) fn execute(args: &Doctor) -> Outcome {
     let mut findings = probe::all();
     findings.extend(enforce::probe::all());
-    findings.push(super::runtime::machines());
+    findings.extend(super::runtime::machines());
     let blocked = blockers(&findings).next().is_some() && !probe::ptrace_works(&findings);
     terminal::print(&if args.json {
         format!("{}\n", json_report(&findings))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 const FILE: u32 = 0o100_755;
-const TRAILER: &str = "TRAILER!!!";
+pub(super) const TRAILER: &str = "TRAILER!!!";
 
 /// An archive that is being written.
 #[derive(Debug)]
@@ -151,6 +151,11 @@ impl<W: Write> Archive<W> {
             self.header(to, entry)?;
         }
         Ok(())
+    }
+
+    /// How long it is so far.
+    pub fn size(&self) -> u64 {
+        self.written
     }
 
     /// Ends it; gives its size.

@@ -16,7 +16,8 @@ const HEADER: usize = 9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The machine has started and listens. Content: none.
+    /// The machine has started and listens; one that was not given its files yet says it again when it has
+    /// them. Content: none.
     Ready = 1,
     /// Begin: the time in nanoseconds since 1970, eight bytes, and the `process` of the configuration.
     Start,
@@ -40,9 +41,12 @@ pub enum Kind {
     Alert,
     /// How the container is. The answer's content says it in a word.
     State,
+    /// A piece of the archive of the container's files, for a machine that was ready before there was a
+    /// container; an empty one is its end.
+    Files,
 }
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Ready,
     Kind::Start,
     Kind::Signal,
@@ -55,6 +59,7 @@ const KINDS: [Kind; 12] = [
     Kind::Exited,
     Kind::Alert,
     Kind::State,
+    Kind::Files,
 ];
 
 impl Kind {

@@ -4,7 +4,9 @@
 pub mod archive;
 pub mod frame;
 pub mod kernel;
+pub mod unpack;
 
 pub use archive::Archive;
 pub use frame::{Frame, FrameError, Kind};
 pub use kernel::Kernel;
+pub use unpack::unpack;

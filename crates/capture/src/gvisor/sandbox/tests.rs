@@ -86,6 +86,35 @@ fn exit(out: &mut Vec<u8>, result: u64, errno: u64) {
     bytes(out, 2, &exit);
 }
 
+/// gVisor tells no error of `execve`.
+#[test]
+fn a_program_that_was_not_executed_is_told_with_the_next_message_of_its_task() {
+    let (mut sandbox, witness) = sandbox();
+    let tries = datagram(11, |out| {
+        exit(out, 0, 0);
+        number(out, 3, 59);
+        bytes(out, 6, b"/bin/none");
+    });
+    let open = datagram(7, |out| {
+        exit(out, (-14_i64).cast_unsigned(), 0);
+        number(out, 3, 257);
+    });
+    sandbox.receive(&tries);
+    assert!(witness.0.lock().unwrap().is_empty());
+    sandbox.receive(&open);
+    let seen = witness.0.lock().unwrap();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(
+        seen[0].starts_with("execve ") && seen[0].ends_with("/bin/none"),
+        "{seen:?}"
+    );
+    // What could not be read is no empty string.
+    assert!(
+        seen[1].starts_with("openat ") && seen[1].ends_with(" -> -14"),
+        "{seen:?}"
+    );
+}
+
 #[test]
 fn a_life_in_a_sandbox_is_told_as_events() {
     let (mut sandbox, witness) = sandbox();

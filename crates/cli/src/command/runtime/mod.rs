@@ -8,6 +8,7 @@
 #[cfg(feature = "embedded")]
 mod embedded;
 mod install;
+mod kata;
 mod ruleset;
 mod settings;
 mod vm;
@@ -101,9 +102,15 @@ fn carry_out(line: &CommandLine) -> Outcome {
     {
         return outcome;
     }
+    if let Some(outcome) = vm::execute_pool(line) {
+        return outcome;
+    }
     let settings = Settings::load(line.config.as_deref())?;
-    if asked(line, &settings).is_some_and(|name| name == vm::NAME) {
-        return vm::execute(line, &settings);
+    if let Some(asked) = asked(line, &settings) {
+        if asked == vm::NAME {
+            return vm::execute(line, &settings);
+        }
+        kata::refuse(&asked)?;
     }
     let runtime = runtime(line, &settings)?;
     let Some(call) = &line.call else {
@@ -131,13 +138,25 @@ fn carry_out(line: &CommandLine) -> Outcome {
 }
 
 /// Whether containers can have machines of their own here.
-pub(crate) fn machines() -> Finding {
-    Finding {
-        name: "machines",
-        purpose: "containers with a kernel of their own: `tollgate runtime --runtime vm`",
+pub(crate) fn machines() -> [Finding; 2] {
+    let finding = |name, purpose, support| Finding {
+        name,
+        purpose,
         notify_needs_it: false,
-        support: vm::support(),
-    }
+        support,
+    };
+    [
+        finding(
+            "machines",
+            "containers with a kernel of their own: `tollgate runtime --runtime vm`",
+            vm::support(),
+        ),
+        finding(
+            "kata",
+            "containers with a kernel of their own, which containerd makes",
+            kata::support(),
+        ),
+    ]
 }
 
 fn help() -> Outcome {

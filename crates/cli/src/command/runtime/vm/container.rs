@@ -3,20 +3,25 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::guest::{broken, mount, pid_file, pid_of, process_file, status};
 use super::image::{BUNDLE, ROOT};
-use super::{FIRST, INSIDE};
+use super::{FIRST, INSIDE, PAUSE};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
+/// It has content once the container is made.
+const BEGUN: &str = "/run/begun";
+/// How long that may take, in an emulated machine on a busy one.
+const LIMIT: Duration = Duration::from_secs(60);
 const CLONE_NEWNS: u32 = 0x2_0000;
 const CLONE_NEWUTS: u32 = 0x400_0000;
 const CLONE_NEWIPC: u32 = 0x800_0000;
@@ -45,6 +50,30 @@ const FLAGS: [(&str, u64); 9] = [
     ("relatime", 1 << 21),
     ("strictatime", 1 << 24),
     ("rw", 0),
+];
+/// Options that are about other mounts or other programs, and those that say what is so anyway.
+const NO_MATTER: [&str; 21] = [
+    "async",
+    "atime",
+    "bind",
+    "copy",
+    "defaults",
+    "dev",
+    "diratime",
+    "exec",
+    "nocopy",
+    "private",
+    "rbind",
+    "rprivate",
+    "rshared",
+    "rslave",
+    "runbindable",
+    "shared",
+    "slave",
+    "suid",
+    "tmpcopyup",
+    "notmpcopyup",
+    "unbindable",
 ];
 /// Types of mounts that a machine has. Bound files are there already, and control groups are not.
 const TYPES: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
@@ -92,6 +121,7 @@ pub(super) fn outside(args: &[OsString]) -> Outcome {
     let entered = if id == FIRST {
         sys::namespace::unshare(CLONE_NEWPID.into())
     } else {
+        wait_for_first()?;
         let file = namespace("pid")?;
         sys::namespace::enter(file.as_fd(), CLONE_NEWPID)
     };
@@ -113,7 +143,10 @@ pub(super) fn inside(args: &[OsString]) -> Outcome {
     let config = read(Path::new(BUNDLE).join("config.json").as_path())?;
     let process = read(&process_file(id))?;
     if id == FIRST {
+        let failed = broken("note that it has begun");
+        let mut begun = File::create(BEGUN).map_err(&failed)?;
         make(&config)?;
+        begun.write_all(b"begun").map_err(&failed)?;
     } else {
         let files: Vec<_> = NAMESPACES
             .iter()
@@ -125,6 +158,21 @@ pub(super) fn inside(args: &[OsString]) -> Outcome {
         }
     }
     execute(&process)
+}
+
+/// Until the container is made there is nothing to enter: its first process still has the machine's namespaces.
+fn wait_for_first() -> Result<(), Failure> {
+    let deadline = Instant::now() + LIMIT;
+    // Without the file it is not made yet.
+    while fs::read(BEGUN).unwrap_or_default().is_empty() {
+        if Instant::now() > deadline {
+            return Err(broken("enter the container")(
+                io::ErrorKind::TimedOut.into(),
+            ));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 fn session(args: &[OsString]) -> Result<u32, Failure> {
@@ -189,6 +237,7 @@ fn mount_one(entry: &Value) -> Result<(), Failure> {
     for option in list(&entry["options"]).iter().map(text) {
         match FLAGS.iter().find(|(name, _)| *name == option) {
             Some((_, flag)) => flags |= flag,
+            None if NO_MATTER.contains(&option) => {}
             None => data.push(option),
         }
     }

@@ -20,7 +20,7 @@ use rustix::system::RebootCommand;
 use sys::wait::Target;
 
 use super::image::{HOST_NAME, MODULES, WORDS};
-use super::{FIRST, OUTSIDE, WORKER, process};
+use super::{FIRST, OUTSIDE, WORKER, files, process};
 use crate::failure::{Failure, Outcome};
 
 /// The line's name on both sides.
@@ -161,17 +161,22 @@ struct Session {
 /// Does as the other side says, until that is gone.
 pub(super) fn worker() -> Outcome {
     let line = open_line().map_err(broken("open the line"))?;
+    let reader = line.try_clone().map_err(broken("open the line"))?;
+    let mut reader = BufReader::with_capacity(PIECE, reader);
+    if !Path::new(WORDS).exists() {
+        // It was made before its container.
+        files::wait(&line, &mut reader);
+    }
     let words = fs::read(WORDS).map_err(broken("read what it is given"))?;
     let words = serde_json::from_slice(&words);
     let worker = Arc::new(Worker {
-        line: Mutex::new(line.try_clone().map_err(broken("open the line"))?),
+        line: Mutex::new(line),
         words: words.map_err(|error| broken("read what it is given")(error.into()))?,
         sessions: Mutex::default(),
     });
     worker.send(FIRST, Kind::Ready, []);
-    let mut line = BufReader::with_capacity(PIECE, line);
     loop {
-        match Frame::read(&mut line) {
+        match Frame::read(&mut reader) {
             Ok(frame) => worker.take(frame),
             // The other side has ended.
             Err(_) => switch_off(),
@@ -446,7 +451,7 @@ fn say(text: &str) {
     let _ = fs::write("/dev/console", text);
 }
 
-fn switch_off() -> ! {
+pub(super) fn switch_off() -> ! {
     loop {
         // The machine is started so that this ends it.
         let _ = rustix::system::reboot(RebootCommand::Restart);

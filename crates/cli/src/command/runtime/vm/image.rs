@@ -1,4 +1,5 @@
-//! The files of a machine: this program, what it is linked to, the container's files, rules and policy.
+//! The files of a machine: this program and what it is linked to; and those of a container: its root, rules
+//! and policy. Both are in the initial RAM disk, or the second come later, if the machine was ready before.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use oci::vm::{Archive, Kernel};
 use oci::{Note, Store};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{INITRD, cannot};
 use crate::exit::Exit;
@@ -21,7 +22,7 @@ pub(super) const MODULES: &str = "/modules";
 pub(super) const HOST_NAME: &str = "/hostname";
 /// Memory beside that for the files, which lie in it twice while they are unpacked.
 const MEMORY_MIB: u64 = 256;
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 8] = [
     "/usr/lib",
     "/usr/lib64",
     "/proc",
@@ -30,8 +31,10 @@ const FOLDERS: [&str; 9] = [
     "/run",
     "/tmp",
     "/old",
-    ROOT,
 ];
+/// Where a container's callers mount a folder of this machine that it shares with others; alone in a machine
+/// it has one there.
+const SHARED_MEMORY: &str = "/dev/shm";
 /// Parts of a configuration that are not carried out in a machine, as JSON pointers.
 const LEFT_OUT: [&str; 11] = [
     "/hooks",
@@ -49,85 +52,191 @@ const LEFT_OUT: [&str; 11] = [
 
 /// Refuses what a machine cannot give.
 pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
-    let folder = bound(config).find(|(source, _)| !source.is_file());
-    let why = if let Some((source, _)) = folder {
-        let source = source.display();
-        format!("{source} is mounted into it, and another machine has no folders of this one")
+    let shared = bound(config).find(|bound| bound.is_shared());
+    let why = if let Some(bound) = shared {
+        let source = bound.source.display();
+        format!(
+            "{source} is mounted into it to be written to, and another machine has no folders of this one"
+        )
     } else if config["process"]["terminal"] == true {
         "it wants a terminal".to_owned()
     } else {
         return Ok(());
     };
     let message = format!("cannot put container {id} into a machine: {why}");
-    Err(Failure::new(Exit::Unsupported, message).help("use another runtime, or leave that out"))
+    Err(Failure::new(Exit::Unsupported, message)
+        .help("mount it read-only to have it copied, use another runtime, or leave that out"))
 }
 
-/// Files of this machine that the container is to see: where they are, and where it sees them.
-fn bound(config: &Value) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-    let mounts = config["mounts"].as_array().into_iter().flatten();
-    mounts.filter_map(|mount| {
-        let mut options = mount["options"].as_array().into_iter().flatten();
-        let is_bound =
-            mount["type"] == "bind" || options.any(|option| option == "bind" || option == "rbind");
+/// A file or folder of this machine that the container is to see.
+struct Bound {
+    source: PathBuf,
+    destination: PathBuf,
+    is_read_only: bool,
+}
+
+impl Bound {
+    fn of(mount: &Value) -> Option<Self> {
+        let options = || mount["options"].as_array().into_iter().flatten();
+        let has = |name: &str| options().any(|option| option == name);
+        let is_bound = mount["type"] == "bind" || has("bind") || has("rbind");
         let path = |name: &str| mount[name].as_str().map(PathBuf::from);
-        path("source").zip(path("destination")).filter(|_| is_bound)
-    })
+        Some(Self {
+            source: path("source").filter(|_| is_bound)?,
+            destination: path("destination")?,
+            is_read_only: has("ro") || has("rro"),
+        })
+    }
+
+    /// Whether what the container writes there is meant to be seen here.
+    fn is_shared(&self) -> bool {
+        !(self.is_memory() || self.is_read_only || self.source.is_file())
+    }
+
+    fn is_memory(&self) -> bool {
+        self.destination == Path::new(SHARED_MEMORY)
+    }
 }
 
-/// Writes the initial RAM disk; gives the machine's memory in MiB. `words`: the command line that watches in
-/// there, and the files that it needs.
+fn bound(config: &Value) -> impl Iterator<Item = Bound> {
+    let mounts = config["mounts"].as_array().into_iter().flatten();
+    mounts.filter_map(Bound::of)
+}
+
+/// The configuration as it is in the machine.
+fn inner(config: &Value) -> Value {
+    let mut config = config.clone();
+    for mount in config["mounts"].as_array_mut().into_iter().flatten() {
+        if Bound::of(mount).is_some_and(|bound| bound.is_memory()) {
+            *mount = json!({"destination": SHARED_MEMORY, "type": "tmpfs", "source": "shm",
+                "options": ["nosuid", "noexec", "nodev", "mode=1777"]});
+        }
+    }
+    config
+}
+
+/// An archive of a container's files, which a machine's own may join.
+pub(super) struct Packed {
+    archive: Archive<BufWriter<File>>,
+}
+
+/// Packs a container's files. `words`: the command line that watches in the machine, and the files that it
+/// needs.
 pub(super) fn pack(
     store: &Store,
     note: &Note,
     config: &Value,
-    kernel: &Kernel,
     words: Option<(Vec<String>, Vec<PathBuf>)>,
-) -> Result<u64, Failure> {
-    let write = || -> io::Result<u64> {
+) -> Result<Packed, Failure> {
+    let write = || -> io::Result<Packed> {
         let mut archive = Archive::new(BufWriter::new(File::create(store.file(INITRD))?));
-        for folder in FOLDERS {
-            archive.folder(Path::new(folder))?;
-        }
-        archive.link(Path::new("/lib"), Path::new("usr/lib"))?;
-        archive.link(Path::new("/lib64"), Path::new("usr/lib64"))?;
-        programs(&mut archive)?;
-        for module in kernel.modules() {
-            let target = Path::new(MODULES).join(module.file_name().unwrap_or_default());
-            archive.bytes(&target, &fs::read(module)?)?;
-        }
+        skeleton(&mut archive)?;
         let (words, files) =
             words.map_or((None, Vec::new()), |(words, files)| (Some(words), files));
         for file in files {
             archive.bytes(&file, &fs::read(&file)?)?;
         }
         archive.bytes(Path::new(WORDS), &serde_json::to_vec(&words)?)?;
-        // Alerts say where they come from.
-        let host = rustix::system::uname();
-        archive.bytes(Path::new(HOST_NAME), host.nodename().to_bytes())?;
         let file = Path::new(BUNDLE).join("config.json");
-        archive.bytes(&file, config.to_string().as_bytes())?;
+        archive.bytes(&file, inner(config).to_string().as_bytes())?;
         let root = config["root"]["path"].as_str().unwrap_or("rootfs");
         archive.tree(&note.bundle.join(root), Path::new(ROOT))?;
-        for (source, destination) in bound(config) {
-            let target = destination.strip_prefix("/").unwrap_or(&destination);
-            archive.tree(&fs::canonicalize(&source)?, &Path::new(ROOT).join(target))?;
+        for bound in bound(config).filter(|bound| !bound.is_memory()) {
+            let target = bound
+                .destination
+                .strip_prefix("/")
+                .unwrap_or(&bound.destination);
+            archive.tree(
+                &fs::canonicalize(&bound.source)?,
+                &Path::new(ROOT).join(target),
+            )?;
         }
+        Ok(Packed { archive })
+    };
+    let packed = write().map_err(cannot("pack the container's files"))?;
+    tell(store, config)?;
+    Ok(packed)
+}
+
+impl Packed {
+    /// How much memory, in MiB, a machine needs with these files, beside what it needs for its own.
+    pub(super) fn memory_mib(&self) -> u64 {
+        3 * (self.archive.size() >> 20)
+    }
+
+    /// Ends it as it is.
+    pub(super) fn end(self) -> Result<(), Failure> {
+        self.archive
+            .end()
+            .map(drop)
+            .map_err(cannot("pack the container's files"))
+    }
+
+    /// Ends it with the files of a machine; gives the memory that this needs, in MiB.
+    pub(super) fn end_with_machine(mut self, kernel: &Kernel) -> Result<u64, Failure> {
+        let write = || {
+            own(&mut self.archive, kernel)?;
+            self.archive.end()
+        };
+        let size = write().map_err(cannot("pack the machine's files"))?;
+        Ok(MEMORY_MIB + 3 * (size >> 20))
+    }
+}
+
+/// Writes the initial RAM disk of a machine that waits for a container; gives the memory that this needs, in
+/// MiB.
+pub(super) fn pack_machine(file: File, kernel: &Kernel) -> Result<u64, Failure> {
+    let write = || {
+        let mut archive = Archive::new(BufWriter::new(file));
+        skeleton(&mut archive)?;
+        own(&mut archive, kernel)?;
         archive.end()
     };
-    let size = write().map_err(cannot("pack the container's files"))?;
-    tell(store, config)?;
+    let size = write().map_err(cannot("pack the machine's files"))?;
     Ok(MEMORY_MIB + 3 * (size >> 20))
+}
+
+/// Folders and links that come before anything that may lie in them.
+fn skeleton(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
+    for folder in FOLDERS {
+        archive.folder(Path::new(folder))?;
+    }
+    archive.link(Path::new("/lib"), Path::new("usr/lib"))?;
+    archive.link(Path::new("/lib64"), Path::new("usr/lib64"))
+}
+
+/// What every machine needs.
+fn own(archive: &mut Archive<impl io::Write>, kernel: &Kernel) -> io::Result<()> {
+    programs(archive)?;
+    for module in kernel.modules() {
+        let target = Path::new(MODULES).join(module.file_name().unwrap_or_default());
+        archive.bytes(&target, &fs::read(module)?)?;
+    }
+    // Alerts say where they come from.
+    let host = rustix::system::uname();
+    archive.bytes(Path::new(HOST_NAME), host.nodename().to_bytes())
 }
 
 /// Notes what is not carried out.
 fn tell(store: &Store, config: &Value) -> Result<(), Failure> {
     let is_there = |part: &&&str| config.pointer(part).is_some_and(|value| !value.is_null());
     let left_out = LEFT_OUT.iter().filter(is_there);
-    let lines = left_out.map(|part| {
-        let part = part.trim_start_matches('/').replace('/', ".");
-        format!("{part} is not carried out in a machine\n")
-    });
-    fs::write(store.log(), lines.collect::<String>()).map_err(cannot("note what is left out"))
+    let left_out = left_out.map(|part| part.trim_start_matches('/').replace('/', "."));
+    let mut lines: Vec<_> = left_out
+        .map(|part| format!("{part} is not carried out in a machine\n"))
+        .collect();
+    for bound in bound(config).filter(|bound| !bound.is_memory()) {
+        let source = bound.source.display();
+        lines.push(format!("{source} is a copy in the machine\n"));
+    }
+    let mut namespaces = config["linux"]["namespaces"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    if namespaces.any(|namespace| namespace["path"].is_string()) {
+        lines.push("a machine shares no namespace with others\n".to_owned());
+    }
+    fs::write(store.log(), lines.concat()).map_err(cannot("note what is left out"))
 }
 
 fn programs(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
@@ -191,8 +300,6 @@ fn libraries() -> io::Result<BTreeSet<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -204,14 +311,16 @@ mod tests {
         assert!(!libraries().unwrap().is_empty() || cfg!(target_feature = "crt-static"));
     }
 
+    fn config(source: &str, destination: &str, options: &[&str]) -> Value {
+        json!({"mounts": [{"source": source, "destination": destination, "options": options},
+            {"source": "proc", "type": "proc", "destination": "/proc"}]})
+    }
+
     #[test]
-    fn files_are_taken_along_and_folders_refused() {
-        let mount = |source: &str| {
-            json!({"mounts": [{"source": source, "destination": "/x", "options": ["rbind"]},
-                {"source": "proc", "type": "proc", "destination": "/proc"}]})
-        };
-        assert!(check(&mount("/proc/self/exe"), "a").is_ok());
-        let failure = check(&mount("/proc"), "a").unwrap_err();
+    fn files_are_taken_along_and_folders_only_to_be_read() {
+        assert!(check(&config("/proc/self/exe", "/x", &["rbind"]), "a").is_ok());
+        assert!(check(&config("/proc", "/x", &["rbind", "ro"]), "a").is_ok());
+        let failure = check(&config("/proc", "/x", &["rbind"]), "a").unwrap_err();
         assert!(failure.render().contains("/proc is mounted into it"));
         let terminal = json!({"process": {"terminal": true}});
         assert!(
@@ -220,5 +329,14 @@ mod tests {
                 .render()
                 .contains("a terminal")
         );
+    }
+
+    #[test]
+    fn shared_memory_is_the_machines_own() {
+        let config = config("/proc", "/dev/shm", &["bind"]);
+        assert!(check(&config, "a").is_ok());
+        let inner = inner(&config);
+        assert_eq!(inner["mounts"][0]["type"], "tmpfs");
+        assert_eq!(inner["mounts"][1], config["mounts"][1]);
     }
 }

@@ -5,14 +5,22 @@
 //! the policy. This program is its first process ([`guest`]) and watches and confines the container in there
 //! as it does anywhere. On this side a process of ours stands for the container ([`monitor`]): it has the
 //! container's standard input and output, its pid is the container's, and its exit status is the
-//! container's. The two talk over one line of virtio-serial ([`oci::vm::frame`]).
+//! container's. The two talk over one line of virtio-serial ([`oci::vm::frame`]). A machine can be ready before
+//! there is a container ([`pool`]); then the container's files come over that line, too.
 
+mod caller;
 mod container;
+mod create;
+mod files;
 mod guest;
 mod image;
+mod kernel;
 mod monitor;
+mod pool;
 mod process;
+mod qemu;
 mod session;
+mod warm;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,18 +28,18 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use abi::Signal;
-use capture::probe::Support;
-use oci::vm::{Frame, Kernel, Kind};
-use oci::{Call, CommandLine, Groups, Note, Spec, Store};
+use oci::vm::{Frame, Kind};
+use oci::{Call, CommandLine, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub(super) use self::kernel::support;
 use super::settings::Settings;
-use super::{bundle, is_to_be_watched, state_failure};
+use super::state_failure;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
@@ -46,6 +54,8 @@ const GUEST: &str = "vm-guest";
 const WORKER: &str = "vm-worker";
 const OUTSIDE: &str = "vm-outside";
 const INSIDE: &str = "vm-inside";
+const KEEPER: &str = "vm-keeper";
+const WARM: &str = "vm-warm";
 /// Files beside the note of a container.
 const PLAN: &str = "plan.json";
 const MACHINE: &str = "machine.json";
@@ -109,7 +119,10 @@ pub(super) fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
     };
     let vm = Vm::new(settings, line, id)?;
     match &*word {
-        "create" => vm.create(settings, call).map(|_| Exit::Ok),
+        "create" => {
+            vm.create(settings, call)?.keep();
+            Ok(Exit::Ok)
+        }
         "run" => vm.run(settings, call),
         "start" => vm.start(),
         "state" => vm.print_state(),
@@ -129,7 +142,9 @@ pub(super) fn execute_own(words: &[OsString]) -> Option<Outcome> {
     let (word, args) = words.split_first()?;
     match word.to_str()? {
         MONITOR => Some(monitor::execute(args)),
-        QEMU => Some(monitor::become_qemu(args)),
+        QEMU => Some(qemu::become_it(args)),
+        KEEPER => Some(warm::keep(args)),
+        WARM => Some(warm::hold(args)),
         SESSION => Some(session::hold(args)),
         GUEST => Some(guest::first_process()),
         WORKER => Some(guest::worker()),
@@ -137,6 +152,11 @@ pub(super) fn execute_own(words: &[OsString]) -> Option<Outcome> {
         INSIDE => Some(container::inside(args)),
         _ => None,
     }
+}
+
+/// If the command is about machines that are kept ready, carries it out.
+pub(super) fn execute_pool(line: &CommandLine) -> Option<Outcome> {
+    pool::execute(line)
 }
 
 /// This program as another process.
@@ -159,135 +179,6 @@ impl Vm {
             id: id.to_owned(),
             store,
         })
-    }
-
-    /// The monitor of a machine that waits to be started.
-    fn create(&self, settings: &Settings, call: &Call) -> Result<Child, Failure> {
-        let bundle = bundle(call)?;
-        let spec = Spec::read(&bundle).map_err(|error| {
-            Failure::from_error(Exit::BadInput, &error)
-                .help("name the bundle's folder with --bundle")
-        })?;
-        let config = read_json(&bundle.join("config.json"))?;
-        image::check(&config, &self.id)?;
-        let policy = settings.policy(&spec)?;
-        let note = Note {
-            id: self.id.clone(),
-            bundle,
-            has_mounts: true,
-            groups: Groups::default(),
-            policy,
-        };
-        let alerts = settings.alerts_of_machine()?;
-        if !self.begin(&note)? {
-            let message = format!(
-                "cannot create container {}: there is one of this id",
-                self.id
-            );
-            return Err(Failure::new(Exit::BadInput, message).help("delete it, or take another id"));
-        }
-        let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
-        let words = is_watched.then(|| settings.words_in_machine(&note));
-        let made = kernel(settings).and_then(|kernel| {
-            let memory_mib = image::pack(&self.store, &note, &config, &kernel, words)?;
-            let kernel = kernel.image;
-            self.boot(
-                &Plan {
-                    kernel,
-                    memory_mib,
-                    alerts,
-                },
-                spec.annotations,
-                &config,
-            )
-        });
-        let made = made.and_then(|child| match call.values(&["pid-file"]).last() {
-            Some(file) => write_pid(file, child.id()).map(|()| child),
-            None => Ok(child),
-        });
-        if made.is_err() {
-            self.remove()?;
-        }
-        made
-    }
-
-    /// False: there is such a container. What one left that did not come to be, is replaced.
-    fn begin(&self, note: &Note) -> Result<bool, Failure> {
-        if self.store.begin(note).map_err(state_failure)? {
-            return Ok(true);
-        }
-        if self.machine()?.is_some() {
-            return Ok(false);
-        }
-        self.remove()?;
-        self.store.begin(note).map_err(state_failure)
-    }
-
-    fn boot(
-        &self,
-        plan: &Plan,
-        annotations: std::collections::BTreeMap<String, String>,
-        config: &Value,
-    ) -> Result<Child, Failure> {
-        let write = |name: &str, text: Vec<u8>| {
-            fs::write(self.store.file(name), text).map_err(cannot("note the machine"))
-        };
-        write(PLAN, serde_json::to_vec(plan).expect("it is plain data"))?;
-        write(PROCESS, config["process"].to_string().into_bytes())?;
-        let mut child = this_program()
-            .arg(MONITOR)
-            .arg(self.store.file(""))
-            .spawn()
-            .map_err(cannot("start a process"))?;
-        let pid = child.id().cast_signed();
-        let start = started(pid).unwrap_or_default();
-        let machine = Machine {
-            pid,
-            start,
-            annotations,
-        };
-        write(
-            MACHINE,
-            serde_json::to_vec(&machine).expect("it is plain data"),
-        )?;
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            if matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-                match self.ask(&Frame::new(FIRST, Kind::State, [])) {
-                    Ok(answer) if answer.content == b"created" => return Ok(child),
-                    // It does not listen yet, or is about to end.
-                    _ => std::thread::sleep(PAUSE),
-                }
-                continue;
-            }
-            // Fails only if it has ended.
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(self.did_not_start());
-        }
-    }
-
-    fn did_not_start(&self) -> Failure {
-        let last = |file: &str| {
-            // There is none if it did not come to that.
-            let text = fs::read(self.store.file(file)).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<_> = text
-                .lines()
-                .map(str::trim)
-                .filter(|line| !line.is_empty())
-                .collect();
-            lines[lines.len().saturating_sub(4)..].join(" | ")
-        };
-        let said: Vec<_> = [QEMU_LOG, CONSOLE].into_iter().map(last).collect();
-        let message = format!(
-            "cannot start the machine of {}: {}",
-            self.id,
-            said.join(" | ")
-        );
-        Failure::new(Exit::Unsupported, message).help(
-            "`tollgate doctor` shows what is missing; `runtime.vm_kernel` names another kernel",
-        )
     }
 
     /// One question to the monitor.
@@ -319,15 +210,20 @@ impl Vm {
 
     /// Create, start, and unless it is detached wait and delete.
     fn run(&self, settings: &Settings, call: &Call) -> Outcome {
-        let mut child = self.create(settings, call)?;
+        let mut made = self.create(settings, call)?;
         if let Err(failure) = self.start() {
+            qemu::end(&mut made.monitor);
             self.remove()?;
             return Err(failure);
         }
+        made.keep();
         if call.detaches {
             return Ok(Exit::Ok);
         }
-        let status = child.wait().map_err(cannot("wait for the container"))?;
+        let status = made
+            .monitor
+            .wait()
+            .map_err(cannot("wait for the container"))?;
         self.remove()?;
         Ok(Exit::Command(super::code(status)))
     }
@@ -357,6 +253,7 @@ impl Vm {
             .then(|| self.ask(&Frame::new(FIRST, Kind::State, [])));
         match answer {
             Some(Ok(answer)) => String::from_utf8_lossy(&answer.content).into_owned(),
+            Some(Err(_)) if !self.store.file(SOCKET).exists() => "creating".to_owned(),
             // It ends at this moment, or has ended.
             _ => "stopped".to_owned(),
         }
@@ -473,78 +370,8 @@ fn list(line: &CommandLine, settings: &Settings, call: &Call) -> Outcome {
     terminal::print(&text)
 }
 
-/// The kernel that is configured, or the newest of Debian's small ones that is installed.
-fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
-    let options = &settings.config.runtime;
-    let given = |path: &'_ Path| (!path.as_os_str().is_empty()).then(|| path.to_owned());
-    let (image, modules) = (given(&options.vm_kernel), given(&options.vm_modules));
-    Kernel::find(image.as_deref(), modules.as_deref()).map_err(|error| {
-        Failure::from_error(Exit::Unsupported, &error)
-            .help("install linux-image-cloud-amd64, or name a kernel as `runtime.vm_kernel`")
-    })
-}
-
-/// Whether machines can be made here, by the usual configuration.
-pub(super) fn support() -> Support {
-    let path = std::env::var_os("PATH");
-    let kernel = Settings::load(None).and_then(|settings| kernel(&settings));
-    let kernel = match (
-        kernel,
-        crate::lookup::resolve(monitor::EMULATOR.as_ref(), path.as_deref()),
-    ) {
-        (_, Err(_)) => {
-            return Support::No {
-                why: format!("there is no {}", monitor::EMULATOR),
-                fix: "install qemu-system-x86 and linux-image-cloud-amd64".to_owned(),
-            };
-        }
-        (Err(failure), _) => {
-            return Support::No {
-                why: failure.message().to_owned(),
-                fix: "install linux-image-cloud-amd64, or set `runtime.vm_kernel`".to_owned(),
-            };
-        }
-        (Ok(kernel), Ok(_)) => kernel,
-    };
-    match why_not_kvm() {
-        None => Support::Yes {
-            seen: format!("QEMU by KVM, Linux {}", kernel.release),
-        },
-        Some(why) => Support::Partial {
-            why: format!("by emulation, Linux {}; {why}", kernel.release),
-            fix: None,
-        },
-    }
-}
-
-/// Why machines have to be emulated. There are KVMs without the processor's help, which boot no ordinary
-/// kernel.
-fn why_not_kvm() -> Option<String> {
-    if let Err(cause) = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/kvm")
-    {
-        return Some(format!("/dev/kvm: {cause}"));
-    }
-    let helps = |text: &str| {
-        text.split_ascii_whitespace()
-            .any(|flag| flag == "vmx" || flag == "svm")
-    };
-    match fs::read_to_string("/proc/cpuinfo") {
-        Ok(text) if helps(&text) => None,
-        Ok(_) => Some("the processor shows neither vmx nor svm".to_owned()),
-        Err(cause) => Some(format!("/proc/cpuinfo: {cause}")),
-    }
-}
-
 fn write_pid(file: &OsStr, pid: u32) -> Result<(), Failure> {
     fs::write(file, pid.to_string()).map_err(cannot("write the pid file"))
-}
-
-fn read_json(path: &Path) -> Result<Value, Failure> {
-    let text = fs::read(path).map_err(cannot("read the configuration"))?;
-    serde_json::from_slice(&text).map_err(|error| cannot("read the configuration")(error.into()))
 }
 
 /// When a process started, in ticks; `None`: there is none, or it has ended.

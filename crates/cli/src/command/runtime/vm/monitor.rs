@@ -7,29 +7,25 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use oci::vm::frame::PIECE;
 use oci::vm::{Frame, FrameError, Kind};
-use sys::signal::{MaskChange, SignalSet};
 
 use super::session::{self, Began};
 use super::{
-    CONSOLE, END_LIMIT, FIRST, INITRD, OWN, PLAN, Plan, QEMU, QEMU_LOG, SIGKILL, SIGTERM, SOCKET,
-    cannot, guest, this_program,
+    END_LIMIT, FIRST, INITRD, OWN, PLAN, Plan, SIGKILL, SIGTERM, SOCKET, caller, cannot, qemu,
 };
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
-pub(super) const EMULATOR: &str = "qemu-system-x86_64";
 /// Frames for a session that nobody has read yet: a piece of each stream, and what ends it.
 const WAITING: usize = 8;
 /// As a shell says that a signal ended it.
@@ -74,19 +70,28 @@ struct Sessions {
 /// What one of its threads does.
 type Work = Box<dyn FnOnce(&Arc<Monitor>) + Send>;
 
-/// `FOLDER`, where the plan is.
+/// `FOLDER CALLER`: where the plan will be, and the number of the line to who makes the container.
 pub(super) fn execute(args: &[OsString]) -> Outcome {
     let folder = PathBuf::from(args.first().cloned().unwrap_or_default());
+    let caller = caller::Caller::inherited(args.get(1))?;
+    name_this();
+    if !caller.has_folder()? {
+        return Ok(Exit::Ok);
+    }
+    leave_caller(&folder)?;
+    let Some(given) = caller.order()? else {
+        return caller::forget(&folder);
+    };
     let plan = fs::read(folder.join(PLAN)).map_err(cannot("read the plan"))?;
     let plan: Plan =
         serde_json::from_slice(&plan).map_err(|error| cannot("read the plan")(error.into()))?;
-    leave_caller(&folder)?;
-    name_this();
     // Before threads begin.
     let signals = session::catch()?;
-    let (link, theirs) = UnixStream::pair().map_err(cannot("make a line"))?;
-    let mut machine = boot(&folder, &plan, &theirs)?;
-    drop(theirs);
+    let is_warm = given.is_some();
+    let (link, machine) = match given {
+        Some(warm) => (warm.line, Held::ByAnother(warm.hold)),
+        None => boot(&folder, &plan)?,
+    };
     let alerts = OpenOptions::new()
         .append(true)
         .create(true)
@@ -104,10 +109,16 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
     });
     let first = monitor.open(FIRST);
     let reader = reader.map_err(cannot("make a line"))?;
-    let work: [Work; 3] = [
+    let work: [Work; 5] = [
         Box::new(move |monitor| monitor.listen_to_machine(reader)),
         Box::new(move |monitor| monitor.relay(FIRST, own, first)),
         Box::new(move |monitor| monitor.serve(&listener)),
+        Box::new(move |monitor| caller.stay_or_end(&monitor.folder)),
+        Box::new(move |monitor| {
+            if is_warm {
+                monitor.send_files();
+            }
+        }),
     ];
     for does in work {
         let monitor = Arc::clone(&monitor);
@@ -116,8 +127,35 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
             .map_err(cannot("start a thread"))?;
     }
     let end = session::attend(ours, signals, Began::NotYet);
-    finish(&mut machine);
+    machine.end();
     end.outcome()
+}
+
+/// Whose machine it is, and what ends it.
+enum Held {
+    Own(Child),
+    /// A process that kept it ready; it ends the machine when this line does.
+    ByAnother(UnixStream),
+}
+
+impl Held {
+    fn end(self) {
+        match self {
+            Self::Own(mut machine) => qemu::end(&mut machine),
+            Self::ByAnother(hold) => drop(hold),
+        }
+    }
+}
+
+fn boot(folder: &Path, plan: &Plan) -> Result<(UnixStream, Held), Failure> {
+    let (link, theirs) = UnixStream::pair().map_err(cannot("make a line"))?;
+    let machine = qemu::Machine {
+        folder,
+        kernel: &plan.kernel,
+        initrd: &folder.join(INITRD),
+        memory_mib: plan.memory_mib,
+    };
+    Ok((link, Held::Own(machine.boot(&theirs)?)))
 }
 
 /// The caller's folder can be removed and its terminal closed.
@@ -131,67 +169,6 @@ fn leave_caller(folder: &Path) -> Result<(), Failure> {
 pub(super) fn name_this() {
     // It only looks nicer.
     let _ = sys::prctl::set_name(c"tollgate-vm");
-}
-
-fn finish(machine: &mut Child) {
-    // Fails only if it has ended.
-    let _ = machine.kill();
-    let _ = machine.wait();
-}
-
-/// Starts QEMU, with one end of a line.
-fn boot(folder: &Path, plan: &Plan, line: &UnixStream) -> Result<Child, Failure> {
-    rustix::io::fcntl_setfd(line, rustix::io::FdFlags::empty())
-        .map_err(|error| cannot("hand on a line")(error.into()))?;
-    let said = File::create(folder.join(QEMU_LOG)).map_err(cannot("write what QEMU says"))?;
-    let mut command = this_program();
-    command.arg(QEMU);
-    for words in [
-        "-no-user-config -nodefaults -display none -no-reboot",
-        "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-        "-device virtio-serial-pci -serial chardev:console",
-    ] {
-        command.args(words.split(' '));
-    }
-    let accelerator = if super::why_not_kvm().is_none() {
-        "kvm"
-    } else {
-        "tcg"
-    };
-    command.arg("-accel").arg(accelerator);
-    command.arg("-m").arg(format!("{}M", plan.memory_mib));
-    command.arg("-kernel").arg(&plan.kernel);
-    command.arg("-initrd").arg(folder.join(INITRD));
-    command.arg("-append").arg(format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check rdinit=/init -- runtime {}",
-        super::GUEST
-    ));
-    let console = folder.join(CONSOLE);
-    let console = console.to_string_lossy().replace(',', ",,");
-    command
-        .arg("-chardev")
-        .arg(format!("file,id=console,path={console}"));
-    command
-        .arg("-chardev")
-        .arg(format!("socket,id=line,fd={}", line.as_raw_fd()));
-    command
-        .arg("-device")
-        .arg(format!("virtserialport,chardev=line,name={}", guest::PORT));
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(said);
-    command.spawn().map_err(cannot("start a process"))
-}
-
-/// QEMU, which ends with its parent.
-pub(super) fn become_qemu(args: &[OsString]) -> Outcome {
-    let failed = |error: sys::SyscallError| cannot("start QEMU")(error.into());
-    sys::prctl::set_parent_death_signal(SIGKILL).map_err(failed)?;
-    sys::signal::change_mask(MaskChange::Set, SignalSet::of(&[])).map_err(failed)?;
-    let cause = Command::new(EMULATOR).args(args).exec();
-    let message = format!("cannot start {EMULATOR}: {cause}");
-    Err(Failure::new(Exit::Unsupported, message).help("install the package qemu-system-x86"))
 }
 
 impl Monitor {
@@ -218,6 +195,25 @@ impl Monitor {
     fn send(&self, frame: &Frame) {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = frame.write(&mut *link);
+    }
+
+    /// Sends the container's files to a machine that was ready without them.
+    fn send_files(&self) {
+        let send = || -> io::Result<()> {
+            let mut file = File::open(self.folder.join(INITRD))?;
+            let mut piece = vec![0; PIECE];
+            loop {
+                let size = file.read(&mut piece)?;
+                self.send(&Frame::new(FIRST, Kind::Files, &piece[..size]));
+                if size == 0 {
+                    return Ok(());
+                }
+            }
+        };
+        if let Err(cause) = send() {
+            let why = format!("cannot read the container's files: {cause}");
+            self.take(Frame::new(FIRST, Kind::Failed, why));
+        }
     }
 
     fn listen_to_machine(&self, link: UnixStream) {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -14,7 +14,7 @@ use oci::vm::frame::PIECE;
 use oci::vm::{Frame, FrameError, Kind};
 use sys::signal::{SignalSet, SignalStream};
 
-use super::{OWN, cannot, process, this_program, write_pid};
+use super::{OWN, caller, cannot, process, this_program, write_pid};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
@@ -66,10 +66,9 @@ pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outc
     }
     rustix::io::fcntl_setfd(&stream, rustix::io::FdFlags::empty())
         .map_err(|error| cannot("start a process")(error.into()))?;
-    let number = stream.as_fd().as_raw_fd().to_string();
     let child = this_program()
         .arg(super::SESSION)
-        .arg(number)
+        .arg(caller::number(&stream))
         .process_group(0)
         .spawn();
     let child = child.map_err(cannot("start a process"))?;
@@ -81,13 +80,7 @@ pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outc
 pub(super) fn hold(args: &[OsString]) -> Outcome {
     super::monitor::name_this();
     let signals = catch()?;
-    let number = args
-        .first()
-        .and_then(|word| word.to_str()?.parse().ok())
-        .unwrap_or(-1);
-    let line = sys::fd::duplicate_number(number);
-    sys::fd::close_number(number);
-    let line = line.map_err(|error| cannot("take over a line")(error.into()))?;
+    let line = caller::inherited(args.first())?;
     attend(line.into(), signals, Began::Yes).outcome()
 }
 
