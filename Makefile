@@ -46,7 +46,7 @@ test-engines: build ## run the tests of events, attacks, transparency and rules 
 	TOLLGATE_TEST_ENGINE=ptrace $(CARGO) test --locked --package e2e --no-fail-fast \
 	    --test oracle --test transparency --test stock_rules --test adversary --test verify
 	TOLLGATE_TEST_ENGINE=ebpf $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test oracle --test stock_rules --test default_rules --test adversary
+	    --test containers --test oracle --test stock_rules --test default_rules --test adversary
 
 test-recorded: build ## record every run of the tests of events, replay it and compare the alerts, under each engine
 	for engine in notify ptrace ebpf; do echo "engine $$engine"; TOLLGATE_TEST_RECORD=1 TOLLGATE_TEST_ENGINE=$$engine \

@@ -243,6 +243,18 @@ static __always_inline void identify(struct header *h, struct task_struct *task,
 	bpf_core_read(&h->comm, sizeof(h->comm), &leader->comm);
 }
 
+/* Where paths of a task begin. */
+static __always_inline void take_root(struct header *h, struct task_struct *task)
+{
+	struct vfsmount *vfsmount = READ(task, fs, root.mnt);
+	struct mount *mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
+	struct mount___6_8 *newer = (void *)mount;
+
+	h->root_inode = READ(task, fs, root.dentry, d_inode, i_ino);
+	h->root_mount_id = READ(mount, mnt_id);
+	h->root_mount = field_exists(newer->mnt_id_unique) ? READ(newer, mnt_id_unique) : h->root_mount_id;
+}
+
 /* Fills in everything about a task that an event may be asked for. */
 __noinline int describe(u64 task_address, u32 kind)
 {
@@ -265,6 +277,7 @@ __noinline int describe(u64 task_address, u32 kind)
 	h->nr = 0;
 	ids(h, task, READ(task, group_leader));
 	credentials(h, task);
+	take_root(h, task);
 	h->vm_pages = 0;
 	h->resident_pages = 0;
 	memory_use(h, task);

@@ -32,14 +32,19 @@ static __always_inline void end_call(struct scratch *s, const struct row *row, u
 	}
 }
 
-/* A call of a number that rules ask for has returned. */
-static __noinline int returned(struct pt_regs *regs, long result)
+/* A call that rules ask for has returned. Functions are few on the way to where most calls leave: on
+ * processors that return from a function by a detour, for fear of what they would guess, each of them and
+ * each helper costs as much as some twenty comparisons. */
+static __noinline int returned(struct pt_regs *regs, long result, struct task_struct *caller, u32 abi)
 {
 	struct arguments arguments = {};
 	struct scratch *s;
 	struct row *row;
-	u32 nr = number_of(regs), abi = abi_of(nr), bank = control.bank & 1, key, operation = 0;
+	u32 nr = number_of(regs), version = control.version, bank = version & 1, key, operation = 0;
 	u64 slots;
+
+	if (abi >= ABIS)
+		return 0;
 
 	key = bank * ROWS + calls.row[bank][abi][nr & (CALLS - 1)];
 	if ((key & (ROWS - 1)) == 0)
@@ -87,11 +92,11 @@ static __noinline int returned(struct pt_regs *regs, long result)
 	s->header.result = result;
 	for (int i = 0; i < 6; i++)
 		s->header.args[i] = arguments.value[i];
-	if (!in_scope(bpf_get_current_pid_tgid() >> 32)) {
+	if (!in_scope(caller->tgid)) {
 		count(COUNT_SCOPE);
 		return 0;
 	}
-	if (control.filters && !narrowed(s, row, key, abi, slots))
+	if (control.filters && !narrowed(s, caller, version, row, key, abi, slots))
 		return 0;
 	begin_call(s, abi, nr, key);
 	s->header.socketcall = operation;
@@ -107,6 +112,21 @@ static __noinline int returned(struct pt_regs *regs, long result)
 	}
 	end_call(s, row, key);
 	return 0;
+}
+
+/* A call has returned; most leave here. */
+static __always_inline int call_returned(struct pt_regs *regs, long result)
+{
+	u32 nr = number_of(regs), conventions = asked_by_convention(nr, result), abi;
+	struct task_struct *caller;
+
+	if (!conventions)
+		return 0;
+	caller = bpf_get_current_task_btf();
+	abi = abi_of(nr, caller);
+	if (!(conventions >> abi & 1))
+		return 0;
+	return returned(regs, result, caller, abi);
 }
 
 #endif

@@ -18,9 +18,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 SEC("tp_btf/sys_exit")
 int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 {
-	if (!is_of_interest(number_of(regs)))
-		return 0;
-	return returned(regs, result);
+	return call_returned(regs, result);
 }
 
 /* For measurements: what the kernel takes for asking at all. */
@@ -42,9 +40,7 @@ int call_exit(struct exit_of_call *ctx)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-	if (!is_of_interest(number_of(regs)))
-		return 0;
-	return returned(regs, ctx->result);
+	return call_returned(regs, ctx->result);
 }
 
 /* Where functions' own programs go on; one for each type of function, see function_exit. */
@@ -62,9 +58,7 @@ int function_exit(u64 *ctx)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-	if (!is_of_interest(number_of(regs)))
-		return 0;
-	return returned(regs, ctx[1]);
+	return call_returned(regs, ctx[1]);
 }
 
 SEC("?fexit")
@@ -72,9 +66,7 @@ int function_exit_plain(u64 *ctx)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-	if (!is_of_interest(number_of(regs)))
-		return 0;
-	return returned(regs, ctx[1]);
+	return call_returned(regs, ctx[1]);
 }
 
 /* Threads of the kernel and those that it makes for a process have made no call. */
@@ -92,8 +84,6 @@ int first_run(u64 *ctx)
 	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD))
 		return 0;
 	regs = (void *)bpf_task_pt_regs(task);
-	if (!is_of_interest(number_of(regs)))
-		return 0;
-	return returned(regs, 0);
+	return call_returned(regs, 0);
 }
 

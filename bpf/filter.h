@@ -146,7 +146,73 @@ __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 	return found | completed_by(automaton, next_edge(automaton, edge, 0));
 }
 
-/* Whether the path that was passed has this name of the kernel's at `at`. */
+/* Slots with a pattern that the path has that was passed. */
+static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 len)
+{
+	const u64 *text = at_offset(s, PASSED_PATH);
+	struct remembered *known;
+	u64 slots, hash = len, differ = 0, last = ~0ULL;
+	u32 at;
+
+	if (len < 1 || len > REMEMBERED_TEXT)
+		return slots_of_text(version & 1, 1, len);
+	/* What is behind the end of the text is not part of it. */
+	if (len & 7)
+		last >>= 64 - 8 * (len & 7);
+	/* Through memory, where the verifier forgets what it knew of the length: else it would follow every
+	 * length through what comes behind each loop. */
+	s->used = len;
+#pragma unroll
+	for (u32 i = 0; i < REMEMBERED_TEXT / 8; i++) {
+		if (i * 8 >= len)
+			break;
+		/* The golden ratio, whose bits are spread evenly. */
+		hash = (hash ^ (text[i] & (i * 8 + 8 < len ? ~0ULL : last))) * 0x9e3779b97f4a7c15ULL;
+	}
+	len = s->used;
+	at = hash >> 32 & (REMEMBERED - 1);
+	known = bpf_map_lookup_elem(&remembered, &at);
+	if (!known)
+		return slots_of_text(version & 1, 1, len);
+	if (known->len == len && known->version == version) {
+#pragma unroll
+		for (u32 i = 0; i < REMEMBERED_TEXT / 8; i++) {
+			if (i * 8 >= len)
+				break;
+			differ |= known->text[i] ^ (text[i] & (i * 8 + 8 < len ? ~0ULL : last));
+		}
+		len = s->used;
+		if (!differ)
+			return known->slots;
+	}
+	slots = slots_of_text(version & 1, 1, len);
+	known->len = len;
+	known->version = version;
+	known->slots = slots;
+#pragma unroll
+	for (u32 i = 0; i < REMEMBERED_TEXT / 8; i++) {
+		if (i * 8 >= len)
+			break;
+		known->text[i] = text[i] & (i * 8 + 8 < len ? ~0ULL : last);
+	}
+	return slots;
+}
+
+/* What differs between eight bytes of a text and of a name of the kernel's, of which `left` are left. */
+static __always_inline u64 differing(const u8 *text, u64 name, u32 left)
+{
+	/* Any structure that begins with a word. What is behind the end of the name may not be there: then it
+	 * reads as 0. */
+	u64 differ = *(u64 *)text ^ (u64)at_kernel(name, struct timespec64)->tv_sec;
+
+	return left < 8 ? differ << (64 - 8 * left) : differ;
+}
+
+/* Names that are as long as this are compared without a function. */
+#define SHORT_NAME 24
+
+/* Whether the path that was passed has this name of the kernel's at `at`, of which the first SHORT_NAME bytes
+ * are known to be the same. */
 __noinline int is_name(u32 at, u64 name, u32 len)
 {
 	struct scratch *s = working_memory();
@@ -155,32 +221,22 @@ __noinline int is_name(u32 at, u64 name, u32 len)
 	if (!LOADS || !s || at > FILTER_PATH_LIMIT)
 		return 0;
 	text = at_offset(s, PASSED_PATH + at);
-	for (u32 i = 0; i < COMPONENT_LIMIT / 8; i++) {
-		u32 left = len - i * 8;
-		u64 differ;
-
+	for (u32 i = SHORT_NAME / 8; i < COMPONENT_LIMIT / 8; i++) {
 		if (i * 8 >= len)
 			return 1;
-		/* Any structure that begins with a word. What is behind the end of the name may not be
-		 * there: then it reads as 0. */
-		differ = *(u64 *)(text + i * 8) ^
-			 (u64)at_kernel(name + i * 8, struct timespec64)->tv_sec;
-		if (left < 8)
-			differ <<= 64 - 8 * left;
-		if (differ)
+		if (differing(text + i * 8, name + i * 8, len - i * 8))
 			return 0;
 	}
 	return 0;
 }
 
-/* Whether the path that was passed, of `len` bytes, is the file's own: its names are compared from the
- * last to the first, without a copy. A no may be wrong. */
-__noinline int is_at(u64 file_address, u32 len)
+/* Whether the path that was passed, of `len` bytes, is the file's own, seen from a root: its names are compared
+ * from the last to the first, without a copy. A no may be wrong. */
+__noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 {
 	struct scratch *s = working_memory();
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct dentry *dentry, *root_dentry;
-	struct vfsmount *vfsmount, *root_mount;
+	struct dentry *dentry;
+	struct vfsmount *vfsmount;
 
 	if (!LOADS || !s || len > FILTER_PATH_LIMIT)
 		return 0;
@@ -189,14 +245,14 @@ __noinline int is_at(u64 file_address, u32 len)
 
 		dentry = file->f_path.dentry;
 		vfsmount = file->f_path.mnt;
-		root_dentry = task->fs->root.dentry;
-		root_mount = task->fs->root.mnt;
 	}
 	s->used = len;
 	for (u32 i = 0; i < COMPONENTS; i++) {
 		u32 left = s->used, name_len;
+		const u8 *text;
+		u64 name, differ;
 
-		if (dentry == root_dentry && vfsmount == root_mount)
+		if ((u64)dentry == root_dentry && (u64)vfsmount == root_mount)
 			return left == 0;
 		if (dentry == vfsmount->mnt_root) {
 			struct mount *mount, *above;
@@ -212,13 +268,23 @@ __noinline int is_at(u64 file_address, u32 len)
 			continue;
 		}
 		name_len = dentry->d_name.len;
-		if (name_len >= left || name_len >= COMPONENT_LIMIT)
+		if (name_len < 1 || name_len >= left || name_len >= COMPONENT_LIMIT)
 			return 0;
 		left -= name_len;
 		if (left > FILTER_PATH_LIMIT)
 			return 0;
-		if (*(u8 *)at_offset(s, PASSED_PATH + left - 1) != '/' ||
-		    !is_name(left, address_of(s, dentry->d_name.name), name_len))
+		if (*(u8 *)at_offset(s, PASSED_PATH + left - 1) != '/')
+			return 0;
+		name = (u64)dentry->d_name.name;
+		text = at_offset(s, PASSED_PATH + left);
+		differ = differing(text, name, name_len);
+		if (name_len > 8)
+			differ |= differing(text + 8, name + 8, name_len - 8);
+		if (name_len > 16)
+			differ |= differing(text + 16, name + 16, name_len - 16);
+		if (differ)
+			return 0;
+		if (name_len > SHORT_NAME && !is_name(left, address_of(s, (void *)name), name_len))
 			return 0;
 		s->used = left - 1;
 		dentry = dentry->d_parent;
@@ -257,28 +323,29 @@ static __always_inline long read_passed(struct scratch *s, u64 address)
 
 /* Slots that take a file that was opened by the path that stands there: by the file, and by an absolute
  * path that was passed, which a symbolic link may lead elsewhere. */
-__noinline u64 by_opened(u32 bank, s64 result, u32 len)
+static __always_inline u64 by_opened(struct scratch *s, struct task_struct *caller, u32 version, s64 result,
+				     u32 len)
 {
-	struct scratch *s = working_memory();
+	u32 bank = version & 1, true_len = 0;
 	u64 slots, dotted = asked_by(bank)->dotted;
 	struct file *file = NULL;
-	u32 true_len = 0;
 
-	if (!s || len < 1 || len >= FILTER_PATH_LIMIT)
+	if (len < 1 || len >= FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
 	if (result >= 0) {
-		file = (void *)file_of(s, result);
+		file = (void *)file_of_caller(s, caller, result);
 		if (!file)
 			return ALL_SLOTS;
 	}
-	slots = slots_of_text(bank, 1, len);
+	slots = slots_of_passed(s, version, len);
 	if (*(u8 *)at_offset(s, PASSED_PATH) == '/') {
 		/* The agent makes another path of it. */
 		if (slots & (SLOT_ODD | SLOT_DOTTED))
 			return ALL_SLOTS;
 		if (!file)
 			return slots & SLOT_TRAILING ? ALL_SLOTS : slots & ~dotted;
-		if (!is_at((u64)file, len))
+		if (!is_at((u64)file, len, address_of(s, caller->fs->root.dentry),
+			   address_of(s, caller->fs->root.mnt)))
 			slots |= slots_of_file(s, bank, file, &true_len);
 		return slots & ~dotted;
 	}
@@ -291,11 +358,12 @@ __noinline u64 by_opened(u32 bank, s64 result, u32 len)
 }
 
 /* The same by the path's address. */
-static __always_inline u64 by_path(struct scratch *s, u32 bank, s64 result, u64 passed)
+static __always_inline u64 by_path(struct scratch *s, struct task_struct *caller, u32 version, s64 result,
+				   u64 passed)
 {
 	long len = read_passed(s, passed);
 
-	return len < 1 ? ALL_SLOTS : by_opened(bank, result, len);
+	return len < 1 ? ALL_SLOTS : by_opened(s, caller, version, result, len);
 }
 
 #define ODD_PATH (SLOT_ODD | SLOT_DOTTED | SLOT_TRAILING)
@@ -515,22 +583,18 @@ static __always_inline u64 by_name(u32 bank)
 
 /* What is left of the slots when all that they ask for has been looked at. What is cheap and leaves little
  * goes first: most calls end at the path. */
-static __always_inline u64 narrowed(struct scratch *s, const struct row *row, u32 key, u32 abi,
-				    u64 slots)
+static __always_inline u64 narrowed(struct scratch *s, struct task_struct *caller, u32 version,
+				    const struct row *row, u32 key, u32 abi, u64 slots)
 {
-	u32 bank = key >= ROWS;
+	u32 bank = version & 1;
 	const struct asked *asked = asked_by(bank);
-	u64 any_end = asked->any_port & asked->any_network & asked->family[FAMILY_IPV4] &
-		      asked->family[FAMILY_IPV6] & asked->family[FAMILY_UNIX] &
-		      asked->family[FAMILY_OTHER];
-	u64 any_place = asked->host & asked->container;
-	u64 any = asked->any_path & asked->any_name & any_end & any_place;
+	u64 any = asked->any, any_place;
 
 	if (slots & any)
 		return slots;
 	if (slots & ~asked->any_path && row->flags & ROW_OPENS)
 		slots &= asked->any_path |
-			 by_path(s, bank, s->header.result,
+			 by_path(s, caller, version, s->header.result,
 				 s->header.args[row->path_arg < 6 ? row->path_arg : 0]);
 	else if (slots & ~asked->any_path && row->flags & ROW_PATHS)
 		slots &= asked->any_path | by_strings(row, key);
@@ -540,8 +604,8 @@ static __always_inline u64 narrowed(struct scratch *s, const struct row *row, u3
 	}
 	if (slots & any)
 		return slots;
-	if (slots & ~any_end && row->flags & ROW_SOCKET)
-		slots &= any_end | by_socket(key, abi == ABI_NATIVE ? 8 : 4);
+	if (slots & ~asked->any_end && row->flags & ROW_SOCKET)
+		slots &= asked->any_end | by_socket(key, abi == ABI_NATIVE ? 8 : 4);
 	if (!slots) {
 		count(COUNT_SOCKET);
 		return 0;
@@ -552,6 +616,7 @@ static __always_inline u64 narrowed(struct scratch *s, const struct row *row, u3
 		count(COUNT_NAME);
 		return 0;
 	}
+	any_place = asked->host & asked->container;
 	if (slots & ~any_place && !(slots & any))
 		slots &= by_place(asked);
 	if (!slots)

@@ -176,6 +176,11 @@ struct mount {
 	struct mount *mnt_parent;
 	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
+	int mnt_id;
+};
+
+struct mount___6_8 {
+	u64 mnt_id_unique;
 };
 
 struct path {

@@ -9,12 +9,13 @@
 #include <bpf/bpf_tracing.h>
 
 /* What the other side of the ring reckons with. */
-_Static_assert(sizeof(struct header) == 272, "see HEADER_SIZE");
+_Static_assert(sizeof(struct header) == 296, "see HEADER_SIZE");
 _Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
 _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
 _Static_assert(sizeof(struct row) == 48 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
-_Static_assert(sizeof(struct control) == 216, "see programs.rs");
+_Static_assert(sizeof(struct interest) == 16, "see tables.rs");
+_Static_assert(sizeof(struct control) == 248, "see programs.rs");
 _Static_assert(sizeof(struct place_key) == 24, "see places.rs");
 _Static_assert(sizeof(struct network_key) == 24, "see programs.rs");
 
@@ -64,9 +65,8 @@ struct calls calls SEC(".data.calls");
 u32 waiting SEC(".data.waiting");
 /* By operation of an io_uring: one more than the native call that does the same; 0 if none does. */
 u16 ring_calls[RING_OPERATIONS] SEC(".data.ring_calls");
-/* By number: a bit for each convention that has a row for it. Of all calls of the machine this is all that
- * most come to. */
-u8 interest[CALLS] SEC(".data.interest");
+/* By number. Of all calls of the machine this is all that most come to. */
+struct interest interest[CALLS] SEC(".data.interest");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -81,6 +81,13 @@ struct {
 	__type(key, u32);
 	__type(value, struct automaton);
 } automata SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REMEMBERED);
+	__type(key, u32);
+	__type(value, struct remembered);
+} remembered SEC(".maps");
 
 struct name_key {
 	char comm[16];

@@ -375,10 +375,10 @@ __noinline int take_file(u64 file_address, u32 kind, u64 number)
 	return 0;
 }
 
-/* The address of an open file, 0 if there is none of this number. */
-static __always_inline u64 file_of(struct scratch *s, int number)
+/* The address of an open file of the calling task, 0 if there is none of this number. */
+static __always_inline u64 file_of_caller(struct scratch *s, struct task_struct *caller, int number)
 {
-	struct fdtable *table = bpf_get_current_task_btf()->files->fdt;
+	struct fdtable *table = caller->files->fdt;
 	struct file **slot;
 	struct file *file = NULL;
 
@@ -391,6 +391,11 @@ static __always_inline u64 file_of(struct scratch *s, int number)
 	}
 	bpf_probe_read_kernel(&file, sizeof(file), slot);
 	return (u64)file;
+}
+
+static __always_inline u64 file_of(struct scratch *s, int number)
+{
+	return file_of_caller(s, bpf_get_current_task_btf(), number);
 }
 
 /* Writes the directory that relative paths start at to `at`; as take_path does, and 0 if there is none. */

@@ -73,7 +73,7 @@ int BPF_PROG(prepare_exec, struct task_struct *task, struct linux_binprm *bprm)
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	u32 nr = number_of(regs), tid = (u32)bpf_get_current_pid_tgid();
 
-	switch (abi_of(nr)) {
+	switch (abi_of(nr, bpf_get_current_task_btf())) {
 #if defined(__TARGET_ARCH_x86)
 	case ABI_NATIVE:
 		nr = nr == 322;
@@ -185,8 +185,9 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 		return 0;
 	if (!in_scope(from))
 		return 0;
-	if (control.scoped & SCOPE_PIDS)
-		bpf_map_update_elem(&scope, &pid, &yes, BPF_ANY);
+	/* One that finds no room is not watched. */
+	if (control.scoped & SCOPE_PIDS && bpf_map_update_elem(&scope, &pid, &yes, BPF_ANY))
+		count(COUNT_NO_MEMORY);
 	if (!control.states)
 		return 0;
 	/* As a number: functions of their own take no kernel pointers. */

@@ -67,6 +67,11 @@ struct header {
 	u32 row; /* the row of the plan that the call belongs to */
 	u32 socketcall; /* which one, of a 32-bit call that stands for several */
 	char comm[16]; /* of the process */
+	/* Where paths of the process begin. */
+	u64 root_inode;
+	u64 root_mount; /* since 6.8 a number that no other mount ever has */
+	u32 root_mount_id; /* as statx(2) tells it */
+	u32 _pad;
 };
 
 /* Kinds of pieces that follow the header. */
@@ -208,6 +213,13 @@ struct row {
 #define BANKS 2
 #define CALLS 1024
 
+/* What rules ask of the calls of one number, by whatever convention these are made. */
+struct interest {
+	u64 results; /* bits, of calls that succeed: with which results; all: with any */
+	u8 conventions; /* bits, by which rules ask for one; most have none, and leave here */
+	u8 _pad[7];
+};
+
 struct calls {
 	u16 row[BANKS][ABIS][CALLS]; /* 0: of no interest */
 };
@@ -224,6 +236,8 @@ struct asked {
 	u64 host; /* that take processes outside of containers */
 	u64 container; /* that take those inside */
 	u64 family[FAMILIES]; /* that take descriptors of this kind */
+	u64 any_end; /* for no end of a connection */
+	u64 any; /* for nothing */
 };
 
 /* Kinds of descriptors. */
@@ -234,7 +248,7 @@ struct asked {
 
 /* What the programs go by; changed by one write of the whole. */
 struct control {
-	u32 bank;
+	u32 version; /* of the tables; its last bit is the bank they are in */
 	s32 agent; /* pid that is never looked at */
 	u32 scoped; /* SCOPE_*; 0: all processes */
 	u32 states; /* tell of exec, fork and exit */
@@ -299,6 +313,18 @@ struct automaton {
 	u8 class_of[256]; /* times EDGE_SIZE */
 	u32 edge[STATES * CLASSES];
 	u64 slots[STATES]; /* that the state completes a pattern of */
+};
+
+/* What was found in a text that was passed: the same ones are passed again and again. Only what is as long
+ * as this or shorter is remembered, and of so many texts in the memory of each processor. */
+#define REMEMBERED_TEXT 64
+#define REMEMBERED 64
+
+struct remembered {
+	u32 version; /* of the tables that it was looked for in */
+	u32 len;
+	u64 slots;
+	u64 text[REMEMBERED_TEXT / 8]; /* zeros behind its end */
 };
 
 /* Longer paths are let through. */

@@ -7,12 +7,12 @@
 #define TS_COMPAT 2
 #define X32_BIT 0x40000000
 
-static __always_inline u32 abi_of(u32 nr)
+static __always_inline u32 abi_of(u32 nr, struct task_struct *caller)
 {
 #if defined(__TARGET_ARCH_x86)
 	if (nr & X32_BIT)
 		return ABI_X32;
-	if (bpf_get_current_task_btf()->thread_info.status & TS_COMPAT)
+	if (caller->thread_info.status & TS_COMPAT)
 		return ABI_I386;
 #endif
 	return ABI_NATIVE;
@@ -55,16 +55,24 @@ static __always_inline u32 number_of(struct pt_regs *regs)
 #endif
 }
 
-/* Whether any rule asks for a call of this number, by the convention it was made by: mkdir of 32-bit programs
- * has the number of getpid. Which one that is is looked at only if any has something to ask. */
-static __always_inline bool is_of_interest(u32 nr)
+/* By which conventions rules ask for a call of this number and with this result, as bits: mkdir of 32-bit
+ * programs has the number of getpid. Which one a call was made by is looked at only if any has something to
+ * ask. */
+static __always_inline u32 asked_by_convention(u32 nr, s64 result)
 {
-	u32 bare = nr & ~X32_BIT, by;
+	u32 bare = nr & ~X32_BIT;
+	const struct interest *asked;
 
 	if (bare >= CALLS)
-		return false;
-	by = interest[bare];
-	return by && by & 1U << abi_of(nr);
+		return 0;
+	asked = &interest[bare];
+	if (!asked->conventions)
+		return 0;
+	/* Plain dup, of which a few results count, is made as often as any call. */
+	if (result >= 0 && asked->results != ~0ULL &&
+	    (result >= 64 || !(asked->results >> result & 1)))
+		return 0;
+	return asked->conventions;
 }
 
 #endif

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Alert, Finished, Limited, Scratch, installed, need_root, program, skip};
+use e2e::{Alert, Engine, Finished, Limited, Scratch, installed, need_root, program, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -40,7 +40,8 @@ fn watch(script: &str) -> (Finished, Vec<Alert>) {
              test ! -d $folder || mount -t tmpfs none $folder; done; \
          mkdir -p image/bin /var/lib/containerd /var/lib/containers; \
          cp /bin/busybox image/bin/; \
-         exec \"$0\" run --quiet --json --rules \"$1\" -- sh -eu script.sh"
+         exec \"$0\" run {} --quiet --json --rules \"$1\" -- sh -eu script.sh",
+        Engine::under_test().options().join(" ")
     );
     let mut command = Command::new("unshare");
     command

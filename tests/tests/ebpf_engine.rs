@@ -257,7 +257,20 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     };
     let mut sizes = Vec::new();
     let limit = Duration::from_secs(1800);
-    let (printed, stats) = watch_host_for(limit, &[], rules, |watcher| {
+    // To a file, because standard output is read at the end, and alerts that wait for that take memory.
+    let alerts = files.path().join("alerts");
+    let output = format!("file_output.filename={}", alerts.display());
+    let options = [
+        "-o",
+        "stdout_output.enabled=false",
+        "-o",
+        "file_output.enabled=true",
+        "-o",
+        "file_output.keep_alive=true",
+        "-o",
+        &output,
+    ];
+    let (_, stats) = watch_host_for(limit, &options, rules, |watcher| {
         // What is kept of processes and places that have ended is bounded: first that much.
         births(10_000);
         groups(1_000);
@@ -271,6 +284,7 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     });
     fs::remove_dir(&folder).expect("its groups are gone");
     println!("resident KiB: {sizes:?}; {stats}");
+    let printed = fs::read_to_string(&alerts).expect("alerts were written");
     assert!(printed.contains("\"rule\":\"Program\""), "{stats}");
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     assert!(last < first + first / 4, "{sizes:?} {stats}");
@@ -369,6 +383,62 @@ fn the_whole_machine_is_watched_and_the_watcher_is_not() {
     assert!(printed.contains("echo seen-on-the-host"), "{printed}");
     assert!(printed.contains("\"container.id\":\"host\""), "{printed}");
     assert_eq!(stats["pieces"]["malformed"], 0, "{stats}");
+}
+
+/// Two roots in one mount namespace, where one number has two names, and programs that end before anybody
+/// could look for them.
+#[test]
+fn names_of_users_are_those_of_the_root_that_a_process_had() {
+    const ROUNDS: usize = 100;
+    need_root!();
+    let rules = "\
+- rule: Named
+  desc: x
+  condition: evt.type = execve and evt.res = SUCCESS and user.uid = 1234 and proc.name = true
+  output: x %proc.args %user.name %group.name
+  priority: DEBUG
+";
+    let script = format!(
+        "cd %W
+         for root in amber basil; do
+             mkdir -p $root/etc; cp \"$(command -v busybox)\" $root/true; chmod 755 $root
+             echo \"$root:x:1234:1234::/:/bin/sh\" > $root/etc/passwd
+             echo \"$root:x:1234:\" > $root/etc/group
+         done
+         exec unshare --mount sh -c 'for i in $(seq {ROUNDS}); do for root in amber basil; do
+             chroot --userspec=1234:1234 $root /true $root; done; done'"
+    );
+    let mut busy = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .spawn()
+        .expect("a shell");
+    let watched = Watch::script(&script)
+        .engine(Engine::Ebpf)
+        .rules(rules)
+        .run();
+    busy.kill().expect("it is ours");
+    busy.wait().expect("it is ours");
+    let alerts = watched.of("Named");
+    assert_eq!(alerts.len(), 2 * ROUNDS, "{}", watched.story());
+    for root in ["amber", "basil"] {
+        let other = if root == "amber" { "basil" } else { "amber" };
+        let own: Vec<_> = alerts
+            .iter()
+            .filter(|alert| alert.field("proc.args") == root)
+            .collect();
+        for field in ["user.name", "group.name"] {
+            let is_other = |alert: &&&&Alert| alert.field(field) == other;
+            assert_eq!(
+                own.iter().filter(is_other).count(),
+                0,
+                "{}",
+                watched.story()
+            );
+            // Unknown until one of them could be looked at.
+            let right = own.iter().filter(|alert| alert.field(field) == root);
+            assert!(right.count() > ROUNDS / 2, "{}", watched.story());
+        }
+    }
 }
 
 #[test]

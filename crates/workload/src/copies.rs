@@ -1,11 +1,10 @@
 //! The same load in several processes at once.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::measure::Measured;
+use crate::measure::{EVENT_RATE, Measured};
 use crate::{Args, Error};
 
 /// Runs as many copies of `program workload ...` as asked, and adds up what they did. The time is the
@@ -23,11 +22,17 @@ pub(crate) fn run(args: &Args, program: &Path) -> Result<Measured, Error> {
         all.push(measured?);
     }
     let count = u32::from(args.copies);
+    let rates = all.iter().filter_map(|copy| copy.extra.get(EVENT_RATE));
+    // The others are about one process.
+    let extra = rates
+        .copied()
+        .reduce(|sum, rate| sum + rate)
+        .map(|rate| (EVENT_RATE.to_owned(), rate));
     Ok(Measured {
         operations: all.iter().map(|copy| copy.operations).sum(),
         elapsed: all.iter().map(|copy| copy.elapsed).sum::<Duration>() / count,
         windows: Vec::new(),
-        extra: BTreeMap::new(),
+        extra: extra.into_iter().collect(),
     })
 }
 
@@ -75,6 +80,7 @@ fn start(args: &Args, program: &Path) -> Result<Child, Error> {
         None => command.args(["--seconds", &args.seconds.to_string()]),
     };
     command.args(["--threads", &args.threads.to_string()]);
+    command.args(["--rate", &args.rate.to_string()]);
     if args.classic {
         command.arg("--classic");
     }

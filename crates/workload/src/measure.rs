@@ -14,6 +14,9 @@ use crate::{Args, Error};
 /// Does the operation so many times.
 pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<(), Error>>;
 
+/// Operations in a second that a load with a rate came to: one of [`Measured::extra`].
+pub(crate) const EVENT_RATE: &str = "events_per_second";
+
 /// How many slices of a run are reported.
 const WINDOWS: usize = 20;
 
@@ -210,10 +213,7 @@ pub(crate) fn repeat(
     if setup.args.rate > 0 {
         let all: u64 = laps.iter().map(|lap| lap.operations).sum();
         let longest = laps.iter().map(|lap| lap.elapsed).max().unwrap_or_default();
-        extra.insert(
-            "events_per_second".to_owned(),
-            all as f64 / longest.as_secs_f64(),
-        );
+        extra.insert(EVENT_RATE.to_owned(), all as f64 / longest.as_secs_f64());
     }
     let fastest = |window: usize| {
         laps.iter()

@@ -24,6 +24,7 @@ const KNOWN: &[Known] = &[
     Known { name: "ptrace", wrapper: "{tollgate} run -q --engine ptrace RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace" },
     Known { name: "ptrace-every-call", wrapper: "{tollgate} run -q --engine ptrace --every-call RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace at every call" },
     Known { name: "ebpf", wrapper: "BESIDE {tollgate} watch -q --engine ebpf RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "tollgate watch of the whole machine, eBPF" },
+    Known { name: "ebpf-per-call", wrapper: "BESIDE {tollgate} watch -q --engine ebpf --hooks per-call RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "the same by the tracepoints of single calls, which 32-bit calls pass unseen" },
     Known { name: "notify-capture", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -o capture.enabled=true -o capture.mode=all_rules -o capture.path_prefix={stats} -- {}", version: None, summary: "notify, recording from every alert on" },
     Known { name: "strace", wrapper: "strace -f -o /dev/null {}", version: None, summary: "strace of every call" },
     Known { name: "strace-seccomp", wrapper: "strace -f --seccomp-bpf -e trace=openat,execve,connect -o /dev/null {}", version: None, summary: "strace of three calls, the others past it" },

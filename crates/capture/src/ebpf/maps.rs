@@ -8,13 +8,14 @@ use event::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::slots::Without;
-use super::tables::{BANKS, CALLS, ROWS, Tables};
+use super::tables::{BANKS, CALLS, NumberInterest, ROWS, Tables};
 use super::{Error, rings};
 
 /// `struct control` without what the slots ask for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Control {
-    pub(super) bank: u32,
+    /// Of the tables, counted up when others are put into force; its last bit is the bank they are in.
+    pub(super) version: u32,
     pub(super) agent: i32,
     /// Whose calls are looked at.
     pub(super) scope: Scope,
@@ -50,7 +51,7 @@ impl Control {
             Scope::Places => 2,
         };
         let words = [
-            self.bank,
+            self.version,
             self.agent.cast_unsigned(),
             scoped,
             states,
@@ -137,7 +138,7 @@ pub(super) struct Maps {
 struct State {
     control: Control,
     asked: [Vec<u8>; BANKS],
-    interest: [u8; CALLS],
+    interest: [NumberInterest; CALLS],
 }
 
 impl Maps {
@@ -151,7 +152,7 @@ impl Maps {
         let state = State {
             control,
             asked: std::array::from_fn(|_| Tables::nothing_asked()),
-            interest: [0; CALLS],
+            interest: [NumberInterest::default(); CALLS],
         };
         let maps = Self {
             control: handle(".data.control")?,
@@ -192,7 +193,8 @@ impl Maps {
     /// Puts tables into force: written beside those in use, then switched to.
     pub(super) fn install(&self, tables: &Tables) -> Result<(), Error> {
         let mut state = self.state();
-        let bank = (state.control.bank + 1) % u32::try_from(BANKS).expect("two");
+        let version = state.control.version.wrapping_add(1);
+        let bank = version % u32::try_from(BANKS).expect("two");
         let first = bank * u32::try_from(ROWS).expect("fits the table");
         for (index, row) in tables.rows() {
             let key = first + u32::try_from(index).expect("fewer than the rows");
@@ -212,7 +214,7 @@ impl Maps {
         // Before the switch calls of either are let through, and afterwards those of the new one.
         let interest = tables.interest();
         self.write_interest(&std::array::from_fn(|number| {
-            interest[number] | state.interest[number]
+            interest[number].or(state.interest[number])
         }))?;
         if let Some(automaton) = tables.automaton() {
             let written = self
@@ -231,7 +233,7 @@ impl Maps {
         state.control.environment = tables.environment;
         state.control.streams = tables.streams;
         state.control.ends = tables.ends;
-        state.control.bank = bank;
+        state.control.version = version;
         self.write_control(&state)?;
         state.interest = interest;
         self.write_interest(&interest)
@@ -241,8 +243,9 @@ impl Maps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_interest(&self, interest: &[u8; CALLS]) -> Result<(), Error> {
-        self.write(&self.interest, interest)
+    fn write_interest(&self, interest: &[NumberInterest; CALLS]) -> Result<(), Error> {
+        let encoded: Vec<u8> = interest.iter().flat_map(|one| one.encode()).collect();
+        self.write(&self.interest, &encoded)
     }
 
     fn write_names(&self, bank: u32, tables: &Tables) -> Result<(), libbpf_rs::Error> {

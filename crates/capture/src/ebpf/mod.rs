@@ -252,7 +252,7 @@ impl<J: Judge> Shared<J> {
         }
     }
 
-    /// Lost records by call.
+    /// Lost records by call, with those of births, programs and ends.
     fn losses(&self) -> BTreeMap<String, u64> {
         let tables = self.tables.load();
         let losses = match self.maps.losses() {
@@ -262,10 +262,14 @@ impl<J: Judge> Shared<J> {
                 return BTreeMap::new();
             }
         };
-        let losses = losses.into_iter();
-        losses
-            .map(|(row, lost)| (tables.names(row).join("/"), lost))
-            .collect()
+        let calls = losses
+            .into_iter()
+            .map(|(row, lost)| (tables.names(row).join("/"), lost));
+        let counts = self.kernel_counts();
+        let states = ("fork/exec/exit".to_owned(), counts.lost_state);
+        let unkept = ("no memory".to_owned(), counts.no_memory);
+        let others = [states, unkept].into_iter().filter(|(_, lost)| *lost > 0);
+        calls.chain(others).collect()
     }
 
     /// Puts other tables into force. Calls are hooked first, so that none that the tables ask for is

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use event::{Container, Containment, Group, Lookup, Process, User, World};
 
 use super::maps::Maps;
-use super::record::{Header, PieceKind, Pieces, reversed_path};
+use super::record::{Header, PieceKind, Pieces, Root, reversed_path};
 use super::scope::Watched;
-use crate::users::UserDatabase;
+use crate::users::{RootId, UserDatabase};
 use crate::world::LiveWorld;
 
 /// How long a container is watched that may be one of those named: its runtime writes down its name when
@@ -19,6 +19,8 @@ use crate::world::LiveWorld;
 const UNDECIDED: Duration = Duration::from_secs(10);
 /// How many places are remembered.
 const LIMIT: usize = 8192;
+/// Of how many roots the users are.
+const ROOT_LIMIT: usize = 256;
 
 /// All that decides on a process's container, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,11 +64,11 @@ const PLACE_CONTAINER: u32 = 2;
 const PLACE_OUT: u32 = 4;
 const PLACE_IN: u32 = 8;
 
-/// Containers by place, and users by mount namespace.
+/// Containers by place, and users by root.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     containers: Mutex<Containers>,
-    databases: Mutex<HashMap<u32, Arc<UserDatabase>>>,
+    databases: Mutex<Databases>,
     /// Of which it cannot be told whether they are watched, and since when.
     undecided: Mutex<HashMap<Place, Instant>>,
     /// `None`: all are watched.
@@ -78,6 +80,28 @@ struct Containers {
     by_place: HashMap<Place, Arc<Container>>,
     /// The oldest first.
     order: VecDeque<Place>,
+}
+
+/// The users and groups that processes with some root were last seen to see.
+#[derive(Debug, Default)]
+struct Databases {
+    by_root: HashMap<Root, Arc<UserDatabase>>,
+    /// The oldest first.
+    order: VecDeque<Root>,
+}
+
+impl Databases {
+    fn remember(&mut self, root: Root, database: Arc<UserDatabase>) {
+        if self.by_root.insert(root, database).is_some() {
+            return;
+        }
+        self.order.push_back(root);
+        if self.order.len() > ROOT_LIMIT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_root.remove(&oldest);
+        }
+    }
 }
 
 impl Places {
@@ -205,9 +229,8 @@ impl Places {
         header: &Header,
         uid: u32,
     ) -> Lookup<Arc<User>> {
-        self.database(live, process, header)
-            .user(uid)
-            .map_or(Lookup::Missing, Lookup::Found)
+        let database = self.database(live, process, header);
+        named(database, |users| users.user(uid))
     }
 
     /// A group by id.
@@ -218,37 +241,51 @@ impl Places {
         header: &Header,
         gid: u32,
     ) -> Lookup<Arc<Group>> {
-        self.database(live, process, header)
-            .group(gid)
-            .map_or(Lookup::Missing, Lookup::Found)
+        let database = self.database(live, process, header);
+        named(database, |groups| groups.group(gid))
     }
 
-    /// The users that a process sees; of one that has ended, those that others of its mount namespace
-    /// were last seen to see. Where there was none, an empty database, which knows root.
-    fn database(&self, live: &LiveWorld, process: &Process, header: &Header) -> Arc<UserDatabase> {
-        let mut databases = self
-            .databases
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(database) = live.user_database(process) {
-            if databases.len() >= LIMIT {
-                databases.clear();
-            }
-            databases.insert(header.mount_namespace, Arc::clone(&database));
-            return database;
-        }
-        let known = databases.get(&header.mount_namespace).cloned();
-        let own = || {
-            let is_own = live.own_mount_namespace() == Some(header.mount_namespace.into());
-            is_own.then(|| live.own_database()).flatten()
+    /// The users that a process sees; of one that has ended, or has another root by now, those that were
+    /// last seen where its root was.
+    fn database(
+        &self,
+        live: &LiveWorld,
+        process: &Process,
+        header: &Header,
+    ) -> Option<Arc<UserDatabase>> {
+        let is_its = |root: RootId| {
+            root.mount == u64::from(header.root.mount_id) && root.inode == header.root.inode
         };
-        known.or_else(own).unwrap_or_default()
+        let databases = || {
+            self.databases
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let now = live.rooted_users(process);
+        if let Some((_, database)) = now.filter(|(root, _)| is_its(*root)) {
+            databases().remember(header.root, Arc::clone(&database));
+            return Some(database);
+        }
+        let known = databases().by_root.get(&header.root).cloned();
+        let is_ours = || live.own_root().is_some_and(is_its);
+        known.or_else(|| is_ours().then(|| live.own_database()).flatten())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Containers> {
         self.containers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a database says, if there is one; that uid and gid 0 are root's needs none.
+fn named<T>(
+    database: Option<Arc<UserDatabase>>,
+    by_id: impl Fn(&UserDatabase) -> Option<Arc<T>>,
+) -> Lookup<Arc<T>> {
+    match &database {
+        Some(database) => by_id(database).map_or(Lookup::Missing, Lookup::Found),
+        None => by_id(&UserDatabase::default()).map_or(Lookup::Unknown, Lookup::Found),
     }
 }
 

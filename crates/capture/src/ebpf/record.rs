@@ -21,7 +21,7 @@ pub(super) enum RecordKind {
 }
 
 /// Size of `struct header`.
-pub(super) const HEADER_SIZE: usize = 272;
+pub(super) const HEADER_SIZE: usize = 296;
 const PIECE_SIZE: usize = 16;
 const FACTS_SIZE: usize = 120;
 /// The agent has not yet said what this place is.
@@ -59,6 +59,17 @@ pub(super) struct Header {
     pub(super) stat: Stat,
     pub(super) status: Status,
     pub(super) comm: Comm,
+    pub(super) root: Root,
+}
+
+/// The directory at which paths of a process begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Root {
+    pub(super) inode: u64,
+    /// Since Linux 6.8 no other mount ever has the same number.
+    pub(super) mount: u64,
+    /// As statx(2) tells it.
+    pub(super) mount_id: u32,
 }
 
 /// Reads integers one after the other; the programs write them in the machine's own order.
@@ -144,6 +155,11 @@ impl Header {
         let (_row, socketcall) = (from.u32()?, from.u32()?);
         let comm: [u8; 16] = from.take()?;
         let comm = comm.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        let root = Root {
+            inode: from.u64()?,
+            mount: from.u64()?,
+            mount_id: from.u32()?,
+        };
         let page_kib = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
         let header = Self {
             kind,
@@ -192,6 +208,7 @@ impl Header {
                 vsid,
             },
             comm: Comm::new(comm),
+            root,
         };
         Some((header, pieces))
     }

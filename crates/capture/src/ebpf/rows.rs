@@ -129,6 +129,16 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Results that some slot takes, of calls that succeed, as bits; all of them: any result.
+    pub(super) fn wanted_results(&self) -> u64 {
+        let is_several = self.flags & ROW_SOCKETCALL != 0;
+        match self.limited {
+            _ if is_several || self.succeeded != 0 => u64::MAX,
+            0 => 0,
+            _ => self.results,
+        }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(ROW_SIZE);
         let count: usize = self

@@ -164,6 +164,12 @@ impl Slots {
         };
         words.extend(FAMILIES.map(|family| self.bits(|asked| takes(asked, family))));
         words.push(self.bits(|asked| asked.families.is_none()));
+        let [_, _, _, port, network, host, container, families @ ..] = &words[..] else {
+            unreachable!("more than these were put in");
+        };
+        let any_end = families.iter().fold(port & network, |all, some| all & some);
+        let any = any_end & words[0] & words[1] & host & container;
+        words.extend([any_end, any]);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }
@@ -207,7 +213,7 @@ mod tests {
     use super::*;
 
     /// `struct asked`.
-    const ASKED_SIZE: usize = 8 * (7 + FAMILIES.len() + 1);
+    const ASKED_SIZE: usize = 8 * (7 + FAMILIES.len() + 1 + 2);
 
     const ALL: Visible = Visible {
         opens: true,

@@ -200,16 +200,10 @@ impl Table {
         former.unwrap_or_else(|| process.image())
     }
 
-    /// A process has ended. It is forgotten when enough others have, too.
+    /// A process has ended.
     pub(super) fn ended(&self, process: &Process) {
         process.set_exited();
-        let mut inner = self.inner();
-        inner.ended.push_back((process.pid, process.start));
-        while inner.ended.len() > ENDED_LIMIT {
-            if let Some((pid, start)) = inner.ended.pop_front() {
-                inner.forget(pid, start);
-            }
-        }
+        self.inner().remember_for_a_while(process);
     }
 
     /// How many processes are remembered.
@@ -249,11 +243,23 @@ impl Inner {
             former: Vec::new(),
         };
         if let Some(earlier) = self.nodes.insert(process.pid, node) {
-            // Its end may not have been read yet, and events of it neither.
+            // Its end may not have been read yet, and events of it neither; or its end was lost, and nobody
+            // will tell of it.
             let earlier = earlier.process;
+            self.remember_for_a_while(&earlier);
             self.reused.insert((earlier.pid, earlier.start), earlier);
         }
         process
+    }
+
+    /// A process that has ended is forgotten when enough others have, too.
+    fn remember_for_a_while(&mut self, process: &Process) {
+        self.ended.push_back((process.pid, process.start));
+        while self.ended.len() > ENDED_LIMIT {
+            if let Some((pid, start)) = self.ended.pop_front() {
+                self.forget(pid, start);
+            }
+        }
     }
 
     /// Its children still know it, and it no longer knows its parent: else a chain of processes that
@@ -335,6 +341,19 @@ mod tests {
             &table.image(&process, &header(1, PID, 10, 2)),
             &after
         ));
+    }
+
+    #[test]
+    fn processes_whose_end_was_lost_are_forgotten_when_their_pids_are_used_again() {
+        let (table, proc) = (Table::new(Vec::new()), Proc::open().unwrap());
+        for number in 0..100_000_u64 {
+            let pid = PID + i32::try_from(number % 1000).unwrap();
+            table.of(&header(3, pid, number, 0), &proc);
+        }
+        assert_eq!(table.len(), 1000);
+        let inner = table.inner();
+        assert!(inner.reused.len() <= ENDED_LIMIT, "{}", inner.reused.len());
+        assert!(inner.ended.len() <= ENDED_LIMIT, "{}", inner.ended.len());
     }
 
     #[test]

@@ -22,6 +22,32 @@ pub(super) const CALLS: usize = 1024;
 /// Conventions in the order of the tables.
 const ABIS: [Arch; 3] = [Arch::X86_64, Arch::I386, Arch::X32];
 
+/// What rules ask of the calls of one number, by whatever convention these are made: `struct interest`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NumberInterest {
+    /// A bit for each convention that has a row for it.
+    conventions: u8,
+    /// Results of calls that succeed, as bits; all of them: any result.
+    results: u64,
+}
+
+impl NumberInterest {
+    /// What either asks for.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            conventions: self.conventions | other.conventions,
+            results: self.results | other.results,
+        }
+    }
+
+    pub(super) fn encode(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.results.to_ne_bytes());
+        bytes[8] = self.conventions;
+        bytes
+    }
+}
+
 /// Everything the programs are told by.
 #[derive(Debug)]
 pub(super) struct Tables {
@@ -114,12 +140,17 @@ impl Tables {
         calls
     }
 
-    /// By number: a bit for each convention that has a row for it.
-    pub(super) fn interest(&self) -> [u8; CALLS] {
+    /// By number: who asks for it, and with which results.
+    pub(super) fn interest(&self) -> [NumberInterest; CALLS] {
         std::array::from_fn(|number| {
-            let has_row = |abi: &usize| self.numbers[abi * CALLS + number] != 0;
-            let asking = (0..ABIS.len()).filter(has_row);
-            asking.fold(0, |bits, abi| bits | 1 << abi)
+            let rows = (0..ABIS.len()).map(|abi| (abi, self.numbers[abi * CALLS + number]));
+            let asking = rows.filter(|(_, row)| *row != 0);
+            asking.fold(NumberInterest::default(), |all, (abi, row)| {
+                all.or(NumberInterest {
+                    conventions: 1 << abi,
+                    results: self.rows[usize::from(row)].wanted_results(),
+                })
+            })
         })
     }
 
@@ -336,8 +367,31 @@ mod tests {
             ..Plan::default()
         };
         let interest = Tables::new(&plan, false).expect("one call").interest();
-        assert_eq!(interest[MKDIR], 0b101, "native and x32");
-        assert_eq!(interest[GETPID_AND_MKDIR_OF_I386], 0b010);
-        assert_eq!(interest.iter().filter(|bits| **bits != 0).count(), 2);
+        assert_eq!(interest[MKDIR].conventions, 0b101, "native and x32");
+        assert_eq!(interest[GETPID_AND_MKDIR_OF_I386].conventions, 0b010);
+        assert_eq!(interest[MKDIR].results, u64::MAX, "any");
+        let is_asked = |one: &&NumberInterest| **one != NumberInterest::default();
+        assert_eq!(interest.iter().filter(is_asked).count(), 2);
+    }
+
+    #[test]
+    fn of_calls_with_few_results_only_these_are_asked_for() {
+        let row = Row {
+            limited: 1,
+            results: 0b111,
+            failed: 1,
+            ..Row::default()
+        };
+        assert_eq!(row.wanted_results(), 0b111);
+        let any = Row {
+            succeeded: 2,
+            ..row.clone()
+        };
+        assert_eq!(any.wanted_results(), u64::MAX);
+        let several = Row {
+            flags: ROW_SOCKETCALL,
+            ..Row::default()
+        };
+        assert_eq!(several.wanted_results(), u64::MAX);
     }
 }

@@ -152,12 +152,25 @@ impl LiveWorld {
         self.containers.of_ended(cgroups, initial)
     }
 
-    /// The users and groups that a process sees; `None` if it cannot be looked at.
-    pub(crate) fn user_database(&self, process: &Process) -> Option<Arc<UserDatabase>> {
-        match self.database(process) {
-            Lookup::Found(database) => Some(database),
+    /// The root of a process now, and the users and groups that are there; `None` if it cannot be
+    /// looked at.
+    pub(crate) fn rooted_users(&self, process: &Process) -> Option<(RootId, Arc<UserDatabase>)> {
+        let root = root_id(&self.proc, process.pid.0).ok()?;
+        if !self.is_alive(process) {
+            return None;
+        }
+        let is_own = self.own_root == Some(root);
+        let whose = if is_own { own_pid() } else { process.pid };
+        let open = || self.open_root(whose);
+        match self.users.of(root, open, &self.deadline, self.time) {
+            Lookup::Found(database) => Some((root, database)),
             Lookup::Missing | Lookup::Unknown => None,
         }
+    }
+
+    /// The agent's root.
+    pub(crate) fn own_root(&self) -> Option<RootId> {
+        self.own_root
     }
 
     /// The mount namespace that the agent is in.
@@ -237,14 +250,8 @@ impl LiveWorld {
     }
 
     fn database(&self, process: &Process) -> Lookup<Arc<UserDatabase>> {
-        let root = match root_id(&self.proc, process.pid.0) {
-            Ok(root) if self.is_alive(process) => root,
-            _ => return Lookup::Unknown,
-        };
-        let is_own = self.own_root == Some(root);
-        let whose = if is_own { own_pid() } else { process.pid };
-        let open = || self.open_root(whose);
-        self.users.of(root, open, &self.deadline, self.time)
+        self.rooted_users(process)
+            .map_or(Lookup::Unknown, |(_, database)| Lookup::Found(database))
     }
 
     fn open_root(&self, pid: Pid) -> Option<OwnedFd> {
