@@ -353,7 +353,13 @@ fn bench(lab: &Lab, class: &Class, is_watched: bool, round: usize, samples: &mut
 }
 
 /// Geometric mean of the speeds over those of runc without a watch, as UnixBench's index is one.
-fn index(samples: &Samples, class: &str, is_watched: bool) -> f64 {
+fn index(samples: &Samples, class: &str, is_watched: bool) -> String {
+    if samples
+        .numbers(&[("measure", json!("unixbench"))], "per_second")
+        .is_empty()
+    {
+        return "-".to_owned();
+    }
     let speed = |class: &str, is_watched: bool, load: &str| {
         let of = [
             ("measure", json!("unixbench")),
@@ -364,7 +370,7 @@ fn index(samples: &Samples, class: &str, is_watched: bool) -> f64 {
         median(&samples.numbers(&of, "per_second"))
     };
     let logs = LOADS.map(|load| (speed(class, is_watched, load) / speed("runc", false, load)).ln());
-    (logs.iter().sum::<f64>() / 12.0).exp()
+    format!("{:.2}", (logs.iter().sum::<f64>() / 12.0).exp())
 }
 
 /// What came of attacks.
@@ -571,6 +577,9 @@ fn table_of_classes(
                 ("watched", json!(is_watched)),
             ];
             let times = samples.numbers(&of, "ms");
+            if times.is_empty() {
+                return "-".to_owned();
+            }
             let [least, most] = [times[0], times[times.len() - 1]];
             format!("{:.0} ({least:.0} to {most:.0})", median(&times))
         };
@@ -603,7 +612,7 @@ fn table_of_classes(
         let count = |word: &str| played[at].values().filter(|is| **is == word).count();
         writeln!(
             table,
-            " {:.2} | {:.2} | {} | {} of {all} | {own} | {this} | {policy} | {} of {} |",
+            " {} | {} | {} | {} of {all} | {own} | {this} | {policy} | {} of {} |",
             index(samples, class.name, false),
             index(samples, class.name, true),
             plain.seen.len(),
