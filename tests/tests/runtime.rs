@@ -275,12 +275,24 @@ done",
 #[test]
 fn many_containers_leave_nothing_and_none_begins_unseen() {
     need_runtime!("runc");
+    many_containers(Ground::new());
+}
+
+#[test]
+fn many_containers_under_one_agent_leave_nothing_and_none_begins_unseen() {
+    need_runtime!("runc");
+    many_containers(Ground::new().settings(ONE_AGENT));
+}
+
+/// One agent for all containers, which does not stay for long.
+const ONE_AGENT: &str = "runtime: {agent: host, agent_linger: 1}\n";
+
+fn many_containers(ground: Ground) {
     let (count, limit) = if slow() {
         (1000, Duration::from_secs(1800))
     } else {
         (12, LIMIT)
     };
-    let ground = Ground::new();
     for number in 1..=count {
         let script = format!("touch /out/cycle-{number}; exec sleep 1000");
         ground.bundle(&format!("b{number}"), &script);
@@ -324,6 +336,17 @@ echo "sockets $before $(sockets)"
 #[test]
 fn whichever_process_of_ours_is_killed_delete_cleans_up() {
     need_runtime!("runc");
+    whichever_is_killed(&Ground::new());
+}
+
+/// The same; the agent of the host is one of them.
+#[test]
+fn whichever_process_is_killed_where_there_is_one_agent_delete_cleans_up() {
+    need_runtime!("runc");
+    whichever_is_killed(&Ground::new().settings(ONE_AGENT));
+}
+
+fn whichever_is_killed(ground: &Ground) {
     let rounds = if slow() { 200 } else { 10 };
     let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
     println!("SEED={seed}");
@@ -334,7 +357,6 @@ fn whichever_process_of_ours_is_killed_delete_cleans_up() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
-    let ground = Ground::new();
     ground.bundle("b", "exec sleep 1000");
     let mut script = String::from(
         r#"

@@ -137,8 +137,8 @@ fn violations(alerts: &[Alert], id: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn confined_life(runtime: &str) {
-    let ground = ground("watch: none");
+fn confined_life(runtime: &str, more: &str) {
+    let ground = ground(&format!("watch: none{more}"));
     ground.changed_bundle("free", "", |config| {
         privileged(config);
         runs(config, "violate", &deeds());
@@ -214,19 +214,25 @@ test -z "$(remains $ID)"
 #[test]
 fn attacks_in_a_container_fail_and_all_else_goes_on_under_runc() {
     need_runtime!("runc");
-    confined_life("runc");
+    confined_life("runc", "");
+}
+
+#[test]
+fn attacks_in_a_container_fail_and_all_else_goes_on_under_one_agent() {
+    need_runtime!("runc");
+    confined_life("runc", ", agent: host, agent_linger: 1");
 }
 
 #[test]
 fn attacks_in_a_container_fail_and_all_else_goes_on_under_crun() {
     need_runtime!("crun");
-    confined_life("crun");
+    confined_life("crun", "");
 }
 
 #[test]
 fn attacks_in_a_container_fail_and_all_else_goes_on_under_the_embedded_runtime() {
     need_runtime!("embedded");
-    confined_life("embedded");
+    confined_life("embedded", "");
 }
 
 /// The profile of the container denies what the policy allows, and the other way round: both hold.

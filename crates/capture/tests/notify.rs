@@ -135,7 +135,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         profile: Default::default(),
         witness: policy::compile::witness::Witness::default(),
         first: None,
-        pending: Vec::new(),
+        pending: Box::new(|| Ok(Vec::new())),
         judge: Arc::clone(&judge),
         world: Arc::new(NoWorld),
         processes: Processes::with_marks(vec![]).expect("/proc"),

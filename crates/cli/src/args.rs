@@ -336,6 +336,12 @@ pub(crate) struct Run {
     /// That container has no mounts of its own
     #[arg(long, hide = true)]
     pub(crate) told_host_mounts: bool,
+    /// An agent of the host is to watch it, which is found in this folder
+    #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
+    pub(crate) told_agent: Option<PathBuf>,
+    /// Be that agent; its files begin with this path
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) host_agent: Option<PathBuf>,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -705,6 +711,9 @@ Global options:
                            [default: `runtime.binary` of the configuration, else the first installed]
       --config FILE        Configuration [default: $TOLLGATE_RUNTIME_CONFIG, else
                            /etc/tollgate/runtime.yaml if it is there]
+      --agent container|host
+                           Who watches: an agent for each container and each exec session, or one for all
+                           containers of this machine [default: `runtime.agent`, else container]
   All others, as --root, --log, --log-format, --systemd-cgroup and --debug, are passed on.
 
 Commands:

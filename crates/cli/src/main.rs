@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     if is_called_falco() {
         return as_falco();
     }
+    // Before the command line of all verbs is made ready: callers of a runtime wait for it.
     if let Some(words) = command::runtime::called_as_runtime() {
         return conclude(command::runtime::execute(&words));
     }

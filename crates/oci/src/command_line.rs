@@ -109,13 +109,15 @@ const GLOBAL_WITH_VALUE: &[&str] = &[
     "l",
 ];
 /// Options of the stand-in itself, which are not passed on.
-const OWN_WITH_VALUE: &[&str] = &["runtime", "config"];
+const OWN_WITH_VALUE: &[&str] = &["agent", "config", "runtime"];
 
 /// A command line in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
     /// `--runtime`: which runtime to stand in for.
     pub runtime: Option<OsString>,
+    /// `--agent`: who watches containers.
+    pub agent: Option<OsString>,
     /// `--config`: the stand-in's configuration.
     pub config: Option<PathBuf>,
     /// Global options that are passed on.
@@ -207,6 +209,7 @@ impl CommandLine {
     fn note(&mut self, name: &str, value: Option<OsString>) {
         let Some(value) = value else { return };
         match name {
+            "agent" => self.agent = Some(value),
             "runtime" => self.runtime = Some(value),
             "config" => self.config = Some(value.into()),
             "root" => self.root = Some(value.into()),
@@ -427,7 +430,8 @@ mod tests {
 
     #[test]
     fn the_runtime_is_not_passed_on() {
-        let line = parse("--runtime crun --debug list -q");
+        let line = parse("--runtime crun --agent=host --debug list -q");
+        assert_eq!(line.agent.as_deref(), Some(OsStr::new("host")));
         assert_eq!(line.runtime.as_deref(), Some(OsStr::new("crun")));
         assert_eq!(line.global, [OsString::from("--debug")]);
     }

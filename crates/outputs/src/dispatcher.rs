@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rules::Alert;
+use rules::{Alert, AlertValue};
 
 use crate::channel::{Channel, Delivery, OnSettled, Peer};
 use crate::format::{Format, Formatter};
@@ -111,7 +111,18 @@ pub struct Pending {
 #[derive(Clone)]
 pub struct Dispatcher {
     inner: Arc<Inner>,
+    /// Whom its internal alerts are about, if not the whole program.
+    subject: Option<Arc<Subject>>,
 }
+
+/// One of several things that the program watches.
+struct Subject {
+    fields: Vec<(&'static str, AlertValue)>,
+    pace: Mutex<Pace>,
+}
+
+/// Internal alerts by rule: when the last one was raised, and how many have not been since.
+type Pace = HashMap<&'static str, (Option<Instant>, u64)>;
 
 /// Everything but the threads.
 pub struct Prepared {
@@ -132,6 +143,32 @@ impl Dispatcher {
             channels,
             account: None,
         }
+    }
+
+    /// The same dispatcher for one of several things that the program watches: its internal alerts carry
+    /// these fields, too, and are limited and counted apart from those of others.
+    #[must_use]
+    pub fn about(&self, fields: Vec<(&'static str, AlertValue)>) -> Self {
+        let pace = Mutex::default();
+        Self {
+            inner: Arc::clone(&self.inner),
+            subject: Some(Arc::new(Subject { fields, pace })),
+        }
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        let pace = self
+            .subject
+            .as_ref()
+            .map_or(&self.inner.pace, |subject| &subject.pace);
+        pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn internal(&self, mut event: Internal) -> Alert {
+        if let Some(subject) = &self.subject {
+            event.fields.extend(subject.fields.iter().cloned());
+        }
+        internal_alert(&self.inner.hub().hostname, event)
     }
 
     /// Sends an alert to all channels. Never waits for one.
@@ -161,7 +198,7 @@ impl Dispatcher {
     pub fn emit_internal(&self, event: Internal) {
         let rule = event.rule;
         let now = Instant::now();
-        let mut pace = self.inner.pace();
+        let mut pace = self.pace();
         let entry = pace.entry(rule).or_insert((None, 0));
         if entry
             .0
@@ -189,8 +226,7 @@ impl Dispatcher {
     /// As [`Dispatcher::emit_internal_once`]; something is done as soon as every channel has delivered
     /// the alert or counted it as lost. It is not done if this process is killed before.
     pub fn emit_internal_then(&self, event: Internal, on_settled: OnSettled) {
-        let alert = internal_alert(&self.inner.hub().hostname, event);
-        self.emit_now(alert, Some(on_settled));
+        self.emit_now(self.internal(event), Some(on_settled));
     }
 
     /// Makes every channel close and open what it writes to.
@@ -233,7 +269,6 @@ impl Dispatcher {
             self.emit_own(notice);
         }
         let repeated: Vec<_> = self
-            .inner
             .pace()
             .iter_mut()
             .map(|(rule, entry)| (*rule, std::mem::take(&mut entry.1)))
@@ -289,7 +324,7 @@ impl Dispatcher {
     }
 
     fn emit_own(&self, event: Internal) {
-        self.emit_now(internal_alert(&self.inner.hub().hostname, event), None);
+        self.emit_now(self.internal(event), None);
     }
 }
 
@@ -324,6 +359,7 @@ impl Prepared {
         };
         Ok(Dispatcher {
             inner: Arc::new(inner),
+            subject: None,
         })
     }
 
@@ -381,7 +417,7 @@ struct Inner {
     replaced: Mutex<Replaced>,
     throttle: Mutex<ThrottleState>,
     /// For each internal rule: when it was last announced, and how often it was not since.
-    pace: Mutex<HashMap<&'static str, (Option<Instant>, u64)>>,
+    pace: Mutex<Pace>,
     emitted: AtomicU64,
     internal: AtomicU64,
 }
@@ -481,10 +517,6 @@ impl Inner {
     fn throttle(&self) -> MutexGuard<'_, ThrottleState> {
         // Counting cannot panic, so a poisoned lock holds consistent data; the same below.
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pace(&self) -> MutexGuard<'_, HashMap<&'static str, (Option<Instant>, u64)>> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

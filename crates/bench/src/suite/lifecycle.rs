@@ -26,7 +26,7 @@ const HYBRID: &str = "unshare -m sh -c 'umount /sys/fs/cgroup/unified && \
     mount -t tmpfs none /sys/fs/cgroup/unified; exec \"$@\"' --";
 
 /// Name, program, what goes before it on a machine with both hierarchies, arguments.
-const RUNTIMES: [(&str, &str, &str, &str); 6] = [
+const RUNTIMES: [(&str, &str, &str, &str); 7] = [
     ("runc", "runc", "", ""),
     ("crun", "crun", HYBRID, ""),
     ("youki", "youki", "", ""),
@@ -44,10 +44,12 @@ const RUNTIMES: [(&str, &str, &str, &str); 6] = [
     ),
     // Ours passes commands on to runc, and watches what starts in the containers.
     ("tollgate", "runc", "", OURS),
+    ("tollgate-host", "runc", "", OURS_WITH_ONE_AGENT),
 ];
 
 /// In the place of runc.
 const OURS: &str = "{tollgate} runtime";
+const OURS_WITH_ONE_AGENT: &str = "{tollgate} runtime --agent host";
 
 impl Lifecycle {
     /// The plan: native is the first runtime that is installed.
@@ -80,7 +82,7 @@ impl Lifecycle {
             wrapper: format!("env TOLLGATE_BENCH_RUNTIME={} {{}}", runtime(line)),
             divide_operations: None,
             version: Some(match *name {
-                "tollgate" => "{tollgate} version".to_owned(),
+                "tollgate" | "tollgate-host" => "{tollgate} version".to_owned(),
                 _ => format!("{} --version", name.split('-').next().unwrap_or(name)),
             }),
         };
@@ -98,8 +100,8 @@ impl Lifecycle {
 fn line(program: &str, before: &str, arguments: &str) -> String {
     let is_hybrid = std::path::Path::new("/sys/fs/cgroup/unified").exists();
     let before = if is_hybrid { before } else { "" };
-    if arguments == OURS {
-        return OURS.to_owned();
+    if arguments.starts_with(OURS) {
+        return arguments.to_owned();
     }
     [before, program, arguments].join(" ").trim().to_owned()
 }

@@ -62,8 +62,8 @@ pub use pulse::{Held, Pulse, Vitals};
 use reserve::Hazard;
 pub(crate) use ruling::Ruled;
 use ruling::Ruling;
-pub use ruling::Rulings;
-pub use setup::Answering;
+pub use ruling::{CommonRules, RulesInForce, Rulings};
+pub use setup::{Answering, call_words, calls_from_words};
 use tracer::{Tracer, TracerHandle};
 use verify::Verifier;
 pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
@@ -254,6 +254,9 @@ impl ProcessIndex for Processes {
     }
 }
 
+/// What asks somebody else to stop receiving, and gives the calls that he holds.
+pub type Pending = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
+
 /// What a supervisor is made of.
 pub struct Parts<J: Judge> {
     /// Listener of the filter that was compiled from `installed`.
@@ -268,8 +271,9 @@ pub struct Parts<J: Judge> {
     pub witness: Witness,
     /// What a container's first program is restricted by before it begins, if it is.
     pub first: Option<Arc<dyn FirstProgram>>,
-    /// Calls that were received and held by somebody else.
-    pub pending: Vec<Notification>,
+    /// Gives the calls that somebody else has received and holds. Asked when everything else is ready,
+    /// because from then on nobody answers until the receivers do.
+    pub pending: Pending,
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Answers what events do not carry.
@@ -311,8 +315,10 @@ impl<J: Judge + 'static> Supervisor<J> {
         watchdog::prepare_signals()?;
         let paths = std::mem::take(&mut parts.paths);
         let verify = parts.verify.verify;
+        let pending = std::mem::replace(&mut parts.pending, Box::new(|| Ok(Vec::new())));
         let mut shared = Arc::new(Shared::new(parts, pulse)?);
         tripwire::prepare(&mut shared, &paths, verify);
+        shared.hold(pending()?);
         let racy = shared.verifier.adopt(&shared.tree);
         shared
             .counters
@@ -363,6 +369,12 @@ impl<J: Judge + 'static> Supervisor<J> {
     /// Keeps the workload's hands off another process of ours.
     pub fn protect(&self, pid: Pid) {
         self.shared.guard.protect(pid);
+    }
+
+    /// What does the same, for others than whoever has this.
+    pub fn protector(&self) -> Box<dyn Fn(Pid) + Send + Sync> {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move |pid| shared.guard.protect(pid))
     }
 
     /// Waits until the last watched process has ended and every call has been concluded.
@@ -428,7 +440,7 @@ impl<J: Judge> Shared<J> {
             confiner: Confiner::with_witness(parts.profile, parts.witness),
             first: parts.first,
             restricted: first::Restricted::default(),
-            pending: Mutex::new(parts.pending),
+            pending: Mutex::default(),
             unreadable: Unreadable::default(),
             repeated: Mutex::default(),
             expects_repeated: AtomicBool::new(false),
@@ -450,6 +462,10 @@ impl<J: Judge> Shared<J> {
             stays_parallel: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
+    }
+
+    fn hold(&self, calls: Vec<Notification>) {
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = calls;
     }
 
     /// Calls that somebody else has received; whoever takes them serves them.

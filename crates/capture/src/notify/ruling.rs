@@ -1,6 +1,6 @@
 //! What the loaded rules ask of the engine. Replaced as a whole when rules are loaded anew.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::Syscall;
 use arc_swap::ArcSwap;
@@ -97,6 +97,94 @@ impl<J: Judge> Ruled<J> for Idle<J> {
 
     fn judge(&self) -> Arc<J> {
         self.0.load_full()
+    }
+}
+
+/// Rules by which several engines judge, of which some come and others go.
+pub struct CommonRules<J: Judge>(Arc<Several<J>>);
+
+/// The rules in force, and what follows from them.
+pub struct RulesInForce<J> {
+    /// Evaluates events.
+    pub judge: Arc<J>,
+    /// What the rules ask for.
+    pub plan: Plan,
+    /// Paths that they name.
+    pub paths: Vec<Vec<u8>>,
+}
+
+struct Several<J: Judge>(Mutex<Members<J>>);
+
+struct Members<J: Judge> {
+    in_force: Arc<RulesInForce<J>>,
+    engines: Vec<(u64, Rulings<J>)>,
+    /// Number of the next engine.
+    next: u64,
+}
+
+impl<J: Judge + 'static> CommonRules<J> {
+    /// Rules by which nobody judges yet.
+    pub fn new(in_force: RulesInForce<J>) -> Self {
+        Self(Arc::new(Several(Mutex::new(Members {
+            in_force: Arc::new(in_force),
+            engines: Vec::new(),
+            next: 0,
+        }))))
+    }
+
+    /// The rules that an engine is to start with.
+    pub fn in_force(&self) -> Arc<RulesInForce<J>> {
+        Arc::clone(&self.0.members().in_force)
+    }
+
+    /// Another engine judges by them, which was started with `started_with`. Answers with its number.
+    pub fn join(&self, engine: Rulings<J>, started_with: &Arc<RulesInForce<J>>) -> u64 {
+        let mut members = self.0.members();
+        let now = &members.in_force;
+        if !Arc::ptr_eq(now, started_with) {
+            engine.replace(Arc::clone(&now.judge), &now.plan, &now.paths);
+        }
+        let number = members.next;
+        members.next += 1;
+        members.engines.push((number, engine));
+        number
+    }
+
+    /// An engine has ended.
+    pub fn leave(&self, number: u64) {
+        self.0
+            .members()
+            .engines
+            .retain(|(other, _)| *other != number);
+    }
+
+    /// A handle that replaces the rules of all of them.
+    pub fn rulings(&self) -> Rulings<J> {
+        Rulings::new(Arc::clone(&self.0) as Arc<dyn Ruled<J>>)
+    }
+}
+
+impl<J: Judge> Several<J> {
+    fn members(&self) -> MutexGuard<'_, Members<J>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J: Judge> Ruled<J> for Several<J> {
+    fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
+        let mut members = self.members();
+        members.in_force = Arc::new(RulesInForce {
+            judge: Arc::clone(&judge),
+            plan: plan.clone(),
+            paths: paths.to_vec(),
+        });
+        for (_, engine) in &members.engines {
+            engine.replace(Arc::clone(&judge), plan, paths);
+        }
+    }
+
+    fn judge(&self) -> Arc<J> {
+        Arc::clone(&self.members().in_force.judge)
     }
 }
 

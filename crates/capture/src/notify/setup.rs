@@ -73,7 +73,7 @@ impl Answering {
             .chunks_exact(8)
             .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
             .collect();
-        Ok(words.chunks_exact(WORDS).filter_map(from_words).collect())
+        Ok(calls_from_words(&words))
     }
 }
 
@@ -122,7 +122,7 @@ fn answer(
         let begins = begins_a_program(&notification)
             && proc.namespace(notification.tid, "ns/mnt").ok() != Some(mounts);
         if begins {
-            let bytes: Vec<u8> = words(&notification)
+            let bytes: Vec<u8> = call_words(&notification)
                 .iter()
                 .flat_map(|word| word.to_ne_bytes())
                 .collect();
@@ -135,10 +135,11 @@ fn answer(
     }
 }
 
-/// Words of a notification on the way to the parent.
+/// Words of a call on the way to another process.
 const WORDS: usize = 11;
 
-fn words(call: &Notification) -> [u64; WORDS] {
+/// A call that was received, on the way to another process that has the listener.
+pub fn call_words(call: &Notification) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[0] = call.id;
     words[1] = u64::from(call.tid.cast_unsigned());
@@ -147,6 +148,11 @@ fn words(call: &Notification) -> [u64; WORDS] {
     words[4] = call.ip;
     words[5..].copy_from_slice(&call.args);
     words
+}
+
+/// Calls from their words, one after the other.
+pub fn calls_from_words(words: &[u64]) -> Vec<Notification> {
+    words.chunks_exact(WORDS).filter_map(from_words).collect()
 }
 
 fn from_words(words: &[u64]) -> Option<Notification> {
@@ -186,7 +192,7 @@ mod tests {
             ip: 0x7fff_0000_1234,
             args: [1, 2, 3, 4, 5, u64::MAX],
         };
-        assert_eq!(from_words(&words(&call)), Some(call));
+        assert_eq!(calls_from_words(&call_words(&call)), [call]);
         assert!(begins_a_program(&call));
         assert!(!begins_a_program(&Notification { nr: 257, ..call }));
     }

@@ -7,9 +7,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bumpalo::Bump;
@@ -135,7 +135,7 @@ pub(crate) struct TracerHandle {
     /// may be the workload's own, and for its other threads to be reaped, which are perhaps this
     /// tracer's: no thread of such a process is attached to.
     execs: Mutex<HashMap<Pid, u32>>,
-    wake: OwnedFd,
+    bell: Arc<Bell>,
 }
 
 #[derive(Debug, Default)]
@@ -167,12 +167,19 @@ impl TracerHandle {
     /// A handle without tracees.
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags)?;
+        let bell = Arc::new(Bell {
+            wake: rustix::event::eventfd(0, flags)?,
+            awaits_stops: AtomicBool::new(false),
+        });
+        let mut others = TRACERS.lock().unwrap_or_else(PoisonError::into_inner);
+        others.retain(|other| other.strong_count() > 0);
+        others.push(Arc::downgrade(&bell));
+        drop(others);
         Ok(Self {
             active: AtomicUsize::new(0),
             state: Mutex::default(),
             execs: Mutex::default(),
-            wake,
+            bell,
         })
     }
 
@@ -301,7 +308,11 @@ impl TracerHandle {
 
     /// Waits for a request or, if asked to, for a stop.
     fn wait(&self, child_signals: Option<&SignalStream>) {
-        let wake = PollFd::new(self.wake.as_fd(), poll::IN);
+        let wake = PollFd::new(self.bell.wake.as_fd(), poll::IN);
+        let awaits_stops = child_signals.is_some();
+        self.bell
+            .awaits_stops
+            .store(awaits_stops, Ordering::Release);
         let ready = match child_signals {
             Some(signals) => {
                 let stop = PollFd::new(signals.as_fd(), poll::IN);
@@ -311,13 +322,31 @@ impl TracerHandle {
         };
         // Whatever woke it, everything is looked at.
         let _ = ready;
-        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
-        while let Some(Ok(Some(_))) = child_signals.map(SignalStream::next) {}
+        let _ = rustix::io::read(&self.bell.wake, &mut [0_u8; 8]);
+        let mut is_told = false;
+        while let Some(Ok(Some(_))) = child_signals.map(SignalStream::next) {
+            is_told = true;
+        }
+        if is_told {
+            self.wake_others();
+        }
+    }
+
+    /// A signal was read that may have been about a tracee of another tracer of this process.
+    fn wake_others(&self) {
+        let tracers = TRACERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if tracers.len() < 2 {
+            return;
+        }
+        for other in tracers.iter().filter_map(Weak::upgrade) {
+            if !Arc::ptr_eq(&other, &self.bell) && other.awaits_stops.load(Ordering::Acquire) {
+                other.ring();
+            }
+        }
     }
 
     fn wake(&self) {
-        // Fails only when the counter is full, that is, when the tracer is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.bell.ring();
     }
 
     fn count(&self, state: &State) {
@@ -333,6 +362,25 @@ impl TracerHandle {
         self.execs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// What wakes a tracer.
+#[derive(Debug)]
+struct Bell {
+    wake: OwnedFd,
+    /// Whether it has tracees, of whose stops a signal tells.
+    awaits_stops: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        // Fails only when the counter is full, that is, when the tracer is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The tracers of this process: the kernel tells all of them of stops by one signal, which one of them
+/// reads.
+static TRACERS: Mutex<Vec<Weak<Bell>>> = Mutex::new(Vec::new());
 
 /// The tracer's side: runs in a thread of its own.
 pub(crate) struct Tracer<J: Judge> {

@@ -52,6 +52,8 @@ fn watched(args: Enforce) -> Run {
         told_container: None,
         told_bundle: None,
         told_plans: None,
+        told_agent: None,
+        host_agent: None,
         told_host_mounts: false,
         command: args.command,
     }

@@ -49,6 +49,8 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         told_container: None,
         told_bundle: None,
         told_plans: None,
+        told_agent: None,
+        host_agent: None,
         told_host_mounts: false,
         command: args.command,
     })

@@ -184,9 +184,16 @@ pub(super) const KEYS: &[Key] = &[
     Key::other("runtime.accept_partial", "array", |config, node| {
         texts(node).map(|rules| config.runtime.accept_partial = rules)
     }),
+    Key::other("runtime.agent", "string", |config, node| {
+        choice(node).map(|value| config.runtime.agent = value)
+    }),
+    Key::integer("runtime.agent_linger", |config| &mut config.runtime.agent_linger),
     Key::boolean("runtime.audit", |config| &mut config.runtime.audit),
     Key::text("runtime.binary", |config| &mut config.runtime.binary),
     Key::file("runtime.gvisor_session", |config| &mut config.runtime.gvisor_session),
+    Key::other("runtime.on_agent_death", "string", |config, node| {
+        choice(node).map(|value| config.runtime.on_agent_death = value)
+    }),
     Key::file("runtime.policies", |config| &mut config.runtime.policies),
     Key::text("runtime.policy", |config| &mut config.runtime.policy),
     Key::file("runtime.vm_kernel", |config| &mut config.runtime.vm_kernel),

@@ -24,7 +24,7 @@ pub(crate) use self::model::ProgramOutput;
 #[cfg(test)]
 pub(crate) use self::model::RuntimeOptions;
 pub(crate) use self::model::{
-    Config, DropAction, DropSettings, EngineKind, HttpOutput, Log, WatchContainers,
+    Config, DropAction, DropSettings, EngineKind, HttpOutput, Log, WatchContainers, WatchedBy,
 };
 pub(crate) use self::schema::schema;
 use self::tree::{Node, Origin, Problem, Value};
@@ -503,6 +503,9 @@ capture:
   default_duration: 100
   max_file_size_mb: 3
 runtime:
+  agent: host
+  agent_linger: 5
+  on_agent_death: deny
   binary: crun
   gvisor_session: /run/s.json
   watch: annotated
@@ -658,6 +661,9 @@ syscall_event_drops:
                 max_file_size_mb: 3,
             },
             runtime: RuntimeOptions {
+                agent: WatchedBy::Host,
+                agent_linger: 5,
+                on_agent_death: crate::args::OnAgentDeath::Deny,
                 binary: "crun".to_owned(),
                 gvisor_session: "/run/s.json".into(),
                 watch: WatchContainers::Annotated,

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use outputs::{JsonParts, ThrottleRate};
 use rules::{AppendOutput, Priority, RuleMatching};
 
-use crate::args::{IoUring, Verify};
+use crate::args::{IoUring, OnAgentDeath, Verify};
 use crate::recording::CaptureOptions;
 
 /// What can be set.
@@ -57,8 +57,14 @@ pub(crate) struct Config {
 }
 
 /// `runtime`: what `tollgate runtime` does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RuntimeOptions {
+    /// Who watches containers.
+    pub(crate) agent: WatchedBy,
+    /// How many seconds an agent of the host stays when there is no container.
+    pub(crate) agent_linger: u64,
+    /// What becomes of a container's calls while nobody watches.
+    pub(crate) on_agent_death: OnAgentDeath,
     /// Name or path of the runtime that is stood in for; empty for the first that is installed.
     pub(crate) binary: String,
     pub(crate) watch: WatchContainers,
@@ -76,6 +82,35 @@ pub(crate) struct RuntimeOptions {
     pub(crate) audit: bool,
     /// Rules of policies that enforcers may carry in part.
     pub(crate) accept_partial: Vec<String>,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        Self {
+            agent: WatchedBy::default(),
+            agent_linger: 60,
+            on_agent_death: OnAgentDeath::Continue,
+            binary: String::new(),
+            watch: WatchContainers::default(),
+            gvisor_session: PathBuf::new(),
+            policy: String::new(),
+            policies: PathBuf::new(),
+            vm_kernel: PathBuf::new(),
+            vm_modules: PathBuf::new(),
+            audit: false,
+            accept_partial: Vec::new(),
+        }
+    }
+}
+
+/// Who watches containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WatchedBy {
+    /// Each container and each exec session has an agent of its own
+    #[default]
+    Container,
+    /// One agent watches all containers of the machine
+    Host,
 }
 
 /// Which containers are watched.

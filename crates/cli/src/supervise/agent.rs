@@ -1,6 +1,6 @@
 //! The agent process: from the listener to the last event.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -62,10 +62,13 @@ pub(super) fn first(first: First<'_>) -> i32 {
         tell(inherited, message);
     }
     // After a hand-over the words are those of another agent, or about to be.
-    if outcome != Ok(Served::HandedOver) {
+    if !matches!(outcome, Ok(Served::HandedOver | Served::Lost)) {
         inherited.board.set_state(FIRST, State::Finished);
     }
-    i32::from(outcome.is_err())
+    i32::from(!matches!(
+        outcome,
+        Ok(Served::ToTheEnd | Served::HandedOver)
+    ))
 }
 
 /// As [`first`], where there is no keeper: this process is in its place.
@@ -208,8 +211,10 @@ pub(super) fn resumed(
     let Some(services) = start(inherited, generation, source, prepared) else {
         return 1;
     };
-    if serve(inherited, generation, services) == Served::ToTheEnd {
-        board.set_state(generation, State::Finished);
+    match serve(inherited, generation, services) {
+        Served::ToTheEnd => board.set_state(generation, State::Finished),
+        Served::HandedOver => {}
+        Served::Lost => return 1,
     }
     0
 }
@@ -229,14 +234,24 @@ fn start(
     ];
     let file = inherited.board_file.as_fd();
     let own_board = Board::open(file).ok().flatten();
-    let started = (prepared.start)(Listening {
+    let listening = Listening {
         source,
         transparent: ours.map(Pid).to_vec(),
         board: std::sync::Arc::new(own_board?),
         generation,
         is_resumed: generation != FIRST,
         held: None,
-    });
+        board_file: file.try_clone_to_owned().ok(),
+    };
+    let is_waited_for = generation != FIRST || !inherited.tenure.ends_at_once();
+    let started = (prepared.start)(
+        listening,
+        Box::new(move |until| {
+            if !is_waited_for {
+                pass_on_early(inherited, until);
+            }
+        }),
+    );
     match started {
         Ok(services) => {
             board.set_state(generation, State::Ready);
@@ -250,8 +265,34 @@ fn start(
     }
 }
 
+/// Tells the front of a command's good end while this agent is not at work yet: nobody waits for what it
+/// has made, and whose calls are held. Any other end is told when services can say what led to it.
+fn pass_on_early(inherited: &Inherited, until: BorrowedFd<'_>) {
+    let mut relay = Relay::new(inherited);
+    loop {
+        let mut polled = relay.polled();
+        polled.push(PollFd::new(until, poll::IN));
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, None);
+        if is_readable(until, Duration::ZERO) {
+            return;
+        }
+        let Some(news) = relay.next() else { continue };
+        match relay.pass_on(news) {
+            None => {}
+            Some(end @ Message::Ended(0)) => {
+                inherited.board.set(word::OUTLIVED, 1);
+                relay.tell_end(end);
+                return;
+            }
+            // It is on the board, where `serve` finds it.
+            Some(_) => return,
+        }
+    }
+}
+
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.
-fn raise_descriptor_limit() -> sys::Result<()> {
+pub(super) fn raise_descriptor_limit() -> sys::Result<()> {
     const RLIMIT_NOFILE: u32 = 7;
     let hard = resource::limit(0, RLIMIT_NOFILE)?.hard;
     resource::set_limit(0, RLIMIT_NOFILE, Limit { soft: hard, hard })
@@ -307,6 +348,8 @@ enum Served {
     ToTheEnd,
     /// Another agent goes on.
     HandedOver,
+    /// The process that watched for this one is gone.
+    Lost,
 }
 
 fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>) -> Served {
@@ -314,9 +357,14 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
     let bell = inherited.agent_bell(generation);
     let is_told = board.load(word::END_TOLD) != 0;
     let mut relay = (!is_told).then(|| Relay::new(inherited));
+    // Heard of before there were services.
+    let mut heard = board.end().filter(|_| generation == FIRST);
     let mut reporter = Reporter::new(board, generation);
     loop {
         bell.hush();
+        if services.are_lost() {
+            return Served::Lost;
+        }
         reporter.report(services.as_ref());
         if board.order(generation) == Order::HandOver {
             services.hand_over();
@@ -326,11 +374,17 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
             return Served::HandedOver;
         }
         if let Some(listening) = &mut relay {
-            if let Some(news) = listening.next() {
-                if let Some(end) = listening.pass_on(news) {
+            let heard = heard.take().map(Some);
+            let next = || listening.next().map(|news| listening.pass_on(news));
+            if let Some(end) = heard.or_else(next) {
+                if let Some(end) = end {
                     deliver(services.as_ref(), &inherited.tenure);
                     if reporter.tell_gaps(services.as_ref()) {
                         services.flush();
+                    }
+                    if services.are_lost() {
+                        // The end is on the board, for the agent that tells of it.
+                        return Served::Lost;
                     }
                     board.set(word::OUTLIVED, u64::from(!services.has_ended()));
                     listening.tell_end(end);
@@ -344,6 +398,7 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         let mut polled = relay.as_ref().map(Relay::polled).unwrap_or_default();
         polled.push(PollFd::new(bell.as_fd(), poll::IN));
         polled.extend(reporter.polled());
+        polled.extend(services.link().map(|link| PollFd::new(link, poll::IN)));
         let pause = if inherited.tenure.ends_at_once() {
             DETACHED_POLL
         } else {

@@ -37,14 +37,16 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
     let (board, _file) = Board::create()?;
     // Before the services block all signals, and before there is a thread.
     let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
-    let services = start(Listening {
+    let listening = Listening {
         source,
         transparent: Vec::new(),
         board: Arc::new(board),
         generation: GENERATION,
         is_resumed: false,
         held: None,
-    })?;
+        board_file: None,
+    };
+    let services = start(listening, Box::new(|_| {}))?;
     let mut end = End::Asked;
     let deadline = limit.map(|limit| Instant::now() + limit);
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {

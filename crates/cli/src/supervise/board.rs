@@ -200,7 +200,7 @@ impl Board {
     }
 
     /// The one in a file. `None` if another version of the program laid it out.
-    pub(super) fn open(file: BorrowedFd<'_>) -> sys::Result<Option<Self>> {
+    pub(crate) fn open(file: BorrowedFd<'_>) -> sys::Result<Option<Self>> {
         let board = Self::on(SharedWords::open(file, WORDS)?);
         Ok((board.load(word::LAYOUT) == LAYOUT).then_some(board))
     }
@@ -386,7 +386,7 @@ impl Board {
 
     /// What has not been told yet, once the last gap is over. It stays on the board until it is
     /// [told](Self::gaps_told), so that it does not die with an agent that was about to tell it.
-    pub(super) fn gaps_to_tell(&self) -> Option<Gaps> {
+    pub(crate) fn gaps_to_tell(&self) -> Option<Gaps> {
         let told = self.load(word::GAPS_REPORTED);
         let ended = self.load(word::GAPS_ENDED);
         if ended <= told || ended < self.load(word::GAPS_BEGUN) {

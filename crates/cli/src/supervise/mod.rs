@@ -37,9 +37,11 @@ mod tenure;
 mod waiter;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use capture::filter::FilterProgram;
+use capture::notify::Answering;
 use enforce::Confinement;
 use event::Pid;
 use sys::notify::{Listener, Notification};
@@ -62,9 +64,32 @@ pub(crate) struct Listening {
     pub(crate) generation: u64,
     /// Whether it takes over a workload that runs already.
     pub(crate) is_resumed: bool,
-    /// Set if the command, a container runtime, has been let work before there were rules: the calls that
-    /// are held for them.
-    pub(crate) held: Option<Vec<Notification>>,
+    /// Set if the command, a container runtime, has been let work before there were rules.
+    pub(crate) held: Option<Held>,
+    /// The board's file, for a process that watches in this one's place.
+    pub(crate) board_file: Option<OwnedFd>,
+}
+
+/// What is done while rules are loaded, until this descriptor becomes readable: passing on what becomes of
+/// the command.
+pub(crate) type Meanwhile<'a> = Box<dyn FnOnce(BorrowedFd<'_>) + 'a>;
+
+/// Calls of a container runtime that wait for rules.
+pub(crate) enum Held {
+    /// Somebody answers it, and holds them.
+    Answered(Answering),
+    /// All of them.
+    Calls(Vec<Notification>),
+}
+
+impl Held {
+    /// The calls; from now on nobody answers.
+    pub(crate) fn calls(self) -> std::io::Result<Vec<Notification>> {
+        match self {
+            Self::Answered(answering) => answering.end(),
+            Self::Calls(calls) => Ok(calls),
+        }
+    }
 }
 
 /// Where the calls of a command are seen.
@@ -82,6 +107,8 @@ pub(crate) enum Source {
     Places(capture::ebpf::Watched),
     /// At sandboxes of gVisor, which connect to this.
     Sandboxes(capture::gvisor::Endpoint),
+    /// At the filters of containers, which are handed over by agents that connect to this.
+    Containers(std::os::unix::net::UnixListener),
     /// At nothing.
     Nothing,
 }
@@ -140,6 +167,14 @@ pub(crate) trait Services {
     fn let_go(&self);
     /// Everything has ended: deliver, write the last figures.
     fn finish(self: Box<Self>);
+    /// Readable when [`Services::are_lost`] may have changed.
+    fn link(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Whether they were another process's, and that is gone.
+    fn are_lost(&self) -> bool {
+        false
+    }
 }
 
 /// What the command is made from.
@@ -154,7 +189,8 @@ struct Launch<'a> {
 }
 
 /// Starts the services in the agent. Threads may be made from here on.
-pub(crate) type Start = Box<dyn FnOnce(Listening) -> anyhow::Result<Box<dyn Services>>>;
+pub(crate) type Start =
+    Box<dyn FnOnce(Listening, Meanwhile<'_>) -> anyhow::Result<Box<dyn Services>>>;
 
 /// What an agent needs to know.
 pub(crate) struct Prepared {
@@ -200,6 +236,18 @@ pub(crate) fn run(
 ) -> Result<i32, Failure> {
     hide()?;
     front::run(name, mechanism, policy, stay, prepare)
+}
+
+/// Whether this process may look only into those that descend from it.
+pub(crate) fn sees_descendants_only() -> bool {
+    orphans::is_tracing_by_ancestors()
+}
+
+/// Readies this process, which no command stands below, to watch for others: nothing that is meant for a
+/// terminal's programs concerns it, and it may open as much as the system allows.
+pub(crate) fn stand_alone() -> sys::Result<()> {
+    signals::outlive_command()?;
+    agent::raise_descriptor_limit()
 }
 
 /// Keeps others of the same user from looking into this process and those forked from it, and from

@@ -104,7 +104,7 @@ pub(super) fn forget_if_first(pid: i32) -> sys::Result<()> {
 }
 
 /// Whether this process may look into its own descendants only.
-fn is_tracing_by_ancestors() -> bool {
+pub(super) fn is_tracing_by_ancestors() -> bool {
     let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE));
     !capable && is_tracing_restricted()
 }

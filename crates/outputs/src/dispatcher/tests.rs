@@ -328,6 +328,36 @@ fn internal_alerts_are_rate_limited_by_rule_and_the_rest_summed_up() {
 }
 
 #[test]
+fn what_is_about_one_thing_is_limited_apart_from_others() {
+    let (channel, mut gate) = gated("stdout");
+    gate.open();
+    let dispatcher = Dispatcher::prepare(settings(), vec![channel])
+        .start()
+        .unwrap();
+    let event = || Internal {
+        rule: "Tollgate internal: a",
+        priority: Priority::Warning,
+        message: "a".to_owned(),
+        fields: Vec::new(),
+    };
+    let about = |name: &str| dispatcher.about(vec![("x", AlertValue::Text(name.to_owned()))]);
+    let (one, two) = (about("one"), about("two"));
+    for _ in 0..10 {
+        one.emit_internal(event());
+        two.emit_internal(event());
+    }
+    assert_eq!(dispatcher.flush(soon()), []);
+    assert_eq!(gate.taken().len(), 2);
+    assert_eq!(one.flush(soon()), []);
+    assert_eq!(gate.taken().len(), 3);
+    assert_eq!(
+        one.internal(event()).fields[0].1,
+        AlertValue::Text("one".to_owned())
+    );
+    assert_eq!(dispatcher.internal(event()).fields, []);
+}
+
+#[test]
 fn buffered_channels_take_a_backlog_many_at_a_time() {
     let (channel, gate) = gated("stdout");
     let settings = Settings {

@@ -22,7 +22,11 @@ const KEPT: usize = 16;
 const MAGIC: &[u8; 8] = b"tgplan1\n";
 
 /// What the filter is made from, as bytes.
-pub(super) struct Key(Vec<u8>);
+pub(super) struct Key {
+    bytes: Vec<u8>,
+    /// Tells rules and configuration from others.
+    pub(super) rules: u64,
+}
 
 /// What the rules came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,20 +48,20 @@ impl Key {
             program.mtime_nsec(),
             program.mtime(),
         );
-        let mut key = format!("{program:?}\n{config:?}\n{policy}\n").into_bytes();
+        let mut bytes = format!("{config:?}\n").into_bytes();
         for file in rule_files::read_all(&config.rules_files) {
-            key.extend_from_slice(file.name.as_bytes());
-            key.push(0);
-            key.extend_from_slice(file.text.ok()?.as_bytes());
-            key.push(0);
+            bytes.extend_from_slice(file.name.as_bytes());
+            bytes.push(0);
+            bytes.extend_from_slice(file.text.ok()?.as_bytes());
+            bytes.push(0);
         }
-        Some(Self(key))
+        let rules = hash(&bytes);
+        bytes.extend_from_slice(format!("{program:?}\n{policy}\n").as_bytes());
+        Some(Self { bytes, rules })
     }
 
     fn file(&self, folder: &Path) -> PathBuf {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&self.0);
-        folder.join(format!("{:016x}", hasher.finish()))
+        folder.join(format!("{:016x}", hash(&self.bytes)))
     }
 
     /// What is kept for it. The whole key is compared: its hash only names the file.
@@ -70,7 +74,7 @@ impl Key {
         let (key, rest) = part(rest)?;
         let (program, rest) = part(rest)?;
         let (memo, _) = part(rest)?;
-        (key == self.0).then_some(())?;
+        (key == self.bytes).then_some(())?;
         Some(Kept {
             program: FilterProgram::from_bytes(program)?,
             memo: memo.to_vec(),
@@ -80,7 +84,7 @@ impl Key {
     /// Keeps it. That it cannot be kept costs the next container some time, and nothing else.
     pub(super) fn keep(&self, folder: &Path, kept: &Kept) {
         let mut bytes = MAGIC.to_vec();
-        for part in [&self.0, &kept.program.to_bytes(), &kept.memo] {
+        for part in [&self.bytes, &kept.program.to_bytes(), &kept.memo] {
             bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
             bytes.extend_from_slice(part);
         }
@@ -101,8 +105,14 @@ impl Key {
     }
 }
 
-/// Whether nobody else can write there: a filter is trusted.
-fn is_private(folder: &Path) -> bool {
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Whether nobody else can write there: what lies there is trusted.
+pub(super) fn is_private(folder: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(folder).is_ok_and(|found| {
         found.is_dir() && found.uid() == own && found.permissions().mode() & 0o022 == 0
@@ -131,6 +141,11 @@ fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use super::*;
 
+    fn key(text: &str) -> Key {
+        let bytes = text.as_bytes().to_vec();
+        Key { bytes, rules: 0 }
+    }
+
     fn kept() -> Kept {
         let native = abi::Arch::native().expect("a known machine");
         let options = capture::filter::FilterOptions::notify(native);
@@ -145,12 +160,12 @@ mod tests {
     fn what_is_kept_is_found_by_the_same_key_alone() {
         let folder = tempfile::tempdir().unwrap();
         let plans = folder.path().join("plans");
-        let key = Key(b"one".to_vec());
-        assert_eq!(key.look_up(&plans), None);
-        key.keep(&plans, &kept());
-        assert_eq!(key.look_up(&plans), Some(kept()));
-        let other = Key(b"two".to_vec());
-        fs::copy(key.file(&plans), other.file(&plans)).unwrap();
+        let one = key("one");
+        assert_eq!(one.look_up(&plans), None);
+        one.keep(&plans, &kept());
+        assert_eq!(one.look_up(&plans), Some(kept()));
+        let other = key("two");
+        fs::copy(one.file(&plans), other.file(&plans)).unwrap();
         assert_eq!(other.look_up(&plans), None);
     }
 
@@ -158,25 +173,25 @@ mod tests {
     fn a_folder_that_others_can_write_to_is_not_trusted() {
         let folder = tempfile::tempdir().unwrap();
         let plans = folder.path().join("plans");
-        let key = Key(b"one".to_vec());
-        key.keep(&plans, &kept());
+        let one = key("one");
+        one.keep(&plans, &kept());
         fs::set_permissions(&plans, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(key.look_up(&plans), None);
+        assert_eq!(one.look_up(&plans), None);
     }
 
     #[test]
     fn what_is_broken_is_not_found_and_there_is_an_end_to_what_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let plans = folder.path().join("plans");
-        let key = Key(b"one".to_vec());
-        key.keep(&plans, &kept());
-        let whole = fs::read(key.file(&plans)).unwrap();
+        let one = key("one");
+        one.keep(&plans, &kept());
+        let whole = fs::read(one.file(&plans)).unwrap();
         for len in [0, 7, 12, 20, whole.len() - 1] {
-            fs::write(key.file(&plans), &whole[..len]).unwrap();
-            assert_eq!(key.look_up(&plans), None, "{len}");
+            fs::write(one.file(&plans), &whole[..len]).unwrap();
+            assert_eq!(one.look_up(&plans), None, "{len}");
         }
         for number in 0..3 * KEPT {
-            Key(number.to_string().into_bytes()).keep(&plans, &kept());
+            key(&number.to_string()).keep(&plans, &kept());
         }
         assert!(fs::read_dir(&plans).unwrap().count() <= KEPT);
     }

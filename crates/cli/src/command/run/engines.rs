@@ -9,7 +9,8 @@ use capture::ebpf;
 use capture::filter::FilterProgram;
 use capture::gvisor;
 use capture::notify::{
-    Begun, CounterSnapshot, GuardOptions, Parts, Processes, Rulings, Supervisor, VerifyOptions,
+    Begun, CounterSnapshot, GuardOptions, Parts, Pending, Processes, Rulings, Supervisor,
+    VerifyOptions,
 };
 use capture::ptrace;
 use capture::world::{LiveWorld, WorldOptions};
@@ -21,11 +22,11 @@ use rules::{Engine, EngineOptions};
 
 use super::announcer::Announcer;
 use super::drops::Drops;
-use super::first::First;
+use super::first::{First, Restriction};
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use crate::learn::Learner;
-use crate::supervise::{Board, Cause, Listening, Mechanism, Source};
+use crate::supervise::{Board, Cause, Held, Listening, Mechanism, Source};
 use crate::terminal;
 
 /// Which engine carries the plan out.
@@ -98,19 +99,27 @@ impl Tuning {
 pub(super) struct Request {
     pub(super) listening: Listening,
     pub(super) rules: Rules,
+    /// What a container's first program is restricted by.
+    pub(super) first: Option<First>,
+    pub(super) told: Option<TheirContainer>,
+    pub(super) common: Common,
+}
+
+/// What engines have in common that watch containers in one process.
+#[derive(Clone)]
+pub(super) struct Common {
     /// What the policy says of calls.
     pub(super) profile: Profile,
     /// What tells which failures were denials by others.
     pub(super) witness: Witness,
-    /// What a container's first program is restricted by.
-    pub(super) first: Option<First>,
+    /// As [`Request::first`], of containers that come later.
+    pub(super) first: Option<Restriction>,
     /// Where what is seen is recorded.
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
     pub(super) program: FilterProgram,
     pub(super) entered: FilterProgram,
     pub(super) container_id: Option<String>,
-    pub(super) told: Option<TheirContainer>,
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
@@ -124,12 +133,24 @@ impl Request {
     fn world(&self) -> WorldOptions {
         WorldOptions {
             container: ContainerOptions {
-                own_id: self.container_id.clone(),
+                own_id: self.common.container_id.clone(),
                 told: self.told.as_ref().map(|their| their.told.clone()),
                 ..ContainerOptions::default()
             },
             ..WorldOptions::default()
         }
+    }
+}
+
+impl Common {
+    fn announcer(&self) -> anyhow::Result<Arc<Announcer>> {
+        Announcer::new(
+            self.dispatcher.clone(),
+            Arc::clone(&self.drops),
+            self.learner.clone(),
+            &self.reported,
+        )
+        .map(Arc::new)
     }
 }
 
@@ -159,10 +180,27 @@ pub(super) struct Started {
     pub(super) counters: Counters,
 }
 
-/// Starts `notify` or `ptrace`, which hold callers at their calls.
+/// An engine that holds callers at their calls.
+pub(super) type Holding = Supervisor<Engine>;
+
+/// Starts `notify` or `ptrace`, for the services of one process.
 pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
+    let supervisor = hold(request)?;
+    let counters = supervisor.counter_source();
+    Ok(Started {
+        rulings: supervisor.rulings(),
+        counters: Box::new(move |matched, board| {
+            let counters = counters().plus(&board.past());
+            snapshot(&counters, matched, &Losses::of(board))
+        }),
+        watcher: Box::new(supervisor),
+    })
+}
+
+/// Starts `notify` or `ptrace`, which hold callers at their calls.
+pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let world = request.world();
-    let listening = request.listening;
+    let (listening, common) = (request.listening, request.common);
     let lenient = match listening.transparent[..] {
         [front, .., waiter] => vec![front, waiter],
         // This process alone.
@@ -171,7 +209,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     let guard = GuardOptions {
         // The front passes on what it gets, and the command may signal its parent.
         lenient,
-        refuse_non_dumpable: request.refuse_non_dumpable,
+        refuse_non_dumpable: common.refuse_non_dumpable,
     };
     let processes = match listening.source {
         Source::Listener(_) => Processes::with_marks(listening.transparent)?,
@@ -190,10 +228,20 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         true => Begun::No,
         false => Begun::Perhaps,
     };
-    if listening.is_resumed || listening.held.is_some() {
-        processes.adopt(begun);
-    }
-    let first = first.map(|first| first.start(Arc::clone(&board), request.dispatcher.clone()));
+    // Calls that the runtime made before; a command of ours has made none.
+    let pending: Pending = {
+        let (held, is_resumed) = (listening.held, listening.is_resumed);
+        let processes = processes.clone();
+        Box::new(move || {
+            let is_there = is_resumed || held.is_some();
+            let calls = held.map_or_else(|| Ok(Vec::new()), Held::calls)?;
+            if is_there {
+                processes.adopt(begun);
+            }
+            Ok(calls)
+        })
+    };
+    let first = first.map(|first| first.start(Arc::clone(&board), common.dispatcher.clone()));
     let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
     let (listener, traced) = match listening.source {
@@ -203,7 +251,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         Source::Host | Source::Places(_) => {
             anyhow::bail!("cannot watch the host with an engine that holds calls")
         }
-        Source::Sandboxes(_) | Source::Nothing => {
+        Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
             anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
         }
     };
@@ -215,44 +263,34 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     // Who enters a container does so by its runtime, and is watched from there.
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
+    let notices = common.announcer()?;
     let parts = Parts {
         listener,
         installed: carries.plan(request.rules.installed),
         plan: carries.plan(request.rules.plan),
-        profile: request.profile,
-        witness: request.witness,
+        profile: common.profile,
+        witness: common.witness,
         first,
-        // Calls that the runtime made before; a command of ours has made none.
-        pending: listening.held.unwrap_or_default(),
-        judge: Arc::new(request.rules.judge),
+        pending,
+        judge: request.rules.judge,
         world: Arc::new(world),
         processes,
-        notices: Arc::new(Announcer::new(
-            request.dispatcher,
-            request.drops,
-            request.learner,
-            &request.reported,
-        )?),
+        notices,
         guard,
-        verify: request.verify,
+        verify: common.verify,
         paths,
     };
     let pulse = Arc::clone(board.pulse(listening.generation));
     let supervisor = match traced {
         None => Supervisor::start_watched(parts, pulse).context("cannot start the engine notify"),
-        Some(target) => ptrace::start(parts, pulse, request.program, target)
+        Some(target) => ptrace::start(parts, pulse, common.program, target)
             .context("cannot start the engine ptrace"),
     }?;
     if watches_entries {
-        ptrace::watch_entries(&supervisor, request.entered)
+        ptrace::watch_entries(&supervisor, common.entered)
             .context("cannot look for processes that enter")?;
     }
-    let counters = supervisor.counter_source();
-    Ok(Started {
-        rulings: supervisor.rulings(),
-        counters: Box::new(move |matched, board| snapshot(&counters(), matched, board)),
-        watcher: Box::new(supervisor),
-    })
+    Ok(supervisor)
 }
 
 impl Watcher for Supervisor<Engine> {
@@ -281,7 +319,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         Source::Running(pids) => ebpf::Target::Processes(pids),
         Source::Host => ebpf::Target::Host,
         Source::Places(watched) => ebpf::Target::Places(watched),
-        Source::Listener(_) | Source::Sandboxes(_) | Source::Nothing => {
+        Source::Listener(_) | Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
             anyhow::bail!("cannot watch a listener with the engine ebpf")
         }
     };
@@ -289,28 +327,23 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let (plan, _) = request.rules.judge.plan_for_rules();
     let engine = ebpf::Engine::start(ebpf::Parts {
         plan,
-        judge: Arc::new(request.rules.judge),
+        judge: request.rules.judge,
         world,
-        notices: Arc::new(Announcer::new(
-            request.dispatcher,
-            request.drops,
-            request.learner,
-            &request.reported,
-        )?),
+        notices: request.common.announcer()?,
         rings: ebpf::RingSizes {
-            bulk: request.tuning.ring_kib.saturating_mul(1024),
+            bulk: request.common.tuning.ring_kib.saturating_mul(1024),
             ..ebpf::RingSizes::default()
         },
-        filters: request.tuning.filters,
-        hooks: request.tuning.hooks,
-        judges: request.tuning.judges(),
+        filters: request.common.tuning.filters,
+        hooks: request.common.tuning.hooks,
+        judges: request.common.tuning.judges(),
         target,
         transparent: request.listening.transparent,
     })
     .context("cannot start the engine ebpf")?;
     let counters = engine.counter_source();
     let hooks = engine.attachment().to_string();
-    if !request.quiet {
+    if !request.common.quiet {
         terminal::complain(&format!("tollgate: calls are seen by {hooks}\n"));
     }
     Ok(Started {
@@ -347,13 +380,8 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
         anyhow::bail!("cannot watch with the engine gvisor without a socket");
     };
     let engine = gvisor::Engine::start(gvisor::Parts {
-        judge: Arc::new(request.rules.judge),
-        notices: Arc::new(Announcer::new(
-            request.dispatcher,
-            request.drops,
-            request.learner,
-            &request.reported,
-        )?),
+        judge: request.rules.judge,
+        notices: request.common.announcer()?,
         endpoint,
         state_root: std::path::PathBuf::from("/"),
     })
@@ -387,7 +415,7 @@ impl Watcher for gvisor::Engine<Engine> {
 /// Starts nothing: outputs and servers work, and no event comes.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
-        rulings: Rulings::idle(Arc::new(request.rules.judge)),
+        rulings: Rulings::idle(request.rules.judge),
         counters: Box::new(|matched, _| Snapshot {
             events: 0,
             drops: 0,
@@ -473,15 +501,57 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) 
     }
 }
 
+/// What the keeper did while there was no agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    /// Calls that passed, by cause.
+    passed: [u64; Cause::ALL.len()],
+    denied: u64,
+    gaps: u64,
+    alerts: u64,
+}
+
+impl Losses {
+    pub(super) fn of(board: &Board) -> Self {
+        Self {
+            passed: Cause::ALL.map(|cause| board.passed(cause)),
+            denied: board.denied(),
+            gaps: board.gaps(),
+            alerts: board.lost_alerts(),
+        }
+    }
+
+    /// These and those of another container.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        let mut passed = self.passed;
+        for (sum, more) in passed.iter_mut().zip(other.passed) {
+            *sum += more;
+        }
+        Self {
+            passed,
+            denied: self.denied + other.denied,
+            gaps: self.gaps + other.gaps,
+            alerts: self.alerts + other.alerts,
+        }
+    }
+
+    fn passed(&self, cause: Cause) -> u64 {
+        let causes = Cause::ALL.into_iter().zip(self.passed);
+        causes
+            .filter(|(other, _)| *other == cause)
+            .map(|(_, count)| count)
+            .sum()
+    }
+}
+
 /// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
 /// caller waits until its call was looked at. What the keeper let pass while there was no agent is
 /// dropped, though; what it refused is not, because it did not happen.
-fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Snapshot {
-    let counters = &counters.plus(&board.past());
-    let passed = |cause| board.passed(cause);
-    let passed_unwatched = Cause::ALL.into_iter().map(passed).sum();
+pub(super) fn snapshot(counters: &CounterSnapshot, matched: &Matched, losses: &Losses) -> Snapshot {
+    let passed = |cause| losses.passed(cause);
+    let passed_unwatched: u64 = losses.passed.iter().sum();
     Snapshot {
-        events: counters.trapped + passed_unwatched + board.denied(),
+        events: counters.trapped + passed_unwatched + losses.denied,
         drops: passed_unwatched,
         preemptions: 0,
         filtered_in_kernel: None,
@@ -522,15 +592,15 @@ fn snapshot(counters: &CounterSnapshot, matched: &Matched, board: &Board) -> Sna
             ("tripwire_foreign", counters.tripwire_foreign),
             ("of_runtime", counters.of_runtime),
             ("violations", counters.violations),
-            ("gaps", board.gaps()),
+            ("gaps", losses.gaps),
             ("passed_unwatched", passed_unwatched),
             ("passed_agent_killed", passed(Cause::Killed)),
             ("passed_agent_exited", passed(Cause::Exited)),
             ("passed_agent_stopped", passed(Cause::Stopped)),
             ("passed_agent_starved", passed(Cause::Starved)),
             ("passed_agent_gone", passed(Cause::Gone)),
-            ("denied_unwatched", board.denied()),
-            ("alerts_lost_with_agent", board.lost_alerts()),
+            ("denied_unwatched", losses.denied),
+            ("alerts_lost_with_agent", losses.alerts),
             ("matched", matched.total()),
         ],
         notes: Vec::new(),

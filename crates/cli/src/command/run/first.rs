@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use capture::container::Told;
 use capture::notify::{Caller, FirstProgram};
 use enforce::{Confinement, Elsewhere, Tenant};
 use event::Pid;
@@ -31,11 +32,33 @@ pub(super) struct First {
     pub(super) kept: Option<Confinement>,
 }
 
+/// The same for containers that come later.
+#[derive(Clone, Debug)]
+pub(super) struct Restriction {
+    pub(super) elsewhere: Elsewhere,
+    pub(super) policy: PathBuf,
+    pub(super) how: How,
+}
+
 /// The word by which [`FirstProgram::prepare`] has this program make the ruleset.
 pub(in crate::command) const RULESET: &str = "landlock-ruleset";
 /// What is told when an exec was refused.
 const RULE: &str = "Tollgate internal: container not confined";
 const SOCK_SEQPACKET: i32 = 5;
+
+impl Restriction {
+    /// That of one of them.
+    pub(super) fn of(self, container: &Told) -> First {
+        First {
+            elsewhere: self.elsewhere,
+            policy: self.policy,
+            how: self.how,
+            container: container.id.clone(),
+            bundle: container.bundle.clone(),
+            kept: None,
+        }
+    }
+}
 
 impl First {
     pub(super) fn start(

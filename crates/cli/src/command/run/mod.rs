@@ -12,6 +12,7 @@ mod drops;
 mod early;
 mod engines;
 pub(super) mod first;
+mod host;
 mod orders;
 pub(super) mod pidfile;
 pub(super) mod program;
@@ -24,6 +25,8 @@ mod status_line;
 mod violations;
 mod watched_files;
 
+use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,11 +76,15 @@ pub(crate) fn execute(args: Run) -> Outcome {
 
 /// Runs the verb as another one asks for it.
 pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
+    if let Some(base) = args.host_agent.clone() {
+        return host::execute(args, &base);
+    }
+    let words = stay.words.clone();
     let mechanism = mechanism(&args)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let policy = policy(&args);
     let order = args.resume.clone();
-    let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, mechanism, memo));
+    let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
     let status = match order {
         None => supervise::run(&name, mechanism, policy, stay, prepare),
         Some(order) => supervise::resume(&order, prepare),
@@ -102,6 +109,7 @@ fn policy(args: &Run) -> Policy {
 
 fn prepare(
     args: Run,
+    words: &[OsString],
     mechanism: Mechanism,
     memo: Option<&[u8]>,
 ) -> Result<supervise::Prepared, Failure> {
@@ -172,13 +180,54 @@ fn prepare(
         first.kept = confinement.take();
     }
     let confinement = confinement.filter(|_| place == Place::Here);
+    if let Some((folder, container)) = args.told_agent.as_ref().zip(their_container.clone()) {
+        let (config, _) = configuration(&args.detection, &args.interception)?;
+        let kept = match (memo, kept) {
+            (Some(memo), _) => Kept {
+                // It has been installed.
+                program: compile(
+                    &event::Plan::default(),
+                    &Profile::default(),
+                    mechanism,
+                    Denials::InKernel,
+                    &config,
+                )?,
+                memo: memo.to_vec(),
+            },
+            (None, Some(kept)) => kept,
+            (None, None) => {
+                let resident = resident.clone().unwrap_or_default();
+                let made =
+                    filter_alone(&config, in_force, mechanism, elsewhere.as_ref(), &resident)?;
+                if let Some((key, plans)) = key.as_ref().zip(plans.as_deref()) {
+                    key.keep(plans, &made);
+                }
+                made
+            }
+        };
+        let rules = key.map(|key| key.rules);
+        let confinement = first.and_then(|first| first.kept);
+        let memo = kept.memo.clone();
+        let errand = host::Errand::new(folder, words, memo, container, rules, confinement);
+        let errand = errand.map_err(|cause| {
+            let message = format!("cannot find the agent of the host: {cause}");
+            Failure::new(Exit::Unsupported, message).help("use --agent container")
+        })?;
+        return Ok(supervise::Prepared {
+            command,
+            program: kept.program,
+            confinement: None,
+            restricts_first,
+            memo: kept.memo,
+            start: Box::new(move |listening, _| errand.start(listening)),
+        });
+    }
     if let Some(Kept { program, memo }) = kept {
         let expected = program.clone();
         let make = move || {
             let (detection, interception) = (args.detection, args.interception);
             let mut blueprint = blueprint(detection, interception, mechanism, in_force, None)?;
             blueprint.told = their_container;
-            blueprint.first = first;
             blueprint.policy = args.confine.policy;
             blueprint.witness = witness;
             blueprint.resident = resident.unwrap_or_default();
@@ -190,7 +239,9 @@ fn prepare(
             confinement: None,
             restricts_first,
             memo,
-            start: Box::new(move |listening| start_beside(listening, make, &expected)),
+            start: Box::new(move |listening, meanwhile| {
+                start_beside(listening, meanwhile, make, first, &expected)
+            }),
         });
     }
     let mut blueprint = blueprint(args.detection, args.interception, mechanism, in_force, memo)?;
@@ -221,23 +272,69 @@ fn prepare(
     })
 }
 
-/// Loads the rules while the command, a container runtime, works already.
+/// Loads the rules while the command, a container runtime, works already. The calling process has one
+/// thread, and has one again afterwards.
 fn start_beside(
     mut listening: supervise::Listening,
-    make: impl FnOnce() -> Result<Blueprint, Failure>,
+    meanwhile: supervise::Meanwhile<'_>,
+    make: impl FnOnce() -> Result<Blueprint, Failure> + Send,
+    first: Option<First>,
     expected: &FilterProgram,
 ) -> anyhow::Result<Box<dyn supervise::Services>> {
+    let answering = let_work(&listening)?;
+    let (is_made, made) = sys::fd::pipe(O_CLOEXEC).context("cannot let the runtime work")?;
+    let blueprint = std::thread::scope(|scope| {
+        let loader = scope.spawn(move || {
+            let blueprint = make();
+            // Closed, it tells the other thread.
+            drop(made);
+            blueprint
+        });
+        meanwhile(is_made.as_fd());
+        loader.join()
+    });
+    let blueprint = match blueprint {
+        Ok(blueprint) => blueprint,
+        // The panic hook has said why.
+        Err(_panic) => anyhow::bail!("cannot load the rules"),
+    };
+    let mut blueprint =
+        blueprint.map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
+    blueprint.first = first;
+    if blueprint.program != *expected {
+        anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
+    }
+    listening.held = Some(supervise::Held::Answered(answering));
+    Ok(Box::new(blueprint.start(listening)?))
+}
+
+/// Has the calls of a container runtime answered while nobody knows the rules yet.
+fn let_work(listening: &supervise::Listening) -> anyhow::Result<Answering> {
     let supervise::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");
     };
     let pulse = listening.board.pulse(listening.generation);
-    let answering = Answering::start(listener, pulse).context("cannot let the runtime work")?;
-    let blueprint = make().map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
-    if blueprint.program != *expected {
-        anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
-    }
-    listening.held = Some(answering.end().context("cannot let the runtime work")?);
-    Ok(Box::new(blueprint.start(listening)?))
+    Answering::start(listener, pulse).context("cannot let the runtime work")
+}
+
+/// The filter that rules come to, for an agent that does not judge by them itself.
+fn filter_alone(
+    config: &Config,
+    in_force: InForce,
+    mechanism: Mechanism,
+    elsewhere: Option<&Elsewhere>,
+    resident: &Resident,
+) -> Result<Kept, Failure> {
+    let InForce { profile, denials } = in_force;
+    let mut loaded = rule_files::load(&config.rules_files);
+    // Selections that select nothing are told by the agent that judges.
+    loaded.select(&config.rules);
+    let (sink, verify) = (DeferredSink::default(), verify_options(config));
+    let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
+    Ok(Kept {
+        program: compile(&rules.installed, &profile, mechanism, denials, config)?,
+        memo: installed::encode(&rules.installed, &profile, elsewhere, resident),
+    })
 }
 
 /// What a policy says of calls, and who refuses what it denies.
@@ -381,6 +478,7 @@ fn blueprint(
         profile,
         witness: Witness::default(),
         first: None,
+        later: None,
         resident,
         policy: None,
         learner: detection.learner.clone(),
@@ -645,6 +743,7 @@ fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
 
 /// A filter of this thread has a listener already.
 const EBUSY: i32 = 16;
+const O_CLOEXEC: i32 = 0o2_000_000;
 
 /// The command could not be executed.
 pub(super) fn not_executed(path: &str, cause: std::io::Error) -> Failure {

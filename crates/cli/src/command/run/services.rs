@@ -20,8 +20,9 @@ use rules::{Engine, EngineOptions, Recorder};
 
 use super::denials::Denials;
 use super::drops::Drops;
-use super::engines::{self, Carries, Request, Started, Tuning, Watcher};
-use super::first::First;
+use super::engines::{self, Carries, Common, Request, Started, Tuning, Watcher};
+use super::first::{First, Restriction};
+use super::host;
 use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, Matched, Reloader};
@@ -43,13 +44,13 @@ use crate::terminal;
 
 /// The rules that an agent starts with.
 pub(super) struct Rules {
-    pub(super) judge: Engine,
+    pub(super) judge: Arc<Engine>,
     /// What they ask for.
     pub(super) plan: Plan,
     /// What the filter of the command hands over.
     pub(super) installed: Plan,
     /// Rules that need more than that.
-    refused: Vec<Unserved>,
+    pub(super) refused: Vec<Unserved>,
 }
 
 impl Rules {
@@ -65,7 +66,7 @@ impl Rules {
         let mut installed = plan.clone();
         verify.extend(&mut installed);
         Ok(Self {
-            judge,
+            judge: Arc::new(judge),
             installed,
             plan,
             refused: Vec::new(),
@@ -81,7 +82,7 @@ impl Rules {
     ) -> Result<Self, Failure> {
         let served = reload::served(loaded, options, sink, &installed)?;
         Ok(Self {
-            judge: served.judge,
+            judge: Arc::new(served.judge),
             plan: served.plan,
             installed,
             refused: served.refused,
@@ -106,6 +107,8 @@ pub(super) struct Blueprint {
     pub(super) witness: Witness,
     /// What a container's first program is restricted by.
     pub(super) first: Option<First>,
+    /// The same for containers that come later, where this is the agent of a host.
+    pub(super) later: Option<Restriction>,
     /// What of the policy the kernel carries and tells of.
     pub(super) resident: Resident,
     /// The policy's file.
@@ -148,7 +151,7 @@ pub(super) struct Blueprint {
 impl Blueprint {
     /// What the agent does first.
     pub(super) fn into_start(self) -> Start {
-        Box::new(move |listening| {
+        Box::new(move |listening, _meanwhile| {
             let services = self.start(listening)?;
             Ok(Box::new(services) as Box<dyn Services>)
         })
@@ -169,12 +172,7 @@ impl Blueprint {
         let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
         let rule_count = self.rules.judge.matches().count();
         let board = Arc::clone(&listening.board);
-        if self.verify.deny_rings {
-            // The table has room for far more than what is refused here.
-            let are_noted =
-                RING_CALLS.map(|call| board.deny_table().refuse_everywhere(call, ENOSYS));
-            debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
-        }
+        note_refusals(&self.verify, &board);
         let drops = Arc::new(Drops::new(self.drops));
         let carries = Carries::of(self.mechanism);
         // The terminal of a command that is watched is the command's.
@@ -183,12 +181,10 @@ impl Blueprint {
             && StatusLine::is_wanted(self.quiet);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
-        let request = Request {
-            listening,
-            rules: self.rules,
+        let common = Common {
             profile: self.profile,
             witness: self.witness,
-            first: self.first,
+            first: self.later,
             reported: EngineOptions {
                 append_output: self.settings.append_output.clone(),
                 ..EngineOptions::default()
@@ -198,23 +194,49 @@ impl Blueprint {
             program: self.program,
             entered: self.entered,
             container_id: self.container_id,
-            told: self.told.clone(),
             refuse_non_dumpable: self.refuse_non_dumpable,
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),
             quiet: self.quiet,
             drops: Arc::clone(&drops),
         };
+        let mut host = None;
+        let started = match listening.source {
+            Source::Containers(listener) => {
+                let linger = Duration::from_secs(self.settings.runtime.agent_linger);
+                let timeout = self.output_timeout;
+                // What AppArmor denies is told by the profile, which is that of all of them.
+                let theirs = Resident {
+                    bpf_later: std::mem::take(&mut self.resident.bpf_later),
+                    ..Resident::default()
+                };
+                let theirs = (theirs, self.policy.clone());
+                let (started, shared) =
+                    host::start(listener, self.rules, common, theirs, linger, timeout)?;
+                host = Some(shared);
+                started
+            }
+            _ => {
+                let request = Request {
+                    listening,
+                    rules: self.rules,
+                    first: self.first,
+                    told: self.told.clone(),
+                    common,
+                };
+                match carries {
+                    Carries::Ebpf => engines::start_ebpf(request)?,
+                    Carries::Gvisor => engines::start_gvisor(request)?,
+                    Carries::Nothing => engines::start_nothing(request),
+                    Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
+                }
+            }
+        };
         let Started {
             watcher,
             rulings,
             counters,
-        } = match carries {
-            Carries::Ebpf => engines::start_ebpf(request)?,
-            Carries::Gvisor => engines::start_gvisor(request)?,
-            Carries::Nothing => engines::start_nothing(request),
-            Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
-        };
+        } = started;
         let matched = Arc::new(Matched::new(rulings.clone()));
         let judge = rulings.clone();
         let counters: metrics::Counters = {
@@ -252,6 +274,10 @@ impl Blueprint {
             reloader.announce(rule_count, &refused);
         }
         let reloader = Arc::new(reloader);
+        if let Some(host) = host {
+            let reloader = Arc::clone(&reloader);
+            host.when_stale(Box::new(move || reloader.reload()));
+        }
         let on_hangup = Arc::clone(&reloader);
         orders::follow(signals, dispatcher.clone(), move || on_hangup.reload())?;
         if watches_files {
@@ -320,6 +346,15 @@ impl Account for AlertAccount {
 
     fn settled(&self, alerts: u64) {
         self.board.alerts_settled(self.generation, alerts);
+    }
+}
+
+/// Has the keeper refuse what the engine does.
+pub(super) fn note_refusals(verify: &VerifyOptions, board: &Board) {
+    if verify.deny_rings {
+        // The table has room for far more than what is refused here.
+        let are_noted = RING_CALLS.map(|call| board.deny_table().refuse_everywhere(call, ENOSYS));
+        debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
     }
 }
 

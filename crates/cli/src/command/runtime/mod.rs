@@ -22,14 +22,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use capture::probe::Finding;
-use clap::Parser;
+use clap::{Args, FromArgMatches, Parser};
 use oci::{Call, CommandLine, Embedded, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
 
 use self::install::Change;
 use self::settings::Settings;
 use super::run;
 use super::run::first::RULESET;
-use crate::args::{Cli, Verb as Asked};
+use crate::args::{Cli, Run};
 use crate::config::WatchContainers;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -45,12 +45,16 @@ const REMOVAL_LIMIT: Duration = Duration::from_secs(2);
 const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
 const SIGKILL: i32 = 9;
 
-/// The words after the program's name, if that is `tollgate-runtime`.
+/// The words after the program's name, if that is `tollgate-runtime`, or after the verb, if that comes
+/// first.
 pub(crate) fn called_as_runtime() -> Option<Vec<OsString>> {
     let mut words = std::env::args_os();
     let name = words.next()?;
     let is_runtime = Path::new(&name).file_name() == Some(OsStr::new(NAME));
-    is_runtime.then(|| words.collect())
+    (is_runtime || words.next()? == "runtime").then(|| {
+        let before = if is_runtime { 1 } else { 2 };
+        std::env::args_os().skip(before).collect()
+    })
 }
 
 /// Runs the verb.
@@ -105,7 +109,10 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if let Some(outcome) = vm::execute_pool(line) {
         return outcome;
     }
-    let settings = Settings::load(line.config.as_deref())?;
+    let mut settings = Settings::load(line.config.as_deref())?;
+    if let Some(agent) = &line.agent {
+        settings.watched_by(agent)?;
+    }
     if let Some(asked) = asked(line, &settings) {
         if asked == vm::NAME {
             return vm::execute(line, &settings);
@@ -447,15 +454,14 @@ fn watched(
     words.push(runtime.program.clone().into());
     words.extend(runtime.before.iter().cloned());
     words.extend(line.global.iter().chain(&call.words).cloned());
-    let parsed = Cli::try_parse_from(&words);
-    let args = match parsed.map(|cli| cli.verb) {
-        Ok(Asked::Run(args)) => args,
-        Ok(_) => unreachable!("the words begin with `run`"),
-        Err(error) => {
-            let message = format!("cannot watch container {}: {error}", note.id);
-            return Err(Failure::new(Exit::Internal, message));
-        }
-    };
+    // Not the command line of all verbs, which takes long to make ready.
+    let parser = Run::augment_args(clap::Command::new("run").no_binary_name(true));
+    let parsed = parser.try_get_matches_from(&words[2..]);
+    let args = parsed.and_then(|matches| Run::from_arg_matches(&matches));
+    let args = args.map_err(|error| {
+        let message = format!("cannot watch container {}: {error}", note.id);
+        Failure::new(Exit::Internal, message)
+    })?;
     let tenure = Tenure::detached(store.log(), ends).map_err(|cause| {
         let message = format!("cannot watch container {}: {cause}", note.id);
         Failure::new(Exit::Unsupported, message).help("mount /proc")

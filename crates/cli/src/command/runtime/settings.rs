@@ -1,15 +1,17 @@
 //! What `tollgate runtime` is configured to do. Its callers choose its command line, so what is wanted
 //! of it comes from a file.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use oci::{Note, Spec};
 
-use crate::config::{self, Config, Manner};
+use crate::args::OnAgentDeath;
+use crate::config::{self, Config, Manner, WatchedBy};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::rule_files;
+use crate::supervise;
 
 /// Where the configuration is looked for if nobody names it.
 const CONFIG: &str = "/etc/tollgate/runtime.yaml";
@@ -100,6 +102,16 @@ impl Settings {
         }
         // It is the container's.
         option("--option", &"stdout_output.enabled=false");
+        match self.config.runtime.on_agent_death {
+            OnAgentDeath::Continue => {}
+            OnAgentDeath::Deny => option("--on-agent-death", &"deny"),
+            OnAgentDeath::Kill => {
+                let message = "cannot kill containers whose agent has died: their processes are \
+                               descendants of none of ours";
+                return Err(Failure::new(Exit::Unsupported, message)
+                    .help("use `runtime.on_agent_death: deny` or `continue`"));
+            }
+        }
         if let Some(policy) = &note.policy {
             option("--policy", policy);
             for rule in &self.config.runtime.accept_partial {
@@ -120,7 +132,48 @@ impl Settings {
         if note.policy.is_some() && self.config.runtime.audit {
             words.push("--audit".into());
         }
+        if self.config.runtime.agent == WatchedBy::Host {
+            self.can_be_watched_by_host()?;
+            let above = self.state.parent().unwrap_or(Path::new("/"));
+            let mut word = OsString::from("--told-agent=");
+            word.push(above.join("agents"));
+            words.push(word);
+        }
         Ok(words)
+    }
+
+    /// What is said on the command line goes before the configuration.
+    pub(super) fn watched_by(&mut self, agent: &OsStr) -> Result<(), Failure> {
+        self.config.runtime.agent = match agent.to_str() {
+            Some("container") => WatchedBy::Container,
+            Some("host") => WatchedBy::Host,
+            _ => {
+                let message = format!("cannot have containers watched by `{}`", agent.display());
+                return Err(Failure::new(Exit::BadInput, message)
+                    .help("use --agent container or --agent host"));
+            }
+        };
+        Ok(())
+    }
+
+    fn can_be_watched_by_host(&self) -> Result<(), Failure> {
+        let refused = |why: &str, help: &str| {
+            let message = format!("cannot have containers watched by one agent: {why}");
+            Err(Failure::new(Exit::Unsupported, message).help(help.to_owned()))
+        };
+        if supervise::sees_descendants_only() {
+            return refused(
+                "processes may look into their descendants alone, and containers are none of its",
+                "become root or get CAP_SYS_PTRACE, or use --agent container",
+            );
+        }
+        if self.config.capture.enabled {
+            return refused(
+                "`capture` is enabled, and each recording is one container's",
+                "use --agent container, or take `capture` out of the configuration",
+            );
+        }
+        Ok(())
     }
 
     /// The command line of `tollgate run` for a machine in which the container is, up to the name of the

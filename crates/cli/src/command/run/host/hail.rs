@@ -1,0 +1,279 @@
+//! What an agent of one container and the agent of the host say to each other: the former hands a
+//! container over, then gives orders of some bytes, each of which is answered by one.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A container's filter, and what has to be known to watch it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Hail {
+    /// Which build of this program says it: both have to be the same.
+    pub(super) build: String,
+    pub(super) container: String,
+    pub(super) bundle: PathBuf,
+    pub(super) has_mounts: bool,
+    /// Number of the agent that hands it over, which chooses among words of the board.
+    pub(super) generation: u64,
+    pub(super) is_resumed: bool,
+    pub(super) transparent: Vec<i32>,
+    /// Calls that were received and not answered, if the runtime has been let work.
+    pub(super) held: Option<Vec<u64>>,
+    /// What rules and configuration looked like when the filter was made.
+    pub(super) rules: Option<u64>,
+}
+
+/// What comes with it.
+pub(super) struct Handed {
+    pub(super) hail: Hail,
+    pub(super) board: OwnedFd,
+    pub(super) listener: OwnedFd,
+}
+
+/// What is asked of the agent of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Whether the last watched process has ended.
+    HasEnded,
+    /// Deliver what the container caused.
+    Flush,
+    /// Tell of the gaps that are on the board.
+    Gaps,
+    Upgraded,
+    UpgradeFailed,
+    KeeperGone,
+    /// There is another keeper, of this pid.
+    KeeperReplaced(i32),
+    /// Receive no more calls.
+    HandOver,
+}
+
+const GREETING: u8 = b'!';
+const YES: u8 = b'1';
+const NO: u8 = b'0';
+/// The container is watched.
+const WELCOME: u8 = b'+';
+/// It is not, and what follows says why.
+const REFUSED: u8 = b'-';
+/// A hail is some hundred bytes.
+const LIMIT: usize = 1 << 20;
+
+/// Which build this is.
+pub(super) fn build() -> String {
+    // Another build may lay the board out otherwise, or decide otherwise.
+    let own = std::fs::metadata("/proc/self/exe");
+    let file = own.map(|file| {
+        use std::os::unix::fs::MetadataExt;
+        format!("{}:{}:{}", file.dev(), file.ino(), file.size())
+    });
+    format!("{} {}", env!("CARGO_PKG_VERSION"), file.unwrap_or_default())
+}
+
+/// The agent of the host is there, and works.
+pub(super) fn greet(mut stream: &UnixStream) -> io::Result<()> {
+    stream.write_all(&[GREETING])
+}
+
+/// Waits for it.
+pub(super) fn await_greeting(mut stream: &UnixStream) -> io::Result<()> {
+    let mut letter = [0];
+    stream.read_exact(&mut letter)?;
+    match letter[0] {
+        GREETING => Ok(()),
+        _ => Err(io::Error::other("it is no greeting")),
+    }
+}
+
+/// Hands a container over.
+pub(super) fn send(
+    stream: &UnixStream,
+    hail: &Hail,
+    board: BorrowedFd<'_>,
+    listener: BorrowedFd<'_>,
+) -> io::Result<()> {
+    sys::socket::send_fd(stream.as_fd(), b"B", Some(board))?;
+    sys::socket::send_fd(stream.as_fd(), b"L", Some(listener))?;
+    write_text(stream, &serde_json::to_vec(hail).expect("it is plain data"))
+}
+
+/// What [`send`] has sent. `None`: nothing, to see whether somebody is there.
+pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Handed>> {
+    let mut letter = [0];
+    let (count, board) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    let (_, listener) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
+    let text = read_text(stream)?;
+    let hail = serde_json::from_slice(&text)?;
+    let lacks = || io::Error::other("it came without its descriptors");
+    Ok(Some(Handed {
+        hail,
+        board: board.ok_or_else(lacks)?,
+        listener: listener.ok_or_else(lacks)?,
+    }))
+}
+
+/// Says whether the container is watched, or why it is not.
+pub(super) fn answer(mut stream: &UnixStream, outcome: Result<(), &str>) -> io::Result<()> {
+    match outcome {
+        Ok(()) => stream.write_all(&[WELCOME]),
+        Err(why) => {
+            stream.write_all(&[REFUSED])?;
+            write_text(stream, why.as_bytes())
+        }
+    }
+}
+
+/// What [`answer`] has said.
+pub(super) fn hear(mut stream: &UnixStream) -> io::Result<Result<(), String>> {
+    let mut letter = [0];
+    stream.read_exact(&mut letter)?;
+    match letter[0] {
+        WELCOME => Ok(Ok(())),
+        REFUSED => {
+            let why = read_text(stream)?;
+            Ok(Err(String::from_utf8_lossy(&why).into_owned()))
+        }
+        _ => Err(io::Error::other("it is no answer")),
+    }
+}
+
+/// Gives an order, and waits for the answer.
+pub(super) fn ask(mut stream: &UnixStream, order: Order) -> io::Result<bool> {
+    let mut bytes = [0; ORDER_BYTES];
+    bytes[0] = order.letter();
+    if let Order::KeeperReplaced(pid) = order {
+        bytes[1..].copy_from_slice(&pid.to_le_bytes());
+    }
+    stream.write_all(&bytes)?;
+    let mut letter = [0];
+    stream.read_exact(&mut letter)?;
+    Ok(letter[0] == YES)
+}
+
+/// The next order; `None` when the other side is gone.
+pub(super) fn next_order(mut stream: &UnixStream) -> Option<Order> {
+    let mut bytes = [0; ORDER_BYTES];
+    stream.read_exact(&mut bytes).ok()?;
+    let [letter, pid @ ..] = bytes;
+    let pid = i32::from_le_bytes(pid);
+    Order::all(pid)
+        .into_iter()
+        .find(|order| order.letter() == letter)
+}
+
+/// Answers an order. A side that is gone needs none.
+pub(super) fn obey(mut stream: &UnixStream, answer: bool) {
+    let letter = if answer { YES } else { NO };
+    let _ = stream.write_all(&[letter]);
+}
+
+const ORDER_BYTES: usize = 5;
+
+impl Order {
+    fn all(pid: i32) -> [Self; 8] {
+        [
+            Self::HasEnded,
+            Self::Flush,
+            Self::Gaps,
+            Self::Upgraded,
+            Self::UpgradeFailed,
+            Self::KeeperGone,
+            Self::KeeperReplaced(pid),
+            Self::HandOver,
+        ]
+    }
+
+    fn letter(self) -> u8 {
+        match self {
+            Self::HasEnded => b'e',
+            Self::Flush => b'f',
+            Self::Gaps => b'g',
+            Self::Upgraded => b'u',
+            Self::UpgradeFailed => b'x',
+            Self::KeeperGone => b'k',
+            Self::KeeperReplaced(_) => b'r',
+            Self::HandOver => b'h',
+        }
+    }
+}
+
+fn write_text(mut stream: &UnixStream, text: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(text.len()).map_err(io::Error::other)?;
+    stream.write_all(&len.to_le_bytes())?;
+    stream.write_all(text)
+}
+
+fn read_text(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len)?;
+    let len = usize::try_from(u32::from_le_bytes(len)).map_err(io::Error::other)?;
+    if len > LIMIT {
+        return Err(io::Error::other("it is too long"));
+    }
+    let mut text = vec![0; len];
+    stream.read_exact(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hail() -> Hail {
+        Hail {
+            build: build(),
+            container: "c".to_owned(),
+            bundle: "/b".into(),
+            has_mounts: true,
+            generation: 3,
+            is_resumed: false,
+            transparent: vec![1, 2],
+            held: Some(vec![u64::MAX, 5]),
+            rules: Some(u64::MAX - 1),
+        }
+    }
+
+    #[test]
+    fn a_container_comes_over_with_its_descriptors() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        greet(&theirs).expect("sent");
+        await_greeting(&ours).expect("received");
+        let file = std::fs::File::open("/dev/null").expect("a device");
+        send(&ours, &hail(), file.as_fd(), file.as_fd()).expect("sent");
+        let handed = receive(&theirs).expect("received").expect("a container");
+        assert_eq!(format!("{:?}", handed.hail), format!("{:?}", hail()));
+        answer(&theirs, Err("no")).expect("sent");
+        assert_eq!(hear(&ours).expect("received"), Err("no".to_owned()));
+        drop(ours);
+        assert!(receive(&theirs).expect("the end").is_none());
+    }
+
+    #[test]
+    fn what_is_no_hail_is_an_error() {
+        let (mut ours, theirs) = UnixStream::pair().expect("sockets");
+        ours.write_all(b"BL\xff\xff\xff\xff").expect("sent");
+        assert!(receive(&theirs).is_err());
+        let (mut ours, theirs) = UnixStream::pair().expect("sockets");
+        ours.write_all(b"BL\x02\0\0\0{}").expect("sent");
+        assert!(receive(&theirs).is_err());
+    }
+
+    #[test]
+    fn orders_are_answered() {
+        for order in Order::all(4711) {
+            let (ours, theirs) = UnixStream::pair().expect("sockets");
+            let asked = std::thread::spawn(move || ask(&ours, order).expect("answered"));
+            assert_eq!(next_order(&theirs), Some(order));
+            obey(&theirs, true);
+            assert!(asked.join().expect("no panic"));
+        }
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        drop(theirs);
+        assert!(ask(&ours, Order::Flush).is_err());
+    }
+}
