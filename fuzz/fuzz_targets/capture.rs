@@ -1,10 +1,12 @@
-//! Replays captures with something wrong in them: nothing may panic, and memory stays within what the
-//! fuzzer allows. How to run it is in `README.md`.
+//! Replays captures with something wrong in them: nothing may panic, memory stays within what the fuzzer
+//! allows, and what is remembered of openings changes nothing. How to run it is in `README.md`.
 
 #![no_main]
 
 #[path = "../../crates/scap/tests/captures/mutate.rs"]
 mod mutate;
+#[path = "../../crates/scap/tests/captures/openings.rs"]
+mod openings;
 
 use event::testing::Glance;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
@@ -19,6 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     let glance = Glance::default();
     let mut replay = Replay::new(&glance, 0);
     while let Ok(true) = replay.step(&mut reader, 256) {}
+    openings::compare(bytes);
 });
 
 // Mostly whole blocks with something wrong in them; now and then bytes without regard to blocks.

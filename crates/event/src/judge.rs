@@ -1,6 +1,6 @@
 //! The seam between an engine and whatever evaluates events.
 
-use crate::{Event, EventKind, Opening};
+use crate::{Event, EventKind, Opening, RuledOut};
 
 /// How much an event still matters at the stage it has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,15 @@ pub trait Judge: Send + Sync {
         true
     }
 
-    /// Whether it is known from earlier events that nothing can come of an opening, whoever makes it.
-    /// Then its event need not be concluded.
-    fn has_ruled_out(&self, scratch: &mut Self::Scratch, opening: &Opening<'_>) -> bool {
+    /// What is known from earlier events if nothing can come of an opening, whoever makes it. Then its
+    /// event need not be concluded, nor any later one of such an opening.
+    fn has_ruled_out(
+        &self,
+        scratch: &mut Self::Scratch,
+        opening: &Opening<'_>,
+    ) -> Option<RuledOut> {
         let _ = (scratch, opening);
-        false
+        None
     }
 
     /// Weighs an event at its present stage. No side effect.

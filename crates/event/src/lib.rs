@@ -34,7 +34,7 @@ pub use kind::{
     Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
     Teller, UnknownEvent,
 };
-pub use open::{OpenFlags, Opening, OpeningParams};
+pub use open::{OpenFlags, Opening, OpeningParams, RuledOut};
 pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, SocketFamily, StdioWatch};
 pub use process::{
     Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,

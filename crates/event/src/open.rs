@@ -21,6 +21,13 @@ pub struct Opening<'a> {
     pub result: i64,
 }
 
+/// Nothing can come of an opening, whoever makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuledOut {
+    /// Nor can it if the result is another one, as long as neither is below this.
+    pub alike_from: i64,
+}
+
 /// Where the parameters of a call that opens files stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpeningParams {

@@ -313,12 +313,17 @@ impl Judge for Engine {
         !self.program.kind(kind).entries.is_empty()
     }
 
-    fn has_ruled_out(&self, scratch: &mut Scratch, opening: &event::Opening<'_>) -> bool {
-        let Some(openable) = self.openable(opening.kind) else {
-            return false;
-        };
-        let opening = openable.simplify(opening);
-        scratch.openings.is_ruled_out(&opening) == Some(true)
+    fn has_ruled_out(
+        &self,
+        scratch: &mut Scratch,
+        opening: &event::Opening<'_>,
+    ) -> Option<event::RuledOut> {
+        let openable = self.openable(opening.kind)?;
+        let simple = openable.simplify(opening);
+        let is_ruled_out = scratch.openings.is_ruled_out(&simple) == Some(true);
+        is_ruled_out.then_some(event::RuledOut {
+            alike_from: openable.alike_from(),
+        })
     }
 
     fn weigh(&self, scratch: &mut Scratch, event: &Event<'_>) -> Weight {

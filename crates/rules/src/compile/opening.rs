@@ -79,10 +79,15 @@ impl Openable {
     /// The same for all openings that no condition tells apart.
     pub(crate) fn simplify<'a>(&self, opening: &Opening<'a>) -> Opening<'a> {
         Opening {
-            // Nothing is above the greatest of all.
-            result: opening.result.min(self.highest.saturating_add(1)),
+            result: opening.result.min(self.alike_from()),
             ..*opening
         }
+    }
+
+    /// No condition tells results from this on apart.
+    pub(crate) fn alike_from(&self) -> i64 {
+        // Nothing is above the greatest of all.
+        self.highest.saturating_add(1)
     }
 }
 

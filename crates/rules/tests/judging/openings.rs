@@ -71,7 +71,7 @@ fn opening<'a>(event: &Event<'a>) -> Option<Opening<'a>> {
 fn no_answer_changes(engine: &Engine, kept: &Kept) {
     let mut remembering = engine.scratch();
     let mut state = 1;
-    let (mut matched, mut passed) = (0, 0);
+    let (mut matched, mut passed, mut alike) = (0, 0, 0);
     for _ in 0..40_000 {
         let case = some_case(&mut state);
         case.at(Stage::Exit, |event| {
@@ -80,15 +80,40 @@ fn no_answer_changes(engine: &Engine, kept: &Kept) {
             assert_eq!(engine.conclude(&mut remembering, event), undecided);
             assert_eq!(kept.take().len(), alerts, "{case:?}");
             matched += alerts;
-            if opening(event)
-                .is_some_and(|opening| engine.has_ruled_out(&mut remembering, &opening))
-            {
+            let ruled_out =
+                opening(event).and_then(|opening| engine.has_ruled_out(&mut remembering, &opening));
+            if let Some(ruled_out) = ruled_out {
                 assert_eq!((alerts, undecided), (0, 0), "{case:?}");
                 passed += 1;
+                if passed % 16 == 0 {
+                    alike += alike_are_ruled_out(engine, kept, &case, ruled_out.alike_from);
+                }
             }
         });
     }
     assert!(passed > 1000 && matched > 1000, "{passed} {matched}");
+    assert!(alike > 100, "{alike}");
+}
+
+/// The same opening with other results, by an engine that remembers nothing. How many there are.
+fn alike_are_ruled_out(engine: &Engine, kept: &Kept, case: &Case, alike_from: i64) -> u32 {
+    if case.result.is_none_or(|result| result < alike_from) {
+        return 0;
+    }
+    let mut others = 0;
+    for result in [-2, -1, 0, 3, 7, 12, 13, 14, 15, 1000] {
+        if result < alike_from {
+            continue;
+        }
+        let mut other = case.clone();
+        other.result = Some(result);
+        other.at(Stage::Exit, |event| {
+            let undecided = engine.conclude(&mut engine.scratch(), event);
+            assert_eq!((kept.take().len(), undecided), (0, 0), "{other:?}");
+        });
+        others += 1;
+    }
+    others
 }
 
 #[test]

@@ -164,6 +164,22 @@ impl<'b> Record<'b> {
         }
     }
 
+    /// The first parameter, if it is a number of 64 bits, and then the lengths and the bytes of the
+    /// others, which are not looked at. `None` for events of old captures. Lengths have 16 bits.
+    #[inline]
+    pub(crate) fn first_and_rest(&self) -> Option<(i64, &'b [u8], &'b [u8])> {
+        if self.is_old {
+            return None;
+        }
+        let lens = usize::try_from(self.count)
+            .ok()?
+            .checked_mul(width(false))?;
+        let (lens, data) = self.body.split_at_checked(lens)?;
+        let (first, lens) = lens.split_first_chunk::<2>()?;
+        let (number, data) = data.split_first_chunk::<8>()?;
+        (u16::from_le_bytes(*first) == 8).then_some((i64::from_le_bytes(*number), lens, data))
+    }
+
     /// Old captures do not say how many parameters there are: as many as fill the event.
     #[cold]
     fn old_params<'s>(&self, ty: &EventType, starts: &'s mut Starts) -> Result<Params<'s>, Error>
@@ -277,37 +293,77 @@ impl<'b> Params<'b> {
     }
 }
 
-/// Parameters that outlive their event. Memory serves the next ones again.
+/// Parameters that outlive their event. Few and short ones, as most are, take no memory of their own.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    starts: Vec<u32>,
-    data: Vec<u8>,
+    /// How many of the starts are in use; `None` if the others have them.
+    few: Option<u8>,
+    few_starts: [u32; FEW + 1],
+    short_data: [u8; SHORT],
+    /// Memory serves the next ones again.
+    other: Option<Box<(Vec<u32>, Vec<u8>)>>,
 }
+
+/// Parameters and bytes that have a place of their own: together with the thread and the type they fill a
+/// line of the processor's cache.
+const FEW: usize = 3;
+const SHORT: usize = 16;
 
 impl Kept {
     /// Takes the place of what was kept. `false`: there are too many bytes.
+    #[inline]
     pub(crate) fn replace(&mut self, params: &Params<'_>, limit: usize) -> bool {
         let data = params.data.get(..params.data_len()).unwrap_or_default();
-        if data.len() > limit {
+        if let (Some(starts), Some(bytes)) = (
+            self.few_starts.get_mut(..params.starts.len()),
+            self.short_data.get_mut(..data.len()),
+        ) {
+            starts.copy_from_slice(params.starts);
+            bytes.copy_from_slice(data);
+            self.few = u8::try_from(params.starts.len()).ok();
+            return true;
+        }
+        self.replace_other(params.starts, data, limit)
+    }
+
+    #[inline(never)]
+    fn replace_other(&mut self, of: &[u32], bytes: &[u8], limit: usize) -> bool {
+        if bytes.len() > limit {
             return false;
         }
-        self.starts.clear();
-        self.starts.extend_from_slice(params.starts);
-        self.data.clear();
-        self.data.extend_from_slice(data);
+        self.few = None;
+        let (starts, data) = &mut **self.other.get_or_insert_default();
+        starts.clear();
+        starts.extend_from_slice(of);
+        data.clear();
+        data.extend_from_slice(bytes);
         true
     }
 
+    #[inline]
     pub(crate) fn params(&self) -> Params<'_> {
-        Params {
-            starts: &self.starts,
-            data: &self.data,
+        match (self.few, &self.other) {
+            (Some(few), _) => Params {
+                starts: self.few_starts.get(..usize::from(few)).unwrap_or_default(),
+                data: &self.short_data,
+            },
+            (None, Some(other)) => Params {
+                starts: &other.0,
+                data: &other.1,
+            },
+            (None, None) => Params::NONE,
         }
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory beside its own.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
-        self.starts.capacity() * size_of::<u32>() + self.data.capacity()
+        self.other.as_ref().map_or(0, |other| {
+            let (starts, data) = &**other;
+            size_of::<(Vec<u32>, Vec<u8>)>()
+                + starts.capacity() * size_of::<u32>()
+                + data.capacity()
+        })
     }
 }
 
@@ -351,11 +407,44 @@ mod tests {
         let mut starts = Starts::default();
         let params = split(&[1, 0, 1, 0, 7, 8, 9], 2, 2, false, &mut starts).unwrap();
         let mut kept = Kept::default();
+        assert!(kept.params().is_empty());
         assert!(kept.replace(&params, 2));
         assert_eq!(
             (kept.params().get(1), kept.params().len()),
             (Some(&[8][..]), 2)
         );
-        assert!(!kept.replace(&params, 1));
+        let long = [&[30, 0][..], &[7; 30]].concat();
+        let long = split(&long, 1, 1, false, &mut starts).unwrap();
+        assert!(!kept.replace(&long, 29) && kept.capacity() == 0);
+        assert!(kept.replace(&long, 30) && kept.capacity() >= 30);
+        assert_eq!(kept.params().get(0), Some(&[7; 30][..]));
+        let none = split(&[], 0, 0, false, &mut starts).unwrap();
+        assert!(kept.replace(&none, 0) && kept.params().is_empty());
+        let many = split(&[0, 0, 0, 0, 1, 0, 9], 3, 3, false, &mut starts).unwrap();
+        assert!(kept.replace(&many, 1));
+        assert_eq!(kept.params().get(2), Some(&[9][..]));
+    }
+
+    #[test]
+    fn what_follows_the_first_number_is_found() {
+        let record = |count, is_old, body: &'static [u8]| Record {
+            offset: 0,
+            time_ns: 0,
+            tid: 1,
+            cpu: 0,
+            flags: 0,
+            code: 307,
+            count,
+            is_old,
+            body,
+        };
+        let body = &[8, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, b'x'];
+        let found = record(2, false, body).first_and_rest();
+        assert_eq!(found, Some((5, &[1, 0][..], &b"x"[..])));
+        assert_eq!(record(2, true, body).first_and_rest(), None);
+        assert_eq!(record(2, false, &body[..11]).first_and_rest(), None);
+        assert_eq!(record(9, false, body).first_and_rest(), None);
+        assert_eq!(record(0, false, body).first_and_rest(), None);
+        assert_eq!(record(1, false, &[4, 0, 1, 2, 3, 4]).first_and_rest(), None);
     }
 }

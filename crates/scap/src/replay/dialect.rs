@@ -61,6 +61,9 @@ pub(crate) struct Exit {
     pub(crate) base: Option<usize>,
     /// What of the call that opens a file is the same whoever makes it.
     opening: Option<OpeningParams>,
+    /// Whether events with the same bytes open the same file: the result is the first parameter, and
+    /// the beginning of the call tells nothing more.
+    pub(crate) is_repeatable: bool,
     /// Of the device and the inode of an opened file.
     pub(crate) file: [Option<usize>; 2],
     /// The ends of a connection, or an address, in the end or the beginning of the call.
@@ -189,22 +192,9 @@ impl Dialect {
         self.rows.get(usize::from(code)).unwrap_or(&Row::Unknown)
     }
 
-    /// The end of a call that an event is. `noted`: what this program told of a thread's next call.
-    #[inline]
-    pub(crate) fn end(
-        &self,
-        record: &Record<'_>,
-        noted: Option<&(i64, note::Call)>,
-    ) -> Result<Option<&Exit>, Error> {
-        match self.row(record.code) {
-            Row::Exit(exit) => Ok(Some(exit)),
-            _ => self.untyped(record, noted),
-        }
-    }
-
-    /// The end of a call that has no event type.
+    /// The end of a call that has no event type. `noted`: what this program told of a thread's next call.
     #[cold]
-    fn untyped(
+    pub(crate) fn untyped(
         &self,
         record: &Record<'_>,
         noted: Option<&(i64, note::Call)>,
@@ -283,15 +273,42 @@ impl Exit {
         Opening::new(self.kind, name, params.get(at.flags), mode, result?)
     }
 
-    /// Whether anything that is needed may stand in the beginning of the call alone.
-    fn takes_beginning(&self) -> bool {
+    /// The name of the file that is opened.
+    pub(crate) fn opened_name<'b>(
+        &self,
+        exit: &Params<'b>,
+        enter: &Params<'b>,
+        arena: &'b Bump,
+    ) -> Option<&'b [u8]> {
+        match self.slots[self.opening?.name].param(exit, enter, arena) {
+            Param::Text(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether something may stand in the beginning of the call alone.
+    fn lacks_beginning(&self) -> bool {
         // What sysdig 0.29 wrote at the end of a call is there in every capture; later versions
         // appended what the beginning told before.
         let always = self.ty.in_029.unwrap_or(0);
         let is_there = |at: Option<usize>| at.is_some_and(|at| at < always);
         let mut slots = self.slots.iter().chain([&self.ends, &self.address]);
-        let takes = slots.any(|slot| slot.enter.is_some() && !is_there(slot.exit));
-        takes && (self.is_wanted || self.action != Action::None)
+        slots.any(|slot| slot.enter.is_some() && !is_there(slot.exit))
+    }
+
+    /// Whether that is needed.
+    fn takes_beginning(&self) -> bool {
+        self.lacks_beginning() && (self.is_wanted || self.action != Action::None)
+    }
+
+    fn repeats(&self) -> bool {
+        let has_result_first = self.result.is_some_and(|at| self.slots[at].exit == Some(0))
+            && matches!(self.ty.params.first(), Some(first) if first.ty == Type::Signed && first.size == 8);
+        self.action == Action::Open
+            && self.opening.is_some()
+            && has_result_first
+            && !self.ty.is_large
+            && !self.lacks_beginning()
     }
 }
 
@@ -337,7 +354,7 @@ fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {
     };
     let result = |param: &event::ParamSpec| param.source == ParamSource::Result;
     let at = |name: &str| kind.param_index(name);
-    Exit {
+    let mut exit = Exit {
         ty,
         kind,
         action: Action::of(kind),
@@ -347,10 +364,13 @@ fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {
         number: number(kind),
         base: base(kind),
         opening: OpeningParams::of(kind),
+        is_repeatable: false,
         file: [at("dev"), at("ino")],
         ends: ends(Type::Tuple),
         address: ends(Type::Address),
-    }
+    };
+    exit.is_repeatable = exit.repeats();
+    exit
 }
 
 /// The parameter that holds the number of the event's descriptor.

@@ -25,6 +25,7 @@ const MAX_ALL: usize = 32 << 20;
 
 impl Enters {
     /// Keeps the beginning of a call. `false`: there is no room.
+    #[inline]
     pub(super) fn keep(&mut self, slot: usize, tid: i64, code: u16, params: &Params<'_>) -> bool {
         if self.kept.len() <= slot {
             self.kept.resize_with(slot + 1, Enter::default);
@@ -46,6 +47,7 @@ impl Enters {
     }
 
     /// The parameters of the call that ends with an event of type `code`.
+    #[inline]
     pub(super) fn end(&mut self, slot: usize, tid: i64, code: u16) -> Params<'_> {
         let Some(enter) = self.kept.get_mut(slot) else {
             return Params::NONE;
@@ -59,6 +61,7 @@ impl Enters {
     }
 
     /// Forgets what a thread has begun.
+    #[inline]
     pub(super) fn forget(&mut self, slot: usize) {
         if let Some(enter) = self.kept.get_mut(slot) {
             enter.code = None;
@@ -77,6 +80,11 @@ mod tests {
         let mut kept = Kept::default();
         assert!(kept.replace(&params, usize::MAX));
         kept
+    }
+
+    #[test]
+    fn a_beginning_takes_one_line() {
+        assert_eq!(size_of::<Enter>(), 64);
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use event::{Container, Containment, Judge};
 use serde_json::Value;
 
-use super::Replay;
+use super::course::Course;
 use super::dialect::Meta;
 use crate::Error;
 use crate::bytes::{unsigned, until_nul};
 use crate::note;
 use crate::read::{Params, Record, Starts};
 
-impl<J: Judge> Replay<'_, J> {
+impl<J: Judge> Course<'_, J> {
     pub(super) fn meta(&mut self, record: &Record<'_>, meta: Meta) -> Result<(), Error> {
         let mut starts = Starts::default();
         let params = record.params(&mut starts)?;

@@ -219,7 +219,7 @@ impl Descriptors {
                 self.small.resize(at + 1, None);
             }
             self.small[at].replace(open)
-        } else if self.large.len() < LIMIT {
+        } else if self.large.len() < LIMIT || self.large.contains_key(&number) {
             self.large.insert(number, open)
         } else {
             self.weight -= open.weight();

@@ -1,4 +1,4 @@
-//! A fast map by small numbers that a hostile capture cannot make slow.
+//! Fast hashes, and a map by small numbers that a hostile capture cannot make slow.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -42,8 +42,14 @@ impl Hasher for Mixer {
     }
 
     fn write_u64(&mut self, value: u64) {
-        let product = u128::from(value ^ self.0.rotate_left(32)) * u128::from(self.0);
-        let [low, high] = [product, product >> 64].map(|half| half & u128::from(u64::MAX));
-        self.0 = u64::try_from(low ^ high).unwrap_or_default();
+        self.0 = fold(value ^ self.0.rotate_left(32), self.0);
     }
+}
+
+/// Both halves of a product, mixed.
+#[inline]
+pub(crate) fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    let [low, high] = [product, product >> 64].map(|half| half & u128::from(u64::MAX));
+    u64::try_from(low ^ high).expect("half of the bits")
 }

@@ -1,7 +1,7 @@
 //! Processes, descriptors, users and containers as far as the events up to now tell.
 
 pub(crate) mod descriptor;
-mod hash;
+pub(crate) mod hash;
 pub(crate) mod process;
 
 use std::collections::HashMap;

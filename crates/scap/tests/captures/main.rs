@@ -3,4 +3,5 @@
 mod fields;
 mod hostile;
 mod mutate;
+mod openings;
 mod round_trip;

@@ -19,7 +19,7 @@ impl Random {
     }
 
     /// Below `limit`, which is not 0.
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         let limit = u64::try_from(limit).expect("a length");
         usize::try_from(self.next() % limit).expect("less than a length")
     }
@@ -28,7 +28,7 @@ impl Random {
         self.below(count) == 0
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 }

@@ -1,0 +1,256 @@
+//! Openings of files that were met before, by the bytes that the capture has of them.
+//!
+//! Programs open the same files again and again, and then only the result differs. What was made of all
+//! other bytes is kept: what is open afterwards, and that nothing can come of it. To compare the bytes
+//! takes a fraction of the time that decoding, looking at the name and copying it take.
+
+use std::rc::Rc;
+
+use crate::state::descriptor::Open;
+use crate::state::hash::fold;
+
+/// The end of a call that opens a file, apart from its result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'b> {
+    /// Number of the event type.
+    pub(super) code: u16,
+    /// Lengths of the other parameters.
+    pub(super) lens: &'b [u8],
+    /// The other parameters.
+    pub(super) rest: &'b [u8],
+}
+
+/// What is known of an opening.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// What is open if it succeeds; `None` if it did not.
+    pub(super) open: Option<Rc<Open>>,
+    /// Its result, and from where on results are alike.
+    pub(super) result: i64,
+    pub(super) alike_from: i64,
+}
+
+impl Known {
+    fn is_of(&self, result: i64) -> bool {
+        self.result == result || self.result.min(result) >= self.alike_from
+    }
+}
+
+/// What openings came to.
+#[derive(Debug, Default)]
+pub(super) struct Openings {
+    /// Empty until some opening is met again.
+    places: Vec<Place>,
+    /// Hashes of openings that were met once.
+    met: Vec<u64>,
+}
+
+/// Openings that are kept, and of how many others it is known that they were met.
+const PLACES: usize = 4096;
+/// Openings with more bytes are not kept. Three lines of the processor's cache hold one.
+const MAX_BYTES: usize = 136;
+
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Place {
+    hash: u64,
+    /// `None` if nothing is kept here.
+    known: Option<Known>,
+    code: u16,
+    lens: u8,
+    rest: u8,
+    bytes: [u8; MAX_BYTES],
+}
+
+impl Place {
+    const FREE: Self = Self {
+        hash: 0,
+        known: None,
+        code: 0,
+        lens: 0,
+        rest: 0,
+        bytes: [0; MAX_BYTES],
+    };
+
+    /// `None` if there are too many bytes.
+    fn new(hash: u64, told: &Told<'_>, known: Known) -> Option<Self> {
+        let mut place = Self {
+            hash,
+            known: Some(known),
+            code: told.code,
+            lens: u8::try_from(told.lens.len()).ok()?,
+            rest: u8::try_from(told.rest.len()).ok()?,
+            ..Self::FREE
+        };
+        let (lens, rest) = place.bytes.split_at_mut_checked(told.lens.len())?;
+        lens.copy_from_slice(told.lens);
+        let rest = rest.get_mut(..told.rest.len())?;
+        rest.copy_from_slice(told.rest);
+        Some(place)
+    }
+
+    #[inline]
+    fn known(&self, hash: u64, told: &Told<'_>, result: i64) -> Option<&Known> {
+        if self.hash != hash || self.code != told.code {
+            return None;
+        }
+        let (lens, rest) = self.bytes.split_at_checked(usize::from(self.lens))?;
+        let rest = rest.get(..usize::from(self.rest))?;
+        let known = self.known.as_ref().filter(|known| known.is_of(result))?;
+        (lens == told.lens && rest == told.rest).then_some(known)
+    }
+}
+
+impl Openings {
+    /// What is known of an opening with this result.
+    #[inline]
+    pub(super) fn find(&self, told: &Told<'_>, result: i64) -> Option<&Known> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let hash = hash(told);
+        let at = place(hash);
+        // Each has two places, which are neighbours.
+        let known = self.places[at].known(hash, told, result);
+        known.or_else(|| self.places[at ^ 1].known(hash, told, result))
+    }
+
+    /// Keeps what came of an opening, if it is not the first of its sort: to copy what does not come
+    /// again would be in vain.
+    pub(super) fn keep(&mut self, told: &Told<'_>, known: impl FnOnce() -> Option<Known>) {
+        let hash = hash(told);
+        let at = place(hash);
+        if self.met.is_empty() {
+            self.met = vec![0; PLACES];
+        }
+        if std::mem::replace(&mut self.met[at], hash) != hash {
+            return;
+        }
+        let Some(place) = known().and_then(|known| Place::new(hash, told, known)) else {
+            return;
+        };
+        if self.places.is_empty() {
+            self.places = vec![Place::FREE; PLACES];
+        }
+        self.places.swap(at, at ^ 1);
+        self.places[at] = place;
+    }
+}
+
+fn place(hash: u64) -> usize {
+    let places = u64::try_from(PLACES).expect("few places");
+    usize::try_from(hash % places).expect("below the number of places")
+}
+
+/// The hash of an opening: of its last bytes, because names differ at their ends and what follows them
+/// tells where the file is. Who makes others with the same hash has them compared, and no more.
+fn hash(told: &Told<'_>) -> u64 {
+    const LAST: usize = 48;
+    let last: [u8; LAST] = match told.rest.last_chunk() {
+        Some(last) => *last,
+        None => {
+            let mut last = [0; LAST];
+            last[..told.rest.len()].copy_from_slice(told.rest);
+            last
+        }
+    };
+    let (words, _) = last.as_chunks::<8>();
+    let word = |at: usize| u64::from_le_bytes(words[at]);
+    /// Odd numbers without a pattern: digits of pi.
+    const PI: [u64; 4] = [
+        0x243f_6a88_85a3_08d3,
+        0x1319_8a2e_0370_7345,
+        0xa409_3822_299f_31d1,
+        0x082e_fa98_ec4e_6c89,
+    ];
+    let len = u64::try_from(told.rest.len()).unwrap_or(u64::MAX);
+    let start = fold(word(0) ^ PI[0], word(1) ^ PI[1]);
+    let middle = fold(word(2) ^ PI[2], word(3) ^ PI[3]);
+    let end = fold(word(4) ^ PI[1], word(5) ^ PI[2] ^ len.rotate_left(32));
+    fold(start ^ middle.rotate_left(21) ^ end.rotate_left(42), PI[3])
+}
+
+#[cfg(test)]
+mod tests {
+    use event::DescriptorKind;
+
+    use super::*;
+
+    fn told(rest: &[u8]) -> Told<'_> {
+        Told {
+            code: 307,
+            lens: &[1, 0],
+            rest,
+        }
+    }
+
+    fn known(name: &[u8]) -> Option<Known> {
+        Some(Known {
+            open: Some(Rc::new(Open::new(DescriptorKind::File, name))),
+            result: 7,
+            alike_from: 5,
+        })
+    }
+
+    fn name(openings: &Openings, told: &Told<'_>, result: i64) -> Option<Vec<u8>> {
+        let known = openings.find(told, result)?;
+        Some(known.open.as_ref()?.name.clone())
+    }
+
+    #[test]
+    fn a_place_takes_three_lines() {
+        assert_eq!(size_of::<Place>(), 192);
+    }
+
+    #[test]
+    fn what_is_kept_is_of_the_same_bytes_and_of_results_that_are_alike() {
+        let mut openings = Openings::default();
+        let longest = [b'/'; MAX_BYTES - 2];
+        for rest in [&b"/a"[..], b"/b", b"", &longest] {
+            let told = told(rest);
+            openings.keep(&told, || panic!("met once"));
+            assert_eq!(name(&openings, &told, 7), None);
+            openings.keep(&told, || known(rest));
+            assert_eq!(name(&openings, &told, 7).as_deref(), Some(rest));
+            assert_eq!(name(&openings, &told, 5).as_deref(), Some(rest));
+            assert_eq!(name(&openings, &told, 4), None);
+            for other in [
+                Told { code: 3, ..told },
+                Told {
+                    lens: &[2, 0],
+                    ..told
+                },
+            ] {
+                assert_eq!(name(&openings, &other, 7), None);
+            }
+        }
+        let long = [b'/'; MAX_BYTES - 1];
+        for _ in 0..3 {
+            openings.keep(&told(&long), || known(&long));
+        }
+        assert_eq!(name(&openings, &told(&long), 7), None);
+        // Of the first bytes of a long one the hash knows nothing.
+        let mut other = longest;
+        other[0] = b'x';
+        assert_eq!(hash(&told(&other)), hash(&told(&longest)));
+        assert_eq!(name(&openings, &told(&other), 7), None);
+    }
+
+    #[test]
+    fn only_so_many_are_kept() {
+        let mut openings = Openings::default();
+        let names: Vec<String> = (0..3 * PLACES).map(|at| format!("/file-{at}")).collect();
+        for name in &names {
+            for _ in 0..2 {
+                openings.keep(&told(name.as_bytes()), || known(name.as_bytes()));
+            }
+        }
+        let kept = names.iter().filter(|at| {
+            let found = name(&openings, &told(at.as_bytes()), 7);
+            assert!(found.is_none() || found.as_deref() == Some(at.as_bytes()));
+            found.is_some()
+        });
+        let kept = kept.count();
+        assert!((PLACES / 2..=PLACES).contains(&kept), "{kept}");
+    }
+}
