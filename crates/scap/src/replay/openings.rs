@@ -41,12 +41,14 @@ impl Known {
 pub(super) struct Openings {
     /// Empty until some opening is met again.
     places: Vec<Place>,
-    /// Hashes of openings that were met once.
-    met: Vec<u64>,
+    met: Met,
+    /// Counts those that took the place of another.
+    replaced: usize,
 }
 
-/// Openings that are kept, and of how many others it is known that they were met.
+/// Openings that are kept. Each has a choice of some places beside each other.
 const PLACES: usize = 4096;
+const CHOICE: usize = 4;
 /// Openings with more bytes are not kept. Three lines of the processor's cache hold one.
 const MAX_BYTES: usize = 136;
 
@@ -109,37 +111,68 @@ impl Openings {
             return None;
         }
         let hash = hash(told);
-        let at = place(hash);
-        // Each has two places, which are neighbours.
-        let known = self.places[at].known(hash, told, result);
-        known.or_else(|| self.places[at ^ 1].known(hash, told, result))
+        let first = place(hash);
+        let mut places = self.places[first..first + CHOICE].iter();
+        places.find_map(|place| place.known(hash, told, result))
     }
 
     /// Keeps what came of an opening, if it is not the first of its sort: to copy what does not come
     /// again would be in vain.
     pub(super) fn keep(&mut self, told: &Told<'_>, known: impl FnOnce() -> Option<Known>) {
         let hash = hash(told);
-        let at = place(hash);
-        if self.met.is_empty() {
-            self.met = vec![0; PLACES];
-        }
-        if std::mem::replace(&mut self.met[at], hash) != hash {
+        if !self.met.again(hash) {
             return;
         }
-        let Some(place) = known().and_then(|known| Place::new(hash, told, known)) else {
+        let Some(kept) = known().and_then(|known| Place::new(hash, told, known)) else {
             return;
         };
         if self.places.is_empty() {
             self.places = vec![Place::FREE; PLACES];
         }
-        self.places.swap(at, at ^ 1);
-        self.places[at] = place;
+        let first = place(hash);
+        let choice = &mut self.places[first..first + CHOICE];
+        let free = choice.iter().position(|place| place.known.is_none());
+        let at = free.unwrap_or_else(|| {
+            self.replaced += 1;
+            self.replaced % CHOICE
+        });
+        choice[at] = kept;
     }
 }
 
+/// Openings that were met, as far as some bits of their hashes tell.
+#[derive(Debug, Default)]
+struct Met {
+    bits: Vec<u64>,
+    count: usize,
+}
+
+impl Met {
+    /// Words: a bit for each number of 16 bits.
+    const WORDS: usize = 1 << 10;
+    /// So many are told apart well enough; after that all are forgotten.
+    const MANY: usize = 1 << 14;
+
+    /// Whether this one was met before.
+    fn again(&mut self, hash: u64) -> bool {
+        if self.bits.is_empty() || self.count == Self::MANY {
+            self.bits.clear();
+            self.bits.resize(Self::WORDS, 0);
+            self.count = 0;
+        }
+        let number = usize::try_from(hash >> 48).expect("16 bits");
+        let (word, bit) = (&mut self.bits[number / 64], 1 << (number % 64));
+        let is_again = *word & bit != 0;
+        *word |= bit;
+        self.count += usize::from(!is_again);
+        is_again
+    }
+}
+
+/// The first place that an opening can have.
 fn place(hash: u64) -> usize {
-    let places = u64::try_from(PLACES).expect("few places");
-    usize::try_from(hash % places).expect("below the number of places")
+    let choices = u64::try_from(PLACES / CHOICE).expect("few places");
+    usize::try_from(hash % choices).expect("below the number of places") * CHOICE
 }
 
 /// The hash of an opening: of its last bytes, because names differ at their ends and what follows them
@@ -252,5 +285,20 @@ mod tests {
         });
         let kept = kept.count();
         assert!((PLACES / 2..=PLACES).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn a_few_hundred_are_kept_all() {
+        let mut openings = Openings::default();
+        let names: Vec<String> = (0..300).map(|at| format!("/usr/lib/file-{at}")).collect();
+        for round in 0..3 {
+            for each in &names {
+                let told = told(each.as_bytes());
+                assert!(round < 2 || name(&openings, &told, 7).is_some(), "{each}");
+                if round < 2 {
+                    openings.keep(&told, || known(each.as_bytes()));
+                }
+            }
+        }
     }
 }
