@@ -225,10 +225,6 @@ impl<'j, J: Judge> Course<'j, J> {
         }
         let name = || exit.opened_name(&raw, &enter, &self.arena);
         if !is_shown {
-            if let (Some(told), Some(result)) = (told, result) {
-                self.openings
-                    .keep(&told, || known(&self.state, slot, name()?, result, 0));
-            }
             return Ok(());
         }
         // After a clone the thread may be another one.
