@@ -204,7 +204,10 @@ fn servers_answer_clients_that_are_not_watched() {
     let (code, out, err) = bench(scratch.path(), line);
     assert_eq!(code, 0, "{out}{err}");
     assert_valid(&scratch.path().join("run"), &[]);
-    for scenario in ["vArmor 0.5, seccomp", "vArmor 0.5, EnhanceProtect, AppArmor"] {
+    for scenario in [
+        "vArmor 0.5, seccomp",
+        "vArmor 0.5, EnhanceProtect, AppArmor",
+    ] {
         assert!(out.contains(scenario), "{out}");
     }
 }
