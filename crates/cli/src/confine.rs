@@ -12,6 +12,7 @@ use policy::{Mode, Policy, Verdict};
 use crate::command::policy::{self as files, exit};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::journal;
 use crate::terminal;
 
 /// The policy of a command that is watched.
@@ -54,15 +55,24 @@ impl Optional {
     }
 
     /// What tells which failures were denials, for an agent that takes over. A file that is gone or not a
-    /// policy any more tells nothing.
-    pub(crate) fn witness(&self, place: Place) -> Option<Witness> {
-        let mut file = files::read(self.policy.as_ref()?);
-        let policy = file.policies.first_mut()?;
-        restrict_to_available(policy);
-        if self.how.audit {
-            only_report(policy);
+    /// policy any more tells nothing, which is said.
+    pub(crate) fn witness(&self, place: Place) -> Witness {
+        let Some(path) = &self.policy else {
+            return Witness::default();
+        };
+        match read(path, &self.how) {
+            Ok((mut policy, _)) => {
+                restrict_to_available(&mut policy);
+                Witness::compile(&policy, &machine_at(place))
+            }
+            Err(failure) => {
+                journal::warn(&format!(
+                    "what Landlock and missing capabilities deny is not reported any more: {}",
+                    failure.message()
+                ));
+                Witness::default()
+            }
         }
-        Some(Witness::compile(policy, &machine_at(place)))
     }
 }
 

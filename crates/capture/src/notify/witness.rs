@@ -142,7 +142,7 @@ fn place(tid: Tid, raw: &[u8], base: Option<i32>, follows: bool, census: &Census
     }
 }
 
-/// `/proc/self/root/PATH` and the like mean the caller, and not this process.
+/// Names below `/proc/self` mean the caller's part of it, and not that of this process.
 fn without_self(
     raw: &[u8],
     base: Option<i32>,

@@ -130,10 +130,12 @@ fn prepare(
     };
     // As the policy is now: nothing is denied by it, and what it denies is the kernel's.
     let witness = match memo {
-        None => confinement.as_ref().map(|made| made.witness.clone()),
+        // Without a policy nothing is denied.
+        None => confinement
+            .as_ref()
+            .map_or_else(Witness::default, |made| made.witness.clone()),
         Some(_) => args.confine.witness(place),
     };
-    let witness = witness.unwrap_or_default();
     let elsewhere = match memo {
         None => confinement.as_ref().and_then(Confinement::elsewhere),
         Some(memo) => installed::decode_first(memo)?,
@@ -155,6 +157,7 @@ fn prepare(
             Place::Elsewhere => Denials::Held,
         },
     };
+    // Without a policy nothing is left in the kernel; an agent that takes over learns it from its memo.
     let resident = confinement.as_ref().map(Confinement::resident);
     // A profile of AppArmor has a name of its own each time, which the memo says.
     let is_own = elsewhere

@@ -166,7 +166,7 @@ impl Errand {
             return Ok(Err("it has no board".to_owned()));
         };
         let hail = Hail {
-            build: hail::build(),
+            build: hail::build()?,
             container: self.container.told.id.clone(),
             bundle: self.container.told.bundle.clone(),
             has_mounts: self.container.has_mounts,
@@ -210,7 +210,8 @@ impl Errand {
         if status.success() {
             return Ok(());
         }
-        let said = said_since(&path, before).unwrap_or_default();
+        let said = said_since(&path, before)
+            .unwrap_or_else(|error| format!("what it said cannot be read: {error}"));
         bail!(
             "cannot start the agent of the host: {status}\n{}",
             said.trim_end()

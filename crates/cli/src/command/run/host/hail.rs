@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -61,15 +62,12 @@ const REFUSED: u8 = b'-';
 /// A hail is some hundred bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Which build this is.
-pub(super) fn build() -> String {
-    // Another build may lay the board out otherwise, or decide otherwise.
-    let own = std::fs::metadata("/proc/self/exe");
-    let file = own.map(|file| {
-        use std::os::unix::fs::MetadataExt;
-        format!("{}:{}:{}", file.dev(), file.ino(), file.size())
-    });
-    format!("{} {}", env!("CARGO_PKG_VERSION"), file.unwrap_or_default())
+/// Which build this is: another one may lay the board out otherwise, or decide otherwise.
+pub(super) fn build() -> io::Result<String> {
+    let file = std::fs::metadata("/proc/self/exe")?;
+    let (dev, ino, size) = (file.dev(), file.ino(), file.size());
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(format!("{version} {dev}:{ino}:{size}"))
 }
 
 /// The agent of the host is there, and works.
@@ -226,7 +224,7 @@ mod tests {
 
     fn hail() -> Hail {
         Hail {
-            build: build(),
+            build: build().expect("there is a program"),
             container: "c".to_owned(),
             bundle: "/b".into(),
             has_mounts: true,

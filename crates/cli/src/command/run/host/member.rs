@@ -111,7 +111,7 @@ impl<'a> Member<'a> {
             board,
             listener,
         } = handed;
-        if hail.build != hail::build() {
+        if hail.build != hail::build().context("cannot look at this program")? {
             bail!("the agent of the host is another build of this program");
         }
         let board = Board::open(board.as_fd()).context("cannot read its board")?;

@@ -72,7 +72,7 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
         Some(&memo),
     )?;
     blueprint.policy = policy;
-    blueprint.witness = witness.unwrap_or_default();
+    blueprint.witness = witness;
     blueprint.later = later.map(|(elsewhere, policy)| Restriction {
         elsewhere,
         policy,

@@ -26,7 +26,7 @@ impl Place {
     /// or pids needs another one.
     pub(super) fn find(folder: &Path, words: &[OsString], memo: &[u8]) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
-        hail::build().hash(&mut hasher);
+        hail::build()?.hash(&mut hasher);
         words.hash(&mut hasher);
         memo.hash(&mut hasher);
         for namespace in ["mnt", "pid"] {

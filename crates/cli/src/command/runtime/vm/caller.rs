@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::cannot;
 use crate::exit::Exit;
@@ -152,6 +152,12 @@ pub(super) fn inherited(number: Option<&OsString>) -> Result<OwnedFd, Failure> {
     let fd = sys::fd::duplicate_number(number);
     sys::fd::close_number(number);
     fd.map_err(|error| cannot("take over a line")(error.into()))
+}
+
+/// The folder that is the first word after the name of a process of this runtime's own.
+pub(super) fn folder(args: &[OsString]) -> Result<PathBuf, Failure> {
+    let lacks = || cannot("begin")(io::Error::other("no folder is named"));
+    args.first().map(PathBuf::from).ok_or_else(lacks)
 }
 
 /// How a descriptor is named to a child.

@@ -163,16 +163,16 @@ pub(super) fn inside(args: &[OsString]) -> Outcome {
 /// Until the container is made there is nothing to enter: its first process still has the machine's namespaces.
 fn wait_for_first() -> Result<(), Failure> {
     let deadline = Instant::now() + LIMIT;
-    // Without the file it is not made yet.
-    while fs::read(BEGUN).unwrap_or_default().is_empty() {
-        if Instant::now() > deadline {
-            return Err(broken("enter the container")(
-                io::ErrorKind::TimedOut.into(),
-            ));
+    let failed = broken("enter the container");
+    loop {
+        match fs::read(BEGUN) {
+            Ok(said) if !said.is_empty() => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            // It is not made yet.
+            _ if Instant::now() > deadline => return Err(failed(io::ErrorKind::TimedOut.into())),
+            _ => std::thread::sleep(PAUSE),
         }
-        std::thread::sleep(PAUSE);
     }
-    Ok(())
 }
 
 fn session(args: &[OsString]) -> Result<u32, Failure> {

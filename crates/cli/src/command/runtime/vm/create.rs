@@ -119,7 +119,9 @@ impl Vm {
             .own_folder()
             .map_err(cannot("reach the container"))?;
         let pid = made.monitor.id().cast_signed();
-        let start = started(pid).unwrap_or_default();
+        let gone =
+            || cannot("look at the process of the container")(std::io::ErrorKind::NotFound.into());
+        let start = started(pid).ok_or_else(gone)?;
         let machine = Machine {
             pid,
             start,

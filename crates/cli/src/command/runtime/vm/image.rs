@@ -209,7 +209,8 @@ fn skeleton(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
 fn own(archive: &mut Archive<impl io::Write>, kernel: &Kernel) -> io::Result<()> {
     programs(archive)?;
     for module in kernel.modules() {
-        let target = Path::new(MODULES).join(module.file_name().unwrap_or_default());
+        let name = module.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+        let target = Path::new(MODULES).join(name);
         archive.bytes(&target, &fs::read(module)?)?;
     }
     // Alerts say where they come from.

@@ -72,7 +72,7 @@ type Work = Box<dyn FnOnce(&Arc<Monitor>) + Send>;
 
 /// `FOLDER CALLER`: where the plan will be, and the number of the line to who makes the container.
 pub(super) fn execute(args: &[OsString]) -> Outcome {
-    let folder = PathBuf::from(args.first().cloned().unwrap_or_default());
+    let folder = caller::folder(args)?;
     let caller = caller::Caller::inherited(args.get(1))?;
     name_this();
     if !caller.has_folder()? {

@@ -32,7 +32,7 @@ const LONGEST_PATH: usize = 4096;
 
 /// `FOLDER`: keeps as many machines ready as the pool is to have.
 pub(super) fn keep(args: &[OsString]) -> Outcome {
-    let folder = PathBuf::from(args.first().cloned().unwrap_or_default());
+    let folder = caller::folder(args)?;
     let pool = Pool::read(&folder).map_err(cannot("read what is noted of the pool"))?;
     // It is let go when this process ends, and no other has it.
     let _lock = caller::inherited(Some(&pool.lock.clone().into()))?;
