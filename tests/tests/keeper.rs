@@ -170,10 +170,7 @@ impl Run {
     /// Kills the agent while the rules of the next one are held. Answers with its pid.
     fn kill_idle_agent(&self) -> i32 {
         let agent = self.idle_agent();
-        signal(agent, Signal::KILL);
-        // Until it is reaped: a receiver may take a call while its process is ending.
-        let process = format!("/proc/{agent}");
-        until("its end", || !Path::new(&process).exists());
+        kill(agent);
         agent
     }
 
@@ -323,6 +320,26 @@ fn child(parent: i32, name: &str) -> i32 {
 fn signal(pid: i32, signal: Signal) {
     let pid = Pid::from_raw(pid).expect("not zero");
     kill_process(pid, signal).expect("it lives");
+}
+
+/// Kills a process and waits until it is reaped: one of its threads may take a call while it is ending.
+fn kill(pid: i32) {
+    signal(pid, Signal::KILL);
+    let process = format!("/proc/{pid}");
+    until("its end", || !Path::new(&process).exists());
+}
+
+/// Stops a process and waits until each of its threads is: one that is not may take a call.
+fn stop(pid: i32) {
+    signal(pid, Signal::STOP);
+    let is_stopped = |thread: fs::DirEntry| {
+        let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
+        tid.and_then(state).is_none_or(|(_, state, _)| state == 'T')
+    };
+    until("it is stopped", || {
+        let mut threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+        threads.all(|thread| thread.is_ok_and(is_stopped))
+    });
 }
 
 /// Has the next agent wait for its rules: a fifo stands in their place. Answers with the way to give
@@ -665,10 +682,7 @@ fn what_gives_back_or_rearranges_goes_on_while_calls_are_refused() {
     let fixture = Fixture::compile("orders");
     let mut run = Run::start_as(&["--on-agent-death", "deny"], &rules, fixture, shell);
     let release = hold_rules(&run);
-    let agent = run.idle_agent();
-    signal(agent, Signal::KILL);
-    let process = format!("/proc/{agent}");
-    until("its end", || !Path::new(&process).exists());
+    kill(run.idle_agent());
     let orders = run.orders.as_mut().expect("it runs");
     orders.write_all(b"/dev/null\n").expect("it reads");
     assert_eq!(run.line(), "kept\n", "{}", run.stderr());
@@ -687,24 +701,16 @@ fn what_gives_back_or_rearranges_goes_on_while_calls_are_refused() {
 
 #[test]
 fn a_gap_is_told_even_if_the_command_ends_before_there_is_another_agent() {
-    for (sent, cause) in [
-        (Signal::KILL, "killed by signal 9"),
-        (Signal::STOP, "stopped"),
-    ] {
+    for (put_down, cause) in [(kill as fn(i32), "killed by signal 9"), (stop, "stopped")] {
         for (mode, counted) in [
             ("continue", "passed_unwatched"),
             ("deny", "denied_unwatched"),
         ] {
             let mut run = Run::start(&["--on-agent-death", mode, "--agent-timeout", "300"]);
-            let agent = run.idle_agent();
-            signal(agent, sent);
-            if sent == Signal::KILL {
-                let process = format!("/proc/{agent}");
-                until("its end", || !Path::new(&process).exists());
-            }
+            put_down(run.idle_agent());
             run.order(1, 1, "secret");
             let (status, stats) = run.end();
-            let story = format!("{sent:?} {mode}: {} {stats}", run.stderr());
+            let story = format!("{cause} {mode}: {} {stats}", run.stderr());
             assert_eq!(status, Some(0), "{story}");
             let gaps = run.of(GAP);
             assert_eq!(gaps.len(), 1, "{story}");
@@ -721,9 +727,7 @@ fn a_gap_that_no_agent_can_tell_of_is_told_by_the_keeper() {
     let mut run = Run::start(&[]);
     let agent = run.idle_agent();
     let release = hold_rules(&run);
-    signal(agent, Signal::KILL);
-    let process = format!("/proc/{agent}");
-    until("its end", || !Path::new(&process).exists());
+    kill(agent);
     run.order(5, 1, "secret");
     assert_eq!(run.answer(), all(5));
     drop(run.orders.take());
@@ -763,7 +767,7 @@ fn the_workload_is_killed_with_the_agent_if_that_was_asked_for() {
 fn a_stopped_agent_is_replaced_when_calls_wait() {
     let mut run = Run::start(&["--agent-timeout", "300"]);
     let agent = run.agent();
-    signal(agent, Signal::STOP);
+    stop(agent);
     let began = Instant::now();
     assert_eq!(run.open(3, 2, "counted"), all(6));
     assert!(
@@ -786,7 +790,7 @@ fn a_stopped_agent_is_replaced_when_calls_wait() {
 fn an_agent_that_is_stopped_and_goes_on_in_time_stays() {
     let mut run = Run::start(&["--agent-timeout", "5000"]);
     let agent = run.agent();
-    signal(agent, Signal::STOP);
+    stop(agent);
     run.order(10, 1, "counted");
     std::thread::sleep(Duration::from_millis(300));
     signal(agent, Signal::CONT);
