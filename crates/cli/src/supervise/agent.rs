@@ -13,7 +13,7 @@ use sys::signal::SignalSet;
 
 use super::board::{Board, Order, State, word};
 use super::command::slot;
-use super::inherited::{Ends, Inherited, is_readable};
+use super::inherited::{Ends, Inherited, has_hung_up, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
@@ -379,6 +379,7 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
             if let Some(end) = heard.or_else(next) {
                 if let Some(end) = end {
                     deliver(services.as_ref(), &inherited.tenure);
+                    board.await_end_of_gap();
                     if reporter.tell_gaps(services.as_ref()) {
                         services.flush();
                     }
@@ -416,6 +417,7 @@ fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>
         // Whatever woke it, everything is looked at.
         let _ = poll::poll(&mut polled, patience);
     }
+    board.await_end_of_gap();
     reporter.report(services.as_ref());
     if reporter.has_more() {
         // There is no later to put it off to.
@@ -514,11 +516,6 @@ impl<'a> Reporter<'a> {
             services.report(&Report::KeeperGone);
         }
     }
-}
-
-fn has_hung_up(listener: &Listener) -> bool {
-    let mut polled = [PollFd::new(listener.as_fd(), 0)];
-    poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
 const ESRCH: i32 = 3;

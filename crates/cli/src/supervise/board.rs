@@ -4,6 +4,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use abi::{Arch, Syscall};
 use capture::notify::Pulse;
@@ -83,6 +84,10 @@ pub(super) const UNNAMED: usize = NATIVE_CALLS + 1;
 pub(super) const CALL_COUNTERS: usize = NATIVE_CALLS + 2;
 /// Entries of the deny table.
 const DENY_LIMIT: usize = 64;
+/// How long a keeper may take to end a gap that need not last.
+const GAP_PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two looks for that.
+const GAP_POLL: Duration = Duration::from_millis(2);
 const WORDS: usize = word::PULSES + 3 * Pulse::WORDS;
 
 /// How far an agent is.
@@ -407,6 +412,19 @@ impl Board {
         })
     }
 
+    /// Waits until the keeper does not stand in any more, before the last report: a gap is told when it is
+    /// over. A keeper that was killed while it stood in ends none, so that this does.
+    pub(super) fn await_end_of_gap(&self) {
+        let deadline = Instant::now() + GAP_PATIENCE;
+        let begun = self.load(word::GAPS_BEGUN);
+        while self.load(word::GAPS_ENDED) < begun {
+            if Instant::now() > deadline {
+                self.set(word::GAPS_ENDED, begun);
+            }
+            std::thread::sleep(GAP_POLL);
+        }
+    }
+
     /// Their alert is delivered. Of two agents that told the same gaps only the first one's counts.
     pub(crate) fn gaps_told(&self, gaps: &Gaps) {
         let told = self.word(word::GAPS_REPORTED);
@@ -545,6 +563,25 @@ mod tests {
         assert_eq!((second.count, &second.calls[..]), (1, &[(257, 3)][..]));
         board.gaps_told(&second);
         assert_eq!(board.gaps_to_tell(), None);
+    }
+
+    #[test]
+    fn the_last_report_waits_for_a_keeper_that_stands_in_and_not_for_one_that_is_dead() {
+        let (board, _file) = Board::create().expect("memory");
+        board.await_end_of_gap();
+        assert_eq!(board.gaps_to_tell(), None);
+        board.set(word::GAPS_BEGUN, 1);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                board.set(word::GAPS_ENDED, 1);
+            });
+            board.await_end_of_gap();
+        });
+        assert_eq!(board.gaps_to_tell().map(|gaps| gaps.count), Some(1));
+        board.set(word::GAPS_BEGUN, 2);
+        board.await_end_of_gap();
+        assert_eq!(board.gaps_to_tell().map(|gaps| gaps.count), Some(2));
     }
 
     #[test]

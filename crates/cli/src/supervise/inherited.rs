@@ -219,5 +219,24 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     poll::poll(&mut polled, Some(patience)).is_ok_and(|ready| ready > 0)
 }
 
+/// Whether calls wait for somebody to receive them.
+pub(super) fn has_calls(listener: &Listener) -> bool {
+    found(listener) & poll::IN != 0
+}
+
+/// Whether no watched process is left.
+pub(super) fn has_hung_up(listener: &Listener) -> bool {
+    found(listener) & (poll::HUP | poll::ERR) != 0
+}
+
+fn found(listener: &Listener) -> i16 {
+    let mut polled = [PollFd::new(listener.as_fd(), poll::IN)];
+    // What cannot be asked is looked at again.
+    match poll::poll(&mut polled, Some(Duration::ZERO)) {
+        Ok(_) => polled[0].found(),
+        Err(_) => 0,
+    }
+}
+
 const O_CLOEXEC: i32 = 0o2_000_000;
 const MFD_CLOEXEC: u32 = 1;

@@ -11,7 +11,7 @@ use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
 use super::super::board::{Board, Cause, FOREIGN, NATIVE_CALLS, UNNAMED, word};
-use super::super::inherited::{Bell, Inherited, is_readable};
+use super::super::inherited::{Bell, Inherited, has_calls, has_hung_up};
 use super::{OnAgentDeath, Policy};
 
 /// How long one turn may take when nothing happens.
@@ -160,7 +160,7 @@ impl<'a> Gap<'a> {
             self.receive();
         }
         for _ in 1..CALLS {
-            if !is_readable(self.listener.as_fd(), Duration::ZERO) {
+            if !has_calls(self.listener) {
                 break;
             }
             self.receive();
@@ -268,10 +268,4 @@ pub(super) fn rest(signals: &SignalStream, bell: &Bell) {
     ];
     // Whatever woke it, everything is looked at.
     let _ = poll::poll(&mut polled, Some(TURN));
-}
-
-/// Whether no watched process is left.
-pub(super) fn has_hung_up(listener: &Listener) -> bool {
-    let mut polled = [PollFd::new(listener.as_fd(), 0)];
-    poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }

@@ -30,7 +30,7 @@ use self::successor::Successor;
 use self::upgrade::Upgrade;
 use super::agent::FIRST;
 use super::board::{Cause, Order, State, word};
-use super::inherited::{Inherited, is_readable};
+use super::inherited::{Inherited, has_calls, is_readable};
 use super::message::Message;
 use super::orphans::{self, Orphans};
 use super::relay::tell;
@@ -319,7 +319,7 @@ impl Keeper<'_> {
             _ => self.policy.limit * STARVED_LIMITS,
         };
         let vitals = board.pulse(generation).vitals();
-        let is_waited_for = is_readable(listener.as_fd(), Duration::ZERO);
+        let is_waited_for = has_calls(listener);
         self.stall.look(
             vitals,
             is_waited_for,

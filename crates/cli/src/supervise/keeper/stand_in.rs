@@ -8,6 +8,7 @@ use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
 use super::super::board::{Cause, State, word};
+use super::super::inherited::has_hung_up;
 use super::super::message::Message;
 use super::super::relay::{Relay, tell};
 use super::gap::{self, Gap, Turn};
@@ -40,7 +41,7 @@ impl Keeper<'_> {
         let (cause, detail) = self.agent.cause();
         board.count_lost_alerts(generation);
         // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
-        let is_over = gap::has_hung_up(listener);
+        let is_over = has_hung_up(listener);
         let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
         self.unswept = gap.take_over_held(generation);
         board.bury(generation);
@@ -275,7 +276,7 @@ impl Keeper<'_> {
         let generation = board.generation();
         let cause = (Cause::Starved, 0);
         let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
-        if self.policy.on_agent_death == OnAgentDeath::Kill && !gap::has_hung_up(&listener) {
+        if self.policy.on_agent_death == OnAgentDeath::Kill && !has_hung_up(&listener) {
             self.agent.kill(Cause::Starved);
             return self.kill_workload(&listener, &gap);
         }
@@ -283,17 +284,15 @@ impl Keeper<'_> {
         let before = board.pulse(generation).vitals();
         let limit = self.policy.limit * STARVED_LIMITS;
         let limit = now_ns(Clock::Monotonic) + u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let mut is_over = false;
         loop {
-            if is_over {
-                gap::rest(&self.signals, &self.inherited.keeper_bell);
-            } else {
-                let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-                is_over = turn == Turn::HungUp;
-            }
+            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
             self.inherited.keeper_bell.hush();
             self.read_signals();
             self.reap();
+            // Nobody is left who could call: the agent may take its time to end.
+            if turn == Turn::HungUp {
+                break;
+            }
             let vitals = board.pulse(generation).vitals();
             if vitals.progress != before.progress {
                 self.fruitless = 0;

@@ -8,7 +8,7 @@ use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
 use super::super::board::word;
-use super::super::inherited::{Inherited, is_readable};
+use super::super::inherited::{Inherited, has_calls, has_hung_up};
 use super::super::signals::SIGKILL;
 use super::Agent;
 
@@ -39,7 +39,7 @@ pub(super) fn kill_all(inherited: &Inherited, agent: &Agent, listener: Option<&L
         }
         while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
         let is_over = match listener {
-            Some(listener) => super::gap::has_hung_up(listener),
+            Some(listener) => has_hung_up(listener),
             None => found.is_empty(),
         };
         if is_over || now_ns(Clock::Monotonic) > limit {
@@ -51,8 +51,7 @@ pub(super) fn kill_all(inherited: &Inherited, agent: &Agent, listener: Option<&L
 
 /// Processes that are nobody's descendants any more show themselves when they call.
 fn kill_callers(listener: &Listener) {
-    use std::os::fd::AsFd;
-    while is_readable(listener.as_fd(), Duration::ZERO) {
+    while has_calls(listener) {
         let mut call = Notification::default();
         if !matches!(listener.receive(&mut call), Ok(Received::Notification)) {
             return;
