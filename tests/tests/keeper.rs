@@ -43,7 +43,7 @@ struct Run {
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     scratch: Scratch,
-    _fixture: Fixture,
+    fixture: Fixture,
 }
 
 /// What came of an order.
@@ -108,7 +108,7 @@ impl Run {
             front,
             answers,
             scratch,
-            _fixture: fixture,
+            fixture,
         };
         assert_eq!(run.line(), "ready\n", "{}", run.stderr());
         run
@@ -218,6 +218,12 @@ impl Run {
     fn agent_is_not(&self, former: i32) -> bool {
         let text = fs::read_to_string(self.path("pid")).unwrap_or_default();
         text.trim().parse().is_ok_and(|pid: i32| pid != former)
+    }
+
+    fn workload_lives(&self) -> bool {
+        let entries = fs::read_dir("/proc").expect("procfs").flatten();
+        let mut programs = entries.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());
+        programs.any(|program| program == self.fixture.program())
     }
 
     fn alerts(&self) -> Vec<Alert> {
@@ -712,8 +718,14 @@ fn a_gap_is_told_even_if_the_command_ends_before_there_is_another_agent() {
             ("deny", "denied_unwatched"),
         ] {
             let mut run = Run::start(&["--on-agent-death", mode, "--agent-timeout", "300"]);
-            put_down(run.idle_agent());
-            run.order(1, 1, "secret");
+            let agent = run.idle_agent();
+            let release = hold_rules(&run);
+            put_down(agent);
+            let sums = run.open(1, 1, "secret");
+            assert_eq!(sums.ok + sums.refused, 1, "{sums:?}");
+            drop(run.orders.take());
+            until("its end", || !run.workload_lives());
+            release();
             let (status, stats) = run.end();
             let story = format!("{cause} {mode}: {} {stats}", run.stderr());
             assert_eq!(status, Some(0), "{story}");
@@ -750,7 +762,6 @@ fn the_workload_is_killed_with_the_agent_if_that_was_asked_for() {
     let mut run = Run::start(&["--on-agent-death", "kill"]);
     run.order(1_000_000, 4, "counted");
     until("alerts", || run.of("Counted").len() > 10);
-    let workload = run._fixture.program().to_owned();
     signal(run.agent(), Signal::KILL);
     let (status, _) = run.end();
     assert_eq!(status, Some(4), "{}", run.stderr());
@@ -760,12 +771,7 @@ fn the_workload_is_killed_with_the_agent_if_that_was_asked_for() {
         "{stderr}"
     );
     assert!(stderr.contains(" calls passed unwatched"), "{stderr}");
-    let lives = || {
-        let entries = fs::read_dir("/proc").expect("procfs").flatten();
-        let mut programs = entries.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());
-        programs.any(|program| program == workload)
-    };
-    assert!(!lives(), "a process of the workload lives");
+    assert!(!run.workload_lives(), "a process of the workload lives");
 }
 
 #[test]

@@ -47,6 +47,11 @@ impl Agent {
         }
     }
 
+    /// The keeper has killed it, and it may be ending still.
+    pub(super) fn is_condemned(&self) -> bool {
+        self.killed_for.is_some()
+    }
+
     pub(super) fn kill(&mut self, cause: Cause) {
         self.killed_for = Some(cause);
         if let Some(process) = &self.process {

@@ -214,6 +214,7 @@ impl Keeper<'_> {
             Verdict::Works => Next::GoOn,
             Verdict::Stopped => {
                 self.agent.kill(Cause::Stopped);
+                self.stall = Stall::default();
                 Next::GoOn
             }
             Verdict::Starved => self.stand_in_for_starved(),
@@ -314,8 +315,8 @@ impl Keeper<'_> {
             return Verdict::Works;
         };
         let limit = match board.state(generation) {
-            State::Ready => self.policy.limit,
-            // Threads are started, containers looked up.
+            State::Ready if !self.agent.is_condemned() => self.policy.limit,
+            // Threads are started, containers looked up; or all of it is being ended, and not starved.
             _ => self.policy.limit * STARVED_LIMITS,
         };
         let vitals = board.pulse(generation).vitals();
