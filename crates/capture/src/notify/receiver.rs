@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
 use event::{Judge, Live, Outcome, Process, Stage, Tid, Weight};
@@ -33,6 +33,8 @@ use crate::memory::{Access, Memory};
 const ARENA_KEEP: usize = 256 * 1024;
 /// How long a receiver waits for calls while it has callers that did not stop in time.
 const ABANDONED_POLL: Duration = Duration::from_millis(10);
+/// How long one that ends waits for such callers.
+const LAST_STOPS: Duration = Duration::from_millis(500);
 /// How often a caller is seized that another of our threads still holds, and the pause between.
 const SEIZE_TRIES: u32 = 500;
 /// How often in vain while none of our threads holds it.
@@ -114,8 +116,14 @@ impl<J: Judge + 'static> Receiver<J> {
         self.seat.done();
     }
 
-    /// Concludes what can no longer be waited for. At the end of the workload there is nothing.
+    /// Waits a while for those that have not stopped yet, as their attachment ends with this thread, and
+    /// concludes what can no longer be waited for. At the end of the workload there is nothing.
     fn leave(&mut self) {
+        let deadline = Instant::now() + LAST_STOPS;
+        while !self.abandoned.is_empty() && Instant::now() < deadline {
+            self.serve_abandoned();
+            std::thread::sleep(ABANDONED_POLL);
+        }
         for followed in std::mem::take(&mut self.abandoned).into_values() {
             Counters::add(&self.worker.shared.counters.escalation_refused);
             followed.finish(&mut self.worker, Outcome::Unlearnt, &Bump::new());
