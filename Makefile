@@ -66,7 +66,7 @@ bench-smoke: build ## run every benchmark once, to see that it still runs
 	$(CARGO) bench --workspace --locked --bench '*' -- --test
 	$(TOLLGATE) bench quick --rounds 1 --out "$$(mktemp -d)/smoke"
 
-isolation: build ## measure how runc, gVisor and machines isolate; OUT=FOLDER, TOLLGATE_TEST_RUNSC=FILE
+isolation: build ## measure how runc, gVisor and machines isolate (15 min); OUT=FOLDER, TOLLGATE_TEST_RUNSC=FILE
 	TOLLGATE_ISOLATION=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test isolation -- --nocapture
 
 static: ## build one file that needs no libraries, for the machine at hand

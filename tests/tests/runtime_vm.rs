@@ -7,6 +7,7 @@ use e2e::ground::{self, Ground, fields};
 use e2e::{
     Alert, Finished, Fixture, Guest, installed, kernel_with_modules, need_root, need_slow, skip,
 };
+use serde_json::json;
 
 /// Several starts of emulated machines, on a busy one.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -215,6 +216,99 @@ ended
     assert_eq!(ids, [ground.id.clone(), ground.id.clone()], "{alerts:?}");
     let rules = fields(&alerts, "Policy violation", "policy.rule");
     assert_eq!(rules, ["disable-udp", "disable-udp"], "{alerts:?}");
+}
+
+/// Says what the container sees of its configuration.
+const LOOK: &str = "umask; busybox env | busybox grep -E '^(HOME|A)='; busybox id -u; busybox id -g; \
+    cat /proc/self/oom_score_adj /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max /sys/fs/cgroup/cpu.max \
+    /proc/self/cgroup /proc/sys/kernel/domainname /var/inner/file /run/inner/file /tmp/covered; \
+    touch /run/inner/file 2> /dev/null || echo read-only; \
+    mkdir /tmp/x 2> /dev/null || echo refused; \
+    busybox stat -c '%F %t:%T %a %u:%g' /dev/fuse; \
+    busybox grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status; \
+    (sleep 9 & sleep 9 & sleep 9 & sleep 9) 2>&1 | busybox head -n 1";
+
+#[test]
+fn what_a_configuration_says_holds_in_a_machine() {
+    need_slow!();
+    let ground = ground!();
+    let volume = ground.scratch.path().join("volume");
+    std::fs::create_dir(&volume).expect("it is our folder");
+    ground.scratch.file("volume/file", 0o644, "volume\n");
+    ground
+        .scratch
+        .file("rootfs/etc/passwd", 0o644, "me:x:12:13::/home/me:/bin/sh\n");
+    ground
+        .scratch
+        .file("rootfs/tmp/covered", 0o644, "covered\n");
+    std::os::unix::fs::symlink("/run", ground.scratch.path().join("rootfs/var"))
+        .expect("it is our folder");
+    for folder in ["sys", "run", "home"] {
+        std::fs::create_dir(ground.scratch.path().join("rootfs").join(folder))
+            .expect("it is our folder");
+    }
+    ground.changed_bundle("b", LOOK, |config| {
+        let process = &mut config["process"];
+        process["user"] = json!({"uid": 12, "gid": 13, "umask": 0o27});
+        process["env"] = json!(["PATH=/bin", "A=1"]);
+        process["oomScoreAdj"] = 300.into();
+        process["noNewPrivileges"] = true.into();
+        process["scheduler"] = json!({"policy": "SCHED_BATCH"});
+        config["domainname"] = "domain".into();
+        config["mounts"] = json!([
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+            {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]},
+            {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro"]},
+            {"destination": "/run", "type": "tmpfs", "source": "tmpfs"},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs",
+                "options": ["tmpcopyup", "mode=1777"]},
+            {"destination": "/var/inner", "type": "bind", "source": volume, "options": ["rbind", "ro"]},
+        ]);
+        let linux = &mut config["linux"];
+        linux["devices"] = json!([{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229,
+            "fileMode": 0o640, "uid": 5, "gid": 6}]);
+        linux["resources"] = json!({"memory": {"limit": 64 << 20}, "pids": {"limit": 4},
+            "cpu": {"quota": 50_000, "period": 100_000, "cpus": "0"}});
+        linux["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+            {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}]});
+    });
+    let (finished, _) = run(
+        &ground,
+        r#"
+rt --log log run --bundle b $ID < /dev/null
+cat log
+ended
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    let expected = [
+        "0027",
+        "HOME=/home/me",
+        "A=1",
+        "12",
+        "13",
+        "300",
+        "67108864",
+        "4",
+        "50000 100000",
+        "0::/",
+        "domain",
+        "volume",
+        "volume",
+        "covered",
+        "read-only",
+        "refused",
+        "character special file a:e5 640 5:6",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "sh: can't fork: Resource temporarily unavailable",
+        "level=warning msg=\"process.scheduler is not carried out in a machine\"",
+        "level=warning msg=\"linux.resources.cpu.cpus is not carried out in a machine: a machine has one \
+         processor, which runs on any of this one's\"",
+    ];
+    assert_eq!(lines, expected, "{finished:?}");
 }
 
 /// The one of these that every run of the tests has.
@@ -456,10 +550,24 @@ fn what_a_machine_cannot_give_is_refused() {
     let ground = Ground::new().settings("runtime: {vm_kernel: /no/such/kernel}\n");
     ground.bundle("bound", "true");
     ground.changed_bundle("plain", "true", alone);
+    ground.changed_bundle("hooked", "true", |config| {
+        alone(config);
+        config["hooks"] = json!({"prestart": [{"path": "/bin/true"}]});
+    });
+    ground.changed_bundle("disk", "true", |config| {
+        alone(config);
+        config["mounts"][1] = json!({"destination": "/d", "type": "ext4", "source": "/dev/d"});
+    });
+    ground.changed_bundle("filtered", "true", |config| {
+        alone(config);
+        config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_NOTIFY"});
+    });
     let (finished, _) = ground.run(
         "vm",
         r#"
-for words in "create --bundle bound $ID" "create --bundle plain $ID" "pause $ID" "state $ID" "kill $ID"; do
+for words in "create --bundle bound $ID" "create --bundle plain $ID" "create --bundle hooked $ID" \
+    "create --bundle disk $ID" "create --bundle filtered $ID" "create --preserve-fds 1 --bundle plain $ID" \
+    "exec --cgroup x $ID true" "pause $ID" "state $ID" "kill $ID"; do
     status=0; rt $words 2> said.txt || status=$?
     echo "$status: $(cat said.txt)"
 done
@@ -472,6 +580,11 @@ rt create --bundle plain $ID 2>&1 || true
     assert_eq!(finished.code(), 0, "{finished:?}");
     for said in [
         "is mounted into it",
+        "hooks: a hook expects",
+        "nothing of type `ext4`",
+        "the action \"SCMP_ACT_NOTIFY\" cannot be had there",
+        "the runtime vm has no --preserve-fds",
+        "the runtime vm has no --cgroup",
         "cannot use the kernel /no/such/kernel",
         "the runtime vm has no such command",
         "does not exist",
@@ -486,5 +599,5 @@ rt create --bundle plain $ID 2>&1 || true
         .stdout
         .lines()
         .filter(|line| line.starts_with("3: "));
-    assert_eq!(refused.count(), 3, "{finished:?}");
+    assert_eq!(refused.count(), 8, "{finished:?}");
 }

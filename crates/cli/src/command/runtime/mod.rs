@@ -64,9 +64,17 @@ pub(crate) fn execute(words: &[OsString]) -> Outcome {
     })?;
     let outcome = carry_out(&line);
     if let (Err(failure), Some(log)) = (&outcome, &line.log) {
-        note_in_log(log, line.log_is_json, failure);
+        note_in_log(log, line.log_is_json, "error", &failure.render());
     }
     outcome
+}
+
+/// Tells whoever calls of something that is no failure: in its log, or without one on the standard error.
+fn warn(line: &CommandLine, message: &str) {
+    match &line.log {
+        Some(log) => note_in_log(log, line.log_is_json, "warning", message),
+        None => terminal::complain(&format!("tollgate: {message}\n")),
+    }
 }
 
 fn carry_out(line: &CommandLine) -> Outcome {
@@ -503,20 +511,14 @@ fn state_failure(error: oci::StoreError) -> Failure {
 }
 
 /// Callers of a runtime look for its message in its log.
-fn note_in_log(log: &Path, is_json: bool, failure: &Failure) {
-    let message = failure.render();
+fn note_in_log(log: &Path, is_json: bool, level: &str, message: &str) {
+    let message = message.trim_end();
     let line = if is_json {
-        format!(
-            "{}\n",
-            serde_json::json!({"level": "error", "msg": message.trim_end()})
-        )
+        format!("{}\n", serde_json::json!({"level": level, "msg": message}))
     } else {
-        format!(
-            "level=error msg={}\n",
-            serde_json::json!(message.trim_end())
-        )
+        format!("level={level} msg={}\n", serde_json::json!(message))
     };
     let opened = OpenOptions::new().append(true).create(true).open(log);
-    // The same is written to the standard error, which is what is left if this fails.
+    // A failure is written to the standard error, too, and a warning is noted beside the container.
     let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }

@@ -5,6 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,9 @@ use serde_json::Value;
 
 use super::guest::{broken, mount, pid_file, pid_of, process_file, status};
 use super::image::{BUNDLE, ROOT};
-use super::{FIRST, INSIDE, PAUSE};
+use super::mounts::{MS_BIND, MS_RDONLY, MS_REC, MS_REMOUNT, mount_one, within};
+use super::profile::Profile;
+use super::{FIRST, INSIDE, PAUSE, groups};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
@@ -23,60 +26,20 @@ const BEGUN: &str = "/run/begun";
 /// How long that may take, in an emulated machine on a busy one.
 const LIMIT: Duration = Duration::from_secs(60);
 const CLONE_NEWNS: u32 = 0x2_0000;
+const CLONE_NEWCGROUP: u32 = 0x200_0000;
 const CLONE_NEWUTS: u32 = 0x400_0000;
 const CLONE_NEWIPC: u32 = 0x800_0000;
 const CLONE_NEWPID: u32 = 0x2000_0000;
 /// Namespaces of a container beside that of pids: files of /proc/PID/ns. The machine's network is its own
 /// already.
-const NAMESPACES: [(&str, u32); 3] = [
+const NAMESPACES: [(&str, u32); 4] = [
+    ("cgroup", CLONE_NEWCGROUP),
     ("uts", CLONE_NEWUTS),
     ("ipc", CLONE_NEWIPC),
     ("mnt", CLONE_NEWNS),
 ];
-const MS_RDONLY: u64 = 1;
-const MS_REMOUNT: u64 = 1 << 5;
-const MS_BIND: u64 = 1 << 12;
-const MS_REC: u64 = 1 << 14;
 const MS_PRIVATE: u64 = 1 << 18;
 const MNT_DETACH: i32 = 2;
-/// Options of mounts that are flags; others are for the file system.
-const FLAGS: [(&str, u64); 9] = [
-    ("ro", MS_RDONLY),
-    ("nosuid", 1 << 1),
-    ("nodev", 1 << 2),
-    ("noexec", 1 << 3),
-    ("noatime", 1 << 10),
-    ("nodiratime", 1 << 11),
-    ("relatime", 1 << 21),
-    ("strictatime", 1 << 24),
-    ("rw", 0),
-];
-/// Options that are about other mounts or other programs, and those that say what is so anyway.
-const NO_MATTER: [&str; 21] = [
-    "async",
-    "atime",
-    "bind",
-    "copy",
-    "defaults",
-    "dev",
-    "diratime",
-    "exec",
-    "nocopy",
-    "private",
-    "rbind",
-    "rprivate",
-    "rshared",
-    "rslave",
-    "runbindable",
-    "shared",
-    "slave",
-    "suid",
-    "tmpcopyup",
-    "notmpcopyup",
-    "unbindable",
-];
-/// Types of mounts that a machine has. Bound files are there already, and control groups are not.
-const TYPES: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 /// What every container finds in /dev: name, major and minor number.
 const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
@@ -94,6 +57,10 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "ptmx"),
 ];
 const CHARACTERS: u32 = 0o020_000;
+const BLOCKS: u32 = 0o060_000;
+const FIFO: u32 = 0o010_000;
+/// Of devices that say nothing about it.
+const USUAL_MODE: u64 = 0o666;
 /// getrlimit(2)'s names in the order of their numbers.
 const LIMITS: [&str; 16] = [
     "CPU",
@@ -119,6 +86,7 @@ const EINVAL: i32 = 22;
 pub(super) fn outside(args: &[OsString]) -> Outcome {
     let id = session(args)?;
     let entered = if id == FIRST {
+        groups::make(&configuration()?)?;
         sys::namespace::unshare(CLONE_NEWPID.into())
     } else {
         wait_for_first()?;
@@ -140,8 +108,14 @@ pub(super) fn outside(args: &[OsString]) -> Outcome {
 /// Inside: `SESSION`. Becomes the program.
 pub(super) fn inside(args: &[OsString]) -> Outcome {
     let id = session(args)?;
-    let config = read(Path::new(BUNDLE).join("config.json").as_path())?;
+    let config = configuration()?;
     let process = read(&process_file(id))?;
+    // The machine's /proc and /sys are still in sight.
+    groups::enter()?;
+    if let Some(score) = process["oomScoreAdj"].as_i64() {
+        fs::write("/proc/self/oom_score_adj", score.to_string())
+            .map_err(broken("set process.oomScoreAdj"))?;
+    }
     if id == FIRST {
         let failed = broken("note that it has begun");
         let mut begun = File::create(BEGUN).map_err(&failed)?;
@@ -157,7 +131,14 @@ pub(super) fn inside(args: &[OsString]) -> Outcome {
                 .map_err(|error| broken("enter the container")(error.into()))?;
         }
     }
-    execute(&process)
+    let profile = super::profile::compile(&config["linux"]["seccomp"]);
+    let profile =
+        profile.map_err(|why| broken("carry linux.seccomp out")(io::Error::other(why)))?;
+    execute(&process, profile.as_ref())
+}
+
+fn configuration() -> Result<Value, Failure> {
+    read(Path::new(BUNDLE).join("config.json").as_path())
 }
 
 /// Until the container is made there is nothing to enter: its first process still has the machine's namespaces.
@@ -195,14 +176,17 @@ fn make(config: &Value) -> Result<(), Failure> {
     sys::namespace::unshare(flags).map_err(|error| broken("take namespaces")(error.into()))?;
     mount("", "", "/", MS_REC | MS_PRIVATE, "")?;
     mount(ROOT, "", ROOT, MS_BIND | MS_REC, "")?;
-    let mounts = list(&config["mounts"]);
-    for entry in mounts
-        .iter()
-        .filter(|entry| TYPES.contains(&text(&entry["type"])))
-    {
+    for entry in list(&config["mounts"]) {
         mount_one(entry)?;
     }
-    furnish(Path::new(ROOT)).map_err(broken("make devices"))?;
+    let root = Path::new(ROOT);
+    furnish(root)
+        .and_then(|()| {
+            list(&config["linux"]["devices"])
+                .iter()
+                .try_for_each(|device| add(root, device))
+        })
+        .map_err(broken("make devices"))?;
     std::env::set_current_dir(ROOT).map_err(broken("enter its root"))?;
     let failed = |error: sys::SyscallError| broken("enter its root")(error.into());
     sys::namespace::pivot_root(c".", c".").map_err(failed)?;
@@ -210,6 +194,13 @@ fn make(config: &Value) -> Result<(), Failure> {
     std::env::set_current_dir("/").map_err(broken("enter its root"))?;
     if let Some(name) = config["hostname"].as_str() {
         sys::namespace::set_host_name(name.as_bytes()).map_err(failed)?;
+    }
+    if let Some(name) = config["domainname"]
+        .as_str()
+        .filter(|name| !name.is_empty())
+    {
+        let set = rustix::system::setdomainname(name.as_bytes());
+        set.map_err(|error| broken("set domainname")(error.into()))?;
     }
     for (key, value) in config["linux"]["sysctl"].as_object().into_iter().flatten() {
         let file = Path::new("/proc/sys").join(key.replace('.', "/"));
@@ -220,28 +211,6 @@ fn make(config: &Value) -> Result<(), Failure> {
         mount("", "", "/", MS_REMOUNT | MS_BIND | MS_RDONLY, "")?;
     }
     Ok(())
-}
-
-fn mount_one(entry: &Value) -> Result<(), Failure> {
-    let kind = text(&entry["type"]);
-    let destination = text(&entry["destination"]);
-    if destination.split('/').any(|part| part == "..") {
-        return Err(broken("mount")(io::Error::other(format!(
-            "{destination} leads out of the root"
-        ))));
-    }
-    let target = format!("{ROOT}/{}", destination.trim_start_matches('/'));
-    fs::create_dir_all(&target).map_err(broken("make a place for a mount"))?;
-    let mut flags = 0;
-    let mut data = Vec::new();
-    for option in list(&entry["options"]).iter().map(text) {
-        match FLAGS.iter().find(|(name, _)| *name == option) {
-            Some((_, flag)) => flags |= flag,
-            None if NO_MATTER.contains(&option) => {}
-            None => data.push(option),
-        }
-    }
-    mount(kind, kind, &target, flags, &data.join(","))
 }
 
 /// Devices and links that every container has.
@@ -269,6 +238,39 @@ fn furnish(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// One of `linux.devices`. It is the machine's device of these numbers, if that has one.
+fn add(root: &Path, device: &Value) -> io::Result<()> {
+    let path = Path::new(text(&device["path"]));
+    let number = |name: &str, usual: u64| {
+        let given = device[name].as_u64().unwrap_or(usual);
+        u32::try_from(given).map_err(io::Error::other)
+    };
+    let kind = match text(&device["type"]) {
+        "c" | "u" => CHARACTERS,
+        "b" => BLOCKS,
+        "p" => FIFO,
+        other => {
+            return Err(io::Error::other(format!(
+                "{}: no type `{other}`",
+                path.display()
+            )));
+        }
+    };
+    let (mode, numbers) = (
+        number("fileMode", USUAL_MODE)?,
+        (number("major", 0)?, number("minor", 0)?),
+    );
+    let place = within(root, path)?;
+    place.parent().map_or(Ok(()), fs::create_dir_all)?;
+    if !place.exists() {
+        let name = CString::new(place.as_os_str().as_bytes())?;
+        let device = rustix::fs::makedev(numbers.0, numbers.1);
+        sys::namespace::make_node(None, &name, kind | mode, device)?;
+    }
+    std::os::unix::fs::chown(&place, Some(number("uid", 0)?), Some(number("gid", 0)?))?;
+    fs::set_permissions(&place, fs::Permissions::from_mode(mode & 0o7777))
+}
+
 /// Paths that are to be hidden or not to be written to; what is not there need not be hidden.
 fn hide(config: &Value) -> Result<(), Failure> {
     let there = |name: &str| {
@@ -291,14 +293,21 @@ fn hide(config: &Value) -> Result<(), Failure> {
 }
 
 /// Takes the process's limits, user and capabilities, and becomes its program.
-fn execute(process: &Value) -> Outcome {
+fn execute(process: &Value, profile: Option<&Profile>) -> Outcome {
     let words = |name: &str| -> Vec<String> {
         list(&process[name])
             .iter()
             .map(|word| text(word).to_owned())
             .collect()
     };
-    let (args, environment) = (words("args"), words("env"));
+    let (args, mut environment) = (words("args"), words("env"));
+    if !environment.iter().any(|entry| entry.starts_with("HOME=")) {
+        environment.push(format!("HOME={}", home(process["user"]["uid"].as_u64())));
+    }
+    if let Some(mask) = process["user"]["umask"].as_u64() {
+        let mask = u32::try_from(mask & 0o777).unwrap_or(0);
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+    }
     let cwd = process["cwd"].as_str().unwrap_or("/");
     fs::create_dir_all(cwd)
         .and_then(|()| std::env::set_current_dir(cwd))
@@ -309,7 +318,7 @@ fn execute(process: &Value) -> Outcome {
     let name = args.first().map_or("", String::as_str);
     let file = crate::lookup::resolve(name.as_ref(), path.map(OsStr::new))?;
     limit(process)?;
-    give_up(process)?;
+    give_up(process, profile)?;
     let strings = |list: Vec<String>| -> Result<Vec<CString>, Failure> {
         let each = list.into_iter().map(CString::new).collect::<Result<_, _>>();
         each.map_err(|error| broken("start it")(error.into()))
@@ -340,8 +349,34 @@ fn limit(process: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Users and capabilities as the configuration says.
-fn give_up(process: &Value) -> Result<(), Failure> {
+/// The home of a user in the container's /etc/passwd (passwd(5)).
+fn home(user: Option<u64>) -> String {
+    // Without the file nobody has one.
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let user = user.unwrap_or(0).to_string();
+    let found = users.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let is_user = fields.next() == Some(&user);
+        fields.nth(2).filter(|home| is_user && !home.is_empty())
+    });
+    found.unwrap_or("/").to_owned()
+}
+
+/// Users and capabilities as the configuration says, and its filter: before what is needed to load it is
+/// given up, or with no_new_privs as the last, as runc does.
+fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
+    let filter = || -> Result<(), Failure> {
+        let loaded = profile.map_or(Ok(None), |profile| {
+            sys::seccomp::install_filter(&profile.program, profile.flags)
+        });
+        loaded
+            .map(drop)
+            .map_err(|error| broken("load linux.seccomp")(error.into()))
+    };
+    let is_privileged = process["noNewPrivileges"] != true;
+    if is_privileged {
+        filter()?;
+    }
     let failed = |error: sys::SyscallError| broken("take its user and capabilities")(error.into());
     let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let user = &process["user"];
@@ -385,17 +420,18 @@ fn give_up(process: &Value) -> Result<(), Failure> {
     for capability in (0..64).filter(|number| ambient.contains(*number)) {
         sys::prctl::raise_ambient_capability(capability).map_err(failed)?;
     }
-    if process["noNewPrivileges"] == true {
-        sys::seccomp::set_no_new_privs().map_err(failed)?;
+    if is_privileged {
+        return Ok(());
     }
-    Ok(())
+    sys::seccomp::set_no_new_privs().map_err(failed)?;
+    filter()
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text(value: &Value) -> &str {
+pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 

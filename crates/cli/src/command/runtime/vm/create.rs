@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::Instant;
 
 use oci::vm::{Frame, Kind};
-use oci::{Call, Groups, Note, Spec};
+use oci::{Call, CommandLine, Groups, Note, Spec};
 use serde_json::Value;
 
-use super::super::{bundle, is_to_be_watched, state_failure};
+use super::super::{bundle, is_to_be_watched, state_failure, warn};
 use super::kernel::kernel;
 use super::{
-    CONSOLE, FIRST, MACHINE, MONITOR, Machine, PAUSE, PLAN, PROCESS, Plan, QEMU_LOG, START_LIMIT,
-    Settings, Vm, caller, cannot, image, pool, qemu, started, this_program, write_pid,
+    CONSOLE, FIRST, MACHINE, MONITOR, Machine, PAUSE, PLAN, PROCESS, Plan, QEMU_LOG, Settings, Vm,
+    caller, cannot, fields, image, pool, qemu, started, this_program, write_pid,
 };
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -35,7 +34,12 @@ impl Made {
 
 impl Vm {
     /// The monitor of a machine that waits to be started.
-    pub(super) fn create(&self, settings: &Settings, call: &Call) -> Result<Made, Failure> {
+    pub(super) fn create(
+        &self,
+        settings: &Settings,
+        line: &CommandLine,
+        call: &Call,
+    ) -> Result<Made, Failure> {
         let bundle = bundle(call)?;
         let spec = Spec::read(&bundle).map_err(|error| {
             Failure::from_error(Exit::BadInput, &error)
@@ -43,6 +47,9 @@ impl Vm {
         })?;
         let config = read_json(&bundle.join("config.json"))?;
         image::check(&config, &self.id)?;
+        for warning in fields::warnings(&config) {
+            warn(line, &warning);
+        }
         let policy = settings.policy(&spec)?;
         let note = Note {
             id: self.id.clone(),
@@ -161,8 +168,8 @@ impl Vm {
         if made.maker.begin(warm).is_err() {
             return Err(self.did_not_start());
         }
-        let deadline = Instant::now() + START_LIMIT;
-        while matches!(made.monitor.try_wait(), Ok(None)) && Instant::now() < deadline {
+        let patience = qemu::Patience::with(made.monitor.id());
+        while matches!(made.monitor.try_wait(), Ok(None)) && !patience.is_over() {
             match self.ask(&Frame::new(FIRST, Kind::State, [])) {
                 Ok(answer) if answer.content == b"created" => return Ok(()),
                 // It does not listen yet, or is about to end.

@@ -20,16 +20,17 @@ use rustix::system::RebootCommand;
 use sys::wait::Target;
 
 use super::image::{HOST_NAME, MODULES, WORDS};
-use super::{FIRST, OUTSIDE, WORKER, files, process};
+use super::{FIRST, OUTSIDE, WORKER, files, groups, process};
 use crate::failure::{Failure, Outcome};
 
 /// The line's name on both sides.
 pub(super) const PORT: &str = "tollgate";
 const PORTS: &str = "/sys/class/virtio-ports";
 /// What is mounted before anything else: type and place.
-const MOUNTS: [(&str, &str); 4] = [
+const MOUNTS: [(&str, &str); 5] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
+    ("cgroup2", groups::PLACE),
     ("devtmpfs", "/dev"),
     ("tmpfs", "/run"),
 ];
@@ -231,7 +232,8 @@ impl Worker {
         if frame.kind == Kind::Signal {
             let worker = Arc::clone(self);
             let signal = frame.content.first().copied().map_or(0, i32::from);
-            std::thread::spawn(move || worker.signal(id, signal));
+            let is_for_all = frame.content.get(1) == Some(&1);
+            std::thread::spawn(move || worker.signal(id, signal, is_for_all));
             return;
         }
         let sessions = self.sessions();
@@ -329,12 +331,24 @@ impl Worker {
     }
 
     /// Sends a signal, when there is somebody to send it to.
-    fn signal(&self, id: u32, signal: i32) {
+    fn signal(&self, id: u32, signal: i32, is_for_all: bool) {
         let deadline = Instant::now() + LIMIT;
         while self.sessions().contains_key(&id) && Instant::now() < deadline {
             if let Some(pid) = pid_of(id) {
-                // Fails only if it has just ended.
-                let _ = sys::signal::send(pid, signal);
+                let others = if is_for_all {
+                    groups::members()
+                } else {
+                    Vec::new()
+                };
+                // The first one last: the others end with it.
+                for pid in others
+                    .into_iter()
+                    .filter(|other| *other != pid)
+                    .chain([pid])
+                {
+                    // Fails only if it has just ended.
+                    let _ = sys::signal::send(pid, signal);
+                }
                 return;
             }
             std::thread::sleep(PAUSE);

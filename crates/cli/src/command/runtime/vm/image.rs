@@ -35,21 +35,8 @@ const FOLDERS: [&str; 8] = [
 /// Where a container's callers mount a folder of this machine that it shares with others; alone in a machine
 /// it has one there.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// Parts of a configuration that are not carried out in a machine, as JSON pointers.
-const LEFT_OUT: [&str; 11] = [
-    "/hooks",
-    "/process/apparmorProfile",
-    "/process/oomScoreAdj",
-    "/process/selinuxLabel",
-    "/linux/cgroupsPath",
-    "/linux/devices",
-    "/linux/gidMappings",
-    "/linux/intelRdt",
-    "/linux/resources",
-    "/linux/seccomp",
-    "/linux/uidMappings",
-];
-
+/// Where files that are bound are in the machine, each by its place in `mounts`.
+const BOUND: &str = "/bound";
 /// Refuses what a machine cannot give.
 pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
     let shared = bound(config).find(|bound| bound.is_shared());
@@ -58,25 +45,28 @@ pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
         format!(
             "{source} is mounted into it to be written to, and another machine has no folders of this one"
         )
-    } else if config["process"]["terminal"] == true {
-        "it wants a terminal".to_owned()
+    } else if let Some(why) = super::fields::refusal(config) {
+        why
+    } else if let Err(why) = super::profile::compile(&config["linux"]["seccomp"]) {
+        format!("linux.seccomp: {why}")
     } else {
         return Ok(());
     };
     let message = format!("cannot put container {id} into a machine: {why}");
-    Err(Failure::new(Exit::Unsupported, message)
-        .help("mount it read-only to have it copied, use another runtime, or leave that out"))
+    Err(Failure::new(Exit::Unsupported, message).help(
+        "mount folders read-only to have them copied, use another runtime, or leave that out",
+    ))
 }
 
 /// A file or folder of this machine that the container is to see.
-struct Bound {
+pub(super) struct Bound {
     source: PathBuf,
     destination: PathBuf,
     is_read_only: bool,
 }
 
 impl Bound {
-    fn of(mount: &Value) -> Option<Self> {
+    pub(super) fn of(mount: &Value) -> Option<Self> {
         let options = || mount["options"].as_array().into_iter().flatten();
         let has = |name: &str| options().any(|option| option == name);
         let is_bound = mount["type"] == "bind" || has("bind") || has("rbind");
@@ -106,18 +96,33 @@ fn bound(config: &Value) -> impl Iterator<Item = Bound> {
 /// The configuration as it is in the machine.
 fn inner(config: &Value) -> Value {
     let mut config = config.clone();
-    for mount in config["mounts"].as_array_mut().into_iter().flatten() {
-        if Bound::of(mount).is_some_and(|bound| bound.is_memory()) {
-            *mount = json!({"destination": SHARED_MEMORY, "type": "tmpfs", "source": "shm",
-                "options": ["nosuid", "noexec", "nodev", "mode=1777"]});
+    let mounts = config["mounts"].as_array_mut().into_iter().flatten();
+    for (at, mount) in mounts.enumerate() {
+        match Bound::of(mount) {
+            None => {}
+            Some(bound) if bound.is_memory() => {
+                *mount = json!({"destination": SHARED_MEMORY, "type": "tmpfs", "source": "shm",
+                    "options": ["nosuid", "noexec", "nodev", "mode=1777"]});
+            }
+            Some(_) => {
+                mount["type"] = "bind".into();
+                mount["source"] = place(at).display().to_string().into();
+            }
         }
     }
     config
 }
 
+/// Where the files of a mount are in the machine.
+fn place(at: usize) -> PathBuf {
+    Path::new(BOUND).join(at.to_string())
+}
+
 /// An archive of a container's files, which a machine's own may join.
 pub(super) struct Packed {
     archive: Archive<BufWriter<File>>,
+    /// What its limit says.
+    container_mib: u64,
 }
 
 /// Packs a container's files. `words`: the command line that watches in the machine, and the files that it
@@ -128,6 +133,7 @@ pub(super) fn pack(
     config: &Value,
     words: Option<(Vec<String>, Vec<PathBuf>)>,
 ) -> Result<Packed, Failure> {
+    let container_mib = super::groups::memory_mib(config);
     let write = || -> io::Result<Packed> {
         let mut archive = Archive::new(BufWriter::new(File::create(store.file(INITRD))?));
         skeleton(&mut archive)?;
@@ -141,27 +147,26 @@ pub(super) fn pack(
         archive.bytes(&file, inner(config).to_string().as_bytes())?;
         let root = config["root"]["path"].as_str().unwrap_or("rootfs");
         archive.tree(&note.bundle.join(root), Path::new(ROOT))?;
-        for bound in bound(config).filter(|bound| !bound.is_memory()) {
-            let target = bound
-                .destination
-                .strip_prefix("/")
-                .unwrap_or(&bound.destination);
-            archive.tree(
-                &fs::canonicalize(&bound.source)?,
-                &Path::new(ROOT).join(target),
-            )?;
+        let mounts = config["mounts"].as_array().into_iter().flatten();
+        for (at, mount) in mounts.enumerate() {
+            if let Some(bound) = Bound::of(mount).filter(|bound| !bound.is_memory()) {
+                archive.tree(&fs::canonicalize(&bound.source)?, &place(at))?;
+            }
         }
-        Ok(Packed { archive })
+        Ok(Packed {
+            archive,
+            container_mib,
+        })
     };
     let packed = write().map_err(cannot("pack the container's files"))?;
-    tell(store, config)?;
+    note_differences(store, config)?;
     Ok(packed)
 }
 
 impl Packed {
     /// How much memory, in MiB, a machine needs with these files, beside what it needs for its own.
     pub(super) fn memory_mib(&self) -> u64 {
-        3 * (self.archive.size() >> 20)
+        self.container_mib + 3 * (self.archive.size() >> 20)
     }
 
     /// Ends it as it is.
@@ -174,12 +179,13 @@ impl Packed {
 
     /// Ends it with the files of a machine; gives the memory that this needs, in MiB.
     pub(super) fn end_with_machine(mut self, kernel: &Kernel) -> Result<u64, Failure> {
+        let container_mib = self.container_mib;
         let write = || {
             own(&mut self.archive, kernel)?;
             self.archive.end()
         };
         let size = write().map_err(cannot("pack the machine's files"))?;
-        Ok(MEMORY_MIB + 3 * (size >> 20))
+        Ok(MEMORY_MIB + container_mib + 3 * (size >> 20))
     }
 }
 
@@ -218,26 +224,16 @@ fn own(archive: &mut Archive<impl io::Write>, kernel: &Kernel) -> io::Result<()>
     archive.bytes(Path::new(HOST_NAME), host.nodename().to_bytes())
 }
 
-/// Notes what is not carried out.
-fn tell(store: &Store, config: &Value) -> Result<(), Failure> {
-    let is_there = |part: &&&str| config.pointer(part).is_some_and(|value| !value.is_null());
-    let left_out = LEFT_OUT.iter().filter(is_there);
-    let left_out = left_out.map(|part| part.trim_start_matches('/').replace('/', "."));
-    let mut lines: Vec<_> = left_out
-        .map(|part| format!("{part} is not carried out in a machine\n"))
-        .collect();
-    for bound in bound(config).filter(|bound| !bound.is_memory()) {
-        let source = bound.source.display();
-        lines.push(format!("{source} is a copy in the machine\n"));
-    }
-    let mut namespaces = config["linux"]["namespaces"]
-        .as_array()
+/// Notes what is not carried out and what is a copy.
+fn note_differences(store: &Store, config: &Value) -> Result<(), Failure> {
+    let bound = bound(config).filter(|bound| !bound.is_memory());
+    let copies = bound.map(|bound| format!("{} is a copy in the machine", bound.source.display()));
+    let lines: String = super::fields::warnings(config)
         .into_iter()
-        .flatten();
-    if namespaces.any(|namespace| namespace["path"].is_string()) {
-        lines.push("a machine shares no namespace with others\n".to_owned());
-    }
-    fs::write(store.log(), lines.concat()).map_err(cannot("note what is left out"))
+        .chain(copies)
+        .map(|line| line + "\n")
+        .collect();
+    fs::write(store.log(), lines).map_err(cannot("note what is left out"))
 }
 
 fn programs(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
@@ -339,5 +335,12 @@ mod tests {
         let inner = inner(&config);
         assert_eq!(inner["mounts"][0]["type"], "tmpfs");
         assert_eq!(inner["mounts"][1], config["mounts"][1]);
+        let config = self::config("/proc/self/exe", "/x", &["rbind", "ro"]);
+        let bound = &self::inner(&config)["mounts"][0];
+        assert_eq!(
+            (&bound["type"], &bound["source"]),
+            (&json!("bind"), &json!("/bound/0"))
+        );
+        assert_eq!(bound["options"], json!(["rbind", "ro"]));
     }
 }

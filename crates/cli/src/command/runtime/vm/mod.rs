@@ -11,13 +11,17 @@
 mod caller;
 mod container;
 mod create;
+mod fields;
 mod files;
+mod groups;
 mod guest;
 mod image;
 mod kernel;
 mod monitor;
+mod mounts;
 mod pool;
 mod process;
+mod profile;
 mod qemu;
 mod session;
 mod warm;
@@ -64,8 +68,10 @@ const INITRD: &str = "initrd";
 const SOCKET: &str = "monitor.sock";
 const CONSOLE: &str = "console.log";
 const QEMU_LOG: &str = "qemu.log";
-/// How long a machine may take to start: five seconds emulated on an idle processor.
-const START_LIMIT: Duration = Duration::from_secs(120);
+/// How much time of processors a machine may take to start: five seconds emulated. On a busy machine it waits
+/// for them, but no longer than the second.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const START_WAIT: Duration = Duration::from_secs(900);
 const END_LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The session of the container's first program, and the one that a caller of the monitor calls its own.
@@ -73,6 +79,58 @@ const FIRST: u32 = 0;
 const OWN: u32 = 1;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
+
+/// Options of each command that are carried out, or that are about something which a machine does not have.
+const OPTIONS: [(&str, &[&str]); 7] = [
+    (
+        "create",
+        &["bundle", "b", "pid-file", "no-pivot", "no-new-keyring"],
+    ),
+    (
+        "run",
+        &[
+            "bundle",
+            "b",
+            "pid-file",
+            "no-pivot",
+            "no-new-keyring",
+            "no-subreaper",
+            "detach",
+            "d",
+            "keep",
+        ],
+    ),
+    (
+        "exec",
+        &[
+            "process",
+            "p",
+            "cwd",
+            "env",
+            "e",
+            "user",
+            "u",
+            "additional-gids",
+            "g",
+            "cap",
+            "c",
+            "no-new-privs",
+            "tty",
+            "t",
+            "detach",
+            "d",
+            "pid-file",
+            "ignore-paused",
+            "no-subreaper",
+        ],
+    ),
+    ("kill", &["all", "a"]),
+    ("delete", &["force", "f"]),
+    ("start", &[]),
+    ("state", &[]),
+];
+/// Descriptors that go along; none do.
+const PRESERVED: &str = "preserve-fds";
 
 /// What the monitor is to do.
 #[derive(Deserialize, Serialize)]
@@ -117,13 +175,14 @@ pub(super) fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
         let message = format!("cannot {word} a container: its id is missing");
         return Err(Failure::new(Exit::BadInput, message).help("name it behind the command"));
     };
+    check_options(&word, call)?;
     let vm = Vm::new(settings, line, id)?;
     match &*word {
         "create" => {
-            vm.create(settings, call)?.keep();
+            vm.create(settings, line, call)?.keep();
             Ok(Exit::Ok)
         }
-        "run" => vm.run(settings, call),
+        "run" => vm.run(settings, line, call),
         "start" => vm.start(),
         "state" => vm.print_state(),
         "kill" => vm.kill(call),
@@ -135,6 +194,29 @@ pub(super) fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
                 .help("it has create, start, state, kill, delete, run, exec, list and features"))
         }
     }
+}
+
+/// What nobody carries out is refused, not passed over.
+fn check_options(word: &str, call: &Call) -> Result<(), Failure> {
+    let Some((_, taken)) = OPTIONS.iter().find(|(command, _)| *command == word) else {
+        return Ok(());
+    };
+    let is_taken = |name: &str, value: Option<&OsString>| {
+        taken.contains(&name) || name == PRESERVED && value.is_some_and(|value| value == "0")
+    };
+    let given = call.options.iter();
+    let mut others = given.filter(|(name, value)| !is_taken(name, value.as_ref()));
+    let Some((name, _)) = others.next() else {
+        return Ok(());
+    };
+    let message = format!("cannot {word} a container: the runtime vm has no --{name}");
+    let long = taken.iter().filter(|name| name.len() > 1);
+    let long: Vec<_> = long.map(|name| format!("--{name}")).collect();
+    let help = match long[..] {
+        [] => format!("{word} takes no option"),
+        _ => format!("{word} takes {}", long.join(", ")),
+    };
+    Err(Failure::new(Exit::Unsupported, message).help(help))
 }
 
 /// If the words are those of one of this runtime's own processes, is that process.
@@ -209,8 +291,8 @@ impl Vm {
     }
 
     /// Create, start, and unless it is detached wait and delete.
-    fn run(&self, settings: &Settings, call: &Call) -> Outcome {
-        let mut made = self.create(settings, call)?;
+    fn run(&self, settings: &Settings, line: &CommandLine, call: &Call) -> Outcome {
+        let mut made = self.create(settings, line, call)?;
         if let Err(failure) = self.start() {
             qemu::end(&mut made.monitor);
             self.remove()?;
@@ -224,7 +306,9 @@ impl Vm {
             .monitor
             .wait()
             .map_err(cannot("wait for the container"))?;
-        self.remove()?;
+        if !call.has(&["keep"]) {
+            self.remove()?;
+        }
         Ok(Exit::Command(super::code(status)))
     }
 
@@ -296,7 +380,8 @@ impl Vm {
                 )
                 .help("use a number, or a name such as TERM")
             })?;
-        self.order(&Frame::new(FIRST, Kind::Signal, [number]))
+        let all = u8::from(call.has(&["all", "a"]));
+        self.order(&Frame::new(FIRST, Kind::Signal, [number, all]))
     }
 
     /// Another program in it.

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::caller::{Warm, number};
 use super::kernel::kernel;
-use super::{KEEPER, PAUSE, SIGKILL, START_LIMIT, Settings, cannot, image, qemu, this_program};
+use super::{KEEPER, PAUSE, SIGKILL, START_WAIT, Settings, cannot, image, qemu, this_program};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
@@ -256,7 +256,7 @@ impl Place {
 
     /// Waits until all are ready.
     fn wait(&self, keeper: &mut Child, size: u32) -> Outcome {
-        let deadline = Instant::now() + START_LIMIT;
+        let deadline = Instant::now() + START_WAIT;
         let wanted = usize::try_from(size).unwrap_or(usize::MAX);
         while self.ready() < wanted {
             let said = self.said();

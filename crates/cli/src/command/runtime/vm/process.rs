@@ -8,15 +8,6 @@ use serde_json::{Value, json};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Options of `exec` that say something about the process and are not carried out.
-const NOT_TAKEN: [&str; 5] = [
-    "console-socket",
-    "process-label",
-    "apparmor",
-    "preserve-fds",
-    "cgroup",
-];
-
 /// The content of an order to begin: the time, which a machine does not know well, and the process.
 pub(super) fn start(process: &[u8]) -> Vec<u8> {
     let now = SystemTime::now()
@@ -44,11 +35,8 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
             Exit::Unsupported,
             format!("cannot run a program in the machine: {why}"),
         )
-        .help("the runtime vm takes --process, --cwd, --env, --user, --detach and --pid-file")
+        .help("name the program and its words behind the id, or a file with --process")
     };
-    if let Some(option) = NOT_TAKEN.iter().find(|name| call.has(&[**name])) {
-        return Err(refuse(format!("--{option} is not carried out")));
-    }
     let parse = |text: &[u8]| {
         serde_json::from_slice::<Value>(text).map_err(|error| refuse(error.to_string()))
     };
@@ -82,6 +70,23 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
         let (uid, gid) = ids.ok_or_else(|| refuse(format!("--user {user} is no UID[:GID]")))?;
         process["user"] = json!({"uid": uid, "gid": gid});
     }
+    for gid in call.values(&["additional-gids", "g"]) {
+        let gid = gid.to_string_lossy();
+        let number = gid.parse::<u32>();
+        let number = number.map_err(|error| refuse(format!("--additional-gids {gid}: {error}")))?;
+        append(&mut process["user"]["additionalGids"], number.into());
+    }
+    for capability in words(call.values(&["cap", "c"])) {
+        if abi::capability::from_name(&capability).is_none() {
+            return Err(refuse(format!("there is no capability {capability}")));
+        }
+        for set in ["bounding", "effective", "permitted"] {
+            append(&mut process["capabilities"][set], capability.clone().into());
+        }
+    }
+    if call.has(&["no-new-privs"]) {
+        process["noNewPrivileges"] = true.into();
+    }
     if process["terminal"] == true {
         return Err(refuse("it wants a terminal".to_owned()));
     }
@@ -89,6 +94,14 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
         return Err(refuse("none is named".to_owned()));
     }
     Ok(process.to_string().into_bytes())
+}
+
+/// To a list, which need not be there.
+fn append(list: &mut Value, value: Value) {
+    match list.as_array_mut() {
+        Some(list) => list.push(value),
+        None => *list = vec![value].into(),
+    }
 }
 
 fn words<'a, S: AsRef<std::ffi::OsStr> + 'a + ?Sized>(
@@ -124,6 +137,12 @@ mod tests {
         assert_eq!(changed["env"], json!(["A=1", "B=2"]));
         assert_eq!(changed["user"], json!({"uid": 7, "gid": 8}));
         assert_eq!(changed["cwd"], "/tmp");
+        let more = exec("exec -g 8 -g 9 --cap CAP_CHOWN --no-new-privs abc id").unwrap();
+        assert_eq!(more["user"]["additionalGids"], json!([8, 9]));
+        for set in ["bounding", "effective", "permitted"] {
+            assert_eq!(more["capabilities"][set], json!(["CAP_CHOWN"]));
+        }
+        assert_eq!(more["noNewPrivileges"], true);
     }
 
     #[test]
@@ -132,7 +151,8 @@ mod tests {
             "exec abc",
             "exec -t abc sh",
             "exec --user me abc sh",
-            "exec --cgroup x abc sh",
+            "exec --cap CAP_ALL abc sh",
+            "exec -g wheel abc sh",
             "exec --process /no/such abc",
         ] {
             let failure = exec(line).unwrap_err();

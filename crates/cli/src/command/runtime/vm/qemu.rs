@@ -1,17 +1,20 @@
 //! QEMU as a child of one of our processes, with one end of a line to what runs in it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use sys::signal::{MaskChange, SignalSet};
 
-use super::{CONSOLE, GUEST, QEMU, QEMU_LOG, SIGKILL, cannot, guest, this_program};
+use super::{
+    CONSOLE, GUEST, QEMU, QEMU_LOG, SIGKILL, START_LIMIT, START_WAIT, cannot, guest, this_program,
+};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
@@ -72,6 +75,44 @@ impl Machine<'_> {
     }
 }
 
+/// How long a machine is waited for that is to start.
+pub(super) struct Patience {
+    holder: u32,
+    deadline: Instant,
+}
+
+impl Patience {
+    /// With the machine of which this process is the parent.
+    pub(super) fn with(holder: u32) -> Self {
+        Self {
+            holder,
+            deadline: Instant::now() + START_WAIT,
+        }
+    }
+
+    /// Whether it has had its time, by a processor or by the clock.
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() > self.deadline || time_of_children(self.holder) > START_LIMIT
+    }
+}
+
+/// What the children of a process have had of the processors' time. Without a list of them (a kernel without
+/// CONFIG_PROC_CHILDREN) it is none, and the clock decides.
+fn time_of_children(pid: u32) -> Duration {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let ticks: u64 = children.split_whitespace().filter_map(ticks).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+}
+
+/// User and system time, in the kernel's ticks (proc_pid_stat(5)); `None`: it has just ended.
+fn ticks(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut times = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let user: u64 = times.next()?.parse().ok()?;
+    Some(user + times.next()?.parse::<u64>().ok()?)
+}
+
 /// `PARENT [WORD]...`: QEMU, which ends with its parent.
 pub(super) fn become_it(args: &[OsString]) -> Outcome {
     let failed = |error: sys::SyscallError| cannot("start QEMU")(error.into());
@@ -102,4 +143,28 @@ pub(super) fn end(machine: &mut Child) {
     // Fails only if it has ended.
     let _ = machine.kill();
     let _ = machine.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_works_is_waited_for_until_it_has_had_its_time() {
+        let own = std::process::id();
+        let mut child = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let parent = child.id();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while ticks(&parent.to_string()) < Some(2) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(ticks(&parent.to_string()) >= Some(2));
+        end(&mut child);
+        assert!(ticks("none").is_none());
+        assert_eq!(time_of_children(u32::MAX), Duration::ZERO);
+        assert!(!Patience::with(own).is_over());
+    }
 }

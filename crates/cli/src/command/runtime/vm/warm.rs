@@ -16,7 +16,7 @@ use std::time::Duration;
 use oci::vm::{Frame, Kind};
 
 use super::pool::{self, Pool};
-use super::{CONSOLE, QEMU_LOG, START_LIMIT, WARM, caller, cannot, qemu, this_program};
+use super::{CONSOLE, QEMU_LOG, WARM, caller, cannot, qemu, this_program};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
@@ -28,6 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long who takes a machine may take to say where to.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
+/// How often a machine that has not started yet is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LONGEST_PATH: usize = 4096;
 
 /// `FOLDER`: keeps as many machines ready as the pool is to have.
@@ -132,12 +134,20 @@ fn leave(folder: &Path) -> Result<(), Failure> {
 
 /// Waits until it has started; then it can be asked for.
 fn wait(line: &mut UnixStream, folder: &Path) -> Result<UnixListener, Failure> {
-    let started = line
-        .set_read_timeout(Some(START_LIMIT))
-        .map_err(Into::into)
-        .and_then(|()| Frame::read(line));
+    let patience = qemu::Patience::with(std::process::id());
+    let mut says_something = false;
+    while !says_something && !patience.is_over() {
+        let mut polled = [sys::poll::PollFd::new(line.as_fd(), sys::poll::IN)];
+        // Whatever woke it, it looks.
+        let _ = sys::poll::poll(&mut polled, Some(LOOK_AGAIN));
+        says_something = polled[0].found() != 0;
+    }
+    let started = says_something.then(|| {
+        let limited = line.set_read_timeout(Some(ASK_LIMIT));
+        limited.map_err(Into::into).and_then(|()| Frame::read(line))
+    });
     match started {
-        Ok(frame) if frame.kind == Kind::Ready => {}
+        Some(Ok(frame)) if frame.kind == Kind::Ready => {}
         _ => {
             let said = super::create::last_words(folder);
             let message = format!("cannot start a machine: {said}");
