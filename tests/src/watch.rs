@@ -231,10 +231,11 @@ impl Watch {
         let mut alerts = Vec::new();
         let mut printed = String::new();
         for line in finished.stdout.lines() {
-            match Alert::parse(line) {
-                Some(alert) => alerts.push(alert),
-                None => printed += &format!("{line}\n"),
+            let (before, alert) = Alert::behind(line);
+            if alert.is_none() || !before.is_empty() {
+                printed += &format!("{before}\n");
             }
+            alerts.extend(alert);
         }
         let stats = fs::read_to_string(self.scratch.path().join("stats")).ok();
         let last = stats.as_deref().and_then(|text| text.lines().last());
