@@ -38,8 +38,23 @@ pub(super) struct Course<'j, J: Judge> {
     afterwards: Afterwards,
     /// Threads whose end was recorded by this program, and of which more may come.
     leaving: VecDeque<i64>,
-    /// What was noted of a thread's next event.
-    pub(super) call: Option<(i64, note::Call)>,
+    /// What was noted of a call that follows.
+    pub(super) call: Option<Noted>,
+}
+
+/// What this program noted of a call when it recorded it.
+pub(super) struct Noted {
+    pub(super) tid: i64,
+    pub(super) time_ns: u64,
+    pub(super) call: note::Call,
+}
+
+impl Noted {
+    /// Whether this is the call. One that no rule asks about may not be looked at, and the next one of its
+    /// thread is another.
+    pub(super) fn is_of(&self, record: &Record<'_>) -> bool {
+        self.tid == record.tid && self.time_ns == record.time_ns
+    }
 }
 
 impl<'j, J: Judge> Course<'j, J> {
@@ -73,7 +88,7 @@ impl<'j, J: Judge> Course<'j, J> {
             Row::Exit(exit) => self.exit(record, exit),
             Row::Generic => {
                 self.settle();
-                match dialect.untyped(record, self.call.as_ref())? {
+                match dialect.untyped(record, noted(&self.call, record))? {
                     Some(exit) => self.exit(record, exit),
                     None => Ok(()),
                 }
@@ -118,6 +133,10 @@ impl<'j, J: Judge> Course<'j, J> {
         self.settle();
         let is_shown = exit.is_wanted && !record.is_state_only();
         if !is_shown {
+            if !record.is_state_only() {
+                // Nor is it to be taken for a note of the next call.
+                self.call.take_if(|noted| noted.is_of(record));
+            }
             match exit.action {
                 Action::None => return Ok(()),
                 Action::Close => return self.close(record, exit),
@@ -125,7 +144,7 @@ impl<'j, J: Judge> Course<'j, J> {
             }
         }
         // What this program has noted of a call may contradict its parameters.
-        let told = match self.call {
+        let told = match noted(&self.call, record) {
             None if exit.is_repeatable => opening(record),
             _ => None,
         };
@@ -202,7 +221,7 @@ impl<'j, J: Judge> Course<'j, J> {
             Some(param) => as_int(param),
             None => exit.result(&raw, &enter, &self.arena),
         };
-        let ruled_out = match self.call {
+        let ruled_out = match noted(&self.call, record) {
             None => exit
                 .opening(params, result)
                 .and_then(|opening| self.judge.has_ruled_out(&mut self.scratch, &opening)),
@@ -235,8 +254,8 @@ impl<'j, J: Judge> Course<'j, J> {
         self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
         self.counts.judged += 1;
         if ruled_out.is_none() {
-            let noted = self.call.take_if(|(tid, _)| *tid == record.tid);
-            let noted = noted.map(|(_, call)| call);
+            let noted = self.call.take_if(|noted| noted.is_of(record));
+            let noted = noted.map(|noted| noted.call);
             if let Some(call) = &noted {
                 exit.correct(params, call, &self.arena);
             }
@@ -267,6 +286,13 @@ impl<'j, J: Judge> Course<'j, J> {
         }
         Ok(())
     }
+}
+
+/// What was noted of the call that ends with this event.
+#[inline]
+fn noted<'n>(noted: &'n Option<Noted>, record: &Record<'_>) -> Option<&'n note::Call> {
+    let noted = noted.as_ref()?;
+    noted.is_of(record).then_some(&noted.call)
 }
 
 /// Lets an event change the state. Whether its process is described by a recording of ours.

@@ -192,17 +192,16 @@ impl Dialect {
         self.rows.get(usize::from(code)).unwrap_or(&Row::Unknown)
     }
 
-    /// The end of a call that has no event type. `noted`: what this program told of a thread's next call.
+    /// The end of a call that has no event type. `noted`: what this program told of it.
     #[cold]
     pub(crate) fn untyped(
         &self,
         record: &Record<'_>,
-        noted: Option<&(i64, note::Call)>,
+        noted: Option<&note::Call>,
     ) -> Result<Option<&Exit>, Error> {
         let mut starts = Starts::default();
         let params = record.params(&mut starts)?;
-        let noted = noted.filter(|(tid, _)| *tid == record.tid);
-        if let Some(name) = noted.and_then(|(_, call)| call.kind()) {
+        if let Some(name) = noted.and_then(note::Call::kind) {
             return Ok(self.named.get(name).map(|exit| &**exit));
         }
         let number = params.get(0).and_then(unsigned);

@@ -3,7 +3,7 @@
 use event::{Container, Containment, Judge};
 use serde_json::Value;
 
-use super::course::Course;
+use super::course::{Course, Noted};
 use super::dialect::Meta;
 use crate::Error;
 use crate::bytes::{unsigned, until_nul};
@@ -37,7 +37,11 @@ impl<J: Judge> Course<'_, J> {
         let desc = told.text("desc");
         let id = told.text("id");
         if id == note::CALL.as_bytes() {
-            self.call = note::Call::of_json(desc).map(|call| (told.record.tid, call));
+            self.call = note::Call::of_json(desc).map(|call| Noted {
+                tid: told.record.tid,
+                time_ns: told.record.time_ns,
+                call,
+            });
         } else if id == note::PROCESS.as_bytes()
             && let Some(slot) = self.state.find_or_add(told.record.tid)
             && let Some(exact) = note::Exact::of_json(desc)

@@ -3,11 +3,13 @@
 use std::sync::Mutex;
 
 use event::field::{self, Field};
-use event::{Event, Judge, Weight};
+use event::{Event, EventKind, Judge, Weight};
 
 /// What fields were of the events that were concluded.
 #[derive(Default)]
 pub(crate) struct Witness {
+    /// Kinds that it does not ask about.
+    pub(crate) ignores: Vec<&'static str>,
     pub(crate) seen: Mutex<Vec<Seen>>,
 }
 
@@ -53,6 +55,10 @@ impl Judge for Witness {
     type Scratch = ();
 
     fn scratch(&self) {}
+
+    fn concerns(&self, kind: EventKind) -> bool {
+        !self.ignores.contains(&kind.name())
+    }
 
     fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
         Weight::Undecided

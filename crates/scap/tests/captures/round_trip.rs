@@ -5,8 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use event::testing::{self, Arg, EventBuilder, Facts, FakeWorld};
 use event::{
-    Comm, Container, Containment, Credentials, DescriptorKind, Endpoint, EventKind, Known, Lookup,
-    ParamSource, ParamType, Pid, Role, Socket, Stage, Stat, Status, Transport, User,
+    Comm, Container, Containment, Credentials, DescriptorKind, DescriptorSource, Endpoint,
+    EventKind, Known, Lookup, ParamSource, ParamType, Pid, Role, Socket, Stage, Stat, Status,
+    Transport, User,
 };
 use scap::read::Reader;
 use scap::replay::Replay;
@@ -165,7 +166,15 @@ fn written(events: &[EventBuilder]) -> (Vec<u8>, Vec<Seen>) {
 }
 
 fn replayed(file: &[u8]) -> Vec<Seen> {
-    let witness = Witness::default();
+    replayed_without(file, &[])
+}
+
+/// Without kinds that nobody asks about.
+fn replayed_without(file: &[u8], ignores: &[&'static str]) -> Vec<Seen> {
+    let witness = Witness {
+        ignores: ignores.to_vec(),
+        ..Witness::default()
+    };
     let mut replay = Replay::new(&witness, 0);
     let mut reader = Reader::new(file).expect("a capture");
     while replay.step(&mut reader, 100).expect("a whole capture") {}
@@ -206,6 +215,53 @@ fn every_field_of_every_call_is_what_it_was() {
     let events: Vec<_> = calls().map(|kind| filled(kind, 5)).collect();
     assert!(events.len() > 300);
     assert_same(&events);
+}
+
+/// Rules at the replay can be others than those at the recording.
+#[test]
+fn a_call_that_nobody_asks_about_leaves_nothing_to_the_next_one() {
+    // Nothing has to be noted of this one, so that what was noted before would count.
+    let next = EventKind::of_syscall(abi::Syscall::UNLINK);
+    let process = testing::process(42, None, &["/bin/test"]);
+    let world = FakeWorld {
+        processes: [(process.pid, Arc::clone(&process))].into(),
+        ..FakeWorld::default()
+    };
+    let follower = |time_ns| {
+        let builder = EventBuilder::new(next.name()).process(&process);
+        let builder = builder.world(world.clone()).time_ns(time_ns).result(5);
+        builder.arg("path", Arg::Text(b"/file".to_vec()))
+    };
+    let mut opens = 0;
+    let is_open =
+        |kind: EventKind| matches!(kind.spec().descriptor, DescriptorSource::Opened { .. });
+    // One in ten of the others, as looking at every field takes long.
+    let some = calls().enumerate();
+    let some = some.filter(|(at, kind)| is_open(*kind) || at.is_multiple_of(10));
+    for (_, kind) in some.filter(|(_, kind)| *kind != next) {
+        // Some have no place for their result in captures, and it is noted.
+        let mut ignored = filled(kind, 7).time_ns(1000);
+        let mut time_ns = 1001;
+        if is_open(kind) {
+            // These are looked at whoever asks, because they change what is known of the process.
+            ignored = ignored
+                .descriptor(DescriptorKind::File)
+                .resolved("/elsewhere");
+            time_ns = 1000;
+            opens += 1;
+        }
+        let mut writer = Writer::new(Header::default());
+        let mut file = Vec::new();
+        writer.begin(&mut file);
+        for builder in [ignored, follower(time_ns)] {
+            // Nobody looks at it, so that nothing is noted of what was asked.
+            writer.event(&builder.at(Stage::Exit), &mut file);
+        }
+        let all = replayed(&file);
+        let left = replayed_without(&file, &[kind.name()]);
+        assert_eq!(left, all[1..], "behind {}", kind.name());
+    }
+    assert!(opens > 2);
 }
 
 #[test]
