@@ -25,10 +25,11 @@ _Static_assert(sizeof(struct socket_rule) == 56, "see tables.rs");
 _Static_assert(sizeof(struct address_rule) == 56, "see tables.rs");
 _Static_assert(sizeof(struct mount_rule) == 24, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, operation) == 32, "see tables.rs");
+_Static_assert(__builtin_offsetof(struct policy, placed) == 92, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, capability) == 96, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, mode) == 224, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, set) == 6432, "see tables.rs");
-_Static_assert(sizeof(struct policy) == 6432 + 24 * SETS + 256 + 2 * STATES + 2 * EDGES, "see tables.rs");
+_Static_assert(sizeof(struct policy) == 6432 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
 _Static_assert(sizeof(struct tenant) == 256, "see programs.rs");
 _Static_assert(sizeof(struct violation) == 328, "see records.rs");
 _Static_assert(sizeof(struct ledger) == 32, "see programs.rs");
@@ -570,31 +571,44 @@ __noinline u32 advance(const struct policy *p, struct scratch *s, u32 state, u32
 	return r.state;
 }
 
+/* Which view a file system is, VIEWS for others. */
+static __always_inline u32 view_of(u64 magic)
+{
+	switch (magic) {
+	case 0x9fa0:
+		return VIEW_PROC;
+	case 0x62656572:
+		return VIEW_SYSFS;
+	case 0x27e0eb:
+	case 0x63677270:
+		return VIEW_CGROUP;
+	case 0x73636673:
+		return VIEW_SECURITY;
+	case 0x64626720:
+		return VIEW_DEBUG;
+	case 0x74726163:
+		return VIEW_TRACE;
+	case BPF_FS_MAGIC:
+		return VIEW_BPF;
+	}
+	return VIEWS;
+}
+
+/* What is known of the place of a file system that is no view. */
+static __always_inline u32 known_place(const struct policy *p, u32 device)
+{
+	struct place_key key = {.generation = p->generation, .device = device};
+	u32 *known = bpf_map_lookup_elem(&places, &key);
+
+	return known ? *known : 0;
+}
+
 /* The state that the file system's own place stands for. */
 static __always_inline u32 place_of(const struct policy *p, struct scratch *s)
 {
-	struct place_key key = {.generation = p->generation, .device = s->device};
-	u32 *known;
+	u32 view = view_of(s->magic);
 
-	switch (s->magic) {
-	case 0x9fa0:
-		return p->view[VIEW_PROC];
-	case 0x62656572:
-		return p->view[VIEW_SYSFS];
-	case 0x27e0eb:
-	case 0x63677270:
-		return p->view[VIEW_CGROUP];
-	case 0x73636673:
-		return p->view[VIEW_SECURITY];
-	case 0x64626720:
-		return p->view[VIEW_DEBUG];
-	case 0x74726163:
-		return p->view[VIEW_TRACE];
-	case BPF_FS_MAGIC:
-		return p->view[VIEW_BPF];
-	}
-	known = bpf_map_lookup_elem(&places, &key);
-	return known ? *known : 0;
+	return view < VIEWS ? p->view[view] : known_place(p, s->device) & PLACE_STATE;
 }
 
 static __always_inline u32 outcome_at(const struct policy *p, struct scratch *s, u32 state, u32 kinds)
@@ -638,6 +652,94 @@ __noinline u32 judge(const struct policy *p, struct scratch *s, u32 kinds)
 	return worse(outcome, outcome_at(p, s, advance(p, s, place, tail, s->len), kinds));
 }
 
+/* ---- files that no rule can be about, whatever their whole path is */
+
+/* So many names and mounts are looked at; deeper files are judged by their path. */
+#define STEPS 24
+
+/* How the kernel has the beginning of an entry. */
+struct entry {
+	u64 parent;
+	/* The upper half is the length. */
+	u64 hash_len;
+	u64 name;
+	u64 inode;
+	/* The first bytes of a name that has room in the entry itself. */
+	u64 begin;
+};
+
+/* Whether the folders from an entry up to a root, and through mounts to that of all, or one of their names
+ * may be in a path that a rule is about. `mount` 0: up to this root only. */
+__noinline u32 climb(const struct policy *p, u64 dentry, u64 root, u64 mount, u32 kinds)
+{
+	const u64 first = bpf_core_field_offset(struct dentry, d_parent);
+
+	if (!p || bpf_core_field_offset(struct dentry, d_name.name) != first + 16)
+		return 1;
+	for (u32 i = 0; i < STEPS; i++) {
+		struct entry entry;
+		u64 begin, len;
+
+		if (dentry == root) {
+			struct mount *here = (void *)mount;
+			u64 above = here ? (u64)BPF_CORE_READ(here, mnt_parent) : mount;
+
+			if (above == mount || !above)
+				return 0;
+			dentry = (u64)BPF_CORE_READ(here, mnt_mountpoint);
+			mount = above;
+			here = (void *)mount;
+			root = (u64)BPF_CORE_READ(here, mnt.mnt_root);
+			continue;
+		}
+		/* An entry that is its own parent has no path. */
+		if (bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(dentry + first)) ||
+		    entry.parent == dentry)
+			return 1;
+		begin = entry.begin;
+		if (entry.name != dentry + first + 32 &&
+		    bpf_probe_read_kernel(&begin, sizeof(begin), (void *)entry.name))
+			return 1;
+		len = entry.hash_len >> 32;
+		if (len < sizeof(begin))
+			begin &= (1ULL << len * 8) - 1;
+		/* As `slot` in keys.rs. */
+		if (p->key[(begin * 0x9e3779b97f4a7c15ULL + len * 0xff51afd7ed558ccdULL) >> 52] & kinds)
+			return 1;
+		dentry = entry.parent;
+	}
+	return 1;
+}
+
+/* Whether a rule may be about a file: if not, none of the names is read that `resolve` would put together,
+ * of either path. Each path that a rule is about has a name that is its key (crates/enforce/src/bpf/keys.rs). */
+__noinline u32 may_match(const struct policy *p, u64 dentry_address, u64 mount_address, u32 kinds)
+{
+	struct dentry *dentry = (void *)dentry_address;
+	struct vfsmount *vfsmount = (void *)mount_address;
+	struct super_block *sb = BPF_CORE_READ(dentry, d_sb);
+	u64 fs_root = (u64)BPF_CORE_READ(sb, s_root), root = fs_root, mount = 0;
+
+	if (!p || (p->unkeyed & kinds))
+		return 1;
+	if (p->placed & kinds) {
+		u32 view = view_of(BPF_CORE_READ(sb, s_magic));
+		u32 keys = view < VIEWS ? p->view_key[view] :
+					  known_place(p, BPF_CORE_READ(sb, s_dev)) >> PLACE_KEYS;
+
+		if (keys & kinds)
+			return 1;
+	}
+	if (vfsmount) {
+		root = (u64)BPF_CORE_READ(vfsmount, mnt_root);
+		mount = mount_address - bpf_core_field_offset(struct mount, mnt);
+	}
+	if (climb(p, dentry_address, root, mount, kinds))
+		return 1;
+	/* A mount that shows a part of its file system. */
+	return root != fs_root && climb(p, root, fs_root, 0, kinds);
+}
+
 /* The caller does something to a file. */
 __noinline int on_path(u64 dentry, u64 mount, u32 kinds, u32 what, u64 detail)
 {
@@ -648,7 +750,7 @@ __noinline int on_path(u64 dentry, u64 mount, u32 kinds, u32 what, u64 detail)
 		return 0;
 	if (!me.policy)
 		return 1;
-	if (!(me.policy->features & HAS_PATHS))
+	if (!(me.policy->features & HAS_PATHS) || !may_match(me.policy, dentry, mount, kinds))
 		return 0;
 	s = working_memory();
 	if (!s)
@@ -989,7 +1091,7 @@ static __always_inline int on_program(struct file *file, const char *name)
 {
 	struct subject me;
 	struct scratch *s;
-	u32 outcome = 0;
+	u32 outcome;
 
 	if (!confined(&me))
 		return 0;
@@ -997,16 +1099,22 @@ static __always_inline int on_program(struct file *file, const char *name)
 		return -EPERM;
 	if (!(me.policy->features & HAS_EXEC))
 		return 0;
+	outcome = inode_outcome(me.policy, file);
+	if (!name && !outcome &&
+	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC)))
+		return 0;
 	s = working_memory();
 	if (!s)
 		return -EPERM;
 	if (name)
-		outcome = name_outcome(me.policy, s, number_of(name));
+		outcome = worse(name_outcome(me.policy, s, number_of(name)), outcome);
 	s->head.detail[0] = file->f_inode->i_ino;
 	s->head.detail[1] = 0;
 	s->head.detail[2] = 0;
 	s->head.detail[3] = 0;
-	outcome = worse(outcome, inode_outcome(me.policy, file));
+	if (!outcome && name &&
+	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC)))
+		return 0;
 	if (resolve(s, number_of(file->f_path.dentry), number_of(file->f_path.mnt)))
 		outcome = OUTCOME_DENY | OUTCOME_AUDIT;
 	else

@@ -66,6 +66,8 @@ enum view {
 #define MODE_RULES 8
 #define PROTOCOL_WORDS 5
 #define PORT_RANGES 4
+/* Places for names that paths of rules have; a power of two. */
+#define KEYS 4096
 
 /* Which parts of a policy are there at all. */
 #define HAS_PATHS (1 << 0)
@@ -134,7 +136,10 @@ struct policy {
 	/* 0: the view is not known. */
 	u16 view[VIEWS];
 	u16 relative;
-	u16 _pad[3];
+	/* Of these kinds (bits) a rule is about paths of any name. */
+	u16 unkeyed;
+	/* Of these kinds a name that rules ask for belongs to the place of a file system. */
+	u32 placed;
 	u16 capability[64];
 	struct mode_rule mode[MODE_RULES];
 	struct mount_rule mount[MOUNT_RULES];
@@ -142,6 +147,11 @@ struct policy {
 	struct address_rule address[ADDRESS_RULES];
 	struct outcomes set[SETS];
 	u8 class_of[256];
+	/* By a hash of a name, of which kinds rules are that ask for it. Each path that a rule is about has
+	 * one of its names. */
+	u8 key[KEYS];
+	/* The same of the places of views. */
+	u8 view_key[VIEWS];
 	u16 accept[STATES];
 	u16 edge[EDGES];
 };
@@ -221,6 +231,10 @@ struct place_key {
 	u32 generation;
 	u32 device;
 };
+
+/* What is known of a place: its state, and of which kinds rules ask for one of its names. */
+#define PLACE_STATE 0xffff
+#define PLACE_KEYS 16
 
 struct rule_key {
 	u32 policy;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::{Alert, Finished, Limited, Scratch, installed, program};
 
 /// How long a script may take.
-pub const LIMIT: Duration = Duration::from_secs(55);
+pub const LIMIT: Duration = Duration::from_secs(175);
 
 const RULES: &str = r#"
 - rule: Program

@@ -3,7 +3,7 @@
 //! The emulated machine's clock moves by one nanosecond for each instruction, so that the figures are the
 //! same on any host, busy or idle. What they leave out is memory: a cache that is missed costs nothing there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,28 +44,48 @@ fn repository() -> PathBuf {
     own.parent().expect("it lies in the repository").to_owned()
 }
 
-/// The policy that the benchmarks of the host have, too.
-fn policy(enforcer: &str, count: u8) -> String {
-    let plan = repository().join("crates/bench/plans/enforce.sh");
-    let count = count.to_string();
+/// The policy that the benchmarks of the host have, too: what a script of theirs prints.
+fn policy(script: &str, enforcer: &str, detail: &str) -> String {
+    let plan = repository().join("crates/bench/plans").join(script);
     let mut print = Command::new("sh");
-    print.arg(plan).args(["print", enforcer, &count]);
+    print.arg(plan).args(["print", enforcer, detail]);
     let made = print.output().expect("there is a shell");
     assert!(made.status.success(), "{made:?}");
     String::from_utf8(made.stdout).expect("it is text")
 }
 
+/// Mounts what enforcers need, and begins the script of loads.
+const BEGIN: &str = "busybox mount -t securityfs none /sys/kernel/security || exit 90
+busybox mount -t bpf bpf /sys/fs/bpf || exit 91
+mkdir -p /p
+cat > /p/loads <<'EOF'
+sample() { echo \"$who $1 $(tollgate workload $1 --operations $2 2>&1 | tail -n 1)\"; }
+who=$1
+";
+
+/// The least that a profile can be: it allows all. What it costs is the kernel's, whatever the rules are.
+const LEAST: &str = "cat > /p/least.aa <<'EOF'
+profile least flags=(attach_disconnected) {
+  file, network, unix, capability, signal, ptrace, mount, umount, pivot_root, dbus,
+}
+EOF
+cat > /p/least <<'EOF'
+echo 'exec least' > /proc/self/attr/apparmor/exec || exit 1
+exec \"$@\"
+EOF
+apparmor_parser -r -K /p/least.aa || exit 95
+";
+
 /// Prints `SUBJECT LOAD {...}` for each sample. A policy is put in force once for all loads of a round: to
 /// compile and check it takes the emulated machine longer than most samples.
 fn script() -> String {
-    let mut script = String::from(
-        "busybox mount -t securityfs none /sys/kernel/security || exit 90\n\
-         busybox mount -t bpf bpf /sys/fs/bpf || exit 91\nmkdir -p /p\n\
-         cat > /p/loads <<'EOF'\n\
-         sample() { echo \"$who $1 $(tollgate workload $1 --operations $2 2>&1 | tail -n 1)\"; }\n\
-         who=$1\n",
-    );
+    let mut script = BEGIN.to_owned();
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let is_left_out = |load| !only.is_empty() && !only.split(',').any(|name| name == load);
     for (_, load, times) in LOADS.iter().chain([&BESIDE]) {
+        if is_left_out(*load) {
+            continue;
+        }
         let samples = match *load {
             "ub_execl" | "ub_spawn" => SEVERAL,
             _ => 1,
@@ -75,22 +95,33 @@ fn script() -> String {
         }
     }
     script.push_str("EOF\nset -f\n");
-    let mut subjects = vec![("none".to_owned(), "env".to_owned())];
+    let _ = write!(script, "{LEAST}");
+    let mut subjects = vec![
+        ("none".to_owned(), "env".to_owned()),
+        ("AppArmor-least".to_owned(), "sh /p/least".to_owned()),
+    ];
+    let asked = std::env::var(SUBJECTS).unwrap_or_default();
+    let asked: Vec<&str> = asked.split(',').filter(|name| !name.is_empty()).collect();
+    let is_asked = |name: &str| name == "none" || asked.is_empty() || asked.contains(&name);
     for enforcer in ["AppArmor", "BPF"] {
         for count in COUNTS {
             let name = format!("{enforcer}-{count}");
+            if !is_asked(&name) {
+                continue;
+            }
             let accepted: String = (0..count)
                 .map(|index| format!(" --accept-partial bpfRawRules.processes[{index}]"))
                 .collect();
             let _ = write!(
                 script,
                 "cat > /p/{name}.yaml <<'EOF'\n{}EOF\n",
-                policy(enforcer, count)
+                policy("enforce.sh", enforcer, &count.to_string())
             );
             let wrapper = format!("tollgate enforce -q --policy /p/{name}.yaml{accepted} --");
             subjects.push((name, wrapper));
         }
     }
+    subjects.retain(|(name, _)| is_asked(name));
     for round in 0..ROUNDS {
         for (name, wrapper) in &subjects {
             let _ = writeln!(script, "{wrapper} sh /p/loads {name} || exit 92");
@@ -133,14 +164,17 @@ fn figures(printed: &str) -> BTreeMap<(String, String), f64> {
 
 /// The table, and by subject the worst and the mean ratio over UnixBench's tests.
 fn table(figures: &BTreeMap<(String, String), f64>) -> (String, BTreeMap<String, (f64, f64)>) {
-    let subjects: Vec<String> = ["AppArmor", "BPF"]
-        .iter()
-        .flat_map(|enforcer| COUNTS.map(|count| format!("{enforcer}-{count}")))
-        .collect();
+    let sampled: BTreeSet<&str> = figures.keys().map(|(_, who)| who.as_str()).collect();
+    let subjects: Vec<&str> = sampled.into_iter().filter(|who| *who != "none").collect();
     let mut text = format!("| test | instructions | {} |\n", subjects.join(" | "));
     text.push_str(&format!("|---|---:|{}\n", "---:|".repeat(subjects.len())));
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    let mut count = 0.0;
     for (name, load, _) in LOADS.iter().chain([&BESIDE]) {
+        if !figures.contains_key(&((*load).to_owned(), "none".to_owned())) {
+            continue;
+        }
+        count += f64::from(u8::from(*load != BESIDE.1));
         let of = |who: &str| figures[&((*load).to_owned(), who.to_owned())];
         let free = of("none");
         let _ = write!(text, "| {name} | {free:.0} |");
@@ -148,7 +182,7 @@ fn table(figures: &BTreeMap<(String, String), f64>) -> (String, BTreeMap<String,
             let ratio = of(subject) / free;
             let _ = write!(text, " {:+.2} % |", (ratio - 1.0) * 100.0);
             if *load != BESIDE.1 {
-                let (worst, logs) = sums.entry(subject.clone()).or_insert((0.0, 0.0));
+                let (worst, logs) = sums.entry((*subject).to_owned()).or_insert((0.0, 0.0));
                 *worst = worst.max(ratio);
                 *logs += ratio.ln();
             }
@@ -158,17 +192,17 @@ fn table(figures: &BTreeMap<(String, String), f64>) -> (String, BTreeMap<String,
     for (what, figure) in [("worst", 0), ("geometric mean", 1)] {
         let _ = write!(text, "| {what} of UnixBench's | |");
         for subject in &subjects {
-            let (worst, logs) = sums[subject];
+            let (worst, logs) = sums[*subject];
             let ratio = match figure {
                 0 => worst,
-                _ => (logs / f64::from(12)).exp(),
+                _ => (logs / count).exp(),
             };
             let _ = write!(text, " {:+.2} % |", (ratio - 1.0) * 100.0);
         }
         text.push('\n');
     }
     for (worst, logs) in sums.values_mut() {
-        *logs = (*logs / 12.0).exp();
+        *logs = (*logs / count).exp();
         *worst = worst.max(0.0);
     }
     (text, sums)
@@ -176,6 +210,10 @@ fn table(figures: &BTreeMap<(String, String), f64>) -> (String, BTreeMap<String,
 
 /// Names the folder where the table is kept; without it nothing is measured.
 const OUT: &str = "TOLLGATE_COST_OUT";
+/// Names of subjects with commas between them (`AppArmor-least,BPF-8`): others are left out.
+const SUBJECTS: &str = "TOLLGATE_COST_SUBJECTS";
+/// Names of loads in the same way (`ub_execl,open_close`).
+const ONLY: &str = "TOLLGATE_COST_LOADS";
 /// Names samples that were taken before, instead of a machine.
 const SAMPLES: &str = "TOLLGATE_COST_SAMPLES";
 
@@ -188,7 +226,7 @@ fn rules_of_apparmor_and_bpf_cost_few_instructions() {
     };
     let printed = match std::env::var_os(SAMPLES) {
         Some(file) => std::fs::read_to_string(file).expect("the file of samples can be read"),
-        None => sample(),
+        None => sample(&script()),
     };
     let (text, sums) = table(&figures(&printed));
     println!("{text}");
@@ -211,8 +249,66 @@ fn rules_of_apparmor_and_bpf_cost_few_instructions() {
     }
 }
 
+/// Names the folder where the table of denials is kept; without it they are not measured.
+const DENIED_OUT: &str = "TOLLGATE_DENIED_OUT";
+/// Loads that a policy denies.
+const ATTEMPTS: [&str; 3] = ["attempt_socket", "attempt_open", "attempt_chroot"];
+
+/// Denied calls under both enforcers, told and not told.
+fn denials_script() -> String {
+    let mut script = BEGIN.to_owned();
+    for load in ATTEMPTS {
+        let _ = writeln!(script, "sample {load} 400");
+    }
+    script.push_str("EOF\n");
+    let mut subjects = vec![("none".to_owned(), "env".to_owned())];
+    for enforcer in ["AppArmor", "BPF"] {
+        for how in ["untold", "told"] {
+            let name = format!("{enforcer}-{how}");
+            let text = policy("denied.sh", enforcer, how);
+            let _ = write!(script, "cat > /p/{name}.yaml <<'EOF'\n{text}EOF\n");
+            let wrapper = format!(
+                "tollgate enforce -q --policy /p/{name}.yaml -o stdout_output.enabled=false \
+                 -o file_output.enabled=true -o file_output.filename=/dev/null --"
+            );
+            subjects.push((name, wrapper));
+        }
+    }
+    for (name, wrapper) in &subjects {
+        let _ = writeln!(script, "{wrapper} sh /p/loads {name} || exit 92");
+    }
+    script
+}
+
+#[test]
+fn a_denial_by_apparmor_or_bpf_costs_so_many_instructions() {
+    let Some(folder) = std::env::var_os(DENIED_OUT).map(PathBuf::from) else {
+        e2e::skip!("a measurement that takes some minutes", || Ok(format!(
+            "{DENIED_OUT} is not set"
+        )));
+    };
+    let printed = sample(&denials_script());
+    let figures = figures(&printed);
+    let subjects = ["AppArmor-untold", "AppArmor-told", "BPF-untold", "BPF-told"];
+    let mut text = format!("| call | allowed | {} |\n", subjects.join(" | "));
+    text.push_str("|---|---:|---:|---:|---:|---:|\n");
+    for load in ATTEMPTS {
+        let of = |who: &str| figures[&(load.to_owned(), who.to_owned())];
+        let _ = write!(text, "| {load} | {:.0} |", of("none"));
+        for subject in subjects {
+            let _ = write!(text, " {:.0} |", of(subject));
+        }
+        text.push('\n');
+    }
+    println!("{text}");
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    for (name, text) in [("samples.txt", &printed), ("summary.md", &text)] {
+        std::fs::write(folder.join(name), text).expect("the folder is writable");
+    }
+}
+
 /// Starts the machine; what it printed.
-fn sample() -> String {
+fn sample(script: &str) -> String {
     let mut guest = Guest::new()
         .option(LSM)
         .counting_instructions()
@@ -221,7 +317,7 @@ fn sample() -> String {
     for program in ["/usr/bin/sort", "/usr/bin/od", "/usr/bin/tee"] {
         guest = guest.file(Path::new(program), program);
     }
-    let run = guest.run(0, Identity::Root, &script());
+    let run = guest.run(0, Identity::Root, script);
     assert_eq!(run.code, 0, "{run:?}");
     run.stdout
 }

@@ -62,6 +62,14 @@ fn privileged(config: &mut serde_json::Value) {
     config["process"]["capabilities"] = serde_json::Value::Object(sets.into_iter().collect());
 }
 
+/// Without what a rule would drop.
+fn poor(config: &mut serde_json::Value) {
+    let names = serde_json::json!(["CAP_DAC_OVERRIDE"]);
+    for set in ["bounding", "effective", "permitted"] {
+        config["process"]["capabilities"][set] = names.clone();
+    }
+}
+
 /// As engines give by default: nothing that lets a process restrict itself without `no_new_privs`.
 fn modest(config: &mut serde_json::Value) {
     let names = serde_json::json!(["CAP_NET_RAW", "CAP_DAC_OVERRIDE"]);
@@ -143,7 +151,11 @@ fn confined_life(runtime: &str, more: &str) {
         privileged(config);
         runs(config, "violate", &deeds());
     });
-    for (name, capabilities) in [("many", privileged as fn(&mut _)), ("few", modest)] {
+    for (name, capabilities) in [
+        ("many", privileged as fn(&mut _)),
+        ("few", modest),
+        ("none", poor),
+    ] {
         ground.changed_bundle(name, "", |config| {
             capabilities(config);
             named(config, "strict");
@@ -162,6 +174,7 @@ fn confined_life(runtime: &str, more: &str) {
 rt run --bundle free $ID-free < /dev/null > free.txt
 rt run --bundle many $ID-many < /dev/null > many.txt
 rt run --bundle few $ID-few < /dev/null > few.txt
+rt run --bundle none $ID-none < /dev/null > none.txt
 rt create --bundle long $ID-long < /dev/null > /dev/null 2>&1
 rt start $ID-long
 await one
@@ -175,11 +188,13 @@ test -z "$(remains $ID)"
 "#
         ),
     );
-    assert_eq!(finished.code(), 0, "{finished:?}");
+    let refused = fields(&alerts, "Tollgate internal: container not confined", "cause");
+    assert_eq!(finished.code(), 0, "{refused:?} {finished:?}");
     for (file, denied) in [
         ("free.txt", false),
         ("many.txt", true),
         ("few.txt", true),
+        ("none.txt", true),
         ("exec.txt", true),
     ] {
         let found = outcomes(&read(&ground, file, &finished));
@@ -197,12 +212,18 @@ test -z "$(remains $ID)"
     let told = [
         ("disallow-create-user-ns".to_owned(), "EPERM".to_owned()),
         ("disable-udp".to_owned(), "EPERM".to_owned()),
+        ("disable-cap-net-raw".to_owned(), "EPERM".to_owned()),
         ("disable-access-shadow".to_owned(), "EACCES".to_owned()),
     ];
     for name in ["many", "few", "long"] {
         let id = format!("{}-{name}", ground.id);
-        assert_eq!(violations(&alerts, &id), told, "{alerts:?}");
+        assert_eq!(violations(&alerts, &id), told, "{name}: {alerts:?}");
     }
+    // It would not have had the capability without the policy either.
+    let without = told.iter().filter(|(rule, _)| rule != "disable-cap-net-raw");
+    let without: Vec<_> = without.cloned().collect();
+    let id = format!("{}-none", ground.id);
+    assert_eq!(violations(&alerts, &id), without, "{alerts:?}");
     assert!(violations(&alerts, &format!("{}-free", ground.id)).is_empty());
     let annotations = fields(&alerts, "Policy violation", "container.annotations");
     assert!(

@@ -134,6 +134,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         plan: plan.clone(),
         profile: Default::default(),
         witness: policy::compile::witness::Witness::default(),
+        lacked: Arc::new(Default::default),
         first: None,
         pending: Box::new(|| Ok(Vec::new())),
         judge: Arc::clone(&judge),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use abi::Capabilities;
 use clap::Args;
 use enforce::{Confinement, Line, Place};
 use policy::compile::seccomp::Action;
@@ -154,13 +155,14 @@ pub(crate) fn read(path: &Path, how: &How) -> Result<(Policy, Machine), Failure>
     }
 }
 
-/// Which capabilities a container's programs have its runtime decides.
+/// Which capabilities a container's programs have its runtime decides: any may be missed, and whether one
+/// would be there is known when the first program begins.
 fn machine_at(place: Place) -> Machine {
     let machine = files::machine();
     match place {
         Place::Here => machine,
         Place::Elsewhere => Machine {
-            held: None,
+            held: Some(Capabilities::ALL),
             ..machine
         },
     }

@@ -69,7 +69,8 @@ pub fn ruleset(
 }
 
 impl Elsewhere {
-    /// Has the process restrict itself, and restricts it. `ruleset`: its number of the descriptor.
+    /// Has the process restrict itself, and restricts it. `ruleset`: its number of the descriptor. Answers
+    /// with the capabilities among those to be dropped that it would not have had anyway.
     ///
     /// # Errors
     /// The step that failed. What was done before stays.
@@ -78,7 +79,7 @@ impl Elsewhere {
         caller: &Caller,
         ruleset: Option<i32>,
         tenant: Option<&Tenant>,
-    ) -> Result<(), Unapplied> {
+    ) -> Result<Capabilities, Unapplied> {
         let failed = |step| move |cause| Unapplied { step, cause };
         // Both hold from its exec on, which it makes next.
         match tenant {
@@ -89,25 +90,27 @@ impl Elsewhere {
         if let Some(profile) = &self.profile {
             take(caller, profile).map_err(failed(Step::AppArmor))?;
         }
-        self.drop(caller).map_err(failed(Step::Capabilities))?;
+        let lacked = self.drop(caller).map_err(failed(Step::Capabilities))?;
         match ruleset {
-            Some(number) => restrict(caller, number).map_err(failed(Step::Landlock)),
+            Some(number) => restrict(caller, number).map_err(failed(Step::Landlock))?,
             None if self.needs_ruleset => {
-                Err(failed(Step::Landlock)(missing("landlock_restrict_self")))
+                return Err(failed(Step::Landlock)(missing("landlock_restrict_self")));
             }
-            None => Ok(()),
+            None => {}
         }
+        Ok(lacked)
     }
 
-    /// As `caps::drop` does for the own process.
-    fn drop(&self, caller: &Caller) -> sys::Result<()> {
+    /// As `caps::drop` does for the own process. What of it the process lacks.
+    fn drop(&self, caller: &Caller) -> sys::Result<Capabilities> {
         let profile = self.caps;
         if profile.no_new_privs {
             no_new_privs(caller)?;
         }
         if profile.dropped.0 == 0 {
-            return Ok(());
+            return Ok(Capabilities::default());
         }
+        let gained = self.gained(caller)?;
         caller.call(
             Syscall::PRCTL,
             [PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0],
@@ -133,7 +136,22 @@ impl Elsewhere {
             let sets = address + credential::CAPSET_HEADER as u64;
             [address, sets, 0, 0, 0, 0]
         })?;
-        Ok(())
+        Ok(Capabilities(profile.dropped.0 & !gained.0))
+    }
+
+    /// Those to be dropped that programs of root's would have by an exec.
+    fn gained(&self, caller: &Caller) -> sys::Result<Capabilities> {
+        let own = credential::capabilities(caller.tid())?;
+        let mut gained = own.inheritable.0;
+        for number in (0..64).filter(|number| self.caps.dropped.contains(*number)) {
+            let args = [PR_CAPBSET_READ, u64::from(number), 0, 0, 0, 0];
+            match caller.call(Syscall::PRCTL, args) {
+                // This kernel has none of this number, nor of a higher one.
+                Err(error) if error.is(EINVAL) => break,
+                outcome => gained |= outcome? << number,
+            }
+        }
+        Ok(Capabilities(gained))
     }
 }
 
@@ -189,6 +207,7 @@ fn no_new_privs(caller: &Caller) -> sys::Result<()> {
 }
 
 /// Operations of prctl(2) (include/uapi/linux/prctl.h).
+const PR_CAPBSET_READ: u64 = 23;
 const PR_CAPBSET_DROP: u64 = 24;
 const PR_SET_NO_NEW_PRIVS: u64 = 38;
 const PR_CAP_AMBIENT: u64 = 47;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::Error;
 use crate::load::{
-    close_dup, connect_refused, container, fork_exec, fork_exit_wait, getppid, open_close,
+    attempt, close_dup, connect_refused, container, fork_exec, fork_exit_wait, getppid, open_close,
     opens_storm, pipe, pread, raw_call, read, shell_tree, stat, study, syscall_overhead, umask,
     write,
 };
@@ -73,6 +73,9 @@ pub const WORKLOADS: &[Workload] = &[
     repeat("stat", "call", FILES, stat::prepare, "ask for the status of a file by its absolute path"),
     repeat("pipe", "round trip", FILES, pipe::prepare, "send a number to another process and get it back (UnixBench `context1`)"),
     repeat("connect_refused", "attempt", FILES, connect_refused::prepare, "connect to a closed port of the loopback address"),
+    repeat("attempt_open", "call", FILES, attempt::open, "open /etc/shadow (or --path), be it allowed or denied"),
+    repeat("attempt_socket", "call", FILES, attempt::socket, "make a socket for datagrams, be it allowed or denied"),
+    repeat("attempt_chroot", "call", FILES, attempt::chroot, "change the root to itself, be it allowed or denied"),
     repeat("fork_exit_wait", "process", 1, fork_exit_wait::prepare, "fork a process that ends at once and wait for it (UnixBench `spawn`)"),
     repeat("fork_exec", "run", 1, fork_exec::prepare, "start /bin/true (or --path) and wait for it"),
     repeat("fork_exec_static", "run", 1, fork_exec::prepare_static, "start a program without dynamic loader (busybox, or --path) and wait for it"),

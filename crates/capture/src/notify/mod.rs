@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use abi::Syscall;
+use abi::{Capabilities, Syscall};
 use arc_swap::ArcSwap;
 use event::{
     Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
@@ -257,6 +257,9 @@ impl ProcessIndex for Processes {
 /// What asks somebody else to stop receiving, and gives the calls that he holds.
 pub type Pending = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
+/// Asked when a call failed, as of [`Parts::lacked`].
+pub type Lacked = Arc<dyn Fn() -> Capabilities + Send + Sync>;
+
 /// What a supervisor is made of.
 pub struct Parts<J: Judge> {
     /// Listener of the filter that was compiled from `installed`.
@@ -269,6 +272,9 @@ pub struct Parts<J: Judge> {
     pub profile: Profile,
     /// What tells which failures were denials by others than the filter.
     pub witness: Witness,
+    /// Capabilities that the workload would not have without the policy either, as far as they are known only
+    /// when it begins.
+    pub lacked: Lacked,
     /// What a container's first program is restricted by before it begins, if it is.
     pub first: Option<Arc<dyn FirstProgram>>,
     /// Gives the calls that somebody else has received and holds. Asked when everything else is ready,
@@ -396,6 +402,7 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) privileges: privileges::Privileges,
     pub(crate) guard: Guard,
     pub(crate) confiner: Confiner,
+    lacked: Lacked,
     first: Option<Arc<dyn FirstProgram>>,
     restricted: first::Restricted,
     pending: Mutex<Vec<Notification>>,
@@ -438,6 +445,7 @@ impl<J: Judge> Shared<J> {
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
             confiner: Confiner::with_witness(parts.profile, parts.witness),
+            lacked: parts.lacked,
             first: parts.first,
             restricted: first::Restricted::default(),
             pending: Mutex::default(),

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use abi::{Errno, Syscall};
+use abi::{Capabilities, Errno, Syscall};
 use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::witness::{Attempt, Blame, Is, Named, Witness};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -50,6 +50,7 @@ pub(super) fn blame<'w>(
     decoded: &Decoded<'_>,
     outcome: Outcome,
     census: &Census,
+    lacked: Capabilities,
 ) -> Option<(Blame<'w>, Errno)> {
     let Outcome::Returned(result) = outcome else {
         return None;
@@ -66,6 +67,7 @@ pub(super) fn blame<'w>(
         paths: &paths,
         port: port(decoded),
         is_root: census.is_root(call.tid),
+        lacked,
     };
     Some((witness.blame(&attempt)?, errno))
 }

@@ -170,7 +170,8 @@ impl<J: Judge> Worker<J> {
         }
         let (decoded, outcome) = (&view.decoded, view.outcome);
         let census = &shared.tree.census;
-        let found = witness::blame(confiner.witness(), call, decoded, outcome, census);
+        let lacked = (shared.lacked)();
+        let found = witness::blame(confiner.witness(), call, decoded, outcome, census, lacked);
         let Some((blame, errno)) = found else {
             return;
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use abi::{Arch, Syscall};
+use abi::{Arch, Capabilities, Syscall};
 use capture::notify::Pulse;
 use sys::shared::SharedWords;
 
@@ -66,6 +66,8 @@ pub(super) mod word {
     pub(in crate::supervise) const FIRST_WAITS: usize = 45;
     /// The number of the policy that BPF carries for it.
     pub(super) const TENANT: usize = 46;
+    /// Capabilities that a policy drops and a container's first program would not have had.
+    pub(super) const LACKED: usize = 47;
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
@@ -255,6 +257,17 @@ impl Board {
     /// BPF carries it.
     pub(crate) fn set_tenant(&self, number: u32) {
         self.set(word::TENANT, u64::from(number));
+    }
+
+    /// Capabilities that a policy drops and that the command would not have without it; none of those that
+    /// were compared when the policy was compiled.
+    pub(crate) fn lacked(&self) -> Capabilities {
+        Capabilities(self.load(word::LACKED))
+    }
+
+    /// What a container's first program lacks.
+    pub(crate) fn set_lacked(&self, set: Capabilities) {
+        self.set(word::LACKED, set.0);
     }
 
     /// A pid; 0 if it is not known.

@@ -3,11 +3,13 @@
 //! | part | what it does |
 //! |---|---|
 //! | `automaton` | all patterns of paths as one automaton |
+//! | `keys` | names that files have which rules are about |
 //! | `tables` | a policy as the programs read it |
 //! | `programs` | loading, and what stays in the kernel |
 //! | `records` | violations that come back |
 
 mod automaton;
+mod keys;
 mod kind;
 mod programs;
 mod records;

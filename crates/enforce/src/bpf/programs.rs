@@ -297,7 +297,7 @@ impl Kept {
         let places = self.map("places")?;
         for (device, state) in &tables.places {
             let key = words(&[generation, *device]);
-            put(&places, "places", &key, &u32::from(*state).to_ne_bytes())?;
+            put(&places, "places", &key, &state.to_ne_bytes())?;
         }
         let size = u32::try_from(SIZE).expect("less than a megabyte");
         let table = create(MapType::Array, "policy", 4, size, 1)?;

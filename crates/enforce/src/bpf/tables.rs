@@ -11,6 +11,7 @@ use policy::{FileAccess, MountMatch, PortRange, PtraceScope, SocketMatch, Verdic
 
 use super::Error;
 use super::automaton::{Automaton, DEAD, EDGES, SETS, START, STATES};
+use super::keys::{KEYS, Keys};
 use super::kind::{Kind, Operation};
 use crate::tree::Mounted;
 
@@ -38,6 +39,8 @@ const PTRACE: usize = 48;
 const DISK: usize = 64;
 const VIEW: usize = 72;
 const RELATIVE: usize = 88;
+const UNKEYED: usize = 90;
+const PLACED: usize = 92;
 const CAPABILITY: usize = 96;
 const MODE: usize = 224;
 const MOUNT: usize = 288;
@@ -45,7 +48,9 @@ const SOCKET: usize = 1056;
 const ADDRESS: usize = 2848;
 const SET: usize = 6432;
 const CLASS_OF: usize = SET + 24 * SETS;
-const ACCEPT: usize = CLASS_OF + 256;
+const KEY: usize = CLASS_OF + 256;
+const VIEW_KEY: usize = KEY + KEYS;
+const ACCEPT: usize = VIEW_KEY + 8;
 const EDGE: usize = ACCEPT + 2 * STATES;
 /// `sizeof(struct policy)`.
 pub(super) const SIZE: usize = EDGE + 2 * EDGES;
@@ -74,6 +79,9 @@ const MOUNT_FLAGS: [(&str, u32); 5] = [
 ];
 const FROM_FLAGS: u32 = 1 << 12 | 1 << 13 | 1 << 5;
 
+/// `PLACE_KEYS` of bpf/policy.h.
+const PLACE_KEYS: u32 = 16;
+
 const BY_TYPE: u8 = 1;
 const BY_SOURCE: u8 = 2;
 const BY_DISK: u8 = 3;
@@ -85,16 +93,17 @@ pub(super) struct Tables {
     pub(super) policy: Vec<u8>,
     /// Outcomes by device and inode of programs.
     pub(super) programs: BTreeMap<(u32, u64), u16>,
-    /// States by device of mounted file systems.
-    pub(super) places: BTreeMap<u32, u16>,
+    /// States by device of mounted file systems, and from `PLACE_KEYS` on the kinds of rules whose key is
+    /// a name of the place.
+    pub(super) places: BTreeMap<u32, u32>,
     /// Ids of the rules, by their number.
     pub(super) rules: Vec<String>,
 }
 
 /// What a pattern stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Effect {
-    of: [u16; KINDS],
+pub(super) struct Effect {
+    pub(super) of: [u16; KINDS],
     mounts: u64,
 }
 
@@ -105,6 +114,12 @@ impl Effect {
             effect.of[*kind as usize] = outcome;
         }
         effect
+    }
+
+    /// The kinds that it is about, as bits.
+    pub(super) fn kinds(&self) -> u8 {
+        let set = self.of.iter().enumerate().filter(|(_, of)| **of != 0);
+        set.fold(0, |kinds, (kind, _)| kinds | 1 << kind)
     }
 
     fn add(&mut self, other: &Self) {
@@ -165,8 +180,9 @@ impl Tables {
         collected.check()?;
         let patterns: Vec<Pattern> = collected.patterns.iter().map(|(p, _)| p.clone()).collect();
         let automaton = Automaton::new(&patterns)?;
-        let policy = collected.encode(&automaton);
-        let places = places(&automaton, mounts);
+        let keys = Keys::new(&collected.patterns);
+        let places = places(&automaton, &keys, mounts);
+        let policy = collected.encode(&automaton, &keys, &places);
         Ok(Self {
             policy,
             programs: collected.programs,
@@ -385,7 +401,7 @@ impl Collected {
         Ok(())
     }
 
-    fn encode(&self, automaton: &Automaton) -> Vec<u8> {
+    fn encode(&self, automaton: &Automaton, keys: &Keys, places: &BTreeMap<u32, u32>) -> Vec<u8> {
         let mut to = vec![0; SIZE];
         let mut put = |at: usize, bytes: &[u8]| to[at..at + bytes.len()].copy_from_slice(bytes);
         let counts = [
@@ -408,6 +424,14 @@ impl Collected {
         let view = VIEWS.map(|place| automaton.advance(START, place.as_bytes()));
         put(VIEW, &shorts(&view));
         put(RELATIVE, &shorts(&[automaton.advance(START, b"/")]));
+        let of_views = VIEWS.map(|place| keys.kinds(place));
+        let of_places = places.values().map(|place| place >> PLACE_KEYS);
+        let placed = of_places.fold(0, |all, kinds| all | kinds);
+        let placed = of_views.iter().fold(placed, |all, kinds| all | u32::from(*kinds));
+        put(UNKEYED, &u16::from(keys.unkeyed).to_ne_bytes());
+        put(PLACED, &placed.to_ne_bytes());
+        put(KEY, &keys.slots);
+        put(VIEW_KEY, &of_views);
         put(CAPABILITY, &shorts(&self.capability));
         for (index, (bits, outcome)) in self.modes.iter().enumerate() {
             put(MODE + 8 * index, &bits.to_ne_bytes());
@@ -519,7 +543,7 @@ fn kernel_device(number: u64) -> u32 {
 }
 
 /// Where each file system is mounted as a whole, as a state: the shortest place of each.
-fn places(automaton: &Automaton, mounts: &str) -> BTreeMap<u32, u16> {
+fn places(automaton: &Automaton, keys: &Keys, mounts: &str) -> BTreeMap<u32, u32> {
     let mut shortest: BTreeMap<u32, String> = BTreeMap::new();
     for line in mounts.lines() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -536,12 +560,12 @@ fn places(automaton: &Automaton, mounts: &str) -> BTreeMap<u32, u16> {
             *known = place;
         }
     }
-    let state = |place: &str| automaton.advance(START, place.as_bytes());
-    shortest
-        .into_iter()
-        .map(|(device, place)| (device, state(&place)))
-        .filter(|(_, state)| *state != DEAD)
-        .collect()
+    let places = shortest.into_iter().filter_map(|(device, place)| {
+        let state = automaton.advance(START, place.as_bytes());
+        let kinds = u32::from(keys.kinds(&place));
+        (state != DEAD).then_some((device, u32::from(state) | kinds << PLACE_KEYS))
+    });
+    places.collect()
 }
 
 #[cfg(test)]
@@ -581,7 +605,7 @@ mod tests {
     fn file_systems_have_the_state_of_their_place() {
         let made = tables("attackProtectionRules: [{rules: [disable-access-shadow]}]");
         let root = made.places[&(8 << 20 | 1)];
-        assert_eq!(root, START);
+        assert_eq!(root, u32::from(START));
         // Nothing that is denied lies there.
         assert!(!made.places.contains_key(&7));
         assert!(!made.places.contains_key(&6));

@@ -37,6 +37,8 @@ pub struct Attempt<'a> {
     pub port: Option<u16>,
     /// Whether the caller is the user who has capabilities.
     pub is_root: bool,
+    /// Capabilities that the caller would not have without the policy either.
+    pub lacked: Capabilities,
 }
 
 /// A file that a call names.
@@ -477,7 +479,7 @@ impl Witness {
         }
         let asks = |set: &Capabilities| {
             CAPABLE.iter().any(|entry| {
-                entry.set.0 & set.0 != 0 && entry.calls.iter().any(|call| is_meant(call, attempt))
+                entry.set.0 & set.0 & !attempt.lacked.0 != 0 && entry.calls.iter().any(|call| is_meant(call, attempt))
             })
         };
         let mut own = self.capabilities.iter();

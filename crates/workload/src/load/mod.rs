@@ -1,5 +1,6 @@
 //! The loads, one a file.
 
+pub(crate) mod attempt;
 pub(crate) mod close_dup;
 pub(crate) mod connect_refused;
 pub(crate) mod container;

@@ -264,12 +264,17 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
     let notices = common.announcer()?;
+    let lacked = {
+        let board = Arc::clone(&board);
+        Arc::new(move || board.lacked())
+    };
     let parts = Parts {
         listener,
         installed: carries.plan(request.rules.installed),
         plan: carries.plan(request.rules.plan),
         profile: common.profile,
         witness: common.witness,
+        lacked,
         first,
         pending,
         judge: request.rules.judge,

@@ -140,10 +140,11 @@ impl FirstProgram for Running {
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let tenant = self.tenant().take();
         let applied = self.first.elsewhere.apply(caller, given, tenant.as_ref());
-        if let (Some(tenant), Ok(())) = (tenant, &applied) {
+        if let (Some(tenant), Ok(_)) = (tenant, &applied) {
             self.board.set_tenant(tenant.number());
         }
-        Ok(applied?)
+        self.board.set_lacked(applied?);
+        Ok(())
     }
 
     fn restricted(&self, pid: Pid, outcome: Result<(), &(dyn Error + 'static)>) {

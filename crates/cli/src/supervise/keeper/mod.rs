@@ -24,7 +24,7 @@ use sys::wait::{self, Status, Target};
 
 use self::charge::Agent;
 use self::gap::{Gap, Unswept};
-use self::stall::{Stall, Verdict};
+use self::stall::{Patience, Stall, Verdict};
 use self::stand_in::STORM_DEATHS;
 use self::successor::Successor;
 use self::upgrade::Upgrade;
@@ -314,17 +314,22 @@ impl Keeper<'_> {
         let Some(listener) = &self.listener else {
             return Verdict::Works;
         };
-        let limit = match board.state(generation) {
-            State::Ready if !self.agent.is_condemned() => self.policy.limit,
-            // Threads are started, containers looked up; or all of it is being ended, and not starved.
-            _ => self.policy.limit * STARVED_LIMITS,
+        let (once, often) = (self.policy.limit, self.policy.limit * STARVED_LIMITS);
+        let (stopped, starved) = match board.state(generation) {
+            // Who stands in can only refuse a container's first program, which nobody but its runtime waits
+            // for.
+            State::Ready if self.agent.is_condemned() => (often, often),
+            State::Ready if board.first_waits() => (once, often),
+            State::Ready => (once, once),
+            // Threads are started, containers looked up; or, above, all of it is being ended, and not starved.
+            _ => (often, often),
         };
         let vitals = board.pulse(generation).vitals();
         let is_waited_for = has_calls(listener);
         self.stall.look(
             vitals,
             is_waited_for,
-            limit,
+            Patience { stopped, starved },
             self.policy.limit / LOOKS,
             self.agent.pid,
         )

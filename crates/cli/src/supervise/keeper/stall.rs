@@ -17,6 +17,15 @@ pub(super) enum Verdict {
     Starved,
 }
 
+/// How long calls may wait without progress.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// If the agent is stopped.
+    pub(super) stopped: Duration,
+    /// If it only gets no processor.
+    pub(super) starved: Duration,
+}
+
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
@@ -34,7 +43,7 @@ impl Stall {
         &mut self,
         vitals: Vitals,
         is_waited_for: bool,
-        limit: Duration,
+        patience: Patience,
         interval: Duration,
         agent: i32,
     ) -> Verdict {
@@ -43,13 +52,12 @@ impl Stall {
         // shows it: whether calls wait cannot be told.
         let is_stopped = vitals.progress == self.last.progress && is_stopped(agent);
         let is_needed = is_waited_for || is_stopped;
-        if self.since(vitals, is_needed, now, nanos(interval)) < nanos(limit) {
-            return Verdict::Works;
+        let since = self.since(vitals, is_needed, now, nanos(interval));
+        match is_stopped {
+            true if since >= nanos(patience.stopped) => Verdict::Stopped,
+            false if since >= nanos(patience.starved) => Verdict::Starved,
+            _ => Verdict::Works,
         }
-        if is_stopped {
-            return Verdict::Stopped;
-        }
-        Verdict::Starved
     }
 
     /// For how long there was no progress.

@@ -44,6 +44,7 @@ fn told(
         paths,
         port: None,
         is_root: true,
+        lacked: Capabilities::default(),
     };
     let blame = witness.blame(&attempt)?;
     Some(format!("{} {}", blame.enforcer, blame.rule))
@@ -183,6 +184,7 @@ fn mounts_ports_processes_and_capabilities_are_told() {
             paths: &[],
             port: Some(port),
             is_root: false,
+            lacked: Capabilities::default(),
         };
         witness.blame(&attempt).is_some()
     };
@@ -196,7 +198,7 @@ fn a_capability_is_missed_by_who_would_have_it() {
         "    hardeningRules: [disable-cap-net-bind-service]\n",
         &ALL,
     );
-    let bind = |is_root, errno| {
+    let bind_lacking = |is_root, errno, lacked| {
         let attempt = Attempt {
             call: Syscall::BIND,
             args: [0; 6],
@@ -204,9 +206,12 @@ fn a_capability_is_missed_by_who_would_have_it() {
             paths: &[],
             port: None,
             is_root,
+            lacked,
         };
         witness.blame(&attempt).is_some()
     };
+    let bind = |is_root, errno| bind_lacking(is_root, errno, Capabilities::default());
+    assert!(!bind_lacking(true, 13, Capabilities::ALL));
     assert!(bind(true, 13));
     assert!(!bind(true, 98));
     assert!(!bind(false, 13));

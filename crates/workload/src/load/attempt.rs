@@ -1,0 +1,46 @@
+//! Calls that policies are about, to measure what it costs that one is denied, told or not. All of them come to
+//! the same: without a policy they succeed.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::kernel_path;
+use crate::Error;
+use crate::measure::{Batch, Setup};
+
+fn repeat<T>(mut call: impl FnMut() -> Result<T, Errno> + 'static) -> Result<Batch, Error> {
+    let mut first = None;
+    Ok(Box::new(move |times| {
+        for _ in 0..times {
+            let got = call().map(drop);
+            let expected = *first.get_or_insert(got);
+            if got != expected {
+                return Err(Error::Unexpected {
+                    expected: format!("{expected:?} as at first"),
+                    got: format!("{got:?}"),
+                });
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// Opens a file; /etc/shadow, which rules are about, if none is named.
+pub(crate) fn open(setup: &Setup) -> Result<Batch, Error> {
+    let path = setup.args.path.as_deref();
+    let path = kernel_path(path.unwrap_or("/etc/shadow".as_ref()))?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    repeat(move || rustix::fs::open(&path, flags, Mode::empty()))
+}
+
+/// Makes a socket for datagrams.
+pub(crate) fn socket(_: &Setup) -> Result<Batch, Error> {
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    repeat(move || rustix::net::socket_with(family, SocketType::DGRAM, flags, None))
+}
+
+/// Uses a capability.
+pub(crate) fn chroot(_: &Setup) -> Result<Batch, Error> {
+    repeat(|| rustix::process::chroot("/"))
+}
