@@ -188,7 +188,11 @@ test -z "$(remains $ID)"
 "#
         ),
     );
-    let refused = fields(&alerts, "Tollgate internal: container not confined", "cause");
+    let refused = fields(
+        &alerts,
+        "Tollgate internal: container not confined",
+        "cause",
+    );
     assert_eq!(finished.code(), 0, "{refused:?} {finished:?}");
     for (file, denied) in [
         ("free.txt", false),
@@ -220,7 +224,9 @@ test -z "$(remains $ID)"
         assert_eq!(violations(&alerts, &id), told, "{name}: {alerts:?}");
     }
     // It would not have had the capability without the policy either.
-    let without = told.iter().filter(|(rule, _)| rule != "disable-cap-net-raw");
+    let without = told
+        .iter()
+        .filter(|(rule, _)| rule != "disable-cap-net-raw");
     let without: Vec<_> = without.cloned().collect();
     let id = format!("{}-none", ground.id);
     assert_eq!(violations(&alerts, &id), without, "{alerts:?}");

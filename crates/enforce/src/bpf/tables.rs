@@ -427,7 +427,9 @@ impl Collected {
         let of_views = VIEWS.map(|place| keys.kinds(place));
         let of_places = places.values().map(|place| place >> PLACE_KEYS);
         let placed = of_places.fold(0, |all, kinds| all | kinds);
-        let placed = of_views.iter().fold(placed, |all, kinds| all | u32::from(*kinds));
+        let placed = of_views
+            .iter()
+            .fold(placed, |all, kinds| all | u32::from(*kinds));
         put(UNKEYED, &u16::from(keys.unkeyed).to_ne_bytes());
         put(PLACED, &placed.to_ne_bytes());
         put(KEY, &keys.slots);

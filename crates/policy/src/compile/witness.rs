@@ -479,7 +479,8 @@ impl Witness {
         }
         let asks = |set: &Capabilities| {
             CAPABLE.iter().any(|entry| {
-                entry.set.0 & set.0 & !attempt.lacked.0 != 0 && entry.calls.iter().any(|call| is_meant(call, attempt))
+                entry.set.0 & set.0 & !attempt.lacked.0 != 0
+                    && entry.calls.iter().any(|call| is_meant(call, attempt))
             })
         };
         let mut own = self.capabilities.iter();
