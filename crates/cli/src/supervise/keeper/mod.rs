@@ -316,12 +316,13 @@ impl Keeper<'_> {
         };
         let (once, often) = (self.policy.limit, self.policy.limit * STARVED_LIMITS);
         let (stopped, starved) = match board.state(generation) {
+            // All of it is being ended, and not starved.
+            State::Ready if self.agent.is_condemned() => (often, often),
             // Who stands in can only refuse a container's first program, which nobody but its runtime waits
             // for.
-            State::Ready if self.agent.is_condemned() => (often, often),
             State::Ready if board.first_waits() => (once, often),
             State::Ready => (once, once),
-            // Threads are started, containers looked up; or, above, all of it is being ended, and not starved.
+            // Threads are started, containers looked up.
             _ => (often, often),
         };
         let vitals = board.pulse(generation).vitals();
