@@ -16,6 +16,7 @@ mod recording;
 mod rule_files;
 mod supervise;
 mod terminal;
+mod text_file;
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Reading rule files.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 use crate::config::model::Selection;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::text_file;
 
 /// The rules that are used if none are named.
 pub(crate) const BUILTIN: &str = include_str!("../../../rules/default.yaml");
@@ -85,13 +87,14 @@ fn expand(path: &Path) -> Vec<RuleFile> {
     if !path.is_dir() {
         return vec![read(path)];
     }
-    let entries = match fs::read_dir(path) {
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = match entries {
         Ok(entries) => entries,
         Err(error) => return vec![unreadable(path, &error.to_string())],
     };
     let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
+        .iter()
+        .map(fs::DirEntry::path)
         .filter(|path| {
             let ending = path.extension().and_then(|ending| ending.to_str());
             matches!(ending, Some("yaml" | "yml")) && path.is_file()
@@ -102,19 +105,9 @@ fn expand(path: &Path) -> Vec<RuleFile> {
 }
 
 fn read(path: &Path) -> RuleFile {
-    let text = fs::read(path)
-        .map_err(|error| error.to_string())
-        .and_then(|bytes| {
-            String::from_utf8(bytes).map_err(|error| {
-                format!(
-                    "it is not UTF-8 text (byte {})",
-                    error.utf8_error().valid_up_to()
-                )
-            })
-        });
     RuleFile {
         name: name(path),
-        text,
+        text: text_file::read(path).map_err(|error| error.to_string()),
     }
 }
 

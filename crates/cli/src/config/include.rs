@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 
 use super::tree::{self, Entry, Node, Origin, Problem, Value};
+use crate::text_file;
 
 /// The key.
 const KEY: &str = "config_files";
@@ -97,7 +98,7 @@ fn read_item(
         Vec::new()
     };
     let read = |path: PathBuf| {
-        let text = fs::read_to_string(&path).map_err(|error| {
+        let text = text_file::read(&path).map_err(|error| {
             let message = format!("cannot read {}: {error}", path.display());
             Problem::new(&item.origin, message)
         })?;

@@ -11,7 +11,6 @@ mod schema;
 pub(crate) mod tree;
 mod values;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use rules::diagnostic::closest;
@@ -30,6 +29,7 @@ pub(crate) use self::schema::schema;
 use self::tree::{Node, Origin, Problem, Value};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::text_file;
 
 /// By which program's customs settings are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ struct Text<'t> {
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|error| {
+    text_file::read(file).map_err(|error| {
         let message = format!("cannot read configuration {}: {error}", file.display());
         Failure::new(Exit::BadInput, message).help("give -c a YAML file as Falco's falco.yaml")
     })

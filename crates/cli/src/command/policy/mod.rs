@@ -17,6 +17,7 @@ use ::policy::compile::Machine;
 use self::args::Policy;
 pub(crate) use self::check::exit;
 use crate::failure::Outcome;
+use crate::text_file;
 
 /// Runs the verb.
 pub(crate) fn execute(verb: &Policy) -> Outcome {
@@ -38,6 +39,7 @@ pub(crate) fn machine() -> Machine {
         disks: partitions(&table),
         // What cannot be watched here is an error where a policy is put in force.
         watches: true,
+        // Where nobody knows them their denials are not told, and rules about them graded so.
         held: sys::credential::capabilities(0)
             .ok()
             .map(|sets| sets.permitted),
@@ -79,14 +81,13 @@ fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
 /// Reads a file.
 pub(crate) fn read(path: &Path) -> Loaded {
     let name = path.display().to_string();
-    let text = fs::read(path)
-        .map_err(|error| error.to_string())
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()));
-    let text = match text {
+    let text = match text_file::read(path) {
         Ok(text) => text,
         Err(cause) => {
+            let problem = ::policy::load::unreadable(&name, &cause.to_string());
+            let help = "name a file that exists and that this user may read";
             return Loaded {
-                diagnostics: vec![::policy::load::unreadable(&name, &cause)],
+                diagnostics: vec![problem.with_help(help)],
                 name,
                 text: String::new(),
                 policies: Vec::new(),
