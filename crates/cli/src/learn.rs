@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read as _;
+use std::io::{PipeWriter, Read as _, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use event::Event;
 use policy::compile::Machine;
 use policy::{Enforcer, Enforcers, Model};
 use rules::AlertValue;
+use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
@@ -34,6 +35,9 @@ pub(crate) struct Learner {
     pub(crate) quiet: bool,
     /// `None` once it was written.
     pub(crate) seen: Mutex<Option<Seen>>,
+    /// Gets a byte when it was written: the agent, which writes it, is another process than the one that
+    /// ends as the verb does.
+    pub(crate) told: PipeWriter,
 }
 
 /// What was seen so far.
@@ -189,7 +193,7 @@ impl Learner {
         }
     }
 
-    /// Writes what was seen. What goes wrong is said: the command has run.
+    /// Writes what was seen, and tells the front so.
     pub(crate) fn end(&self) {
         let seen = self
             .seen
@@ -199,8 +203,10 @@ impl Learner {
         let Some(seen) = seen else {
             return;
         };
-        if let Err(failure) = self.write(seen.settled()) {
-            terminal::complain(&failure.render());
+        match self.write(seen.settled()) {
+            // Nobody is left to be told if it fails.
+            Ok(()) => drop((&self.told).write_all(b"w")),
+            Err(failure) => terminal::complain(&failure.render()),
         }
     }
 
@@ -386,10 +392,28 @@ fn names(event: &Event<'_>, path: &str) -> Vec<String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| {
-        let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(Exit::BadInput, message).help("name a file in a folder that can be written")
-    })
+    fs::write(path, text).map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    let message = format!("cannot write {}: {error}", path.display());
+    Failure::new(Exit::BadInput, message).help("name a file in a folder that can be written")
+}
+
+/// Refuses a file that cannot be written, before the command has run in vain.
+pub(crate) fn can_write(path: &Path) -> Result<(), Failure> {
+    let can = match fs::metadata(path) {
+        // A pipe or device is opened once: that may mean something to who reads from it.
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Ok(_) => fs::OpenOptions::new().append(true).open(path).map(drop),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            let folder = folder.unwrap_or(Path::new("."));
+            access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(std::io::Error::from)
+        }
+        Err(error) => Err(error),
+    };
+    can.map_err(|error| unwritable(path, &error))
 }
 
 /// Reads a model; without a file it is empty.
@@ -483,5 +507,19 @@ mod tests {
         assert_eq!(read(&path).unwrap(), Some(model));
         write(&path, "{\"calls\": 1}").unwrap();
         assert!(read(&path).is_err());
+    }
+
+    #[test]
+    fn files_that_cannot_be_written_are_known_and_others_stay_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, new) = (dir.path().join("there"), dir.path().join("new"));
+        fs::write(&there, "kept").unwrap();
+        assert!(can_write(&there).is_ok() && can_write(&new).is_ok());
+        assert!(can_write(Path::new("/dev/null")).is_ok());
+        assert_eq!(fs::read_to_string(&there).unwrap(), "kept");
+        assert!(!new.exists());
+        for path in [dir.path(), &dir.path().join("no/p"), &there.join("p")] {
+            assert!(can_write(path).is_err(), "{}", path.display());
+        }
     }
 }

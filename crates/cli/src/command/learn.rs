@@ -1,16 +1,24 @@
 //! `tollgate learn`.
 
+use std::io::{PipeReader, Read};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use sys::poll::{self, PollFd};
 
 use super::{policy, run};
 use crate::args::{Detection, Engine, Interception, Learn, OnAgentDeath, Run};
 use crate::confine::Optional;
-use crate::failure::Outcome;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
 use crate::learn::{self, Learner, Seen};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Learn) -> Outcome {
+    for file in std::iter::once(&args.output).chain(&args.model) {
+        learn::can_write(file)?;
+    }
     let known = match &args.model {
         Some(path) => learn::read(path)?,
         None => None,
@@ -19,6 +27,11 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     let own = sys::credential::capabilities(0);
     // Not to be asked is as good as to have some.
     let is_privileged = own.map_or(true, |sets| sets.permitted.0 != 0);
+    let (written, told) = std::io::pipe().map_err(|error| {
+        Failure::new(Exit::Unsupported, format!("cannot make a pipe: {error}"))
+            .help("raise the limit of open files (`ulimit -n`)")
+    })?;
+    let output = args.output.clone();
     let learner = Learner {
         output: args.output,
         model: args.model,
@@ -28,8 +41,9 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         is_privileged,
         quiet: args.quiet,
         seen: Mutex::new(Some(Seen::new(model))),
+        told,
     };
-    run::execute(Run {
+    let outcome = run::execute(Run {
         detection: Detection {
             quiet: args.quiet,
             without_rules: true,
@@ -53,5 +67,21 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         host_agent: None,
         told_host_mounts: false,
         command: args.command,
-    })
+    });
+    match outcome {
+        // A policy is what the command was run for.
+        Ok(Exit::Command(0)) if !has_byte(written) => {
+            let message = format!("no policy was written to {}", output.display());
+            Err(Failure::new(Exit::BadInput, message).help("what was said before says why"))
+        }
+        outcome => outcome,
+    }
+}
+
+fn has_byte(mut pipe: PipeReader) -> bool {
+    let is_there = poll::poll(
+        &mut [PollFd::new(pipe.as_fd(), poll::IN)],
+        Some(Duration::ZERO),
+    );
+    is_there.is_ok_and(|ready| ready > 0) && pipe.read(&mut [0]).is_ok_and(|count| count > 0)
 }
