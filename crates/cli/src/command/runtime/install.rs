@@ -16,12 +16,15 @@ use crate::terminal;
 /// Where the program is found under the name of a runtime.
 const PROGRAM: &str = "/usr/local/bin/tollgate-runtime";
 
+/// As its help calls it.
+const NAME: &str = "tollgate runtime install|uninstall";
+
 /// Makes this runtime known to container engines as `tollgate`, or unknown again
 ///
 /// Shows what would change; --yes changes it. Without an engine's name those are meant whose
 /// folder below /etc is there.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate runtime install|uninstall")]
+#[command(name = NAME, no_binary_name = true)]
 struct Args {
     /// containerd, docker or podman; repeatable
     #[arg(value_name = "ENGINE", value_parser = ["containerd", "docker", "podman"])]
@@ -46,8 +49,7 @@ pub(super) enum Change {
 
 /// Runs the command with the words behind its name.
 pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
-    let name = std::iter::once(OsString::from("tollgate"));
-    let args = match Args::try_parse_from(name.chain(words.iter().cloned())) {
+    let args = match Args::try_parse_from(words) {
         Ok(args) => args,
         Err(error) if !error.use_stderr() => return terminal::print(&error.render().to_string()),
         Err(error) => {
