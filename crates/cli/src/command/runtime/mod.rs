@@ -311,6 +311,7 @@ fn create_sandbox(
     runtime: &Runtime,
     call: &Call,
 ) -> Outcome {
+    settings.suits_sandboxes()?;
     let session = &settings.config.runtime.gvisor_session;
     let program = runtime.program.display();
     if session.as_os_str().is_empty() {

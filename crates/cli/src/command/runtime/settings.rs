@@ -102,15 +102,8 @@ impl Settings {
         }
         // It is the container's.
         option("--option", &"stdout_output.enabled=false");
-        match self.config.runtime.on_agent_death {
-            OnAgentDeath::Continue => {}
-            OnAgentDeath::Deny => option("--on-agent-death", &"deny"),
-            OnAgentDeath::Kill => {
-                let message = "cannot kill containers whose agent has died: their processes are \
-                               descendants of none of ours";
-                return Err(Failure::new(Exit::Unsupported, message)
-                    .help("use `runtime.on_agent_death: deny` or `continue`"));
-            }
+        if self.denies_unwatched()? {
+            option("--on-agent-death", &"deny");
         }
         if let Some(policy) = &note.policy {
             option("--policy", policy);
@@ -140,6 +133,40 @@ impl Settings {
             words.push(word);
         }
         Ok(words)
+    }
+
+    /// Whether calls are refused while nobody watches.
+    fn denies_unwatched(&self) -> Result<bool, Failure> {
+        match self.config.runtime.on_agent_death {
+            OnAgentDeath::Continue => Ok(false),
+            OnAgentDeath::Deny => Ok(true),
+            OnAgentDeath::Kill => {
+                let message = "cannot kill containers whose agent has died: their processes are \
+                               descendants of none of ours";
+                Err(Failure::new(Exit::Unsupported, message)
+                    .help("use `runtime.on_agent_death: deny` or `continue`"))
+            }
+        }
+    }
+
+    /// Refuses what a sandbox of gVisor cannot have: its calls are told to a `watch --gvisor`, and wait for
+    /// nobody.
+    pub(super) fn suits_sandboxes(&self) -> Result<(), Failure> {
+        let (why, key) = if self.config.runtime.agent == WatchedBy::Host {
+            ("an agent of the host", "runtime.agent")
+        } else if self.config.runtime.on_agent_death != OnAgentDeath::Continue {
+            (
+                "something done when an agent dies",
+                "runtime.on_agent_death",
+            )
+        } else {
+            return Ok(());
+        };
+        let message =
+            format!("cannot give a sandbox of gVisor {why}: `watch --gvisor` is told of its calls");
+        Err(Failure::new(Exit::Unsupported, message).help(format!(
+            "take `{key}` or --agent away, or use another runtime"
+        )))
     }
 
     /// What is said on the command line goes before the configuration.
@@ -178,10 +205,21 @@ impl Settings {
 
     /// The command line of `tollgate run` for a machine in which the container is, up to the name of the
     /// file for alerts, and the files that it needs there.
-    pub(super) fn words_in_machine(&self, note: &Note) -> (Vec<String>, Vec<PathBuf>) {
+    pub(super) fn words_in_machine(
+        &self,
+        note: &Note,
+    ) -> Result<(Vec<String>, Vec<PathBuf>), Failure> {
+        if self.config.runtime.agent == WatchedBy::Host {
+            let message = "cannot have a machine watched by an agent of the host: it has its own";
+            return Err(Failure::new(Exit::Unsupported, message)
+                .help("use --agent container with the runtime vm, or `runtime.agent: container`"));
+        }
         let mut words = ["run", "--quiet", "--engine", "notify"]
             .map(String::from)
             .to_vec();
+        if self.denies_unwatched()? {
+            words.push("--on-agent-death=deny".to_owned());
+        }
         let mut files = Vec::new();
         match &self.file {
             Some(_) => {
@@ -214,7 +252,7 @@ impl Settings {
             words.extend(accepted.map(|rule| format!("--accept-partial={rule}")));
             words.extend(self.config.runtime.audit.then(|| "--audit".to_owned()));
         }
-        (words, files)
+        Ok((words, files))
     }
 
     /// The file to which alerts of a machine are appended. They come out of it as text, which no other
@@ -294,4 +332,47 @@ fn no_policy(why: &str) -> Failure {
         "`runtime.policy` and the annotation `{POLICY_ANNOTATION}` name NAME.yaml in \
          `runtime.policies`, which is {POLICIES} if it is not set"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note() -> Note {
+        Note {
+            id: "c".to_owned(),
+            bundle: "/b".into(),
+            has_mounts: true,
+            groups: oci::Groups::default(),
+            policy: None,
+        }
+    }
+
+    fn settings(agent: WatchedBy, on_agent_death: OnAgentDeath) -> Settings {
+        let mut settings = Settings::default();
+        settings.config.runtime.agent = agent;
+        settings.config.runtime.on_agent_death = on_agent_death;
+        settings
+    }
+
+    #[test]
+    fn what_a_machine_or_a_sandbox_cannot_have_is_refused_and_not_ignored() {
+        let usual = settings(WatchedBy::Container, OnAgentDeath::Continue);
+        let (words, _) = usual.words_in_machine(&note()).unwrap();
+        assert!(!words.iter().any(|word| word.contains("agent-death")));
+        assert!(usual.suits_sandboxes().is_ok());
+
+        let denies = settings(WatchedBy::Container, OnAgentDeath::Deny);
+        let (words, _) = denies.words_in_machine(&note()).unwrap();
+        assert!(words.contains(&"--on-agent-death=deny".to_owned()));
+        assert!(denies.suits_sandboxes().is_err());
+
+        for refused in [
+            settings(WatchedBy::Host, OnAgentDeath::Continue),
+            settings(WatchedBy::Container, OnAgentDeath::Kill),
+        ] {
+            assert!(refused.words_in_machine(&note()).is_err());
+            assert!(refused.suits_sandboxes().is_err());
+        }
+    }
 }

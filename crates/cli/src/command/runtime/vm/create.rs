@@ -59,6 +59,9 @@ impl Vm {
             policy,
         };
         let alerts = settings.alerts_of_machine()?;
+        let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
+        let words = is_watched.then(|| settings.words_in_machine(&note));
+        let words = words.transpose()?;
         // It is there before anything that would stay if this process were killed.
         let mut made = self.launch()?;
         match self.begin(&note) {
@@ -75,8 +78,6 @@ impl Vm {
                 );
             }
         }
-        let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
-        let words = is_watched.then(|| settings.words_in_machine(&note));
         let outcome = self
             .hand_folder_over(&made, spec.annotations)
             .and_then(|()| self.boot(&mut made, settings, &note, &config, alerts, words))
