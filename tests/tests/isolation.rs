@@ -23,7 +23,7 @@ const FOLDER: &str = "TOLLGATE_ISOLATION";
 const ROUNDS: &str = "TOLLGATE_ISOLATION_ROUNDS";
 const MINUTES: &str = "TOLLGATE_ISOLATION_MINUTES";
 /// For one script: twelve loads in an emulated machine, on a busy one.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(1200);
 /// What shell scripts of UnixBench need beside the programs of the root file system.
 const TOOLS: [&str; 4] = ["sort", "od", "tee", "date"];
 const LOADS: [&str; 12] = [

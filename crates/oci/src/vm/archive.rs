@@ -120,8 +120,8 @@ impl<W: Write> Archive<W> {
         let found = fs::symlink_metadata(from)?;
         let kind = found.file_type();
         let mut entry = Entry::of(&found);
+        to.parent().map_or(Ok(()), |folder| self.folder(folder))?;
         if kind.is_dir() {
-            to.parent().map_or(Ok(()), |folder| self.folder(folder))?;
             if self.folders.insert(to.to_owned()) {
                 self.header(to, entry)?;
             }

@@ -84,7 +84,14 @@ const SIGTERM: i32 = 15;
 const OPTIONS: [(&str, &[&str]); 7] = [
     (
         "create",
-        &["bundle", "b", "pid-file", "no-pivot", "no-new-keyring"],
+        &[
+            "bundle",
+            "b",
+            "pid-file",
+            "no-pivot",
+            "no-new-keyring",
+            TERMINAL,
+        ],
     ),
     (
         "run",
@@ -98,6 +105,7 @@ const OPTIONS: [(&str, &[&str]); 7] = [
             "detach",
             "d",
             "keep",
+            TERMINAL,
         ],
     ),
     (
@@ -122,6 +130,7 @@ const OPTIONS: [(&str, &[&str]); 7] = [
             "pid-file",
             "ignore-paused",
             "no-subreaper",
+            TERMINAL,
         ],
     ),
     ("kill", &["all", "a"]),
@@ -129,6 +138,8 @@ const OPTIONS: [(&str, &[&str]); 7] = [
     ("start", &[]),
     ("state", &[]),
 ];
+/// Where a terminal is to be handed over; that there is none is said where one is asked for.
+const TERMINAL: &str = "console-socket";
 /// Descriptors that go along; none do.
 const PRESERVED: &str = "preserve-fds";
 
