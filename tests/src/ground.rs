@@ -194,6 +194,7 @@ impl Ground {
                 "private",
                 "--pid",
                 "--fork",
+                "--kill-child",
                 "--mount-proc",
             ])
             .args(["sh", "-eux", "script.sh"])

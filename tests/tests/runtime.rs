@@ -86,6 +86,95 @@ fn a_container_is_watched_from_its_first_program_to_its_last_exec_under_the_embe
     life("embedded");
 }
 
+/// A program of the container waits for somebody who enters it, keeps the file that this one runs from,
+/// and tries to open it for writing when it runs no more (CVE-2019-5736).
+#[test]
+fn a_container_cannot_write_to_the_program_that_enters_it() {
+    need_runtime!("embedded");
+    // The processes of a watch, and those of other tests, run from the same file, which is busy as long as
+    // they are there.
+    let ground = Ground::new().settings("runtime: {watch: none}\n");
+    let own = ground.scratch.path().join("bin/tollgate-runtime");
+    std::fs::remove_file(&own).expect("it is our folder");
+    std::fs::copy(program(), &own).expect("it is our folder");
+    ground.bundle(
+        "b",
+        r#"touch /out/one
+while :; do
+    for exe in /proc/[0-9]*/exe; do
+        name=$(busybox readlink $exe) || continue
+        case $name in ""|*busybox*) continue ;; esac
+        (
+            echo "held $name" >> /out/found
+            for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+                if ( : >> /proc/self/fd/9 ) 2>> /out/found; then echo opened >> /out/found; fi
+                sleep 0.05
+            done
+            touch /out/done
+        ) 9< $exe
+    done
+done"#,
+    );
+    let (finished, _) = ground.run(
+        "embedded",
+        r#"
+rt create --bundle b $ID < /dev/null > /dev/null 2>&1
+rt start $ID
+await one
+for try in $(seq 50); do
+    test ! -s out/found || break
+    rt exec $ID true
+done
+await done
+cat out/found
+rt delete --force $ID
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert!(finished.stdout.contains("held "), "{finished:?}");
+    assert!(!finished.stdout.contains("opened"), "{finished:?}");
+    assert!(
+        finished.stdout.contains("Read-only file system"),
+        "{finished:?}"
+    );
+}
+
+#[test]
+fn the_embedded_runtime_lists_and_limits_and_begins_a_configuration() {
+    need_runtime!("embedded");
+    let ground = Ground::new();
+    ground.bundle("b", "sleep 1001 & touch /out/one; exec sleep 1000");
+    let (finished, _) = ground.run(
+        "embedded",
+        r#"
+rt create --bundle b $ID < /dev/null > /dev/null 2>&1
+rt start $ID
+await one
+rt ps $ID
+rt ps --format json $ID
+rt update --pids-limit 77 --memory 300000000 $ID
+cat $(find /sys/fs/cgroup -name pids.max -path "*$ID*" | head -n 1)
+rt spec
+grep -c ociVersion config.json
+! rt spec 2> again.txt
+rt delete --force $ID
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert!(lines[0].contains("PID"), "{finished:?}");
+    assert!(
+        lines[1..3].iter().all(|line| line.contains("sleep 100")),
+        "{finished:?}"
+    );
+    assert_eq!(lines[3].split(',').count(), 2, "{finished:?}");
+    assert_eq!(lines[4..], ["77", "1"], "{finished:?}");
+}
+
 #[test]
 fn what_the_runtime_says_is_what_it_says_without_us() {
     need_runtime!("runc");
@@ -395,6 +484,33 @@ test -z \"$(remains $ID-{round})\" || {{ remains $ID-{round}; exit 4; }}
     let (finished, _) = ground.run_within("runc", &script, limit);
     assert_eq!(finished.code(), 0, "{finished:?}");
     assert!(finished.stdout.contains("killed tollgate"), "{finished:?}");
+}
+
+/// A runc that is killed while it mounts its own file leaves the mount, and its `delete` does not look for it.
+#[test]
+fn what_a_killed_runtime_has_mounted_is_removed() {
+    need_runtime!("runc");
+    let ground = Ground::new();
+    ground.bundle("b", "exec sleep 1000");
+    let (finished, _) = ground.run(
+        "runc",
+        r#"
+left_behind() {
+    mkdir -p "root/$ID/" && : > "root/$ID/runc.abcdef"
+    mount --bind /bin/true "root/$ID/runc.abcdef"
+}
+left_behind
+rt delete --force $ID
+test -z "$(remains $ID)"
+test ! -e root/$ID
+# What is another container's stays.
+mkdir -p "root/${ID}x"; : > "root/${ID}x/file"; mount --bind /bin/true "root/${ID}x/file"
+rt delete --force $ID
+grep -q "${ID}x/file" /proc/self/mountinfo
+umount "root/${ID}x/file"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
 }
 
 /// The agent of a running container is killed; another takes over and watches on.

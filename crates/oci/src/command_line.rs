@@ -23,6 +23,8 @@ pub enum Verb {
     Restore,
     /// Makes a container and starts it.
     Run,
+    /// Has the first program of a container begin.
+    Start,
 }
 
 /// Commands of runc, with the options of each that take a value (long names, then the short one).
@@ -86,7 +88,7 @@ const COMMANDS: &[(&str, Verb, &[&str])] = &[
         ],
     ),
     ("spec", Verb::Plain, &[]),
-    ("start", Verb::Plain, &[]),
+    ("start", Verb::Start, &[]),
     ("state", Verb::Plain, &[]),
     ("update", Verb::Plain, &[]),
 ];

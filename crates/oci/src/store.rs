@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::Groups;
 
 const NOTE: &str = "container.json";
+/// The note while it is written.
+const BEGUN: &str = "container.json.new";
 const LOG: &str = "agent.log";
 /// The folder's part for callers that leave the state folder to the runtime.
 const DEFAULT_ROOT: &str = "default";
@@ -107,8 +109,10 @@ impl Store {
             made => made.map_err(io("make", &self.folder))?,
         }
         let text = serde_json::to_vec(note).expect("a note is plain data");
-        let file = self.folder.join(NOTE);
-        fs::write(&file, text).map_err(io("write", &file))?;
+        // Whole or not at all: this process may be killed at any moment.
+        let (begun, file) = (self.folder.join(BEGUN), self.folder.join(NOTE));
+        fs::write(&begun, text).map_err(io("write", &begun))?;
+        fs::rename(&begun, &file).map_err(io("write", &file))?;
         Ok(true)
     }
 
@@ -181,6 +185,18 @@ mod tests {
         store.end().unwrap();
         store.end().unwrap();
         assert_eq!(store.note().unwrap(), None);
+    }
+
+    #[test]
+    fn a_note_that_was_not_written_to_its_end_is_none_and_goes() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), None, "abc").unwrap();
+        fs::create_dir_all(&store.folder).unwrap();
+        fs::write(store.folder.join(BEGUN), "{\"id\":").unwrap();
+        assert_eq!(store.note().unwrap(), None);
+        assert!(!store.begin(&note()).unwrap());
+        store.end().unwrap();
+        assert!(store.begin(&note()).unwrap());
     }
 
     #[test]

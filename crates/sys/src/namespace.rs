@@ -1,9 +1,10 @@
 //! Namespaces, mounts and what belongs to them.
 
 use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::error::Result;
+use crate::kernel::own;
 
 /// Leaves namespaces or stops sharing: sums of `libc::CLONE_*`.
 ///
@@ -39,6 +40,44 @@ pub fn mount(
 ) -> Result<()> {
     // SAFETY: each string is NUL-terminated or null, and read during the call only.
     unsafe { syscall!("mount", libc::SYS_mount, source, target, kind, flags, data) }?;
+    Ok(())
+}
+
+/// A mount of an open file alone, which is in no mount namespace. It ends with the descriptor, but for
+/// files that were opened in it.
+///
+/// # Errors
+/// ENOSYS before Linux 5.2, EPERM without CAP_SYS_ADMIN.
+pub fn mount_of_its_own(file: BorrowedFd<'_>) -> Result<OwnedFd> {
+    const OPEN_TREE_CLONE: u32 = 1;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_EMPTY_PATH as u32;
+    // SAFETY: the path is a NUL-terminated string, and the rest are numbers.
+    let fd = unsafe { syscall!("open_tree", libc::SYS_open_tree, file, c"", flags) }?;
+    // SAFETY: open_tree returns a new descriptor.
+    Ok(unsafe { own(fd) })
+}
+
+/// Makes a mount read-only.
+///
+/// # Errors
+/// ENOSYS before Linux 5.12, EINVAL for one that belongs to nobody, EPERM.
+pub fn make_read_only(mount: BorrowedFd<'_>) -> Result<()> {
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    // `struct mount_attr`: what is set, what is cleared, propagation, a user namespace.
+    let attributes: [u64; 4] = [MOUNT_ATTR_RDONLY, 0, 0, 0];
+    // SAFETY: the path is a NUL-terminated string, and the kernel reads the given number of bytes of
+    // `attributes`.
+    unsafe {
+        syscall!(
+            "mount_setattr",
+            libc::SYS_mount_setattr,
+            mount,
+            c"",
+            libc::AT_EMPTY_PATH,
+            attributes.as_ptr(),
+            size_of_val(&attributes)
+        )
+    }?;
     Ok(())
 }
 

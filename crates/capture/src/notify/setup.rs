@@ -32,6 +32,8 @@ impl Answering {
     /// # Errors
     /// If there can be no process.
     pub fn start(listener: &Listener, pulse: &Arc<Pulse>) -> std::io::Result<Self> {
+        // A runtime's calls come one by one. Fails before Linux 6.6, where each takes longer.
+        let _ = listener.set_sync_wake_up(true);
         let (ordered, order) = sys::fd::pipe(O_CLOEXEC)?;
         let (held, hold) = sys::fd::pipe(O_CLOEXEC)?;
         let parent = std::process::id().cast_signed();

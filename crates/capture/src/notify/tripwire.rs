@@ -17,7 +17,12 @@ pub(crate) fn prepare<J: Judge>(shared: &mut Arc<Shared<J>>, paths: &[Vec<u8>], 
     if verify == Verify::Off {
         return;
     }
-    let tripwire = Tripwire::new(paths, sensitive(&mut Worker::new(Arc::clone(shared))));
+    // A container has a root of its own, and what others do to the machine's files is not about it. To look
+    // for them in folders such as /usr/bin takes longer than all else that is done before an engine works.
+    let has_own_root = !shared.tree.has_setup();
+    let mut rules = Worker::new(Arc::clone(shared));
+    let tripwire = Tripwire::new(paths, has_own_root, sensitive(&mut rules));
+    drop(rules);
     let shared = Arc::get_mut(shared).expect("the worker was the other owner");
     match tripwire {
         Ok(tripwire) => shared.tripwire = Some(tripwire),

@@ -77,17 +77,20 @@ struct Inner {
 }
 
 impl Tripwire {
-    /// Watches what of `paths` matters. `judge`: whether rules may match an open of this path, for
-    /// writing if so said.
+    /// Watches what of `paths` matters, in the agent's own root at once if the workload has that. `judge`:
+    /// whether rules may match an open of this path, for writing if so said.
     ///
     /// # Errors
     /// If there may be no more inotify instances.
     pub(crate) fn new(
         paths: &[Vec<u8>],
+        has_own_root: bool,
         judge: impl FnMut(&[u8], bool) -> bool,
     ) -> Result<Self, Errno> {
         let mut watches = Watches::new(targets(paths, judge))?;
-        watches.arm();
+        if has_own_root {
+            watches.arm();
+        }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let ledger = Ledger::default();
         Ok(Self {
@@ -137,16 +140,16 @@ impl Tripwire {
         }
     }
 
-    /// Watches the same paths in the root of a process, if that is another.
+    /// Watches the same paths in the root of a process, if they are not watched there yet.
     pub(crate) fn arm(&self, tid: Tid, census: &Census) {
         let own = Tid(std::process::id().cast_signed());
-        if census
-            .root(tid)
-            .is_none_or(|root| census.root(own) == Some(root))
-        {
-            return;
+        // One that is gone has none.
+        let Some(root) = census.root(tid) else { return };
+        if census.root(own) == Some(root) {
+            self.inner().watches.arm();
+        } else {
+            self.inner().watches.arm_other(tid);
         }
-        self.inner().watches.arm_other(tid);
     }
 
     /// Waits for events, or until woken.
@@ -398,7 +401,7 @@ mod tests {
         let file = folder.join("secret");
         let path = file.to_str().expect("text").as_bytes().to_vec();
         let judge = |asked: &[u8], _: bool| asked == path;
-        let wire = Tripwire::new(std::slice::from_ref(&path), judge).expect("inotify works");
+        let wire = Tripwire::new(std::slice::from_ref(&path), true, judge).expect("inotify works");
         assert_eq!(wire.look(false), Found::default(), "it is not there yet");
         for replaced in 0..3 {
             let new = folder.join("new");
@@ -427,7 +430,7 @@ mod tests {
         let file = folder.join("secret");
         std::fs::write(&file, "x").expect("writable");
         let path = file.to_str().expect("text").as_bytes().to_vec();
-        let wire = Tripwire::new(&[], |_, _| false).expect("inotify works");
+        let wire = Tripwire::new(&[], true, |_, _| false).expect("inotify works");
         assert!(wire.is_idle());
         std::fs::read(&file).expect("readable");
         assert_eq!(wire.look(true), Found::default());

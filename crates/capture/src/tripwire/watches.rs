@@ -136,9 +136,11 @@ impl Watches {
         self.targets.is_empty()
     }
 
-    /// Watches all targets below the agent's own root.
+    /// Watches all targets below the agent's own root, if they are not watched yet.
     pub(crate) fn arm(&mut self) {
-        self.arm_root(Root::Own);
+        if !self.roots.iter().any(|root| matches!(root, Root::Own)) {
+            self.arm_root(Root::Own);
+        }
     }
 
     /// Watches all targets below the root of a process, too. One that is gone has none.

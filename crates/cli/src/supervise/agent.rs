@@ -244,6 +244,7 @@ fn start(
         board_file: file.try_clone_to_owned().ok(),
     };
     let is_waited_for = generation != FIRST || !inherited.tenure.ends_at_once();
+    let lock = inherited.tenure.lock_log();
     let started = (prepared.start)(
         listening,
         Box::new(move |until| {
@@ -256,6 +257,7 @@ fn start(
         Ok(services) => {
             board.set_state(generation, State::Ready);
             inherited.keeper_bell.ring();
+            drop(lock);
             Some(services)
         }
         Err(error) => {

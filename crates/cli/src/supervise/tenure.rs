@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use sys::clone::CloneFlags;
 
 /// How long processes of ours belong to the caller.
@@ -54,6 +55,17 @@ impl Tenure {
         // The one that the list was read by is closed again.
         numbers.retain(|number| Path::new(&format!("/proc/self/fd/{number}")).exists());
         Ok(Self::Detached(Left { numbers, log, ends }))
+    }
+
+    /// A lock on the log, held until what the command has made is watched: whoever starts that waits for it.
+    /// Without one it is started sooner, and waits itself.
+    pub(super) fn lock_log(&self) -> Option<File> {
+        let Self::Detached(left) = self else {
+            return None;
+        };
+        let file = log_file(&left.log).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
+        Some(file)
     }
 
     /// Whether nobody waits for what the command leaves running.

@@ -3,8 +3,12 @@
 //! Whatever else stands in for a runtime starts a program with the runtime's command line. This is that
 //! program: the same file, in another process.
 
+mod resources;
+mod sealed;
+
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +16,7 @@ use clap::{Parser, Subcommand};
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::error::LibcontainerError;
+use libcontainer::oci_spec::runtime as oci_spec;
 use libcontainer::signal::Signal;
 use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::default::DefaultExecutor;
@@ -60,28 +65,61 @@ enum Verb {
     Common(Box<CommonCmd>),
 }
 
-/// Carries out a runtime's command line.
+/// Carries out a runtime's command line, in a process of its own.
 pub(super) fn execute(words: &[OsString]) -> Outcome {
-    let line = match Line::try_parse_from(words) {
+    let line = match parse(words) {
         Ok(line) => line,
-        Err(said) if !said.use_stderr() => return terminal::print(&said.to_string()),
-        Err(said) => {
-            let text = said.to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text);
-            return Err(Failure::new(Exit::BadInput, text.trim())
-                .help("the runtime embedded takes runc's command line"));
-        }
+        Err(said) => return said,
     };
-    let root = root(&line.global)?;
-    let outcome = match line.verb {
-        Verb::Standard(verb) => standard(*verb, &root, &line.global),
-        Verb::Common(verb) => common(*verb, &root, &line.global),
-    };
-    if let (Err(failure), Some(log)) = (&outcome, &line.global.log) {
-        let is_json = line.global.log_format.as_deref() == Some("json");
-        super::note_in_log(log, is_json, failure);
+    let log = line.global.log.clone();
+    let is_json = line.global.log_format.as_deref() == Some("json");
+    let outcome = line.carry_out();
+    if let (Err(failure), Some(log)) = (&outcome, &log) {
+        super::note_in_log(log, is_json, "error", &failure.render());
     }
     outcome
+}
+
+/// The same for a caller that notes in the log what fails.
+pub(super) fn carry_out(words: &[OsString]) -> Outcome {
+    match parse(words) {
+        Ok(line) => line.carry_out(),
+        Err(said) => said,
+    }
+}
+
+/// The line, or what is to be said instead of carrying it out.
+fn parse(words: &[OsString]) -> Result<Line, Outcome> {
+    Line::try_parse_from(words).map_err(|said| {
+        if !said.use_stderr() {
+            return terminal::print(&said.to_string());
+        }
+        let text = said.to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        Err(Failure::new(Exit::BadInput, text.trim())
+            .help("the runtime embedded takes runc's command line"))
+    })
+}
+
+impl Line {
+    fn carry_out(self) -> Outcome {
+        if self.enters() {
+            sealed::ensure()?;
+        }
+        let root = root(&self.global)?;
+        match self.verb {
+            Verb::Standard(verb) => standard(*verb, &root, &self.global),
+            Verb::Common(verb) => common(*verb, &root, &self.global),
+        }
+    }
+
+    /// Whether a process of this program enters a container thereby.
+    fn enters(&self) -> bool {
+        match &self.verb {
+            Verb::Standard(verb) => matches!(**verb, StandardCmd::Create(_)),
+            Verb::Common(verb) => matches!(**verb, CommonCmd::Run(_) | CommonCmd::Exec(_)),
+        }
+    }
 }
 
 fn root(global: &GlobalOpts) -> Result<PathBuf, Failure> {
@@ -142,12 +180,12 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
         CommonCmd::Features(_) => {
             terminal::print("{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.0.2-dev\"}\n")
         }
-        CommonCmd::Ps(_)
-        | CommonCmd::Spec(_)
-        | CommonCmd::Update(_)
-        | CommonCmd::Checkpointt(_) => Err(Failure::new(
+        CommonCmd::Ps(args) => resources::ps(&load(root, &args.container_id)?, &args),
+        CommonCmd::Spec(args) => spec(&args),
+        CommonCmd::Update(args) => resources::update(&load(root, &args.container_id)?, &args),
+        CommonCmd::Checkpointt(_) => Err(Failure::new(
             Exit::Unsupported,
-            "cannot carry that out: the runtime embedded has no ps, spec, update and checkpoint",
+            "cannot carry that out: the runtime embedded has no checkpoint",
         )
         .help("use --runtime runc for it")),
     }
@@ -315,6 +353,31 @@ fn list(args: &List, root: &Path) -> Outcome {
         text.push('\n');
     }
     terminal::print(&text)
+}
+
+/// Writes a configuration to begin with.
+fn spec(args: &liboci_cli::Spec) -> Outcome {
+    let folder = args.bundle.as_deref().unwrap_or(Path::new("."));
+    let file = folder.join("config.json");
+    let cannot = |cause: &dyn std::fmt::Display| {
+        let message = format!("cannot write {}: {cause}", file.display());
+        Failure::new(Exit::Command(FAILED), message).help("name a folder with --bundle")
+    };
+    let spec = match args.rootless {
+        true => oci_spec::Spec::rootless(
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        ),
+        false => oci_spec::Spec::default(),
+    };
+    let text = serde_json::to_string_pretty(&spec).expect("it is plain data");
+    let created = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&file);
+    let mut written = created.map_err(|cause| cannot(&cause))?;
+    writeln!(written, "{text}").map_err(|cause| cannot(&cause))?;
+    Ok(Exit::Ok)
 }
 
 fn load(root: &Path, id: &str) -> Result<Container, Failure> {

@@ -9,12 +9,13 @@
 mod embedded;
 mod install;
 mod kata;
+mod leftovers;
 mod ruleset;
 mod settings;
 mod vm;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use capture::probe::Finding;
 use clap::{Args, FromArgMatches, Parser};
 use oci::{Call, CommandLine, Embedded, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
+use rustix::fs::FlockOperation;
 
 use self::install::Change;
 use self::settings::Settings;
@@ -40,9 +42,13 @@ use crate::terminal;
 const NAME: &str = "tollgate-runtime";
 /// The annotation that asks for a watch.
 const ANNOTATION: &str = "tollgate.watch";
-/// How long control groups may take to become empty when all in them have been killed.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(2);
+/// How long control groups may take to become empty when all in them have been killed: as long as runc gives
+/// the processes that its own `delete --force` kills.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
+/// How long a start waits for the agent; afterwards the first program does.
+const START_LIMIT: Duration = Duration::from_secs(10);
+const START_PAUSE: Duration = Duration::from_micros(500);
 const SIGKILL: i32 = 9;
 
 /// The words after the program's name, if that is `tollgate-runtime`, or after the verb, if that comes
@@ -139,6 +145,7 @@ fn carry_out(line: &CommandLine) -> Outcome {
         (Verb::Create | Verb::Run, Some(id)) => create(line, &settings, &runtime, call, id),
         (Verb::Exec, Some(id)) => exec(line, &settings, &runtime, call, id),
         (Verb::Delete, Some(id)) => delete(line, &runtime, call, id),
+        (Verb::Start, Some(id)) => start(line, &settings, &runtime, call, id),
         (Verb::Restore, _) => Err(Failure::new(
             Exit::Unsupported,
             "cannot restore a container: it would not be watched",
@@ -207,8 +214,19 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
     })
 }
 
+/// Carries out what is the embedded runtime's.
+#[cfg(feature = "embedded")]
+fn in_this_process(line: &CommandLine, words: &[OsString]) -> Outcome {
+    let words: Vec<OsString> = line.global.iter().chain(words).cloned().collect();
+    embedded::carry_out(&words)
+}
+
 /// Becomes the underlying runtime.
 fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
+    #[cfg(feature = "embedded")]
+    if runtime.is_embedded() {
+        return in_this_process(line, words);
+    }
     let cause = Command::new(&runtime.program)
         .arg0(runtime.name())
         .args(&runtime.before)
@@ -283,7 +301,7 @@ fn create(
     }
     let is_there = stays && matches!(outcome, Ok(Exit::Command(0)));
     if !is_there && !exists(runtime, line, id) {
-        forget(&store)?;
+        forget(&store, runtime, line, id)?;
     }
     outcome
 }
@@ -359,18 +377,47 @@ fn exec(
     }
 }
 
+/// The agent of a container may still load rules when its `create` has ended. The first program would be held
+/// until it has, and callers believe what a runtime says: that it runs.
+fn start(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+    id: &str,
+) -> Outcome {
+    let log = store(settings, line, id)?.log();
+    // Without a log there is no agent.
+    if let Ok(log) = File::open(log) {
+        let deadline = Instant::now() + START_LIMIT;
+        while rustix::fs::flock(&log, FlockOperation::NonBlockingLockExclusive).is_err()
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(START_PAUSE);
+        }
+    }
+    pass_on(runtime, line, &call.words)
+}
+
 fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outcome {
-    let mut child = underlying(runtime, line, &call.words)
-        .spawn()
-        .map_err(|cause| cannot_execute(runtime, &cause))?;
-    let status = child
-        .wait()
-        .map_err(|cause| cannot_execute(runtime, &cause))?;
+    let outcome = carried_out(runtime, line, &call.words);
+    let is_deleted = matches!(outcome, Ok(Exit::Ok | Exit::Command(0)));
     let settings = Settings::default();
     let store = store(&settings, line, id)?;
-    if status.success() || !exists(runtime, line, id) {
-        forget(&store)?;
+    if is_deleted || !exists(runtime, line, id) {
+        forget(&store, runtime, line, id)?;
     }
+    outcome
+}
+
+/// Runs the underlying runtime to its end.
+fn carried_out(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
+    #[cfg(feature = "embedded")]
+    if runtime.is_embedded() {
+        return in_this_process(line, words);
+    }
+    let status = underlying(runtime, line, words).status();
+    let status = status.map_err(|cause| cannot_execute(runtime, &cause))?;
     Ok(Exit::Command(code(status)))
 }
 
@@ -390,8 +437,9 @@ fn code(status: std::process::ExitStatus) -> u8 {
 }
 
 /// Removes what is left of a container that the underlying runtime does not know (any more): what was
-/// noted, and if the runtime was killed while it made it, control groups and who is in them.
-fn forget(store: &Store) -> Result<(), Failure> {
+/// noted, and if the runtime was killed while it made it, control groups and who is in them, and mounts in
+/// the folder of its state.
+fn forget(store: &Store, runtime: &Runtime, line: &CommandLine, id: &str) -> Result<(), Failure> {
     if let Some(note) = store.note().map_err(state_failure)? {
         let deadline = Instant::now() + REMOVAL_LIMIT;
         while let Err(cause) = note.groups.remove() {
@@ -406,6 +454,14 @@ fn forget(store: &Store) -> Result<(), Failure> {
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
+    }
+    let state = line.root.clone().or_else(|| leftovers::usual_root(runtime));
+    if let Some(state) = state {
+        leftovers::remove(&state.join(id)).map_err(|cause| {
+            let state = state.display();
+            let message = format!("cannot remove what is left of {id} below {state}: {cause}");
+            Failure::new(Exit::Unsupported, message).help("try again as root")
+        })?;
     }
     store.end().map_err(state_failure)
 }
@@ -444,7 +500,7 @@ fn begin(
     if exists(runtime, line, &note.id) {
         return Ok(false);
     }
-    forget(store)?;
+    forget(store, runtime, line, &note.id)?;
     store.begin(note).map_err(state_failure)
 }
 

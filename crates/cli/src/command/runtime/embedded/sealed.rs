@@ -1,0 +1,157 @@
+//! Running from a file that containers cannot write to.
+//!
+//! A process that enters a container has this program's file behind `/proc/PID/exe`, by which a root in the
+//! container could replace it on the host (CVE-2019-5736). So what enters runs from a mount of its file alone
+//! that is read-only, belongs to no mount namespace, and so can be changed by nobody; or where that cannot
+//! be had, from a sealed copy in memory.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{SealFlags, StatVfsMountFlags};
+use sys::exec::StringArray;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+const OWN: &str = "/proc/self/exe";
+const MFD_CLOEXEC: u32 = 1;
+const MFD_ALLOW_SEALING: u32 = 2;
+const MFD_EXEC: u32 = 16;
+
+/// Goes on from such a file: returns if this process runs from one already, else executes it.
+pub(super) fn ensure() -> Result<(), Failure> {
+    let cannot = |cause: &dyn std::fmt::Display| {
+        let message = format!("cannot keep this program's file from containers: {cause}");
+        Failure::new(Exit::Unsupported, message)
+            .help("become root, mount /proc, or use --runtime runc")
+    };
+    let own = File::open(OWN).map_err(|cause| cannot(&cause))?;
+    if is_out_of_reach(&own).map_err(|cause| cannot(&cause))? {
+        // Executed by its descriptor, it would go by that one's number.
+        let named = sys::prctl::set_name(c"tollgate-runtim");
+        return named.map_err(|cause| cannot(&cause));
+    }
+    let file = read_only(&own)
+        .or_else(|_not_here| sealed_copy(own))
+        .map_err(|cause| cannot(&cause))?;
+    let (argv, environment) = (arguments(), environment());
+    Err(cannot(&sys::exec::execve_fd(
+        file.as_fd(),
+        &argv,
+        &environment,
+    )))
+}
+
+/// Whether nobody can write to it whoever gets hold of it by this process.
+fn is_out_of_reach(own: &File) -> io::Result<bool> {
+    let seals = rustix::fs::fcntl_get_seals(own);
+    let is_sealed = seals.is_ok_and(|seals| seals.contains(SEALS));
+    let mount = rustix::fs::fstatvfs(own)?.f_flag;
+    Ok(is_sealed || mount.contains(StatVfsMountFlags::RDONLY))
+}
+
+const SEALS: SealFlags = SealFlags::WRITE
+    .union(SealFlags::GROW)
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::SEAL);
+
+/// The file as seen through a mount of its own. That ends with the descriptor of the mount, but for who
+/// has opened the file by then: a mount that belongs nowhere can be made writable by nobody.
+fn read_only(own: &File) -> io::Result<OwnedFd> {
+    let mount = sys::namespace::mount_of_its_own(own.as_fd())?;
+    sys::namespace::make_read_only(mount.as_fd())?;
+    let file = File::open(format!("/proc/self/fd/{}", mount.as_raw_fd()))?;
+    if !rustix::fs::fstatvfs(&file)?
+        .f_flag
+        .contains(StatVfsMountFlags::RDONLY)
+    {
+        return Err(io::Error::other("the mount is not read-only"));
+    }
+    Ok(file.into())
+}
+
+fn sealed_copy(mut own: File) -> io::Result<OwnedFd> {
+    let flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    // Before 6.3 the kernel does not know the last one.
+    let copy = sys::fd::memory_file(c"tollgate", flags | MFD_EXEC)
+        .or_else(|_unknown| sys::fd::memory_file(c"tollgate", flags))?;
+    let mut copy = File::from(copy);
+    io::copy(&mut own, &mut copy)?;
+    // A file that is open for writing cannot be executed.
+    let sealed = File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
+    rustix::fs::fcntl_add_seals(&copy, SEALS)?;
+    Ok(sealed.into())
+}
+
+fn arguments() -> StringArray {
+    StringArray::new(std::env::args_os().filter_map(c_string).collect())
+}
+
+fn environment() -> StringArray {
+    let entries = std::env::vars_os().map(|(mut name, value)| {
+        name.push("=");
+        name.push(value);
+        name
+    });
+    StringArray::new(entries.filter_map(c_string).collect())
+}
+
+/// Arguments and environment come from the kernel, so none has a zero byte.
+fn c_string(text: OsString) -> Option<CString> {
+    CString::new(text.into_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+
+    fn program() -> (tempfile::TempDir, File) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        std::fs::write(&path, "old").unwrap();
+        let file = File::open(&path).unwrap();
+        (folder, file)
+    }
+
+    /// As by `/proc/PID/exe`.
+    fn overwrite(file: &impl AsRawFd) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        OpenOptions::new().write(true).open(path)
+    }
+
+    #[test]
+    fn a_sealed_copy_says_the_same_for_ever() {
+        let (_folder, file) = program();
+        assert!(!is_out_of_reach(&file).unwrap());
+        let copy = File::from(sealed_copy(file).unwrap());
+        assert!(is_out_of_reach(&copy).unwrap());
+        let written = overwrite(&copy).and_then(|mut file| io::Write::write_all(&mut file, b"new"));
+        assert!(written.is_err());
+        assert_eq!(io::read_to_string(&copy).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_mount_of_its_own_is_never_written_to() {
+        let (folder, file) = program();
+        let Ok(seen) = read_only(&file) else {
+            assert!(!rustix::process::geteuid().is_root(), "root can mount");
+            return;
+        };
+        let seen = File::from(seen);
+        assert!(is_out_of_reach(&seen).unwrap());
+        let error = overwrite(&seen).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        assert!(
+            sys::namespace::make_read_only(seen.as_fd()).is_err(),
+            "it is nobody's any more"
+        );
+        // The file itself is as it was.
+        std::fs::write(folder.path().join("program"), "new").unwrap();
+    }
+}

@@ -1,0 +1,99 @@
+//! What a runtime leaves that was killed while it made a container.
+//!
+//! runc mounts its own file for a moment over one in the folder of the container's state, so that containers
+//! cannot write to it. Killed in that moment it leaves both, and its `delete` does not look for them.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use oci::Runtime;
+
+const MNT_DETACH: i32 = 2;
+
+/// Where a runtime has the states of containers, if nobody says.
+pub(super) fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
+    let name = runtime.name();
+    ["runc", "crun", "youki"]
+        .iter()
+        .find(|known| name == **known)
+        .map(|name| Path::new("/run").join(name))
+}
+
+/// Unmounts what is mounted below the folder of a container that its runtime does not know (any more), and
+/// if something was, removes the folder.
+pub(super) fn remove(folder: &Path) -> io::Result<()> {
+    let folder = match folder.canonicalize() {
+        Ok(folder) => folder,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let below = mounts_below(&mounts, &folder);
+    if below.is_empty() {
+        // What else may be there is its runtime's own.
+        return Ok(());
+    }
+    for mount in &below {
+        let path = CString::new(mount.as_os_str().as_bytes()).map_err(io::Error::other)?;
+        sys::namespace::unmount(&path, MNT_DETACH)?;
+    }
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The mounts in a folder, the last one first.
+fn mounts_below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points
+        .map(unescaped)
+        .filter(|point| point.starts_with(folder) && point != folder);
+    let mut below: Vec<_> = below.collect();
+    below.reverse();
+    below
+}
+
+/// Blanks and the like are in octal digits there.
+fn unescaped(point: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(point.len());
+    let mut rest = point.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let digits = more.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_one_container_are_told_from_others() {
+        let mounts = "22 27 0:21 / /run/runc rw - tmpfs none rw\n\
+                      23 27 254:0 /usr/sbin/runc /run/runc/a/runc.X rw - ext4 /dev/vda rw\n\
+                      24 27 254:0 /usr/sbin/runc /run/runc/ab/runc.X rw - ext4 /dev/vda rw\n\
+                      25 27 254:0 /usr/sbin/runc /run/runc/a/with\\040blank rw - ext4 /dev/vda rw\n";
+        let expected = ["/run/runc/a/with blank", "/run/runc/a/runc.X"].map(PathBuf::from);
+        assert_eq!(mounts_below(mounts, Path::new("/run/runc/a")), expected);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_has_left_nothing() {
+        assert!(remove(Path::new("/nowhere/at/all")).is_ok());
+    }
+}
