@@ -251,6 +251,7 @@ static __always_inline void take_root(struct header *h, struct task_struct *task
 	struct mount___6_8 *newer = (void *)mount;
 
 	h->root_inode = READ(task, fs, root.dentry, d_inode, i_ino);
+	h->root_device = READ(task, fs, root.dentry, d_sb, s_dev);
 	h->root_mount_id = READ(mount, mnt_id);
 	h->root_mount = field_exists(newer->mnt_id_unique) ? READ(newer, mnt_id_unique) : h->root_mount_id;
 }

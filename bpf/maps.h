@@ -63,6 +63,8 @@ struct control control SEC(".data.control");
 struct calls calls SEC(".data.calls");
 /* Not 0 while the agent sleeps with nothing at hand: then the first record wakes it. */
 u32 waiting SEC(".data.waiting");
+/* How many processes were added to `scope`. */
+u64 births SEC(".data.births");
 /* By operation of an io_uring: one more than the native call that does the same; 0 if none does. */
 u16 ring_calls[RING_OPERATIONS] SEC(".data.ring_calls");
 /* By number. Of all calls of the machine this is all that most come to. */

@@ -186,8 +186,11 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	if (!in_scope(from))
 		return 0;
 	/* One that finds no room is not watched. */
-	if (control.scoped & SCOPE_PIDS && bpf_map_update_elem(&scope, &pid, &yes, BPF_ANY))
-		count(COUNT_NO_MEMORY);
+	if (control.scoped & SCOPE_PIDS) {
+		if (bpf_map_update_elem(&scope, &pid, &yes, BPF_ANY))
+			count(COUNT_NO_MEMORY);
+		__sync_fetch_and_add(&births, 1);
+	}
 	if (!control.states)
 		return 0;
 	/* As a number: functions of their own take no kernel pointers. */

@@ -71,7 +71,7 @@ struct header {
 	u64 root_inode;
 	u64 root_mount; /* since 6.8 a number that no other mount ever has */
 	u32 root_mount_id; /* as statx(2) tells it */
-	u32 _pad;
+	u32 root_device; /* as the kernel writes it */
 };
 
 /* Kinds of pieces that follow the header. */

@@ -129,7 +129,7 @@ impl<J: Judge + 'static> Consumer<J> {
         let bulk = Lane::open(&self.shared.maps.bulk)?;
         let mut is_idle = false;
         loop {
-            let is_last = self.is_to_end();
+            let is_last = self.is_to_end()?;
             self.workers.iter_mut().for_each(Worker::follow_rules);
             // What is in this batch was sent before what the other ring holds afterwards, so that
             // every exec is known before the events of the new program.
@@ -181,9 +181,9 @@ impl<J: Judge + 'static> Consumer<J> {
     }
 
     /// Whether nothing can come any more but what waits in the rings.
-    fn is_to_end(&self) -> bool {
-        self.shared.stopping.load(Ordering::Acquire)
-            || (self.shared.ends_with_processes && !self.shared.maps.watches_any())
+    fn is_to_end(&self) -> Result<bool, Error> {
+        Ok(self.shared.stopping.load(Ordering::Acquire)
+            || (self.shared.ends_with_processes && !self.shared.maps.watches_any()?))
     }
 
     /// One after the other: what becomes of a process decides on what its children are.

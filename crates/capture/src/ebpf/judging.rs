@@ -222,6 +222,10 @@ impl<J: Judge + 'static> Worker<J> {
         if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
             self.shared.notices.ring(process, RingAnswer::Followed);
         }
+        if result >= 0 && changes_root(call.syscall) {
+            let shared = &self.shared;
+            shared.places.learn_users(&shared.world, process, header);
+        }
         let image = self.shared.table.image(process, header);
         self.conclude(
             header,
@@ -319,6 +323,16 @@ impl<J: Judge + 'static> Worker<J> {
             shared.notices.undecided(&event, undecided);
         }
     }
+}
+
+/// Whether it gives its caller another root, or another mount of the same.
+fn changes_root(call: abi::Syscall) -> bool {
+    [
+        abi::Syscall::CHROOT,
+        abi::Syscall::PIVOT_ROOT,
+        abi::Syscall::UNSHARE,
+    ]
+    .contains(&call)
 }
 
 fn is_absolute(name: Name<'_>) -> bool {

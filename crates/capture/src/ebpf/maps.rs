@@ -126,6 +126,7 @@ pub(super) struct Maps {
     networks: MapHandle,
     places: MapHandle,
     waiting: MapHandle,
+    births: MapHandle,
     ring_calls: MapHandle,
     counters: MapHandle,
     lost: MapHandle,
@@ -166,6 +167,7 @@ impl Maps {
             networks: handle("networks")?,
             places: handle("places")?,
             waiting: handle(".data.waiting")?,
+            births: handle(".data.births")?,
             ring_calls: handle(".data.ring_calls")?,
             counters: handle("counters")?,
             lost: handle("lost")?,
@@ -329,8 +331,27 @@ impl Maps {
     }
 
     /// Whether any watched process is left.
-    pub(super) fn watches_any(&self) -> bool {
-        self.scope.keys().next().is_some()
+    ///
+    /// Looking for one takes the kernel long enough for a process to be born where it has looked already, and
+    /// for its parent to end where it has not: nobody is left only if nobody was born meanwhile.
+    pub(super) fn watches_any(&self) -> Result<bool, Error> {
+        let is_any = || self.scope.keys().next().is_some();
+        if is_any() {
+            return Ok(true);
+        }
+        let before = self.births()?;
+        Ok(is_any() || self.births()? != before)
+    }
+
+    /// How many processes were added to the watched ones by being born.
+    fn births(&self) -> Result<u64, Error> {
+        let births = self.births.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        let births = births.map_err(Error::map)?;
+        let first = births.as_deref().and_then(|bytes| bytes.first_chunk());
+        let first = first.ok_or(Error::Missing {
+            name: "the count of births",
+        })?;
+        Ok(u64::from_ne_bytes(*first))
     }
 
     /// The counters now.

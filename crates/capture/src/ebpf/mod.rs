@@ -103,26 +103,55 @@ pub fn plan(mut plan: Plan) -> Plan {
     // The names of ancestors are kept by records, and this is the one call that changes one.
     const PR_SET_NAME: u64 = 15;
     let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
-    let planned = plan.calls.entry(abi::Syscall::PRCTL);
-    let planned = planned.or_insert_with(|| CallPlan {
-        any_of: Vec::new(),
-        strings: false,
-        result: Need::Never,
-        reasons: Vec::new(),
-    });
-    if !planned.any_of.iter().any(Vec::is_empty) {
-        if let Some(interests) = plan.interests.get_mut(&abi::Syscall::PRCTL) {
-            interests.push(Interest {
-                failed: false,
-                ..Interest::in_any(vec![vec![renames]])
-            });
-        }
-        planned.any_of.push(vec![renames]);
-        planned
-            .reasons
-            .push(Reason::State("changes the name of the process"));
+    let why = "changes the name of the process";
+    watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
+    // Whoever ends soon may be looked at by nobody: the users that are seen from a root are learnt when
+    // it comes to be, which is before its first program.
+    const CLONE_NEWNS: u64 = 0x20000;
+    let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS);
+    for (call, tests) in [
+        (abi::Syscall::CHROOT, Vec::new()),
+        (abi::Syscall::PIVOT_ROOT, Vec::new()),
+        (abi::Syscall::UNSHARE, vec![mounts]),
+    ] {
+        watches_state(&mut plan, call, tests, "changes where paths begin");
     }
     plan
+}
+
+/// A call of which each one that succeeds is told, whatever rules ask of it besides.
+fn watches_state(
+    plan: &mut Plan,
+    call: abi::Syscall,
+    tests: Vec<abi::RegisterTest>,
+    why: &'static str,
+) {
+    let interest = Interest {
+        failed: false,
+        ..Interest::in_any(vec![tests.clone()])
+    };
+    match plan.calls.get_mut(&call) {
+        None => {
+            let planned = CallPlan {
+                any_of: vec![tests],
+                strings: false,
+                result: Need::Never,
+                reasons: vec![Reason::State(why)],
+            };
+            plan.calls.insert(call, planned);
+            plan.interests.insert(call, vec![interest]);
+        }
+        Some(planned) => {
+            // Without interests nothing but registers is asked.
+            if let Some(interests) = plan.interests.get_mut(&call) {
+                interests.push(interest);
+            }
+            if !planned.any_of.iter().any(Vec::is_empty) {
+                planned.any_of.push(tests);
+            }
+            planned.reasons.push(Reason::State(why));
+        }
+    }
 }
 
 /// Every plain `dup` in place of the calls that only tell when one of descriptors 0..2 is closed.

@@ -21,6 +21,8 @@ const UNDECIDED: Duration = Duration::from_secs(10);
 const LIMIT: usize = 8192;
 /// Of how many roots the users are.
 const ROOT_LIMIT: usize = 256;
+/// How many ancestors are asked for the users that they see.
+const ANCESTORS: usize = 8;
 
 /// All that decides on a process's container, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -245,8 +247,9 @@ impl Places {
         named(database, |groups| groups.group(gid))
     }
 
-    /// The users that a process sees; of one that has ended, or has another root by now, those that were
-    /// last seen where its root was.
+    /// The users that a process sees. Of one that has ended, or has another root by now, those that were
+    /// last seen where its root was; or those that an ancestor sees whose root is the same folder, perhaps
+    /// by another mount: a new mount namespace has copies of all mounts.
     fn database(
         &self,
         live: &LiveWorld,
@@ -256,6 +259,8 @@ impl Places {
         let is_its = |root: RootId| {
             root.mount == u64::from(header.root.mount_id) && root.inode == header.root.inode
         };
+        let is_same_folder =
+            |root: RootId| root.device == header.root.device && root.inode == header.root.inode;
         let databases = || {
             self.databases
                 .lock()
@@ -266,9 +271,18 @@ impl Places {
             databases().remember(header.root, Arc::clone(&database));
             return Some(database);
         }
-        let known = databases().by_root.get(&header.root).cloned();
-        let is_ours = || live.own_root().is_some_and(is_its);
-        known.or_else(|| is_ours().then(|| live.own_database()).flatten())
+        if let Some(known) = databases().by_root.get(&header.root).cloned() {
+            return Some(known);
+        }
+        let found = ancestors(process)
+            .filter_map(|ancestor| live.rooted_users(&ancestor))
+            .find(|(root, _)| is_its(*root) || is_same_folder(*root));
+        if let Some((_, database)) = found {
+            databases().remember(header.root, Arc::clone(&database));
+            return Some(database);
+        }
+        let is_ours = live.own_root().is_some_and(is_its);
+        is_ours.then(|| live.own_database()).flatten()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Containers> {
@@ -276,6 +290,11 @@ impl Places {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The nearest ancestors of a process.
+fn ancestors(process: &Process) -> impl Iterator<Item = Arc<Process>> {
+    std::iter::successors(process.parent(), |process| process.parent()).take(ANCESTORS)
 }
 
 /// What a database says, if there is one; that uid and gid 0 are root's needs none.

@@ -70,6 +70,14 @@ pub(super) struct Root {
     pub(super) mount: u64,
     /// As statx(2) tells it.
     pub(super) mount_id: u32,
+    /// As stat(2) tells it.
+    pub(super) device: u64,
+}
+
+/// The number of a device as the kernel tells it, by the one that it has inside.
+fn told_device(inside: u32) -> u64 {
+    let (major, minor) = (inside >> 20, inside & 0xf_ffff);
+    u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
 /// Reads integers one after the other; the programs write them in the machine's own order.
@@ -159,6 +167,7 @@ impl Header {
             inode: from.u64()?,
             mount: from.u64()?,
             mount_id: from.u32()?,
+            device: told_device(from.u32()?),
         };
         let page_kib = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
         let header = Self {
@@ -429,8 +438,7 @@ impl FileFacts {
     /// As engines that look into `/proc` describe a descriptor.
     pub(super) fn resolved(&self) -> ResolvedDescriptor {
         let link = self.link();
-        let (major, minor) = (self.device >> 20, self.device & 0xf_ffff);
-        let device = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+        let device = told_device(self.device);
         let socket = self.socket.as_ref().map(SocketFacts::resolved);
         ResolvedDescriptor {
             kind: match &socket {
@@ -438,7 +446,7 @@ impl FileFacts {
                 None => crate::sockets::kind_of_link(&link, self.mode),
             },
             name: link,
-            device: socket.is_none().then_some(u64::from(device)),
+            device: socket.is_none().then_some(device),
             inode: Some(self.inode),
             socket,
         }

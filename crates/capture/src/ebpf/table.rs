@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event::{Image, Lookup, Pid, Process, StartTime};
 
-use super::record::Header;
+use super::record::{Header, RecordKind};
 use crate::procfs::{Proc, start_ns};
 use crate::world::ProcessIndex;
 
@@ -112,7 +112,10 @@ impl Table {
             if let Some(node) = inner.nodes.get_mut(&header.pid)
                 && node.process.start == start
             {
-                node.exec_id.get_or_insert(header.exec_id);
+                // Of the program before, if this tells of a new one.
+                let before = u64::from(header.kind == RecordKind::Exec);
+                node.exec_id
+                    .get_or_insert(header.exec_id.wrapping_sub(before));
                 return Arc::clone(&node.process);
             }
             if let Some(process) = inner.reused.get(&(header.pid, start)) {
@@ -341,6 +344,26 @@ mod tests {
             &table.image(&process, &header(1, PID, 10, 2)),
             &after
         ));
+    }
+
+    /// The other ring is read first where programs start.
+    #[test]
+    fn so_have_those_of_a_process_that_ran_when_the_watch_began() {
+        let (table, proc) = (Table::new(Vec::new()), Proc::open().unwrap());
+        let running = Pid(std::process::id().cast_signed());
+        let entered = table
+            .enter_running(&proc, running, 0)
+            .expect("it runs this test");
+        let start = entered.start.0;
+        let exec = header(2, running.0, start, 8);
+        let process = table.of(&exec, &proc);
+        assert!(Arc::ptr_eq(&process, &entered));
+        let before = process.image();
+        let after = Arc::new(Image::default());
+        table.executed(&process, &exec, Arc::clone(&after));
+        let call = |exec_id| table.image(&process, &header(1, running.0, start, exec_id));
+        assert!(Arc::ptr_eq(&call(7), &before));
+        assert!(Arc::ptr_eq(&call(8), &after));
     }
 
     #[test]
