@@ -235,7 +235,7 @@ __noinline int is_name(u32 at, u64 name, u32 len)
 __noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 {
 	struct scratch *s = working_memory();
-	struct dentry *dentry;
+	struct dentry *dentry, *mount_root;
 	struct vfsmount *vfsmount;
 
 	if (!LOADS || !s || len > FILTER_PATH_LIMIT)
@@ -246,6 +246,7 @@ __noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 		dentry = file->f_path.dentry;
 		vfsmount = file->f_path.mnt;
 	}
+	mount_root = vfsmount->mnt_root;
 	s->used = len;
 	for (u32 i = 0; i < COMPONENTS; i++) {
 		u32 left = s->used, name_len;
@@ -254,7 +255,7 @@ __noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 
 		if ((u64)dentry == root_dentry && (u64)vfsmount == root_mount)
 			return left == 0;
-		if (dentry == vfsmount->mnt_root) {
+		if (dentry == mount_root) {
 			struct mount *mount, *above;
 
 			mount = at_kernel((u64)vfsmount - bpf_core_field_offset(struct mount, mnt),
@@ -265,6 +266,7 @@ __noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 			dentry = mount->mnt_mountpoint;
 			vfsmount = at_kernel((u64)above + bpf_core_field_offset(struct mount, mnt),
 					     struct vfsmount);
+			mount_root = vfsmount->mnt_root;
 			continue;
 		}
 		name_len = dentry->d_name.len;

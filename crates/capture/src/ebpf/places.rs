@@ -322,7 +322,11 @@ fn find(
         .flat_map(|(_, path)| [b"0::", &path[..], b"\n"]);
     let lines = lines.collect::<Vec<&[u8]>>().concat();
     let initial = header.pid_level == 0 && header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
-    let recorded = Arc::new(live.container_of_ended(&lines, initial));
+    let mut recorded = Arc::new(live.container_of_ended(&lines, initial));
+    if recorded == *live.own_container() {
+        // One for all places of the host, of which there may be thousands.
+        recorded = Arc::clone(live.own_container());
+    }
     let is_ours = || live.own_mount_namespace() == Some(header.mount_namespace.into());
     if recorded.containment == Containment::Host && is_ours() {
         return recorded;
@@ -332,5 +336,61 @@ fn find(
         (Containment::Known, _) if recorded.id != now.id => recorded,
         (_, Containment::Unknown) => recorded,
         _ => now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANY: u32 = 100_000;
+
+    fn place(number: u32) -> Place {
+        Place {
+            cgroup: number.into(),
+            cgroup_namespace: 1,
+            mount_namespace: 2,
+            pid_level: 0,
+        }
+    }
+
+    #[test]
+    fn places_that_come_and_go_leave_a_bounded_number_behind() {
+        let places = Places::new(None);
+        let container = Arc::new(Container::host());
+        let forgotten = (0..MANY).filter_map(|number| places.remember(place(number), &container));
+        let forgotten: Vec<_> = forgotten.collect();
+        let limit = u32::try_from(LIMIT).unwrap();
+        let oldest: Vec<_> = (0..MANY - limit).map(place).collect();
+        assert_eq!(forgotten, oldest, "the programs are told of each");
+        // What is known is not entered again.
+        assert_eq!(places.remember(place(MANY - 1), &container), None);
+        let kept = places.lock();
+        assert_eq!((kept.by_place.len(), kept.order.len()), (LIMIT, LIMIT));
+        assert!(kept.by_place.contains_key(&place(MANY - 1)));
+    }
+
+    #[test]
+    fn so_do_those_that_cannot_be_told() {
+        let places = Places::new(None);
+        for number in 0..MANY {
+            assert_eq!(places.waited(place(number)), None);
+        }
+        assert!(places.undecided.lock().unwrap().len() <= LIMIT);
+    }
+
+    #[test]
+    fn so_do_roots() {
+        let mut databases = Databases::default();
+        for number in 0..MANY {
+            let root = Root {
+                mount: number.into(),
+                ..Root::default()
+            };
+            databases.remember(root, Arc::default());
+            databases.remember(root, Arc::default());
+        }
+        let kept = (databases.by_root.len(), databases.order.len());
+        assert_eq!(kept, (ROOT_LIMIT, ROOT_LIMIT));
     }
 }
