@@ -78,12 +78,6 @@ impl Lab {
     }
 }
 
-/// Whether no folder of PATH has it.
-fn is_missing(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    !std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
 const BUILD: &str = r#"set -e
 rm -rf made; mkdir made; cd made
 for i in 1 2 3; do printf 'int f%d(int x){return x+%d;}\n' $i $i > f$i.c; done
@@ -220,10 +214,10 @@ echo end
 #[test]
 fn a_server_passes_what_was_learnt_of_it_and_an_intruder_does_not() {
     e2e::need_root!();
-    if is_missing("nginx") || is_missing("curl") {
+    if !e2e::installed("nginx") || !e2e::installed("curl") {
         skip!(
             "needs nginx and curl",
-            || match is_missing("nginx") || is_missing("curl") {
+            || match !e2e::installed("nginx") || !e2e::installed("curl") {
                 true => Ok("they are not in PATH".to_owned()),
                 false => Err("they are there".to_owned()),
             }

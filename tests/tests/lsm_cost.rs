@@ -80,6 +80,7 @@ apparmor_parser -r -K /p/least.aa || exit 95
 /// compile and check it takes the emulated machine longer than most samples.
 fn script() -> String {
     let mut script = BEGIN.to_owned();
+    // Unset: all of them.
     let only = std::env::var(ONLY).unwrap_or_default();
     let is_left_out = |load| !only.is_empty() && !only.split(',').any(|name| name == load);
     for (_, load, times) in LOADS.iter().chain([&BESIDE]) {
@@ -100,6 +101,7 @@ fn script() -> String {
         ("none".to_owned(), "env".to_owned()),
         ("AppArmor-least".to_owned(), "sh /p/least".to_owned()),
     ];
+    // Unset: all of them.
     let asked = std::env::var(SUBJECTS).unwrap_or_default();
     let asked: Vec<&str> = asked.split(',').filter(|name| !name.is_empty()).collect();
     let is_asked = |name: &str| name == "none" || asked.is_empty() || asked.contains(&name);

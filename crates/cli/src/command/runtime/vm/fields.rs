@@ -219,6 +219,7 @@ pub(super) fn refusal(config: &Value) -> Option<String> {
 fn of_mounts(config: &Value) -> Option<String> {
     let mounts = config["mounts"].as_array().into_iter().flatten();
     let others = mounts.filter(|mount| super::image::Bound::of(mount).is_none());
+    // One without a type could only be a bind: it is refused as one of no type.
     let mut types = others.map(|mount| mount["type"].as_str().unwrap_or_default());
     let unknown = types.find(|name| !TYPES.contains(name))?;
     Some(format!(
@@ -407,7 +408,7 @@ mod tests {
             ),
             (json!({"process": {"terminal": true}}), "a terminal"),
         ] {
-            let said = refusal(&config).unwrap_or_default();
+            let said = refusal(&config).unwrap_or_else(|| panic!("taken: {config}"));
             assert!(said.contains(why), "{config}: {said:?}");
         }
         let empty = json!({"hooks": {"prestart": []}, "process": {"terminal": false}});
