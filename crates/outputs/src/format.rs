@@ -69,7 +69,7 @@ impl Formatter {
     pub(crate) fn new(format: Format) -> Self {
         Self {
             format,
-            zone: TimeZone::system(),
+            zone: time::local_zone(),
         }
     }
 

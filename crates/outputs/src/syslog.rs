@@ -41,7 +41,7 @@ impl SyslogChannel {
         Self {
             path,
             timeout,
-            zone: TimeZone::system(),
+            zone: time::local_zone(),
             socket: None,
             peer: Arc::default(),
         }
@@ -213,7 +213,7 @@ mod tests {
             let (stamp, rest) = rest.split_at(15);
             assert_eq!(
                 stamp,
-                time::syslog_stamp(alert.alert().time_ns, &TimeZone::system())
+                time::syslog_stamp(alert.alert().time_ns, &time::local_zone())
             );
             let pid = std::process::id();
             let line = alert.line().trim_end();

@@ -54,7 +54,7 @@ pub fn log_stamp(is_iso_8601: bool) -> String {
         let seconds = time.split('.').next().unwrap_or(&time);
         return format!("{seconds}+0000");
     }
-    let zone = TimeZone::system();
+    let zone = local_zone();
     let time = civil(now, &zone);
     let weekday = match time.weekday() {
         Weekday::Monday => "Mon",
@@ -66,6 +66,20 @@ pub fn log_stamp(is_iso_8601: bool) -> String {
         Weekday::Sunday => "Sun",
     };
     format!("{weekday} {} {}", syslog_stamp(now, &zone), time.year())
+}
+
+/// The system's time zone, as the C library finds it: without `TZ` it is what `/etc/localtime` says, else
+/// UTC. jiff finds the same, but reads all folders of zones for its name, which takes milliseconds.
+pub(crate) fn local_zone() -> TimeZone {
+    const FILE: &str = "/etc/localtime";
+    if std::env::var_os("TZ").is_some() {
+        return TimeZone::system();
+    }
+    match std::fs::read(FILE) {
+        Ok(rules) => TimeZone::tzif(FILE, &rules).unwrap_or_else(|_broken| TimeZone::system()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => TimeZone::UTC,
+        Err(_unreadable) => TimeZone::system(),
+    }
 }
 
 /// Nanoseconds since the epoch, now. Before the epoch and after the year 2554 there is only 0 and
@@ -98,6 +112,14 @@ fn civil(time_ns: u64, zone: &TimeZone) -> DateTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_local_zone_is_the_one_that_others_find() {
+        let other = TimeZone::system();
+        for time in [TIME, TIME / 2] {
+            assert_eq!(clock(time, &local_zone()), clock(time, &other));
+        }
+    }
 
     // 2026-11-21 08:15:42.000000007 UTC.
     const TIME: u64 = 1_795_248_942_000_000_007;

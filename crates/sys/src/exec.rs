@@ -1,7 +1,8 @@
 //! Starting programs and ending this one, without allocation.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, NulError, OsString, c_char};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
 
 use crate::error::SyscallError;
 
@@ -26,12 +27,42 @@ impl StringArray {
         Self { strings, pointers }
     }
 
+    /// From words.
+    ///
+    /// # Errors
+    /// If one has a zero byte, where exec would end it.
+    pub fn from_words(
+        words: impl IntoIterator<Item = OsString>,
+    ) -> std::result::Result<Self, NulError> {
+        let strings = words.into_iter().map(|word| CString::new(word.into_vec()));
+        Ok(Self::new(strings.collect::<std::result::Result<_, _>>()?))
+    }
+
+    /// The arguments of this process.
+    #[must_use]
+    pub fn own_arguments() -> Self {
+        Self::from_words(std::env::args_os()).expect(FROM_KERNEL)
+    }
+
+    /// The environment of this process.
+    #[must_use]
+    pub fn own_environment() -> Self {
+        let entries = std::env::vars_os().map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            name
+        });
+        Self::from_words(entries).expect(FROM_KERNEL)
+    }
+
     /// The strings.
     #[must_use]
     pub fn strings(&self) -> &[CString] {
         &self.strings
     }
 }
+
+const FROM_KERNEL: &str = "arguments and environment are strings that end with a zero byte";
 
 /// Replaces the program; returns only when it fails. Async-signal-safe.
 #[must_use]
@@ -99,6 +130,20 @@ mod tests {
         let file = std::fs::File::open("/bin/sh").expect("a shell");
         let child = crate::testing::spawn(|| Err(execve_fd(file.as_fd(), &argv, &envp).errno()));
         assert_eq!(crate::testing::reap(child), Err(42));
+    }
+
+    #[test]
+    fn words_are_passed_on_whole_or_refused() {
+        let words = |words: &[&str]| StringArray::from_words(words.iter().map(OsString::from));
+        let array = words(&["sh", "-c", ""]).expect("none has a zero byte");
+        assert_eq!(array.strings(), [c"sh", c"-c", c""].map(CString::from));
+        assert!(words(&["sh", "a\0b"]).is_err());
+        let own = StringArray::own_arguments();
+        assert_eq!(own.strings().len(), std::env::args_os().count());
+        let environment = StringArray::own_environment();
+        let path = std::env::var("PATH").expect("cargo sets it");
+        let entry = CString::new(format!("PATH={path}")).expect("as above");
+        assert!(environment.strings().contains(&entry));
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod prctl;
 pub mod process_memory;
 pub mod ptrace;
 pub mod resource;
+pub mod schedule;
 pub mod seccomp;
 pub mod shared;
 pub mod signal;

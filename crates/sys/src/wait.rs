@@ -122,25 +122,19 @@ pub fn wait(target: Target, flags: i32) -> Result<Option<(i32, Status)>> {
 /// # Errors
 /// ECHILD when there are no children at all.
 pub fn peek_end() -> Result<Option<i32>> {
-    // SAFETY: `siginfo_t` is plain data, for which zero bytes are a value.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
-    // SAFETY: the kernel writes one siginfo_t to `info`; the rusage pointer may be null.
-    unsafe {
-        syscall!(
-            "waitid(P_ALL)",
-            libc::SYS_waitid,
-            libc::P_ALL,
-            0_u32,
-            &raw mut info,
-            flags,
-            0_usize
-        )
-    }?;
-    // SAFETY: waitid writes zeros, or a siginfo of the SIGCHLD form, which has si_pid.
-    let pid = unsafe { info.si_pid() };
-    Ok((pid != 0).then_some(pid))
+    Ok(wait_id(libc::P_ALL, 0, PEEK)?.map(|(pid, _)| pid))
 }
+
+/// How this child has ended, if it has. It stays to be reaped.
+///
+/// # Errors
+/// ECHILD when it is no child.
+pub fn peek_end_of(pid: i32) -> Result<Option<Status>> {
+    let ended = wait_id(libc::P_PID, pid.cast_unsigned(), PEEK)?;
+    Ok(ended.map(|(_, status)| status))
+}
+
+const PEEK: i32 = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
 
 /// Waits for the end of a child by its pidfd and reaps it; `None` with [`NO_HANG`] while it runs.
 ///
@@ -150,38 +144,45 @@ pub fn peek_end() -> Result<Option<i32>> {
 /// # Errors
 /// ECHILD when the process is not our child, EINTR.
 pub fn wait_pidfd(pidfd: BorrowedFd<'_>, flags: i32) -> Result<Option<Status>> {
+    let id = pidfd.as_raw_fd().cast_unsigned();
+    let ended = wait_id(libc::P_PIDFD, id, flags | libc::WEXITED)?;
+    Ok(ended.map(|(_, status)| status))
+}
+
+/// waitid(2) for an end.
+fn wait_id(kind: libc::idtype_t, id: u32, flags: i32) -> Result<Option<(i32, Status)>> {
     // SAFETY: `siginfo_t` is plain data, for which zero bytes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let id = pidfd.as_raw_fd().cast_unsigned();
     // SAFETY: the kernel writes one siginfo_t to `info`; the rusage pointer may be null.
     unsafe {
         syscall!(
-            "waitid(P_PIDFD)",
+            "waitid",
             libc::SYS_waitid,
-            libc::P_PIDFD,
+            kind,
             id,
             &raw mut info,
-            flags | libc::WEXITED,
+            flags,
             0_usize
         )
     }?;
     if info.si_signo == 0 {
         return Ok(None);
     }
-    // SAFETY: a result of waitid with si_signo set is of the SIGCHLD form, which has si_status.
+    // SAFETY: a result of waitid with si_signo set is of the SIGCHLD form, which has si_pid.
+    let pid = unsafe { info.si_pid() };
+    // SAFETY: as above; it has si_status, too.
     let status = unsafe { info.si_status() };
-    match info.si_code {
-        libc::CLD_EXITED => Ok(Some(Status::Exited(status))),
-        libc::CLD_KILLED => Ok(Some(Status::Signaled {
-            signal: status,
-            core: false,
-        })),
-        libc::CLD_DUMPED => Ok(Some(Status::Signaled {
-            signal: status,
-            core: true,
-        })),
-        _ => Err(SyscallError::new("waitid(P_PIDFD)", libc::EPROTO)),
-    }
+    let signaled = |core| Status::Signaled {
+        signal: status,
+        core,
+    };
+    let status = match info.si_code {
+        libc::CLD_EXITED => Status::Exited(status),
+        libc::CLD_KILLED => signaled(false),
+        libc::CLD_DUMPED => signaled(true),
+        _ => return Err(SyscallError::new("waitid", libc::EPROTO)),
+    };
+    Ok(Some((pid, status)))
 }
 
 #[cfg(test)]
@@ -205,6 +206,9 @@ mod tests {
             };
             if seen != child || peek_end() != Ok(Some(child)) {
                 return Err(3);
+            }
+            if peek_end_of(child) != Ok(Some(Status::Exited(7))) {
+                return Err(5);
             }
             crate::testing::reap(child)
                 .err()
