@@ -21,7 +21,7 @@ static __always_inline void end_call(struct scratch *s, const struct row *row, u
 	if (row->flags & ROW_STREAMS)
 		take_streams();
 	take_place(bpf_get_current_task());
-	if (send(s, row->flags & ROW_CRITICAL)) {
+	if (send(s, row->flags)) {
 		u64 *losses = bpf_map_lookup_elem(&lost, &key);
 
 		count(row->flags & ROW_CRITICAL ? COUNT_LOST_CRITICAL : COUNT_LOST_BULK);

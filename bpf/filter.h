@@ -146,6 +146,13 @@ __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 	return found | completed_by(automaton, next_edge(automaton, edge, 0));
 }
 
+/* A word of a text of so many bytes. What is behind its end, of which `last` says what belongs to it, is not
+ * part of it. */
+static __always_inline u64 word_of(const u64 *text, u32 i, u32 len, u64 last)
+{
+	return text[i] & (i * 8 + 8 < len ? ~0ULL : last);
+}
+
 /* Slots with a pattern that the path has that was passed. */
 static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 len)
 {
@@ -156,7 +163,6 @@ static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 l
 
 	if (len < 1 || len > REMEMBERED_TEXT)
 		return slots_of_text(version & 1, 1, len);
-	/* What is behind the end of the text is not part of it. */
 	if (len & 7)
 		last >>= 64 - 8 * (len & 7);
 	/* Through memory, where the verifier forgets what it knew of the length: else it would follow every
@@ -167,7 +173,7 @@ static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 l
 		if (i * 8 >= len)
 			break;
 		/* The golden ratio, whose bits are spread evenly. */
-		hash = (hash ^ (text[i] & (i * 8 + 8 < len ? ~0ULL : last))) * 0x9e3779b97f4a7c15ULL;
+		hash = (hash ^ word_of(text, i, len, last)) * 0x9e3779b97f4a7c15ULL;
 	}
 	len = s->used;
 	at = hash >> 32 & (REMEMBERED - 1);
@@ -179,7 +185,7 @@ static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 l
 		for (u32 i = 0; i < REMEMBERED_TEXT / 8; i++) {
 			if (i * 8 >= len)
 				break;
-			differ |= known->text[i] ^ (text[i] & (i * 8 + 8 < len ? ~0ULL : last));
+			differ |= known->text[i] ^ word_of(text, i, len, last);
 		}
 		len = s->used;
 		if (!differ)
@@ -193,7 +199,7 @@ static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 l
 	for (u32 i = 0; i < REMEMBERED_TEXT / 8; i++) {
 		if (i * 8 >= len)
 			break;
-		known->text[i] = text[i] & (i * 8 + 8 < len ? ~0ULL : last);
+		known->text[i] = word_of(text, i, len, last);
 	}
 	return slots;
 }

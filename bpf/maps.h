@@ -15,9 +15,9 @@ _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
 _Static_assert(sizeof(struct row) == 48 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
 _Static_assert(sizeof(struct interest) == 16, "see tables.rs");
-_Static_assert(sizeof(struct control) == 248, "see programs.rs");
+_Static_assert(sizeof(struct control) == 256, "see maps.rs");
 _Static_assert(sizeof(struct place_key) == 24, "see places.rs");
-_Static_assert(sizeof(struct network_key) == 24, "see programs.rs");
+_Static_assert(sizeof(struct network_key) == 24, "see maps.rs");
 
 /* A value of a per-processor map may have 32 KiB. */
 #define SCRATCH 32000
@@ -190,7 +190,6 @@ static __always_inline struct scratch *working_memory(void)
 #define READ(from, ...)                                                       \
 	(LOADS ? ___arrow(at_kernel(from, typeof(*(from))), ##__VA_ARGS__) :  \
 		 BPF_CORE_READ(from, ##__VA_ARGS__))
-
 
 /* A pointer as a number: functions of their own take no kernel pointers. */
 static __always_inline u64 address_of(struct scratch *s, const void *pointer)

@@ -66,29 +66,25 @@ static __always_inline void note_execveat(void)
 	bpf_map_update_elem(&at_execveat, &tid, &yes, BPF_ANY);
 }
 
+static __always_inline bool is_execveat(u32 nr, u32 abi)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (abi == ABI_I386)
+		return nr == 358;
+	return nr == (abi == ABI_X32 ? X32_BIT | 545 : 322);
+#else
+	return nr == 281;
+#endif
+}
+
 /* Since 6.10. Afterwards the kernel puts another number into the register. */
 SEC("?tp_btf/sched_prepare_exec")
 int BPF_PROG(prepare_exec, struct task_struct *task, struct linux_binprm *bprm)
 {
-	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	u32 nr = number_of(regs), tid = (u32)bpf_get_current_pid_tgid();
+	struct task_struct *caller = bpf_get_current_task_btf();
+	u32 nr = number_of((void *)bpf_task_pt_regs(caller)), tid = (u32)bpf_get_current_pid_tgid();
 
-	switch (abi_of(nr, bpf_get_current_task_btf())) {
-#if defined(__TARGET_ARCH_x86)
-	case ABI_NATIVE:
-		nr = nr == 322;
-		break;
-	case ABI_I386:
-		nr = nr == 358;
-		break;
-	default:
-		nr = nr == (X32_BIT | 545);
-#else
-	default:
-		nr = nr == 281;
-#endif
-	}
-	if (nr)
+	if (is_execveat(nr, abi_of(nr, caller)))
 		note_execveat();
 	else
 		bpf_map_delete_elem(&at_execveat, &tid);
@@ -120,6 +116,28 @@ int function_execveat(void *ctx)
 	return 0;
 }
 
+/* Whether a thread was, and forgets it. */
+static __always_inline bool was_at_execveat(u32 tid)
+{
+	if (!bpf_map_lookup_elem(&at_execveat, &tid))
+		return false;
+	bpf_map_delete_elem(&at_execveat, &tid);
+	return true;
+}
+
+/* The path as it was passed. */
+static __always_inline void take_filename(struct scratch *s, const char *name)
+{
+	u32 at = room(s);
+	long len;
+
+	if (at > START_LIMIT)
+		return;
+	len = bpf_probe_read_kernel_str(at_offset(s, at + sizeof(struct piece)), PIECE_LIMIT, name);
+	if (len > 0)
+		seal(s, at, PIECE_FILENAME, len, PIECE_STRING, 0);
+}
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
@@ -130,18 +148,10 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	if (!s || !control.states || !in_scope(READ(task, tgid)))
 		return 0;
 	describe(bpf_get_current_task(), RECORD_EXEC);
-	/* Which of the two calls it was is in no register any more. */
-	{
-		u32 tid = (u32)bpf_get_current_pid_tgid(), before = old_pid;
-
-		if (bpf_map_lookup_elem(&at_execveat, &before)) {
-			bpf_map_delete_elem(&at_execveat, &before);
-			s->header.nr = EXEC_AT;
-		} else if (bpf_map_lookup_elem(&at_execveat, &tid)) {
-			bpf_map_delete_elem(&at_execveat, &tid);
-			s->header.nr = EXEC_AT;
-		}
-	}
+	/* Which of the two calls it was is in no register any more. A thread that is not the first one has its
+	 * number no more. */
+	if (was_at_execveat(old_pid) || was_at_execveat((u32)bpf_get_current_pid_tgid()))
+		s->header.nr = EXEC_AT;
 	mm = READ(task, mm);
 	arg_start = READ(mm, arg_start);
 	arg_end = READ(mm, arg_end);
@@ -153,22 +163,11 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	take_place(bpf_get_current_task());
 	if (control.streams)
 		take_streams();
-	{
-		u32 at = room(s);
-		const char *name = READ(bprm, filename);
-
-		if (at <= START_LIMIT) {
-			long len = bpf_probe_read_kernel_str(
-				at_offset(s, at + sizeof(struct piece)), PIECE_LIMIT, name);
-
-			if (len > 0)
-				seal(s, at, PIECE_FILENAME, len, PIECE_STRING, 0);
-		}
-	}
+	take_filename(s, READ(bprm, filename));
 	/* Last, because it may not fit. */
 	if (control.environment)
 		take_environment(env_start, env_end);
-	send_state(s, true);
+	send_state(s, SOON);
 	return 0;
 }
 
@@ -197,7 +196,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	if (bpf_probe_read_kernel(&address, sizeof(address), ctx + 1))
 		return 0;
 	describe_briefly(address, RECORD_FORK);
-	send_state(s, false);
+	send_state(s, LATER);
 	return 0;
 }
 
@@ -216,14 +215,14 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 		return 0;
 	if (!control.ends) {
 		describe_briefly(bpf_get_current_task(), RECORD_EXIT);
-		send_state(s, false);
+		send_state(s, LATER);
 		return 0;
 	}
 	describe(bpf_get_current_task(), RECORD_EXIT);
 	if (control.streams)
 		take_streams();
 	take_place(bpf_get_current_task());
-	send_state(s, false);
+	send_state(s, LATER);
 	return 0;
 }
 

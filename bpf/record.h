@@ -187,6 +187,7 @@ struct fetch {
 #define ROW_PATHS 16 /* paths are asked of the strings that are fetched */
 #define ROW_SOCKET 32 /* ends of a connection are asked of the descriptor and the address */
 #define ROW_STREAMS 64 /* the standard streams go along */
+#define ROW_AT_ONCE 128 /* the agent is to look at it at once */
 
 /* A slot stands for all rules that ask for the same paths and names of processes. What is asked of a
  * call is known by slot: a call is of interest if one slot takes all that is known of it. */
@@ -258,6 +259,8 @@ struct control {
 	u32 filters; /* 0: only numbers and scope are looked at */
 	u32 off; /* nobody is watched any more */
 	u32 ends; /* rules ask for the ends of processes, not only for what they leave behind */
+	u32 state_limit; /* forks and ends find no room where so much waits: execs and calls do */
+	u32 _pad;
 	struct asked asked[BANKS];
 };
 

@@ -81,7 +81,7 @@ static __always_inline void tell_of_ring(struct scratch *s, u32 key, u32 operati
 	s->header.nr = operation;
 	s->header.row = key;
 	take_place(bpf_get_current_task());
-	send_state(s, true);
+	send_state(s, SOON);
 }
 
 /* Keeps what an open is about: its path is forgotten before the open is complete. */

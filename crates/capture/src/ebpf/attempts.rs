@@ -68,8 +68,9 @@ pub(super) fn try_functions() -> Result<Functions, String> {
 }
 
 /// Why the kernel may take the processor away from a program on a function. Another one that runs then
-/// would find the working memory in use, and the same one would not run at all. Programs on tracepoints
-/// are safe from that.
+/// would find the working memory in use, and the same one would not run at all. Around programs on
+/// tracepoints of calls, all of them (`raw`) and single ones (`per-call`), the kernel disables preemption
+/// itself, whatever it does elsewhere (include/trace/bpf_probe.h, kernel/trace/trace_syscalls.c).
 fn preempts() -> Option<String> {
     let version = rustix::system::uname();
     let version = version.version().to_string_lossy().into_owned();

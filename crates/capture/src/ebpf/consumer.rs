@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use event::Judge;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use sys::poll::{self, PollFd};
+use sys::schedule;
 
 use super::worker::{self, Worker};
 use super::{Error, Shared};
@@ -25,6 +26,10 @@ const LINGER: Duration = Duration::from_millis(1);
 const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 /// Records taken from the bulk ring before the critical one is looked at again.
 const BATCH: usize = 1024;
+/// How long turns on a processor are of who empties the rings: short ones come sooner, also where many want
+/// one, and what records do not tell is read before the processes have ended that they are about. Not a
+/// higher priority: the threads that write alerts would get no turns then where there are many alerts.
+const TURN: Duration = Duration::from_micros(100);
 /// Records that are worth other threads' time: making one takes as long as judging a few.
 const CROWD: usize = 256;
 
@@ -104,6 +109,8 @@ impl<J: Judge + 'static> Consumer<J> {
         let thread = std::thread::Builder::new().name("ebpf".to_owned());
         thread
             .spawn(move || {
+                // A kernel that refuses gives turns of its own length.
+                let _ = schedule::shorten_turns(TURN);
                 let notices = Arc::clone(&shared.notices);
                 let ended = Arc::clone(&shared);
                 if let Err(error) = Self::new(shared, limit).run() {
@@ -160,24 +167,25 @@ impl<J: Judge + 'static> Consumer<J> {
         }
     }
 
-    /// Until many records have come, or a moment has passed.
+    /// Until many records have come, or one that is to be looked at at once, or a moment has passed.
     fn gather(&self) {
-        let mut polled = [PollFd::new(AsFd::as_fd(&self.shared.maps.bulk), poll::IN)];
-        // An interruption is a reason to look again, too.
-        let _ = poll::poll(&mut polled, Some(LINGER));
+        self.wait(LINGER);
     }
 
     /// Until the next record comes.
     fn sleep(&self) -> Result<(), Error> {
-        let maps = &self.shared.maps;
-        maps.await_record()?;
-        let mut polled = [
-            PollFd::new(AsFd::as_fd(&maps.critical), poll::IN),
-            PollFd::new(AsFd::as_fd(&maps.bulk), poll::IN),
-        ];
-        // An interruption is a reason to look again, too.
-        let _ = poll::poll(&mut polled, Some(PATIENCE));
+        self.shared.maps.await_record()?;
+        self.wait(PATIENCE);
         Ok(())
+    }
+
+    /// Until the programs wake the agent, or the time has passed.
+    fn wait(&self, time: Duration) {
+        let maps = &self.shared.maps;
+        let rings = [&maps.critical, &maps.bulk];
+        let mut polled = rings.map(|ring| PollFd::new(AsFd::as_fd(ring), poll::IN));
+        // An interruption is a reason to look again, too.
+        let _ = poll::poll(&mut polled, Some(time));
     }
 
     /// Whether nothing can come any more but what waits in the rings.

@@ -45,6 +45,12 @@ pub struct EbpfCounters {
     pub processes: u64,
     /// Processes that were forgotten for want of room.
     pub evicted: u64,
+    /// Places that are known: cgroups and namespaces of processes, with their container.
+    pub places: u64,
+    /// Places that were forgotten for want of room.
+    pub evicted_places: u64,
+    /// Roots of processes whose users were forgotten for want of room.
+    pub evicted_roots: u64,
 }
 
 impl EbpfCounters {

@@ -13,10 +13,10 @@ use event::{
 use super::record::{
     FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, text,
 };
-use super::rings;
 use super::tables::end;
 use super::worker::Worker;
 use super::world::RecordedWorld;
+use super::{ROOT_CALLS, rings};
 use crate::live::call::Call;
 use crate::live::counters::Counters;
 use crate::live::decode;
@@ -222,7 +222,7 @@ impl<J: Judge + 'static> Worker<J> {
         if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
             self.shared.notices.ring(process, RingAnswer::Followed);
         }
-        if result >= 0 && changes_root(call.syscall) {
+        if result >= 0 && ROOT_CALLS.contains(&call.syscall) {
             let shared = &self.shared;
             shared.places.learn_users(&shared.world, process, header);
         }
@@ -323,16 +323,6 @@ impl<J: Judge + 'static> Worker<J> {
             shared.notices.undecided(&event, undecided);
         }
     }
-}
-
-/// Whether it gives its caller another root, or another mount of the same.
-fn changes_root(call: abi::Syscall) -> bool {
-    [
-        abi::Syscall::CHROOT,
-        abi::Syscall::PIVOT_ROOT,
-        abi::Syscall::UNSHARE,
-    ]
-    .contains(&call)
 }
 
 fn is_absolute(name: Name<'_>) -> bool {

@@ -28,6 +28,8 @@ pub(super) struct Control {
     pub(super) off: bool,
     /// Whether rules ask for the ends of processes.
     pub(super) ends: bool,
+    /// Forks and ends find no room where so much waits.
+    pub(super) state_limit: u32,
 }
 
 /// Which processes are watched, as the programs know it.
@@ -61,6 +63,8 @@ impl Control {
             u32::from(self.filters),
             u32::from(self.off),
             u32::from(self.ends),
+            self.state_limit,
+            0,
         ];
         let words = words.into_iter().flat_map(u32::to_ne_bytes);
         words.chain(asked.iter().flatten().copied()).collect()

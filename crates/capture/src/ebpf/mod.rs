@@ -106,18 +106,25 @@ pub fn plan(mut plan: Plan) -> Plan {
     let why = "changes the name of the process";
     watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
     // Whoever ends soon may be looked at by nobody: the users that are seen from a root are learnt when
-    // it comes to be, which is before its first program.
+    // it comes to be, which is before its first program, and at once (`ROW_AT_ONCE`).
     const CLONE_NEWNS: u64 = 0x20000;
     let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS);
-    for (call, tests) in [
-        (abi::Syscall::CHROOT, Vec::new()),
-        (abi::Syscall::PIVOT_ROOT, Vec::new()),
-        (abi::Syscall::UNSHARE, vec![mounts]),
-    ] {
+    for call in ROOT_CALLS {
+        let tests = match call {
+            abi::Syscall::UNSHARE => vec![mounts],
+            _ => Vec::new(),
+        };
         watches_state(&mut plan, call, tests, "changes where paths begin");
     }
     plan
 }
+
+/// Calls that give their caller another root, or another mount of the same.
+const ROOT_CALLS: [abi::Syscall; 3] = [
+    abi::Syscall::CHROOT,
+    abi::Syscall::PIVOT_ROOT,
+    abi::Syscall::UNSHARE,
+];
 
 /// A call of which each one that succeeds is told, whatever rules ask of it besides.
 fn watches_state(
@@ -278,6 +285,9 @@ impl<J: Judge> Shared<J> {
             undecided: load(&self.counters.undecided),
             processes: self.table.len() as u64,
             evicted: self.table.evicted(),
+            places: self.places.len() as u64,
+            evicted_places: self.places.evicted(),
+            evicted_roots: self.places.evicted_roots(),
         }
     }
 
@@ -358,6 +368,7 @@ impl<J: Judge + 'static> Engine<J> {
                 agent: std::process::id().cast_signed(),
                 scope,
                 wake_bytes: parts.rings.bulk / 8,
+                state_limit: parts.rings.critical / 2,
                 filters: parts.filters,
                 ..Control::default()
             },

@@ -3,6 +3,7 @@
 //! What a process was seen in holds for every other one of the same cgroups and namespaces.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,10 @@ pub(super) struct Places {
     undecided: Mutex<HashMap<Place, Instant>>,
     /// `None`: all are watched.
     watched: Option<Watched>,
+    /// Places that were forgotten for want of room.
+    evicted: AtomicU64,
+    /// Roots likewise, with their users.
+    evicted_roots: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -93,16 +98,18 @@ struct Databases {
 }
 
 impl Databases {
-    fn remember(&mut self, root: Root, database: Arc<UserDatabase>) {
+    /// Answers with a root that was forgotten for want of room.
+    fn remember(&mut self, root: Root, database: Arc<UserDatabase>) -> Option<Root> {
         if self.by_root.insert(root, database).is_some() {
-            return;
+            return None;
         }
         self.order.push_back(root);
-        if self.order.len() > ROOT_LIMIT
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.by_root.remove(&oldest);
+        if self.order.len() <= ROOT_LIMIT {
+            return None;
         }
+        let oldest = self.order.pop_front()?;
+        self.by_root.remove(&oldest);
+        Some(oldest)
     }
 }
 
@@ -189,7 +196,8 @@ impl Places {
             .unwrap_or_else(PoisonError::into_inner);
         if undecided.len() >= LIMIT {
             // Whose time begins anew.
-            undecided.clear();
+            let forgotten = undecided.drain().count() as u64;
+            self.evicted.fetch_add(forgotten, Ordering::Relaxed);
         }
         let first = undecided.entry(place).or_insert_with(Instant::now);
         if first.elapsed() < UNDECIDED {
@@ -215,7 +223,30 @@ impl Places {
         }
         let oldest = containers.order.pop_front()?;
         containers.by_place.remove(&oldest);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
         Some(oldest)
+    }
+
+    /// How many places are known.
+    pub(super) fn len(&self) -> usize {
+        self.lock().by_place.len()
+    }
+
+    /// How many were forgotten for want of room.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Of how many roots the users were.
+    pub(super) fn evicted_roots(&self) -> u64 {
+        self.evicted_roots.load(Ordering::Relaxed)
+    }
+
+    fn remember_users(&self, root: Root, database: &Arc<UserDatabase>) {
+        let mut databases = self.databases();
+        if databases.remember(root, Arc::clone(database)).is_some() {
+            self.evicted_roots.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Learns which users a process sees that has just started a program.
@@ -261,24 +292,19 @@ impl Places {
         };
         let is_same_folder =
             |root: RootId| root.device == header.root.device && root.inode == header.root.inode;
-        let databases = || {
-            self.databases
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
         let now = live.rooted_users(process);
         if let Some((_, database)) = now.filter(|(root, _)| is_its(*root)) {
-            databases().remember(header.root, Arc::clone(&database));
+            self.remember_users(header.root, &database);
             return Some(database);
         }
-        if let Some(known) = databases().by_root.get(&header.root).cloned() {
+        if let Some(known) = self.databases().by_root.get(&header.root).cloned() {
             return Some(known);
         }
         let found = ancestors(process)
             .filter_map(|ancestor| live.rooted_users(&ancestor))
             .find(|(root, _)| is_its(*root) || is_same_folder(*root));
         if let Some((_, database)) = found {
-            databases().remember(header.root, Arc::clone(&database));
+            self.remember_users(header.root, &database);
             return Some(database);
         }
         let is_ours = live.own_root().is_some_and(is_its);
@@ -287,6 +313,12 @@ impl Places {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Containers> {
         self.containers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn databases(&self) -> std::sync::MutexGuard<'_, Databases> {
+        self.databases
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -363,6 +395,7 @@ mod tests {
         let limit = u32::try_from(LIMIT).unwrap();
         let oldest: Vec<_> = (0..MANY - limit).map(place).collect();
         assert_eq!(forgotten, oldest, "the programs are told of each");
+        assert_eq!(places.evicted(), u64::from(MANY - limit));
         // What is known is not entered again.
         assert_eq!(places.remember(place(MANY - 1), &container), None);
         let kept = places.lock();
@@ -376,21 +409,26 @@ mod tests {
         for number in 0..MANY {
             assert_eq!(places.waited(place(number)), None);
         }
-        assert!(places.undecided.lock().unwrap().len() <= LIMIT);
+        let kept = places.undecided.lock().unwrap().len();
+        assert!(kept <= LIMIT);
+        assert_eq!(places.evicted() + kept as u64, u64::from(MANY));
     }
 
     #[test]
     fn so_do_roots() {
-        let mut databases = Databases::default();
+        let places = Places::new(None);
         for number in 0..MANY {
             let root = Root {
                 mount: number.into(),
                 ..Root::default()
             };
-            databases.remember(root, Arc::default());
-            databases.remember(root, Arc::default());
+            places.remember_users(root, &Arc::default());
+            places.remember_users(root, &Arc::default());
         }
+        let databases = places.databases();
         let kept = (databases.by_root.len(), databases.order.len());
         assert_eq!(kept, (ROOT_LIMIT, ROOT_LIMIT));
+        let evicted = u64::from(MANY) - ROOT_LIMIT as u64;
+        assert_eq!(places.evicted_roots(), evicted);
     }
 }

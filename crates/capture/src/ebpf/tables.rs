@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use abi::{Arch, RegisterTest, Syscall};
 use event::{DescriptorSource, EventKind, Interest, ParamSource, Plan, Reason};
 
-use super::Error;
 use super::automaton::Automaton;
 use super::rows::{
-    Connection, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET, ROW_SOCKETCALL,
-    ROW_STREAMS, Row, SOCKETCALLS, fetches, has_strings, short,
+    Connection, ROW_AT_ONCE, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET,
+    ROW_SOCKETCALL, ROW_STREAMS, Row, SOCKETCALLS, fetches, has_strings, short,
 };
 use super::slots::{Slots, Visible, Without};
+use super::{Error, ROOT_CALLS};
 use crate::filter::adapt;
 
 /// Rows of one bank; row 0 is no row.
@@ -280,6 +280,7 @@ impl Builder<'_> {
             (ROW_EXEC, kind.changes().image),
             (ROW_STREAMS, self.plan.descriptors.contains(&kind)),
             (ROW_CRITICAL, is_critical),
+            (ROW_AT_ONCE, ROOT_CALLS.contains(&call)),
         ];
         let flags = flags.into_iter().filter(|(_, is_set)| *is_set);
         Some(Row {

@@ -11,6 +11,7 @@ use super::run;
 use crate::args::{Watch, WatchEngine};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::journal;
 use crate::supervise::attached::{self, End};
 use crate::supervise::{Mechanism, Source};
 use crate::terminal;
@@ -55,6 +56,9 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
     };
     let socket = std::path::absolute(socket).map_err(bad_path)?;
     let (start, session) = run::sandbox_services(args.detection, &socket)?;
+    if let Some(given) = &args.gvisor_given {
+        warn_of_untold(&gvisor::untold(&session, given));
+    }
     let endpoint = gvisor::Endpoint::listen(&socket).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
             .help("name a file in a folder that exists and where nobody else listens")
@@ -71,6 +75,17 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
     match attached::watch(Source::Sandboxes(endpoint), limit, start) {
         Ok(_) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
+    }
+}
+
+/// What rules ask for and sandboxes do not tell, because somebody else's session leaves it out.
+fn warn_of_untold(points: &[String]) {
+    if !points.is_empty() {
+        journal::warn(&format!(
+            "warning: rules ask for what the trace session does not list, so sandboxes do not tell it: {}; \
+             `falco --gvisor-generate-config` prints a session that does",
+            points.join(", ")
+        ));
     }
 }
 

@@ -71,14 +71,22 @@ fn line(before: &Snapshot, now: &Snapshot, elapsed: Duration) -> String {
         let count = piece(now, name).saturating_sub(piece(before, name));
         short(per_second(count, elapsed))
     };
+    let forgotten: u64 = EVICTIONS.iter().map(|name| piece(now, name)).sum();
+    let forgotten = match forgotten {
+        0 => String::new(),
+        some => format!(", {} forgotten for want of room", short(some)),
+    };
     format!(
-        "tollgate: {} calls/s looked at, {} judged/s; {} matched, {} lost",
+        "tollgate: {} calls/s looked at, {} judged/s; {} matched, {} lost{forgotten}",
         rate("seen_in_kernel"),
         rate("judged"),
         piece(now, "matched"),
         now.drops
     )
 }
+
+/// Counters of what was known of processes and is not any more.
+const EVICTIONS: [&str; 3] = ["evicted", "evicted_places", "evicted_roots"];
 
 fn piece(snapshot: &Snapshot, name: &str) -> u64 {
     let mut pieces = snapshot.pieces.iter();
@@ -123,6 +131,14 @@ mod tests {
         assert_eq!(
             line,
             "tollgate: 1000k calls/s looked at, 50 judged/s; 3 matched, 4 lost"
+        );
+        let now = Snapshot {
+            pieces: vec![("evicted_places", 5), ("evicted_roots", 2)],
+            ..now
+        };
+        assert_eq!(
+            self::line(&before, &now, Duration::from_secs(2)),
+            "tollgate: 0 calls/s looked at, 0 judged/s; 0 matched, 4 lost, 7 forgotten for want of room"
         );
         assert_eq!(short(9_999), "9999");
         assert_eq!(short(12_345_678), "12M");
