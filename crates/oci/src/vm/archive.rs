@@ -200,9 +200,13 @@ impl<W: Write> Archive<W> {
     }
 
     fn pad(&mut self) -> io::Result<()> {
-        let missing = usize::try_from(self.written.wrapping_neg() % 4).expect("it is below four");
-        self.put(&[0; 3][..missing])
+        self.put(&[0; 3][..padding(self.written)])
     }
+}
+
+/// What is missing to a whole number of words, as which names and contents are kept.
+pub(super) fn padding(size: u64) -> usize {
+    usize::try_from(size.wrapping_neg() % 4).expect("it is below four")
 }
 
 /// Major and minor number of a device: 12 and 20 bits, in the places where `stat` has them.

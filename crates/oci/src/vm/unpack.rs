@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use super::archive::{TRAILER, padding};
+
 const MAGIC: &[u8] = b"070701";
 const HEADER: usize = 110;
 /// Longest name or target of a link, as the kernel has it.
@@ -74,10 +76,10 @@ fn header(from: &mut impl Read, root: &Path) -> io::Result<Option<Entry>> {
     if !(1..=LONGEST_NAME).contains(&name_size) {
         return Err(malformed("a name is too long"));
     }
-    let mut name = vec![0; name_size + padding(HEADER + name_size)];
+    let mut name = vec![0; name_size + padding((HEADER + name_size) as u64)];
     from.read_exact(&mut name)?;
     name.truncate(name_size - 1);
-    if name == super::archive::TRAILER.as_bytes() {
+    if name == TRAILER.as_bytes() {
         return Ok(None);
     }
     let name = PathBuf::from(std::ffi::OsString::from_vec(name));
@@ -140,13 +142,7 @@ fn copy(from: &mut impl Read, entry: &Entry, to: &mut impl io::Write) -> io::Res
     if copied != entry.size {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let size = usize::try_from(entry.size % 4).expect("it is below four");
-    from.read_exact(&mut [0; 3][..padding(size)])
-}
-
-/// What is missing to a whole number of words.
-fn padding(size: usize) -> usize {
-    size.wrapping_neg() % 4
+    from.read_exact(&mut [0; 3][..padding(entry.size)])
 }
 
 fn malformed(why: &str) -> io::Error {

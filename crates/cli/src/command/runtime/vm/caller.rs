@@ -144,6 +144,13 @@ pub(super) fn forget(folder: &Path) -> Outcome {
     }
 }
 
+/// From now on the caller's terminal can be closed and its folder removed: this process has one of its own.
+pub(super) fn leave(folder: &Path) -> Result<(), Failure> {
+    let broken = |error: rustix::io::Errno| cannot("leave the caller")(error.into());
+    rustix::process::setsid().map_err(broken)?;
+    rustix::process::chdir(folder).map_err(broken)
+}
+
 /// A descriptor that was handed on by its number; from now on no child gets it.
 pub(super) fn inherited(number: Option<&OsString>) -> Result<OwnedFd, Failure> {
     let number = number

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use oci::vm::{Frame, Kind};
-use oci::{Call, CommandLine, Groups, Note, Spec};
+use oci::{Call, CommandLine, Groups, Note};
 use serde_json::Value;
 
-use super::super::{bundle, is_to_be_watched, state_failure, warn};
+use super::super::{annotations, bundle, is_to_be_watched, state_failure, warn};
 use super::kernel::kernel;
 use super::{
     CONSOLE, FIRST, MACHINE, MONITOR, Machine, PAUSE, PLAN, PROCESS, Plan, QEMU_LOG, Settings, Vm,
@@ -41,10 +41,7 @@ impl Vm {
         call: &Call,
     ) -> Result<Made, Failure> {
         let bundle = bundle(call)?;
-        let spec = Spec::read(&bundle).map_err(|error| {
-            Failure::from_error(Exit::BadInput, &error)
-                .help("name the bundle's folder with --bundle")
-        })?;
+        let spec = annotations::read(&bundle)?;
         let config = read_json(&bundle.join("config.json"))?;
         image::check(&config, &self.id)?;
         for warning in fields::warnings(&config) {

@@ -20,7 +20,8 @@ use rustix::system::RebootCommand;
 use sys::wait::Target;
 
 use super::image::{HOST_NAME, MODULES, WORDS};
-use super::{FIRST, OUTSIDE, WORKER, files, groups, process};
+use super::mounts::MS_BIND;
+use super::{FIRST, OUTSIDE, PAUSE, WORKER, files, groups, process};
 use crate::failure::{Failure, Outcome};
 
 /// The line's name on both sides.
@@ -34,7 +35,6 @@ const MOUNTS: [(&str, &str); 5] = [
     ("devtmpfs", "/dev"),
     ("tmpfs", "/run"),
 ];
-const MS_BIND: u64 = 1 << 12;
 const MS_MOVE: u64 = 1 << 13;
 /// `MODULE_INIT_COMPRESSED_FILE` (Linux 5.17).
 const COMPRESSED: i32 = 4;
@@ -43,7 +43,6 @@ const EEXIST: i32 = 17;
 /// behind to write its last.
 const LIMIT: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_millis(500);
-const PAUSE: Duration = Duration::from_millis(10);
 /// A pipe for alerts holds so much, because who writes them does not wait.
 const PIPE_SIZE: usize = 1 << 20;
 
@@ -258,13 +257,20 @@ impl Worker {
             set_clock(time);
         }
         fs::write(process_file(id), process.to_string()).map_err(broken("note the process"))?;
-        let mut command = self.command(id);
         let alerts = Alerts::open(id).map_err(broken("make a pipe"))?;
-        command
+        let child = self
+            .command(id)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(broken("start it"))?;
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(broken("start it"))?;
+        self.attend(id, child, alerts);
+        Ok(())
+    }
+
+    /// Passes on what goes into a program and what comes from it and is told of it, and says when it has ended.
+    fn attend(self: &Arc<Self>, id: u32, mut child: Child, alerts: Alerts) {
         let (input, pieces) = mpsc::channel();
         let (output_taken, of_output) = mpsc::channel();
         let (error_taken, of_error) = mpsc::channel();
@@ -286,31 +292,20 @@ impl Worker {
         let worker = Arc::clone(self);
         let error = spawned(move || worker.pass_on(id, Kind::Error, stderr, &of_error));
         let worker = Arc::clone(self);
-        let reader = alerts.reader;
+        let Alerts { keeper, reader } = alerts;
         let told = spawned(move || worker.pass_alerts_on(reader));
         let worker = Arc::clone(self);
-        let keeper = alerts.keeper;
         std::thread::spawn(move || {
             let status = child_status(&mut child);
             drop(keeper);
-            // A container has ended with its first process; others may have left something behind that
-            // has their output still open.
-            let limit = if id == FIRST {
-                Duration::MAX
-            } else {
-                LAST_WORDS
-            };
-            for (thread, limit) in [(&output, limit), (&error, limit), (&told, LIMIT)] {
-                // That it takes longer is what the limit is for.
-                let _ = match limit {
-                    Duration::MAX => thread.recv().is_ok(),
-                    limit => thread.recv_timeout(limit).is_ok(),
-                };
+            for end in [output, error] {
+                wait_for_last_words(id, &end);
             }
+            // That it takes longer is what the limit is for.
+            let _ = told.recv_timeout(LIMIT);
             worker.sessions().remove(&id);
             worker.send(id, Kind::Exited, [status]);
         });
-        Ok(())
     }
 
     /// `tollgate run` with the words that the other side has prepared.
@@ -436,6 +431,16 @@ fn spawned(does: impl FnOnce() + Send + 'static) -> Receiver<()> {
         drop(ended);
     });
     end
+}
+
+/// Waits for the end of a program's output. A container has ended with its first program; others may have left
+/// something behind that has their output still open.
+fn wait_for_last_words(id: u32, end: &Receiver<()>) {
+    // Nothing is sent: it ends with its sender, or by the limit.
+    let _ = match id {
+        FIRST => end.recv().is_ok(),
+        _ => end.recv_timeout(LAST_WORDS).is_ok(),
+    };
 }
 
 fn child_status(child: &mut Child) -> u8 {

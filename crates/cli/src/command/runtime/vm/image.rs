@@ -37,6 +37,7 @@ const FOLDERS: [&str; 8] = [
 const SHARED_MEMORY: &str = "/dev/shm";
 /// Where files that are bound are in the machine, each by its place in `mounts`.
 const BOUND: &str = "/bound";
+
 /// Refuses what a machine cannot give.
 pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
     let shared = bound(config).find(|bound| bound.is_shared());

@@ -42,6 +42,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub(super) use self::kernel::support;
+pub(super) use self::pool::execute as execute_pool;
 use super::settings::Settings;
 use super::state_failure;
 use crate::exit::Exit;
@@ -245,11 +246,6 @@ pub(super) fn execute_own(words: &[OsString]) -> Option<Outcome> {
         INSIDE => Some(container::inside(args)),
         _ => None,
     }
-}
-
-/// If the command is about machines that are kept ready, carries it out.
-pub(super) fn execute_pool(line: &CommandLine) -> Option<Outcome> {
-    pool::execute(line)
 }
 
 /// This program as another process.
@@ -472,11 +468,17 @@ fn write_pid(file: &OsStr, pid: u32) -> Result<(), Failure> {
 
 /// When a process started, in ticks; `None`: there is none, or it has ended.
 fn started(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    (state != "Z").then_some(())?;
-    fields.nth(18)?.parse().ok()
+    let fields = stat(pid)?;
+    (fields.first()? != "Z").then_some(())?;
+    fields.get(19)?.parse().ok()
+}
+
+/// What /proc/PID/stat says behind the name: state, parent and so on (proc_pid_stat(5)). `None`: there is no such
+/// process.
+fn stat(pid: impl std::fmt::Display) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
 fn cannot(action: &'static str) -> impl Fn(io::Error) -> Failure {

@@ -78,7 +78,7 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
     if !caller.has_folder()? {
         return Ok(Exit::Ok);
     }
-    leave_caller(&folder)?;
+    caller::leave(&folder)?;
     let Some(given) = caller.order()? else {
         return caller::forget(&folder);
     };
@@ -156,13 +156,6 @@ fn boot(folder: &Path, plan: &Plan) -> Result<(UnixStream, Held), Failure> {
         memory_mib: plan.memory_mib,
     };
     Ok((link, Held::Own(machine.boot(&theirs)?)))
-}
-
-/// The caller's folder can be removed and its terminal closed.
-fn leave_caller(folder: &Path) -> Result<(), Failure> {
-    let broken = |error: rustix::io::Errno| cannot("leave the caller")(error.into());
-    rustix::process::setsid().map_err(broken)?;
-    rustix::process::chdir(folder).map_err(broken)
 }
 
 /// Callers look at the names of processes; this one's would be that of the link by which it was executed.

@@ -84,7 +84,7 @@ impl Pool {
 }
 
 /// If the command is `pool`, carries it out.
-pub(super) fn execute(line: &CommandLine) -> Option<Outcome> {
+pub(in super::super) fn execute(line: &CommandLine) -> Option<Outcome> {
     let words = &line.call.as_ref()?.words;
     let (first, words) = words.split_first()?;
     (first == NAME).then(|| {

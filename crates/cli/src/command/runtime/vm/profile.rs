@@ -2,38 +2,35 @@
 
 use abi::{Arch, Errno, Syscall};
 use serde_json::Value;
-use sys::seccomp::{FilterFlags, SockFilter};
+use sys::seccomp::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD,
+    BPF_MAXINSNS, BPF_RET, BPF_W, DATA_ARCH, DATA_NR, FilterFlags, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_DATA, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_KILL_THREAD,
+    SECCOMP_RET_LOG, SECCOMP_RET_TRACE, SECCOMP_RET_TRAP, SockFilter, data_arg_high, data_arg_low,
+};
 
 use super::container::{list, text};
 
 /// Load a word of `struct seccomp_data`.
-const LD: u16 = 0x20;
-const AND: u16 = 0x54;
-const JA: u16 = 0x05;
-const JEQ: u16 = 0x15;
-const JGT: u16 = 0x25;
-const JGE: u16 = 0x35;
-const RET: u16 = 0x06;
-const NR: u32 = 0;
-const ARCH: u32 = 4;
-const ARGS: u32 = 16;
+const LD: u16 = BPF_LD | BPF_W | BPF_ABS;
+const AND: u16 = BPF_ALU | BPF_AND | BPF_K;
+const JA: u16 = BPF_JMP | BPF_JA;
+const JEQ: u16 = BPF_JMP | BPF_JEQ | BPF_K;
+const JGT: u16 = BPF_JMP | BPF_JGT | BPF_K;
+const JGE: u16 = BPF_JMP | BPF_JGE | BPF_K;
+const RET: u16 = BPF_RET | BPF_K;
 /// Marks a jump to the end of the rule; no rule is that long.
 const PAST: u8 = u8::MAX;
-const ALLOW: u32 = 0x7fff_0000;
-const ERRNO: u32 = 0x0005_0000;
-const TRACE: u32 = 0x7ff0_0000;
-const DATA: u32 = 0xffff;
-const KILL_THREAD: u32 = 0;
-/// `SECCOMP_RET_*` by the specification's names.
+/// Actions by the specification's names.
 const ACTIONS: [(&str, u32); 8] = [
-    ("SCMP_ACT_ALLOW", ALLOW),
-    ("SCMP_ACT_ERRNO", ERRNO),
-    ("SCMP_ACT_KILL", KILL_THREAD),
-    ("SCMP_ACT_KILL_PROCESS", 0x8000_0000),
-    ("SCMP_ACT_KILL_THREAD", KILL_THREAD),
-    ("SCMP_ACT_LOG", 0x7ffc_0000),
-    ("SCMP_ACT_TRACE", TRACE),
-    ("SCMP_ACT_TRAP", 0x0003_0000),
+    ("SCMP_ACT_ALLOW", SECCOMP_RET_ALLOW),
+    ("SCMP_ACT_ERRNO", SECCOMP_RET_ERRNO),
+    ("SCMP_ACT_KILL", SECCOMP_RET_KILL_THREAD),
+    ("SCMP_ACT_KILL_PROCESS", SECCOMP_RET_KILL_PROCESS),
+    ("SCMP_ACT_KILL_THREAD", SECCOMP_RET_KILL_THREAD),
+    ("SCMP_ACT_LOG", SECCOMP_RET_LOG),
+    ("SCMP_ACT_TRACE", SECCOMP_RET_TRACE),
+    ("SCMP_ACT_TRAP", SECCOMP_RET_TRAP),
 ];
 /// What a machine of this kind can be called as, by the specification's names.
 const ARCHITECTURES: [(&str, Arch); 3] = [
@@ -65,7 +62,7 @@ struct Rule {
 
 /// `args[index] & mask`, compared.
 struct Test {
-    index: u32,
+    index: u8,
     mask: u64,
     value: u64,
     is: Comparison,
@@ -110,10 +107,10 @@ pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
     };
     let (native, x32, i386) = (part(Arch::X86_64)?, part(Arch::X32)?, part(Arch::I386)?);
     let program = join(native, x32, i386);
-    match u16::try_from(program.len()) {
-        Ok(length) if length <= 4096 => Ok(Some(Profile { program, flags })),
-        _ => Err("it is longer than the kernel takes".to_owned()),
+    if program.len() > BPF_MAXINSNS {
+        return Err("it is longer than the kernel takes".to_owned());
     }
+    Ok(Some(Profile { program, flags }))
 }
 
 /// Programs for each architecture behind what tells them apart. Calls as an architecture that is not named
@@ -123,19 +120,19 @@ fn join(
     x32: Option<Vec<SockFilter>>,
     i386: Option<Vec<SockFilter>>,
 ) -> Vec<SockFilter> {
-    let unnamed = || vec![instruction(RET, KILL_THREAD)];
+    let unnamed = || vec![SockFilter::stmt(RET, SECCOMP_RET_KILL_THREAD)];
     let [native, x32, i386] = [native, x32, i386].map(|part| part.unwrap_or_else(unnamed));
     let length = |part: &[SockFilter]| u32::try_from(part.len()).unwrap_or(u32::MAX);
     let mut program = vec![
-        instruction(LD, ARCH),
-        jump(JEQ, Arch::X86_64.audit(), 3, 0),
-        jump(JEQ, Arch::I386.audit(), 1, 0),
-        instruction(RET, KILL_THREAD),
+        SockFilter::stmt(LD, DATA_ARCH),
+        SockFilter::jump(JEQ, Arch::X86_64.audit(), 3, 0),
+        SockFilter::jump(JEQ, Arch::I386.audit(), 1, 0),
+        SockFilter::stmt(RET, SECCOMP_RET_KILL_THREAD),
         // Over those of the other two, with what tells these apart.
-        instruction(JA, 3 + length(&native) + length(&x32)),
-        instruction(LD, NR),
-        jump(JGE, Arch::X32.raw_number(0), 0, 1),
-        instruction(JA, length(&native)),
+        SockFilter::stmt(JA, 3 + length(&native) + length(&x32)),
+        SockFilter::stmt(LD, DATA_NR),
+        SockFilter::jump(JGE, Arch::X32.raw_number(0), 0, 1),
+        SockFilter::stmt(JA, length(&native)),
     ];
     for part in [native, x32, i386] {
         program.extend(part);
@@ -163,11 +160,11 @@ fn part(profile: &Value, arch: Arch, default: u32) -> Result<Vec<SockFilter>, St
             }
         }
     }
-    program.push(instruction(LD, NR));
+    program.push(SockFilter::stmt(LD, DATA_NR));
     table.sort_unstable();
     // Calls that are newer than the profile do not exist, so that programs take older ones instead.
-    let behind = match default & !DATA {
-        ERRNO => ERRNO | Errno::ENOSYS.0.unsigned_abs(),
+    let behind = match default & !SECCOMP_RET_DATA {
+        SECCOMP_RET_ERRNO => SECCOMP_RET_ERRNO | Errno::ENOSYS.0.unsigned_abs(),
         _ => default,
     };
     let mut next = arch.raw_number(0);
@@ -184,9 +181,12 @@ fn part(profile: &Value, arch: Arch, default: u32) -> Result<Vec<SockFilter>, St
         next = number + 1;
     }
     for (end, action) in ranges {
-        program.extend([jump(JGT, end, 1, 0), instruction(RET, action)]);
+        program.extend([
+            SockFilter::jump(JGT, end, 1, 0),
+            SockFilter::stmt(RET, action),
+        ]);
     }
-    program.push(instruction(RET, behind));
+    program.push(SockFilter::stmt(RET, behind));
     Ok(program)
 }
 
@@ -217,7 +217,7 @@ fn rules(entry: &Value, arch: Arch) -> Result<Vec<Rule>, String> {
 
 fn test(arg: &Value) -> Result<Test, String> {
     let number = |name: &str| arg[name].as_u64().unwrap_or(0);
-    let index = u32::try_from(number("index"))
+    let index = u8::try_from(number("index"))
         .ok()
         .filter(|index| *index < 6);
     let index = index.ok_or_else(|| format!("there is no argument {}", arg["index"]))?;
@@ -245,7 +245,7 @@ fn action(name: &Value, errno: &Value) -> Result<u32, String> {
     let given = errno.as_u64().and_then(|errno| u32::try_from(errno).ok());
     let given = given.unwrap_or(Errno::EPERM.0.unsigned_abs());
     Ok(match *action {
-        ERRNO | TRACE => action | given & DATA,
+        SECCOMP_RET_ERRNO | SECCOMP_RET_TRACE => action | given & SECCOMP_RET_DATA,
         action => action,
     })
 }
@@ -253,64 +253,66 @@ fn action(name: &Value, errno: &Value) -> Result<u32, String> {
 /// A rule with tests about one call. What does not fit goes on behind it.
 fn tested(number: u32, rule: &Rule, program: &mut Vec<SockFilter>) {
     let begin = program.len();
-    program.extend([instruction(LD, NR), jump(JEQ, number, 0, PAST)]);
+    program.extend([
+        SockFilter::stmt(LD, DATA_NR),
+        SockFilter::jump(JEQ, number, 0, PAST),
+    ]);
     for test in &rule.tests {
-        let low = ARGS + 8 * test.index;
         let word =
             |value: u64, shift: u32| u32::try_from(value >> shift & 0xffff_ffff).unwrap_or(0);
         let load = |offset: u32, shift: u32| {
             let mask = word(test.mask, shift);
-            let and = (mask != u32::MAX).then(|| instruction(AND, mask));
-            std::iter::once(instruction(LD, offset)).chain(and)
+            let and = (mask != u32::MAX).then(|| SockFilter::stmt(AND, mask));
+            std::iter::once(SockFilter::stmt(LD, offset)).chain(and)
         };
         let (high_value, low_value) = (word(test.value, 32), word(test.value, 0));
-        let low_part: Vec<_> = load(low, 0).collect();
+        let low_part: Vec<_> = load(data_arg_low(test.index), 0).collect();
         // Jumps from the upper word over the lower one: into the test's success, or past the rule.
         let over = u8::try_from(low_part.len()).unwrap_or(0);
-        program.extend(load(low + 4, 32));
+        program.extend(load(data_arg_high(test.index), 32));
         let (upper, lower) = match test.is {
             Comparison::Equal => (
-                vec![jump(JEQ, high_value, 0, PAST)],
-                jump(JEQ, low_value, 0, PAST),
+                vec![SockFilter::jump(JEQ, high_value, 0, PAST)],
+                SockFilter::jump(JEQ, low_value, 0, PAST),
             ),
             Comparison::NotEqual => (
-                vec![jump(JEQ, high_value, 0, over + 1)],
-                jump(JEQ, low_value, PAST, 0),
+                vec![SockFilter::jump(JEQ, high_value, 0, over + 1)],
+                SockFilter::jump(JEQ, low_value, PAST, 0),
             ),
             Comparison::Greater => (
                 vec![
-                    jump(JGT, high_value, over + 2, 0),
-                    jump(JEQ, high_value, 0, PAST),
+                    SockFilter::jump(JGT, high_value, over + 2, 0),
+                    SockFilter::jump(JEQ, high_value, 0, PAST),
                 ],
-                jump(JGT, low_value, 0, PAST),
+                SockFilter::jump(JGT, low_value, 0, PAST),
             ),
             Comparison::GreaterOrEqual => (
                 vec![
-                    jump(JGT, high_value, over + 2, 0),
-                    jump(JEQ, high_value, 0, PAST),
+                    SockFilter::jump(JGT, high_value, over + 2, 0),
+                    SockFilter::jump(JEQ, high_value, 0, PAST),
                 ],
-                jump(JGE, low_value, 0, PAST),
+                SockFilter::jump(JGE, low_value, 0, PAST),
             ),
             Comparison::Less => (
                 vec![
-                    jump(JGT, high_value, PAST, 0),
-                    jump(JEQ, high_value, 0, over + 1),
+                    SockFilter::jump(JGT, high_value, PAST, 0),
+                    SockFilter::jump(JEQ, high_value, 0, over + 1),
                 ],
-                jump(JGE, low_value, PAST, 0),
+                SockFilter::jump(JGE, low_value, PAST, 0),
             ),
             Comparison::LessOrEqual => (
                 vec![
-                    jump(JGT, high_value, PAST, 0),
-                    jump(JEQ, high_value, 0, over + 1),
+                    SockFilter::jump(JGT, high_value, PAST, 0),
+                    SockFilter::jump(JEQ, high_value, 0, over + 1),
                 ],
-                jump(JGT, low_value, PAST, 0),
+                SockFilter::jump(JGT, low_value, PAST, 0),
             ),
         };
         program.extend(upper);
         program.extend(low_part);
         program.push(lower);
     }
-    program.push(instruction(RET, rule.action));
+    program.push(SockFilter::stmt(RET, rule.action));
     let end = program.len();
     for (at, instruction) in program.iter_mut().enumerate().skip(begin) {
         let distance = u8::try_from(end - at - 1).expect("six tests are below 60 instructions");
@@ -320,14 +322,6 @@ fn tested(number: u32, rule: &Rule, program: &mut Vec<SockFilter>) {
             }
         }
     }
-}
-
-fn instruction(code: u16, k: u32) -> SockFilter {
-    jump(code, k, 0, 0)
-}
-
-fn jump(code: u16, k: u32, jt: u8, jf: u8) -> SockFilter {
-    SockFilter { code, jt, jf, k }
 }
 
 #[cfg(test)]
@@ -395,15 +389,38 @@ mod tests {
             ],
         }));
         for arch in [Arch::X86_64, Arch::I386] {
-            assert_eq!(run(&program, arch, "read", [0; 6]), ALLOW, "{arch}");
-            assert_eq!(run(&program, arch, "write", [0; 6]), ALLOW, "{arch}");
+            assert_eq!(
+                run(&program, arch, "read", [0; 6]),
+                SECCOMP_RET_ALLOW,
+                "{arch}"
+            );
+            assert_eq!(
+                run(&program, arch, "write", [0; 6]),
+                SECCOMP_RET_ALLOW,
+                "{arch}"
+            );
             assert_eq!(run(&program, arch, "getpid", [0; 6]), 0x8000_0000, "{arch}");
-            assert_eq!(run(&program, arch, "mkdir", [0; 6]), ERRNO | 38, "{arch}");
-            assert_eq!(run(&program, arch, "open", [0; 6]), ERRNO | 13, "{arch}");
+            assert_eq!(
+                run(&program, arch, "mkdir", [0; 6]),
+                SECCOMP_RET_ERRNO | 38,
+                "{arch}"
+            );
+            assert_eq!(
+                run(&program, arch, "open", [0; 6]),
+                SECCOMP_RET_ERRNO | 13,
+                "{arch}"
+            );
             // One that the profile's author cannot have known.
-            assert_eq!(number(&program, arch, 2000, [0; 6]), ERRNO | 38, "{arch}");
+            assert_eq!(
+                number(&program, arch, 2000, [0; 6]),
+                SECCOMP_RET_ERRNO | 38,
+                "{arch}"
+            );
         }
-        assert_eq!(run(&program, Arch::X32, "read", [0; 6]), KILL_THREAD);
+        assert_eq!(
+            run(&program, Arch::X32, "read", [0; 6]),
+            SECCOMP_RET_KILL_THREAD
+        );
     }
 
     #[test]
@@ -434,7 +451,10 @@ mod tests {
                     run(&program, Arch::X86_64, "kill", [9, value, 9, 9, 9, 9]) == 0x0003_0000;
                 assert_eq!(does, holds(value, big), "{value:#x} {op} {big:#x}");
             }
-            assert_eq!(run(&program, Arch::X86_64, "read", [big; 6]), ALLOW);
+            assert_eq!(
+                run(&program, Arch::X86_64, "read", [big; 6]),
+                SECCOMP_RET_ALLOW
+            );
         }
     }
 
@@ -449,7 +469,9 @@ mod tests {
                 "args": [{"index": 0, "value": 0x7e02_0000, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]},
             {"names": ["clone", "exit"], "action": "SCMP_ACT_LOG"},
         ]}));
-        let allowed = |call: &str, args: [u64; 6]| run(&program, Arch::X86_64, call, args) == ALLOW;
+        let allowed = |call: &str, args: [u64; 6]| {
+            run(&program, Arch::X86_64, call, args) == SECCOMP_RET_ALLOW
+        };
         assert!(allowed("personality", [0; 6]) && allowed("personality", [8, 0, 0, 0, 0, 0]));
         assert!(!allowed("personality", [9; 6]));
         assert!(allowed("socket", [1, 2, 0, 0, 0, 0]) && !allowed("socket", [1, 1, 0, 0, 0, 0]));

@@ -105,12 +105,11 @@ fn time_of_children(pid: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// User and system time, in the kernel's ticks (proc_pid_stat(5)); `None`: it has just ended.
+/// User and system time, in the kernel's ticks; `None`: it has just ended.
 fn ticks(pid: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut times = stat.rsplit_once(") ")?.1.split(' ').skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    Some(user + times.next()?.parse::<u64>().ok()?)
+    let fields = super::stat(pid)?;
+    let time = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(time(11)? + time(12)?)
 }
 
 /// `PARENT [WORD]...`: QEMU, which ends with its parent.

@@ -38,7 +38,7 @@ pub(super) fn keep(args: &[OsString]) -> Outcome {
     let pool = Pool::read(&folder).map_err(cannot("read what is noted of the pool"))?;
     // It is let go when this process ends, and no other has it.
     let _lock = caller::inherited(Some(&pool.lock.clone().into()))?;
-    leave(&folder)?;
+    caller::leave(&folder)?;
     // It only looks nicer.
     let _ = sys::prctl::set_name(c"tollgate-pool");
     pool::note_pid(&folder)?;
@@ -108,7 +108,7 @@ pub(super) fn hold(args: &[OsString]) -> Outcome {
     let folder = PathBuf::from(folder);
     let pool = Pool::read(&folder).map_err(cannot("read what is noted of the pool"))?;
     let own = folder.join(number);
-    leave(&own)?;
+    caller::leave(&own)?;
     super::monitor::name_this();
     let (mut line, theirs) = UnixStream::pair().map_err(cannot("make a line"))?;
     let machine = qemu::Machine {
@@ -123,13 +123,6 @@ pub(super) fn hold(args: &[OsString]) -> Outcome {
         .and_then(|listener| hand_over(line, &listener, &own).map_err(cannot("hand it over")));
     qemu::end(&mut machine);
     held.map(|()| Exit::Ok)
-}
-
-/// A process of nobody's session. Its folder is its own.
-fn leave(folder: &Path) -> Result<(), Failure> {
-    let broken = |error: rustix::io::Errno| cannot("leave the caller")(error.into());
-    rustix::process::setsid().map_err(broken)?;
-    rustix::process::chdir(folder).map_err(broken)
 }
 
 /// Waits until it has started; then it can be asked for.
