@@ -2,7 +2,6 @@
 # Runs a command under a policy that denies three things, and that tells of it or does not:
 #
 #   denied.sh TOLLGATE ENFORCERS told|untold COMMAND [ARGUMENT]...
-#   denied.sh print ENFORCERS told|untold       prints the policy instead
 #
 # Of SeccompLandlockCaps one enforcer carries each: the filter sockets (load attempt_socket), Landlock the file
 # (attempt_open), and the capability (attempt_chroot) is not there. AppArmor and BPF carry all three. What is told is
@@ -29,7 +28,6 @@ policy:
 END
 }
 
-[ "$tollgate" != print ] || { policy && exit; }
 file=$(mktemp)
 trap 'rm -f "$file"' EXIT
 policy >"$file"

@@ -2,7 +2,6 @@
 # Runs a command under a policy with N rules of each kind that one enforcer carries:
 #
 #   enforce.sh TOLLGATE ENFORCER N COMMAND [ARGUMENT]...
-#   enforce.sh print ENFORCER N          prints the policy instead
 #
 # ENFORCER is Seccomp, Landlock, AppArmor or BPF, N at most 8. None of the rules is about what the
 # benchmarks do. Nothing is reported, so nothing stays beside the command.
@@ -76,8 +75,6 @@ policy() {
         ;;
     esac
 }
-
-[ "$tollgate" != print ] || { policy && exit; }
 
 # Programs are carried in part, and some calls and capabilities: a copy of a program still runs.
 partial=

@@ -453,6 +453,9 @@ pub(crate) struct Watch {
     /// that runs `runsc trace create --config FILE ID`
     #[arg(long, value_name = "FILE", requires = "gvisor")]
     pub(crate) gvisor_session: Option<PathBuf>,
+    /// The session with which somebody else has sandboxes begin.
+    #[arg(skip)]
+    pub(crate) gvisor_given: Option<serde_json::Value>,
     /// End after this time
     #[arg(short = 'M', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,

@@ -47,8 +47,10 @@ impl Watched {
 
     fn start_with(options: &[&str], shell: &str, script: &str) -> Self {
         let rules = rules();
-        let mut front = Command::new(TOLLGATE)
-            .arg("run")
+        // A shell traps no signal that its caller ignored, as nohup(1) and shells do for what they start in
+        // the background.
+        let mut front = Command::new("env")
+            .args(["--default-signal", TOLLGATE, "run"])
             .args(options)
             .arg("-r")
             .arg(rules.path())

@@ -35,7 +35,7 @@ use rustix::net::{
 
 use crate::notify::{Notices, Ruled, Rulings};
 use sandbox::Sandbox;
-pub use session::configuration;
+pub use session::{configuration, untold};
 
 /// Longest message that is taken; gVisor's own server takes as much.
 const MESSAGE_LIMIT: usize = 1 << 20;

@@ -64,6 +64,21 @@ pub fn configuration(plan: &Plan, endpoint: &Path) -> Value {
     })
 }
 
+/// Points that one session lists and another does not: what happens there, a sandbox with the other does not
+/// tell.
+#[must_use]
+pub fn untold(asked: &Value, given: &Value) -> Vec<String> {
+    let told: BTreeSet<&str> = points(given).collect();
+    let untold = points(asked).filter(|point| !told.contains(point));
+    untold.map(str::to_owned).collect()
+}
+
+fn points(session: &Value) -> impl Iterator<Item = &str> {
+    let points = session["trace_session"]["points"].as_array();
+    let points = points.into_iter().flatten();
+    points.filter_map(|point| point["name"].as_str())
+}
+
 /// The point of a call, and whether it can tell what its descriptor is called. Calls are told when they
 /// have returned, or where they do not, when they are made.
 fn name(call: Syscall) -> Option<(String, bool)> {
@@ -133,5 +148,15 @@ mod tests {
         assert_eq!(points[5]["optional_fields"], json!([]));
         assert_eq!(session["sinks"][0]["config"]["endpoint"], "/run/x.sock");
         assert_eq!(session["name"], "Default");
+    }
+
+    #[test]
+    fn what_a_session_leaves_out_is_named() {
+        let endpoint = Path::new("/run/x.sock");
+        let asked = configuration(&plan(&[Syscall::OPENAT, Syscall::SETUID]), endpoint);
+        let given = configuration(&plan(&[Syscall::SETUID, Syscall::CONNECT]), endpoint);
+        assert_eq!(untold(&asked, &given), ["syscall/openat/exit"]);
+        assert_eq!(untold(&asked, &asked), [""; 0]);
+        assert_eq!(untold(&given, &Value::Null).len(), STATE.len() + 2);
     }
 }

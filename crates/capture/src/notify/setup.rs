@@ -4,7 +4,7 @@
 //! no rules to be answered, and it works on while they are loaded. What would begin a program in other
 //! mounts than the runtime's is held, for the engine to look at.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::Syscall;
@@ -51,6 +51,12 @@ impl Answering {
             order: Some(order),
             held,
         })
+    }
+
+    /// Readable when it holds a call, or has ended.
+    #[must_use]
+    pub fn held(&self) -> BorrowedFd<'_> {
+        self.held.as_fd()
     }
 
     /// Ends it, and gives the calls that it holds.

@@ -18,8 +18,8 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Launch, Listening, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure, orphans,
-    signals, waiter,
+    Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure,
+    orphans, signals, waiter,
 };
 use crate::terminal;
 
@@ -85,6 +85,9 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let board = &inherited.board;
     let own_pid = std::process::id().cast_signed();
     board.set_agent_pid(FIRST, own_pid);
+    if first.mechanism == Mechanism::Listener {
+        end_with_keeper(board)?;
+    }
     let prepared = (first.prepare)(None).map_err(|failure| {
         terminal::complain(&failure.render());
         Message::Refused(i32::from(failure.exit.code()))
@@ -103,7 +106,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     };
     let ends = first.ends;
     let waiter = sys::clone::clone_child(orphans::flags_for_waiter(), || {
-        waiter::run(launch, &page, board, ends)
+        waiter::run(launch, &page, inherited, ends)
     })
     .map_err(not_ready)?;
     board.set_pid(word::WAITER_PID, waiter);
@@ -121,6 +124,19 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
             .and_then(|command| sys::pidfd::send_signal(command.as_fd(), SIGKILL));
     }
     served
+}
+
+/// Has this process killed when the keeper is: until that has the listener nothing can go on without it, and
+/// the front, which tells of it then, perhaps does not know this process yet.
+fn end_with_keeper(board: &Board) -> Result<(), Message> {
+    sys::prctl::set_parent_death_signal(SIGKILL)
+        .map_err(|error| Message::NotReady(error.errno()))?;
+    let parent = std::os::unix::process::parent_id().cast_signed();
+    match parent == board.pid(word::KEEPER_PID) {
+        true => Ok(()),
+        // It was before the signal was asked for.
+        false => Err(Message::AgentGone),
+    }
 }
 
 /// Watches the command, whose parent has been made, to its end.
@@ -151,6 +167,8 @@ fn attend(
                 let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
                 sent.map_err(not_ready)?;
             }
+            // From now on the front can make another keeper.
+            sys::prctl::set_parent_death_signal(0).map_err(not_ready)?;
             Source::Listener(Listener::new(listener))
         }
         Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
@@ -233,11 +251,21 @@ fn start(
         board.pid(word::WAITER_PID),
     ];
     let file = inherited.board_file.as_fd();
-    let own_board = Board::open(file).ok().flatten();
+    let own_board = match Board::open(file) {
+        Ok(Some(board)) => board,
+        Ok(None) => {
+            eprintln!("tollgate: the keeper's board is another version's");
+            return None;
+        }
+        Err(error) => {
+            eprintln!("tollgate: cannot open the keeper's board: {error}");
+            return None;
+        }
+    };
     let listening = Listening {
         source,
         transparent: ours.map(Pid).to_vec(),
-        board: std::sync::Arc::new(own_board?),
+        board: std::sync::Arc::new(own_board),
         generation,
         is_resumed: generation != FIRST,
         held: None,
@@ -245,14 +273,10 @@ fn start(
     };
     let is_waited_for = generation != FIRST || !inherited.tenure.ends_at_once();
     let lock = inherited.tenure.lock_log();
-    let started = (prepared.start)(
-        listening,
-        Box::new(move |until| {
-            if !is_waited_for {
-                pass_on_early(inherited, until);
-            }
-        }),
-    );
+    let meanwhile = (!is_waited_for).then(|| {
+        Box::new(move |until: &[BorrowedFd<'_>]| pass_on_early(inherited, until)) as Meanwhile<'_>
+    });
+    let started = (prepared.start)(listening, meanwhile);
     match started {
         Ok(services) => {
             board.set_state(generation, State::Ready);
@@ -269,16 +293,18 @@ fn start(
 
 /// Tells the front of a command's good end while this agent is not at work yet: nobody waits for what it
 /// has made, and whose calls are held. Any other end is told when services can say what led to it.
-fn pass_on_early(inherited: &Inherited, until: BorrowedFd<'_>) {
+fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) {
     let mut relay = Relay::new(inherited);
     loop {
-        let mut polled = relay.polled();
-        polled.push(PollFd::new(until, poll::IN));
-        // Whatever woke it, everything is looked at.
-        let _ = poll::poll(&mut polled, None);
-        if is_readable(until, Duration::ZERO) {
+        let is_awaited = |fd: &BorrowedFd<'_>| !is_readable(*fd, Duration::ZERO);
+        let awaited: Vec<_> = until.iter().copied().filter(is_awaited).collect();
+        if awaited.is_empty() {
             return;
         }
+        let mut polled = relay.polled();
+        polled.extend(awaited.iter().map(|fd| PollFd::new(*fd, poll::IN)));
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, None);
         let Some(news) = relay.next() else { continue };
         match relay.pass_on(news) {
             None => {}

@@ -46,7 +46,7 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
         held: None,
         board_file: None,
     };
-    let services = start(listening, Box::new(|_| {}))?;
+    let services = start(listening, None)?;
     let mut end = End::Asked;
     let deadline = limit.map(|limit| Instant::now() + limit);
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {

@@ -70,9 +70,9 @@ pub(crate) struct Listening {
     pub(crate) board_file: Option<OwnedFd>,
 }
 
-/// What is done while rules are loaded, until this descriptor becomes readable: passing on what becomes of
-/// the command.
-pub(crate) type Meanwhile<'a> = Box<dyn FnOnce(BorrowedFd<'_>) + 'a>;
+/// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes
+/// of it, until it has ended or all these descriptors are readable.
+pub(crate) type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 
 /// Calls of a container runtime that wait for rules.
 pub(crate) enum Held {
@@ -188,9 +188,10 @@ struct Launch<'a> {
     callers_mask: SignalSet,
 }
 
-/// Starts the services in the agent. Threads may be made from here on.
+/// Starts the services in the agent. Threads may be made from here on. There is something to do meanwhile if
+/// nobody waits for what the command has made.
 pub(crate) type Start =
-    Box<dyn FnOnce(Listening, Meanwhile<'_>) -> anyhow::Result<Box<dyn Services>>>;
+    Box<dyn FnOnce(Listening, Option<Meanwhile<'_>>) -> anyhow::Result<Box<dyn Services>>>;
 
 /// What an agent needs to know.
 pub(crate) struct Prepared {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sys::clone::CloneFlags;
 use sys::poll::{self, PollFd};
@@ -10,15 +11,20 @@ use sys::signal::SignalStream;
 use sys::wait::{self, Status, Target};
 
 use super::Launch;
-use super::board::Board;
 use super::command::{become_command, slot};
-use super::inherited::Ends;
+use super::inherited::{Ends, Inherited, is_readable};
 use super::message::{Message, Sender};
 use super::orphans::Orphans;
 use super::signals::{self, SIGKILL};
 
 /// Makes the command and reports on it until it has ended. Answers with an exit status.
-pub(super) fn run(launch: Launch<'_>, page: &SharedPage, board: &Board, ends: &Ends) -> i32 {
+pub(super) fn run(
+    launch: Launch<'_>,
+    page: &SharedPage,
+    inherited: &Inherited,
+    ends: &Ends,
+) -> i32 {
+    let (board, front) = (&inherited.board, &inherited.front);
     let (agent, lifeline) = (&ends.to_agent, &ends.lifeline);
     let orphans = Orphans::decide();
     let child = sys::clone::clone_child(CloneFlags::FILES, || become_command(launch, page));
@@ -29,7 +35,7 @@ pub(super) fn run(launch: Launch<'_>, page: &SharedPage, board: &Board, ends: &E
     // After the clone: the command has the caller's dispositions, and the agent's table, in which
     // its listener is about to appear. It must not stay open here, nor the lifeline's other end.
     let ready = sys::namespace::unshare(CloneFlags::FILES.0)
-        .and_then(|()| sys::fd::keep_only(&[agent.as_fd(), lifeline.as_fd()]))
+        .and_then(|()| sys::fd::keep_only(&[agent.as_fd(), lifeline.as_fd(), front.as_fd()]))
         .and_then(|()| signals::outlive_command())
         .and_then(|()| signals::child_stream());
     let children = match ready {
@@ -39,16 +45,29 @@ pub(super) fn run(launch: Launch<'_>, page: &SharedPage, board: &Board, ends: &E
             return report(agent, Message::NotReady(error.errno()));
         }
     };
+    let mut is_killed = false;
     loop {
         if let Some(end) = pass_on(pid, page, agent) {
             // For an agent that comes after the one that hears it and is killed.
             board.set_end(end);
             let status = report(agent, end);
-            orphans.outlive_command(lifeline, &children, is_alone);
+            // There is nothing to learn from it.
+            let _ = wait::wait(Target::Pid(pid), 0);
+            orphans.outlive_command(lifeline, &children, |lifeline, children| {
+                is_alone(lifeline, children, None)
+            });
             return status;
         }
         orphans.reap(pid);
-        if is_alone(lifeline, &children) {
+        // Whoever killed the front meant the command. The agent would say so, if it is there; and without it
+        // a command that waits at its filter for exec has, itself, the only listener and the lifeline.
+        let front = Some(front).filter(|_| !is_killed);
+        let is_alone = is_alone(lifeline, &children, front);
+        if !is_killed && is_readable(inherited.front.as_fd(), Duration::ZERO) {
+            kill(pid);
+            is_killed = true;
+        }
+        if is_alone {
             // Nobody listens any more, and nobody is left to start an agent: calls that the filter
             // traps fail with ENOSYS from now on.
             kill(pid);
@@ -60,8 +79,15 @@ pub(super) fn run(launch: Launch<'_>, page: &SharedPage, board: &Board, ends: &E
 }
 
 /// Reports what has become of the command since the last look; answers with its end.
+///
+/// One that has ended is reaped after its end was told: the kernel takes milliseconds for that while others
+/// look for it in `/proc`.
 fn pass_on(pid: i32, page: &SharedPage, agent: &Sender) -> Option<Message> {
     loop {
+        let ended = wait::peek_end_of(pid).ok().flatten();
+        if let Some(code) = ended.and_then(Status::shell_code) {
+            return Some(failure(page).unwrap_or(Message::Ended(code)));
+        }
         match wait::wait(
             Target::Pid(pid),
             wait::UNTRACED | wait::CONTINUED | wait::NO_HANG,
@@ -107,12 +133,14 @@ pub(super) fn confine_failure(page: &SharedPage) -> Option<Message> {
     }
 }
 
-/// Sleeps until something happens to a child, or front, keeper and agent are gone.
-fn is_alone(lifeline: &OwnedFd, children: &SignalStream) -> bool {
-    let mut polled = [
+/// Sleeps until something happens to a child, the front has ended, or front, keeper and agent are gone: then
+/// it is true.
+fn is_alone(lifeline: &OwnedFd, children: &SignalStream, front: Option<&OwnedFd>) -> bool {
+    let mut polled = vec![
         PollFd::new(lifeline.as_fd(), poll::IN),
         PollFd::new(children.as_fd(), poll::IN),
     ];
+    polled.extend(front.map(|front| PollFd::new(front.as_fd(), poll::IN)));
     match poll::poll(&mut polled, None) {
         Ok(_) => {}
         Err(error) if error.is(EINTR) => return false,

@@ -356,9 +356,10 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
         EngineKind::ModernEbpf | EngineKind::Replay | EngineKind::Gvisor => {}
     }
     let gvisor = match config.engine.kind {
-        EngineKind::Gvisor => Some(gvisor_socket(&config.engine.gvisor_session)?),
+        EngineKind::Gvisor => Some(trace_session(&config.engine.gvisor_session)?),
         _ => None,
     };
+    let (gvisor, gvisor_given) = gvisor.unzip();
     info(match config.engine.kind {
         EngineKind::Gvisor => "Opening 'syscall' source with gVisor",
         EngineKind::Nodriver => "Opening 'syscall' source with no driver",
@@ -368,6 +369,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     let args = Watch {
         gvisor,
         gvisor_session: None,
+        gvisor_given,
         pids: Vec::new(),
         containers: Vec::new(),
         cgroups: Vec::new(),
@@ -401,17 +403,14 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     }
 }
 
-/// Where sandboxes connect to: the sink of a trace session.
-fn gvisor_socket(session: &Path) -> Result<PathBuf, Failure> {
+/// Where sandboxes connect to, the sink of a trace session, and the session.
+fn trace_session(file: &Path) -> Result<(PathBuf, serde_json::Value), Failure> {
     let cannot = |cause: &dyn std::fmt::Display| {
-        let message = format!(
-            "cannot use the trace session {}: {cause}",
-            session.display()
-        );
+        let message = format!("cannot use the trace session {}: {cause}", file.display());
         Failure::new(Exit::BadInput, message)
             .help("`falco --gvisor-generate-config` prints one for the loaded rules")
     };
-    let text = std::fs::read_to_string(session).map_err(|error| cannot(&error))?;
+    let text = std::fs::read_to_string(file).map_err(|error| cannot(&error))?;
     let session: serde_json::Value = serde_json::from_str(&text).map_err(|error| cannot(&error))?;
     let sinks = session["trace_session"]["sinks"].as_array();
     let endpoint = sinks.into_iter().flatten().find_map(|sink| {
@@ -421,5 +420,5 @@ fn gvisor_socket(session: &Path) -> Result<PathBuf, Failure> {
             .flatten()
     });
     let endpoint = endpoint.ok_or_else(|| cannot(&"it has no sink `remote` with an endpoint"))?;
-    Ok(PathBuf::from(endpoint))
+    Ok((PathBuf::from(endpoint), session))
 }

@@ -222,7 +222,7 @@ fn prepare(
             confinement: None,
             restricts_first,
             memo: kept.memo,
-            start: Box::new(move |listening, _| errand.start(listening)),
+            start: Box::new(move |listening, meanwhile| errand.start(listening, meanwhile)),
         });
     }
     if let Some(Kept { program, memo }) = kept {
@@ -275,11 +275,12 @@ fn prepare(
     })
 }
 
-/// Loads the rules while the command, a container runtime, works already. The calling process has one
-/// thread, and has one again afterwards.
+/// Loads the rules while the command, a container runtime, works already. Where nobody waits for what that has
+/// made, its calls are looked at only when it has ended or begins a program in the container. The calling
+/// process has one thread, and has one again afterwards.
 fn start_beside(
     mut listening: supervise::Listening,
-    meanwhile: supervise::Meanwhile<'_>,
+    meanwhile: Option<supervise::Meanwhile<'_>>,
     make: impl FnOnce() -> Result<Blueprint, Failure> + Send,
     first: Option<First>,
     expected: &FilterProgram,
@@ -293,7 +294,10 @@ fn start_beside(
             drop(made);
             blueprint
         });
-        meanwhile(is_made.as_fd());
+        if let Some(meanwhile) = meanwhile {
+            // Also when the rules are there: to answer everything is cheaper than to look at it.
+            meanwhile(&[is_made.as_fd(), answering.held()]);
+        }
         loader.join()
     });
     let blueprint = match blueprint {
@@ -332,7 +336,7 @@ fn filter_alone(
     let mut loaded = rule_files::load(&config.rules_files);
     // Selections that select nothing are told by the agent that judges.
     loaded.select(&config.rules);
-    let (sink, verify) = (DeferredSink::default(), verify_options(config));
+    let (sink, verify) = (DeferredSink::default(), verify_options(config, mechanism));
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
     Ok(Kept {
         program: compile(&rules.installed, &profile, mechanism, denials, config)?,
@@ -425,7 +429,7 @@ fn blueprint(
     )?;
     let recorder = recordings.recorder();
     let options = engine_options(&config, recorder.clone());
-    let verify = verify_options(&config);
+    let verify = verify_options(&config, mechanism);
     let (rules, profile, resident) = match memo.map(installed::decode).transpose()? {
         None => (
             Rules::first(&mut loaded, &options, &sink, &verify)?,
@@ -576,9 +580,11 @@ fn configuration(
     Ok((config, warnings))
 }
 
-fn verify_options(config: &Config) -> VerifyOptions {
+fn verify_options(config: &Config, mechanism: Mechanism) -> VerifyOptions {
     VerifyOptions {
         verify: match config.verify {
+            // A sandbox's memory cannot be looked at again, so nobody has to be known who may change it.
+            _ if mechanism == Mechanism::Sandbox => capture::notify::Verify::Off,
             Verify::Off => capture::notify::Verify::Off,
             Verify::Sampled => capture::notify::Verify::Sampled,
             Verify::Always => capture::notify::Verify::Always,

@@ -5,6 +5,7 @@
 //! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
+mod annotations;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod install;
@@ -40,8 +41,6 @@ use crate::terminal;
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";
-/// The annotation that asks for a watch.
-const ANNOTATION: &str = "tollgate.watch";
 /// How long control groups may take to become empty when all in them have been killed: as long as runc gives
 /// the processes that its own `delete --force` kills.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
@@ -253,9 +252,7 @@ fn create(
     id: &str,
 ) -> Outcome {
     let bundle = bundle(call)?;
-    let spec = Spec::read(&bundle).map_err(|error| {
-        Failure::from_error(Exit::BadInput, &error).help("name the bundle's folder with --bundle")
-    })?;
+    let spec = annotations::read(&bundle)?;
     let policy = settings.policy(&spec)?;
     if policy.is_none() && !is_to_be_watched(settings, &spec) {
         return pass_on(runtime, line, &call.words);
@@ -538,7 +535,7 @@ fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
     match settings.config.runtime.watch {
         WatchContainers::All => true,
         WatchContainers::Annotated => {
-            spec.annotations.get(ANNOTATION).map(String::as_str) == Some("true")
+            spec.annotations.get(annotations::WATCH).map(String::as_str) == Some("true")
         }
         WatchContainers::None => false,
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use oci::{Note, Spec};
 
+use super::annotations;
 use crate::args::OnAgentDeath;
 use crate::config::{self, Config, Manner, WatchedBy};
 use crate::exit::Exit;
@@ -23,8 +24,6 @@ const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
 const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
 /// Where policies are that annotations may name.
 const POLICIES: &str = "/etc/tollgate/policies";
-/// The annotation that names one.
-const POLICY_ANNOTATION: &str = "tollgate.policy";
 /// What every alert says of its container without a configuration.
 const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
                       container.image.repository, container.annotations, k8s.ns.name, k8s.pod.name, \
@@ -288,11 +287,11 @@ impl Settings {
     /// runs this machine.
     pub(super) fn policy(&self, spec: &Spec) -> Result<Option<PathBuf>, Failure> {
         let options = &self.config.runtime;
-        let annotated = spec.annotations.get(POLICY_ANNOTATION);
-        let path = match annotated.map_or(options.policy.as_str(), String::as_str) {
-            "" => return Ok(None),
-            path if annotated.is_none() && path.contains('/') => PathBuf::from(path),
-            name => self.named(name)?,
+        let path = match (spec.annotations.get(annotations::POLICY), &*options.policy) {
+            (Some(name), _) => self.named(name)?,
+            (None, "") => return Ok(None),
+            (None, path) if path.contains('/') => PathBuf::from(path),
+            (None, name) => self.named(name)?,
         };
         let path = std::path::absolute(&path).unwrap_or(path);
         match path.is_file() {
@@ -329,8 +328,9 @@ fn no_policy(why: &str) -> Failure {
         format!("cannot confine the container: {why}"),
     )
     .help(format!(
-        "`runtime.policy` and the annotation `{POLICY_ANNOTATION}` name NAME.yaml in \
-         `runtime.policies`, which is {POLICIES} if it is not set"
+        "`runtime.policy` and the annotation `{}` name NAME.yaml in `runtime.policies`, which is \
+         {POLICIES} if it is not set",
+        annotations::POLICY
     ))
 }
 

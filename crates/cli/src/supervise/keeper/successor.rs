@@ -1,8 +1,8 @@
 //! Starting another agent.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, NulError, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use capture::procfs::{Proc, ProcError};
@@ -78,8 +78,14 @@ impl Successor {
                 return NOT_EXECUTED;
             }
         }
-        let argv = arguments(inherited.words.clone(), &spec);
-        let environment = environment();
+        let argv = match arguments(inherited.words.clone(), &spec) {
+            Ok(argv) => argv,
+            Err(error) => {
+                eprintln!("tollgate: cannot start another agent: {error} among its arguments");
+                return NOT_EXECUTED;
+            }
+        };
+        let environment = StringArray::own_environment();
         let _ = sys::signal::change_mask(MaskChange::Set, SignalSet::default());
         let error = match program {
             // Whatever is mounted over /proc by now.
@@ -125,25 +131,11 @@ impl Successor {
 }
 
 /// The arguments of this program with the order to take over after the verb.
-fn arguments(mut words: Vec<OsString>, spec: &str) -> StringArray {
+fn arguments(mut words: Vec<OsString>, spec: &str) -> Result<StringArray, NulError> {
     // Options of every verb may come before it.
     let verb = words.iter().position(|word| word == "run").unwrap_or(1);
     words.insert(words.len().min(verb + 1), format!("--resume={spec}").into());
-    StringArray::new(words.into_iter().filter_map(c_string).collect())
-}
-
-fn environment() -> StringArray {
-    let entries = std::env::vars_os().map(|(mut name, value)| {
-        name.push("=");
-        name.push(value);
-        name
-    });
-    StringArray::new(entries.filter_map(c_string).collect())
-}
-
-/// Arguments and environment come from the kernel, so none has a zero byte.
-fn c_string(text: OsString) -> Option<CString> {
-    CString::new(text.into_vec()).ok()
+    StringArray::from_words(words)
 }
 
 /// The program that runs now.
@@ -168,7 +160,7 @@ mod tests {
     #[test]
     fn the_order_to_take_over_comes_after_the_verb() {
         let words = ["tollgate", "run", "-q", "--", "sh", "-c", "x"];
-        let array = arguments(words.map(OsString::from).to_vec(), "1,5");
+        let array = arguments(words.map(OsString::from).to_vec(), "1,5").unwrap();
         let text: Vec<_> = array.strings().iter().map(|word| word.to_str()).collect();
         let expected = [
             "tollgate",

@@ -22,7 +22,7 @@ use sys::poll::{self, PollFd};
 use super::super::services::TheirContainer;
 use super::hail::{self, Hail, Order};
 use super::place::Place;
-use crate::supervise::{Listening, Report, Services, Source};
+use crate::supervise::{Listening, Meanwhile, Report, Services, Source};
 
 /// How long an agent of the host may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,16 +75,30 @@ impl Errand {
         })
     }
 
-    /// Has the agent of the host watch the container, and starts that one if it is not there.
-    pub(in super::super) fn start(self, listening: Listening) -> anyhow::Result<Box<dyn Services>> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Has the agent of the host watch the container, and starts that one if it is not there. If it is, that
+    /// has time until the runtime has ended or begins a program in the container.
+    pub(in super::super) fn start(
+        self,
+        listening: Listening,
+        meanwhile: Option<Meanwhile<'_>>,
+    ) -> anyhow::Result<Box<dyn Services>> {
         let mut answering: Option<Answering> = None;
+        if let Some(meanwhile) = meanwhile
+            && self.place.is_there()
+        {
+            let answers = super::super::let_work(&listening)?;
+            meanwhile(&[answers.held()]);
+            answering = Some(answers);
+        }
+        let deadline = Instant::now() + PATIENCE;
         let mut held: Option<Vec<Notification>> = None;
         let mut failed_starts = 0;
+        let mut broken_off: Option<std::io::Error> = None;
         loop {
             if Instant::now() > deadline {
+                let cause = broken_off.map_or_else(String::new, |error| format!(" ({error})"));
                 bail!(
-                    "cannot reach the agent of the host; its messages are in {}",
+                    "cannot reach the agent of the host{cause}; its messages are in {}",
                     self.log()
                 );
             }
@@ -103,8 +117,11 @@ impl Errand {
                     Ok(Ok(())) => return Ok(Box::new(Remote::new(stream, self.confinement)?)),
                     Ok(Err(why)) => bail!("cannot have the container watched: {why}"),
                     Err(error) if is_late(&error) => kill(&stream),
-                    // It has just ended.
-                    Err(_) => {}
+                    // It has just ended, or will not take it, however often.
+                    Err(error) => {
+                        broken_off = Some(error);
+                        std::thread::sleep(PAUSE);
+                    }
                 }
                 continue;
             }

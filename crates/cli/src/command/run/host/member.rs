@@ -24,12 +24,21 @@ use crate::supervise::{Board, Held, Listening, Report, Source};
 /// Takes containers as long as the process lives.
 pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
     let own = rustix::process::geteuid().as_raw();
+    let mut has_failed = false;
     loop {
-        let Ok((stream, _)) = listener.accept() else {
-            // Too many descriptors, for now.
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            continue;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many descriptors, for now: each container that ends gives some back.
+                if !has_failed {
+                    journal::warn(&format!("containers wait to be watched: {error}"));
+                }
+                has_failed = true;
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                continue;
+            }
         };
+        has_failed = false;
         let is_own =
             sys::socket::peer_credentials(stream.as_fd()).is_ok_and(|(_, uid, _)| uid == own);
         if !is_own || !host.begin() {

@@ -5,11 +5,9 @@
 //! that is read-only, belongs to no mount namespace, and so can be changed by nobody; or where that cannot
 //! be had, from a sealed copy in memory.
 
-use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{SealFlags, StatVfsMountFlags};
 use sys::exec::StringArray;
@@ -38,7 +36,8 @@ pub(super) fn ensure() -> Result<(), Failure> {
     let file = read_only(&own)
         .or_else(|_not_here| sealed_copy(own))
         .map_err(|cause| cannot(&cause))?;
-    let (argv, environment) = (arguments(), environment());
+    let argv = StringArray::own_arguments();
+    let environment = StringArray::own_environment();
     Err(cannot(&sys::exec::execve_fd(
         file.as_fd(),
         &argv,
@@ -85,24 +84,6 @@ fn sealed_copy(mut own: File) -> io::Result<OwnedFd> {
     let sealed = File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
     rustix::fs::fcntl_add_seals(&copy, SEALS)?;
     Ok(sealed.into())
-}
-
-fn arguments() -> StringArray {
-    StringArray::new(std::env::args_os().filter_map(c_string).collect())
-}
-
-fn environment() -> StringArray {
-    let entries = std::env::vars_os().map(|(mut name, value)| {
-        name.push("=");
-        name.push(value);
-        name
-    });
-    StringArray::new(entries.filter_map(c_string).collect())
-}
-
-/// Arguments and environment come from the kernel, so none has a zero byte.
-fn c_string(text: OsString) -> Option<CString> {
-    CString::new(text.into_vec()).ok()
 }
 
 #[cfg(test)]
