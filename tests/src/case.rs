@@ -239,9 +239,7 @@ fn fired(
             true => "runc",
             false => pattern,
         };
-        if !is_too_late(field, alert, place) {
-            expect(field, &alert.field(field), pattern)?;
-        }
+        expect(field, &alert.field(field), pattern)?;
     }
     user_fits(alert, act, place, identity)
 }
@@ -257,7 +255,6 @@ fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Resu
         &identity.uid().to_string(),
     )?;
     match place {
-        Place::Inside if is_too_late("user.name", alert, place) => Ok(()),
         Place::Inside => expect(
             "user.name",
             &alert.field("user.name"),
@@ -266,15 +263,6 @@ fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Resu
         _ if identity.uid() == 0 => expect("user.name", &alert.field("user.name"), "root"),
         _ => Ok(()),
     }
-}
-
-/// The engine `ebpf` reads names from the container's files, and they are unknown where the container has
-/// ended before that (docs/limits.md); another name would be wrong.
-fn is_too_late(field: &str, alert: &Alert, place: Place) -> bool {
-    field == "user.name"
-        && place == Place::Inside
-        && Engine::under_test() == Engine::Ebpf
-        && alert.field(field) == "<NA>"
 }
 
 fn expect(what: &str, found: &str, pattern: &str) -> Result<(), String> {

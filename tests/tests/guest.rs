@@ -276,6 +276,65 @@ fn nothing_is_missed_in_the_guest_whatever_is_hooked() {
     }
 }
 
+/// Who opens what, by several at once that each open a file of their own.
+const OWN_FILE: &str = "\
+- rule: Own
+  desc: x
+  condition: evt.type in (open, openat) and proc.name = crowd and fd.name startswith /tmp/w/
+  output: own %fd.name %proc.args
+  priority: DEBUG
+";
+
+/// Programs work in memory of their processor. A kernel that takes the processor away wherever it likes does
+/// not do so while a program runs at a tracepoint of calls; hooks on functions are not taken there.
+#[test]
+fn callers_that_displace_each_other_are_told_apart_on_a_kernel_that_preempts_itself() {
+    const CALLERS: usize = 4;
+    const OPENS: usize = 1000;
+    need_slow!();
+    let crowd = Fixture::compile("crowd");
+    let rules = crowd.folder().join("own.yaml");
+    std::fs::write(&rules, OWN_FILE).expect("the folder is writable");
+    let script = format!(
+        "{MOUNTS}cat /sys/kernel/debug/sched/preempt; tollgate doctor | grep '^ebpf'; mkdir /tmp/w; cd /tmp/w
+         for caller in $(busybox seq {CALLERS}); do echo > /tmp/w/$caller; done
+         for hooks in per-call raw; do
+             tollgate run --engine ebpf --hooks $hooks --json -o outputs_queue.capacity=100000 -r /own.yaml \
+                 -s /tmp/stats -- sh -c 'for caller in $(busybox seq {CALLERS}); do
+                     /crowd hide /tmp/w/$caller {OPENS} /tmp/w/$caller 0 & done; wait'
+             echo end of $hooks; grep -o '\"hooks\":\"[a-z-]*' /tmp/stats | tail -n 1
+             grep -o '\"drops\":[0-9]*' /tmp/stats | tail -n 2
+         done"
+    );
+    let guest = Guest::new()
+        .option("preempt=full")
+        .file(&crowd.folder().join("crowd"), "/crowd");
+    let run = guest.file(&rules, "/own.yaml").run(0, Root, &script);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let said = |what: &str| run.stdout.contains(what);
+    assert!(
+        said("(full)") && said("the kernel preempts itself"),
+        "{}",
+        run.stderr
+    );
+    for hooks in ["per-call", "raw"] {
+        assert!(said(&format!("\"hooks\":\"{hooks}")), "{}", run.stderr);
+    }
+    assert_eq!(
+        run.stdout.matches("\"drops\":0").count(),
+        4,
+        "{}",
+        run.stderr
+    );
+    let alerts: Vec<_> = run.stdout.lines().filter_map(Alert::parse).collect();
+    assert_eq!(alerts.len(), 2 * CALLERS * OPENS, "{}", run.stderr);
+    for alert in &alerts {
+        let file = alert.field("fd.name");
+        let own = format!("hide {file} {OPENS} {file} 0");
+        assert_eq!(alert.field("proc.args"), own, "{alert}");
+    }
+}
+
 /// Rules about a few calls, among them none that the loads here make.
 const FEW_CALLS: &str = "\
 - rule: Few

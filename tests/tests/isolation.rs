@@ -22,8 +22,9 @@ use serde_json::{Value, json};
 const FOLDER: &str = "TOLLGATE_ISOLATION";
 const ROUNDS: &str = "TOLLGATE_ISOLATION_ROUNDS";
 const MINUTES: &str = "TOLLGATE_ISOLATION_MINUTES";
-/// For one script: twelve loads in an emulated machine, on a busy one.
-const LIMIT: Duration = Duration::from_secs(1200);
+/// For one script. The longest plays the generator's actions in an emulated machine, where each starts programs
+/// for a second: 90 seconds in all beside a load of twelve, on two processors.
+const LIMIT: Duration = Duration::from_secs(600);
 /// What shell scripts of UnixBench need beside the programs of the root file system.
 const TOOLS: [&str; 4] = ["sort", "od", "tee", "date"];
 const LOADS: [&str; 12] = [
@@ -75,10 +76,10 @@ const POLICY: &str = "policy:
     hardeningRules: [disallow-create-user-ns, disallow-mount, disallow-umount, disallow-insmod]
     attackProtectionRules: [{rules: [disable-access-shadow, disable-udp]}]
     syscallRawRules:
-    - {names: [init_module, finit_module, syslog, adjtimex, clock_settime, pivot_root, chroot, ptrace, mknod, mknodat, fsopen, io_uring_setup, bpf], action: SCMP_ACT_ERRNO}
+    - {names: [init_module, finit_module, syslog, adjtimex, clock_adjtime, clock_settime, settimeofday, pivot_root, chroot, ptrace, mknod, mknodat, fsopen, io_uring_setup, bpf], action: SCMP_ACT_ERRNO}
 ";
 /// Calls of the attacks and of the programs that lead to them.
-const CALLS: &str = "accept, accept4, access, adjtimex, bind, bpf, capset, chdir, chmod, chroot, clock_settime, clone, \
+const CALLS: &str = "accept, accept4, access, adjtimex, bind, bpf, capset, chdir, chmod, chroot, clock_adjtime, clock_settime, clone, \
     clone3, close, connect, creat, dup, dup2, dup3, execve, execveat, fchdir, fchmod, fchmodat, fork, fsopen, \
     init_module, finit_module, io_uring_setup, kill, link, linkat, mkdir, mkdirat, mknod, mknodat, mount, \
     open, openat, openat2, pipe, pipe2, pivot_root, prctl, ptrace, rename, renameat, renameat2, rmdir, sendmsg, \

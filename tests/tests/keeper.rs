@@ -1005,3 +1005,78 @@ fn an_upgrade_that_fails_leaves_the_agent_at_work() {
     let (status, stats) = run.end();
     assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
 }
+
+/// Descendants of a process with this name. One that ends while it is looked at has no name and no children;
+/// who looks for one in vain looks again until its limit.
+fn descendants(of: u32, name: &str) -> Vec<Pid> {
+    let list = |pid: u32| fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let mut found = Vec::new();
+    let mut open = vec![of];
+    while let Some(pid) = open.pop() {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if comm.trim() == name {
+            found.extend(i32::try_from(pid).ok().and_then(Pid::from_raw));
+        }
+        let children = list(pid).unwrap_or_default();
+        open.extend(
+            children
+                .split_ascii_whitespace()
+                .map(|pid| pid.parse::<u32>().expect("the kernel lists numbers")),
+        );
+    }
+    found
+}
+
+/// The command has its filter, the agent is about to hand the listener on, and the keeper is killed: nobody
+/// can go on, and the command waits for ever in its exec unless it is ended.
+#[test]
+fn a_keeper_that_is_killed_before_it_has_the_listener_leaves_nobody() {
+    // Where a process waits is root's to know.
+    need_root!();
+    if !e2e::installed("strace") {
+        e2e::skip!("needs strace", || Ok("it is not installed".to_owned()));
+    }
+    // Who traces ends when everybody has ended that is traced.
+    let mut tracer = Command::new("strace")
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=sendmsg"])
+        .args(["-e", "inject=sendmsg:delay_enter=3000000"])
+        .arg(e2e::program())
+        .args(["run", "-q", "--", "sleep", "1000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace is installed");
+    let deadline = Instant::now() + PATIENCE;
+    let keeper = loop {
+        // The agent waits where it is held.
+        if let [keeper] = descendants(tracer.id(), "tollgate-keeper")[..]
+            && calls_wait(tracer.id())
+        {
+            break keeper;
+        }
+        assert!(Instant::now() < deadline, "the command does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let all = descendants(tracer.id(), "tollgate");
+    kill_process(keeper, Signal::KILL).expect("it was there");
+    while tracer.try_wait().expect("it is a child").is_none() {
+        if Instant::now() > deadline {
+            // Those that have ended are their tracer's to reap, so that no pid is another's.
+            all.iter().for_each(|pid| {
+                let _ = kill_process(*pid, Signal::KILL);
+            });
+            panic!("some of {all:?} were left");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether a process below waits at its filter. One that has ended does not; who waits for it fails at a limit.
+fn calls_wait(of: u32) -> bool {
+    descendants(of, "tollgate").iter().any(|pid| {
+        let pid = pid.as_raw_nonzero();
+        let place = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        place.starts_with("seccomp_do_user_notification")
+    })
+}

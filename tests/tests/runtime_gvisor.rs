@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use e2e::account::{CONNECTS, EXECS, Family, Line, OPENS, VARIOUS};
-use e2e::ground::{Ground, runsc, watching_sandboxes};
+use e2e::ground::{Ground, fields, runsc, watching_sandboxes};
 use e2e::{Alert, BLACKHOLE_ADDRESS, Finished, Fixture, need_root, need_runtime, repository, skip};
 
 const FAMILIES: [Family; 4] = [OPENS, EXECS, CONNECTS, VARIOUS];
@@ -35,6 +35,39 @@ const LESS: &[(&str, &str)] = &[
 ];
 const BY_REGISTERS: &str = "told by its registers: that it was made and its result, and no path";
 
+/// How sandboxes are made.
+const OPTIONS: &str = "--network=none --ignore-cgroups --platform=systrap";
+/// Waits for a file.
+const FUNCTIONS: &str = r#"
+await_file() { for try in $(seq 600); do test ! -e "$1" || return 0; sleep 0.05; done; exit 95; }
+"#;
+const RULES: &str = r#"
+- rule: Program
+  desc: every program
+  condition: evt.type in (execve, execveat)
+  output: program %proc.name (id=%container.id)
+  priority: INFO
+
+- rule: Secret opened
+  desc: what only the container's own programs open
+  condition: evt.type in (open, openat, openat2) and fd.name = /etc/secret
+  output: opened %fd.name (id=%container.id program=%proc.name line=%proc.cmdline)
+  priority: INFO
+"#;
+
+/// The runtime; ends a test without one.
+macro_rules! need_runsc {
+    () => {{
+        need_root!();
+        let Some(runsc) = runsc() else {
+            skip!("needs runsc", || Ok(
+                "TOLLGATE_TEST_RUNSC names none, and it is in no folder of PATH".to_owned()
+            ));
+        };
+        runsc
+    }};
+}
+
 /// Calls made, and of those how many were told exactly: under runc, under gVisor.
 type Table = BTreeMap<String, [usize; 3]>;
 
@@ -61,8 +94,7 @@ fn run(family: &Family, sandbox: Option<&str>) -> (Finished, String, Vec<Alert>)
                 "rules.yaml",
                 &format!(
                     "mkdir gvisor
-bin/tollgate-runtime --runtime {runsc} --root $PWD/gvisor --network=none --ignore-cgroups \
-    --platform=systrap run --bundle b $ID < /dev/null"
+bin/tollgate-runtime --runtime {runsc} --root $PWD/gvisor {OPTIONS} run --bundle b $ID < /dev/null"
                 ),
             ),
         ),
@@ -80,12 +112,7 @@ fn pid(is_sandbox: bool) -> &'static str {
 
 #[test]
 fn calls_under_gvisor_give_the_alerts_of_runc_as_far_as_gvisor_tells_them() {
-    need_root!();
-    let Some(runsc) = runsc() else {
-        skip!("needs runsc", || Ok(
-            "TOLLGATE_TEST_RUNSC names none, and it is in no folder of PATH".to_owned()
-        ));
-    };
+    let runsc = need_runsc!();
     need_runtime!("runc");
     let mut table = Table::new();
     let mut differences = String::new();
@@ -142,4 +169,90 @@ fn compare_with_page(table: &Table) {
     }
     let is = std::fs::read_to_string(&page).expect("it is part of this");
     assert_eq!(is, new, "BLESS=1 writes the table of {PAGE} anew");
+}
+
+#[test]
+fn a_sandbox_that_runs_already_is_watched_by_a_session_that_is_made_for_it() {
+    let runsc = need_runsc!();
+    let ground = Ground::new();
+    ground.scratch.file("rules.yaml", 0o644, RULES);
+    ground.bundle(
+        "b",
+        "cat /etc/secret; touch /out/before; until test -e /out/go; do sleep 0.1; done
+read line < /etc/secret; cat /etc/secret; touch /out/done; exec sleep 1000",
+    );
+    let (finished, alerts) = ground.run(
+        "runc",
+        &watching_sandboxes(
+            "rules.yaml",
+            &format!(
+                r#"
+runsc="{runsc} --root $PWD/gvisor {OPTIONS}"
+{FUNCTIONS}
+mkdir gvisor
+$runsc run --detach --bundle b $ID < /dev/null > said.txt 2>&1
+await_file out/before
+$runsc trace create --config session.json $ID
+touch out/go
+await_file out/done
+$runsc trace list $ID > sessions.txt
+grep -q 'dropped: 0' sessions.txt
+$runsc delete --force $ID
+"#
+            ),
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let opened = |field: &str| fields(&alerts, "Secret opened", field);
+    // What was opened before the session nobody has told.
+    assert_eq!(opened("proc.name"), ["sh", "cat"], "{alerts:?}");
+    assert_eq!(opened("container.id"), [&*ground.id; 2], "{alerts:?}");
+    // The shell is known from its message, and its command line by nobody.
+    assert_eq!(opened("proc.cmdline"), ["<NA>", "cat /etc/secret"]);
+}
+
+#[test]
+fn what_somebody_elses_session_leaves_out_is_named_and_not_told() {
+    let runsc = need_runsc!();
+    let ground = Ground::new();
+    ground.scratch.file("rules.yaml", 0o644, RULES);
+    ground.bundle("b", "cat /etc/secret");
+    let (finished, alerts) = ground.run(
+        "runc",
+        &format!(
+            r#"
+ln bin/tollgate-runtime bin/falco
+cat > falco.yaml << END
+watch_config_files: false
+log_stderr: true
+log_syslog: false
+json_output: true
+stdout_output: {{enabled: false}}
+file_output: {{enabled: true, filename: $PWD/alerts}}
+END
+bin/falco -c falco.yaml -r rules.yaml --gvisor-generate-config="$PWD/sink" > whole.json
+python3 -c 'import json, sys
+session = json.load(open("whole.json"))
+inner = session["trace_session"]
+inner["points"] = [point for point in inner["points"] if point["name"] != "syscall/openat/exit"]
+json.dump(session, open("less.json", "w"))'
+for session in whole less; do
+    mkdir $session
+    bin/falco -c falco.yaml -r rules.yaml -g $session.json > $session.txt 2>&1 & watch=$!
+    for try in $(seq 200); do test ! -S sink || break; sleep 0.05; done
+    {runsc} --root $PWD/$session {OPTIONS} --pod-init-config $session.json run --bundle b $ID-$session < /dev/null
+    sleep 0.5
+    kill -TERM $watch; wait $watch
+    grep -q 'does not list.*: syscall/openat/exit;' $session.txt && echo "$session: told" || echo "$session: not told"
+done
+"#
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let expected = "secret\nwhole: not told\nsecret\nless: told\n";
+    assert_eq!(finished.stdout, expected, "{finished:?}");
+    let ids = |rule: &str| fields(&alerts, rule, "container.id");
+    let id = |session: &str| format!("{}-{session}", ground.id);
+    assert_eq!(ids("Secret opened"), [id("whole")], "{alerts:?}");
+    assert!(ids("Program").contains(&id("less")), "{alerts:?}");
 }

@@ -308,10 +308,19 @@ fn a_policy_that_cannot_be_put_in_force_starts_nothing() {
         named(config, "strict");
         config["linux"]["namespaces"] = serde_json::json!([{"type": "pid"}]);
     });
+    // A name that is misspelt, and one that is empty.
+    for (bundle, key, value) in [
+        ("misspelt", "tollgate.polcy", "strict"),
+        ("empty", "tollgate.policy", ""),
+    ] {
+        ground.changed_bundle(bundle, "touch /out/began", |config| {
+            config["annotations"][key] = value.into();
+        });
+    }
     let (finished, alerts) = ground.run(
         "runc",
         r#"
-for bundle in fatal missing ---policies-strict strict shared; do
+for bundle in fatal missing ---policies-strict strict shared misspelt empty; do
     status=0; rt run --bundle $bundle $ID-$bundle < /dev/null 2> said.txt || status=$?
     echo "$bundle: $status"; cat said.txt
 done
@@ -330,6 +339,9 @@ test -z "$(remains $ID)"
         "is no name of a policy",
         "shared: 3\n",
         "without mounts of its own",
+        "misspelt: 2\n",
+        "did you mean `tollgate.policy`?",
+        "empty: 2\n",
     ] {
         assert!(
             finished.stdout.contains(said),

@@ -30,6 +30,7 @@ is() {
     done
     exit 93
 }
+pids() { for comm in $(grep -l "^$1" /proc/[0-9]*/comm); do echo $comm | cut -d / -f 3; done; }
 machines() { grep -lE '^(qemu|tollgate)' /proc/[0-9]*/comm 2> /dev/null || true; }
 ended() {
     for try in $(seq 200); do test -n "$(machines)" || return 0; sleep 0.05; done
@@ -398,7 +399,6 @@ ready() {
     exit 95
 }
 qemus() { grep -l '^qemu' /proc/[0-9]*/comm 2> /dev/null | wc -l; }
-pids() { for comm in $(grep -l "^$1" /proc/[0-9]*/comm); do echo $comm | cut -d / -f 3; done; }
 rt pool status
 hello cold
 rt pool start 2
@@ -463,6 +463,50 @@ test -z "$(remains $ID)"
     let ids = fields(&alerts, "Secret opened", "container.id");
     let expected = ["cold", "warm", "long", "after"].map(|name| format!("{}-{name}", ground.id));
     assert_eq!(ids, expected);
+}
+
+/// Twelve times, while the pool starts or while one of its machines is taken. The seed is in the script's trace.
+#[test]
+fn nothing_stays_of_a_pool_of_which_something_is_killed_at_any_moment() {
+    need_slow!();
+    let ground = ground!();
+    ground.changed_bundle("hello", "cat /etc/secret", alone);
+    let (finished, alerts) = run(
+        &ground,
+        r#"
+seed=${TOLLGATE_TEST_SEED:-$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')}
+random() { seed=$(((seed * 1103515245 + 12345) % 2147483648)); drawn=$((seed / 65536 % $1)); }
+for round in $(seq 12); do
+    rt pool start 2 > start.txt 2>&1 & starter=$!
+    runner=
+    if test $((round % 2)) = 0; then
+        wait $starter
+        rt run --bundle hello $ID-$round < /dev/null > said.txt 2>&1 & runner=$!
+    fi
+    random 3000
+    sleep $((drawn / 1000)).$(printf %03d $((drawn % 1000)))
+    random 3
+    victim=$(echo tollgate-pool tollgate-vm qemu | cut -d ' ' -f $((drawn + 1)))
+    random 3
+    pid=$(pids $victim | tail -n +$((drawn + 1)) | head -n 1)
+    test -n "$pid" || pid=$(pids $victim | head -n 1)
+    # There is none yet.
+    test -z "$pid" || kill -KILL $pid
+    wait $starter || true
+    test -z "$runner" || wait $runner || true
+    rt pool stop
+    rt delete --force $ID-$round
+    ended
+    test ! -e machines
+    test -z "$(remains $ID)"
+    echo "$round: $victim ${pid:+killed}"
+done
+"#,
+    );
+    println!("{}", finished.stdout);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(finished.stdout.lines().count(), 12, "{finished:?}");
+    assert!(alerts.is_empty(), "{alerts:?}");
 }
 
 #[test]
@@ -602,4 +646,72 @@ rt create --bundle plain $ID 2>&1 || true
         .lines()
         .filter(|line| line.starts_with("3: "));
     assert_eq!(refused.count(), 8, "{finished:?}");
+}
+
+/// In the place of Kata's shim, which cannot run here: notes what it is asked for.
+fn shim(ground: &Ground) {
+    let calls = ground.scratch.path().join("calls");
+    let script = format!("#!/bin/sh\necho \"$@\" >> {}\nexit 1\n", calls.display());
+    ground
+        .scratch
+        .file("shim/containerd-shim-kata-v2", 0o755, script);
+}
+
+#[test]
+fn kata_is_found_and_not_driven() {
+    need_root!();
+    let ground = Ground::new();
+    ground.bundle("b", "true");
+    shim(&ground);
+    let (finished, _) = ground.run(
+        "kata",
+        r#"
+ln bin/tollgate-runtime bin/tollgate
+row() { bin/tollgate doctor | grep '^ *kata ' | grep -oE 'is installed; containerd drives it|there is no' || true; }
+row
+export PATH=$PWD/shim:$PATH
+row
+for name in kata kata-runtime $PWD/shim/containerd-shim-kata-v2; do
+    status=0; bin/tollgate-runtime --runtime $name create --bundle b $ID 2> said.txt || status=$?
+    echo "$status $(grep -o 'as `io.containerd.kata.v2`' said.txt)"
+done
+test ! -e calls
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let refused = "3 as `io.containerd.kata.v2`\n".repeat(3);
+    let expected = format!("there is no\nis installed; containerd drives it\n{refused}");
+    assert_eq!(finished.stdout, expected, "{finished:?}");
+}
+
+#[test]
+fn containerd_drives_katas_shim_by_the_name_that_we_tell() {
+    need_root!();
+    let tools = ["containerd", "ctr", "podman"];
+    if let Some(missing) = tools.into_iter().find(|name| !installed(name)) {
+        skip!("needs containerd, ctr and podman", || Ok(format!(
+            "{missing} is in no folder of PATH"
+        )));
+    }
+    let ground = Ground::new();
+    shim(&ground);
+    let (finished, _) = ground.run(
+        "kata",
+        &ground::with_own_folders(
+            r#"
+export PATH=$PWD/shim:$PATH
+containerd 2> containerd.log & daemon=$!
+for try in $(seq 100); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
+ctr run --runtime io.containerd.kata.v2 --rootfs $PWD/rootfs shop /bin/true 2> said.txt && exit 4
+kill $daemon; wait $daemon || true
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let calls = text(&ground, "calls");
+    assert!(
+        calls.contains("-id shop") && calls.trim_end().ends_with("start"),
+        "{calls:?} {finished:?}"
+    );
 }

@@ -11,12 +11,36 @@ use crate::tree::{File, Finding, Tree};
 /// file may stand in a document's code block.
 const GAP: &str = concat!("<!-- ", "fill");
 
-/// Reports links and paths that lead nowhere, and gaps.
+/// Has a row for each end-to-end test.
+const LIST_OF_TESTS: &str = "tests/README.md";
+
+/// Reports links and paths that lead nowhere, gaps, and end-to-end tests that are not listed.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let documents = tree.files.iter().filter(|file| file.path.ends_with(".md"));
-    Ok(documents
+    let mut findings: Vec<_> = documents
         .flat_map(|document| in_document(tree, document))
-        .collect())
+        .collect();
+    findings.extend(tests_without_a_row(&tree.files, tree.file(LIST_OF_TESTS)?));
+    Ok(findings)
+}
+
+/// End-to-end tests that their list does not have.
+fn tests_without_a_row<'a>(
+    files: &'a [File],
+    list: &'a File,
+) -> impl Iterator<Item = Finding> + 'a {
+    let programs = files.iter().filter(|file| {
+        let name = file.path.strip_prefix("tests/tests/").unwrap_or("");
+        name.ends_with("/main.rs") || (name.ends_with(".rs") && !name.contains('/'))
+    });
+    programs.filter_map(|file| {
+        let has_row = list.text.contains(&format!("\n| `{}` |", file.path));
+        (!has_row).then(|| Finding {
+            path: list.path.clone(),
+            line: 1,
+            message: format!("`{}` has no row; say what it shows", file.path),
+        })
+    })
 }
 
 fn in_document(tree: &Tree, document: &File) -> Vec<Finding> {
@@ -195,6 +219,21 @@ mod tests {
     #[test]
     fn code_blocks_are_not_read_for_links() {
         assert_eq!(messages("```\n[a](absent.md)\n```"), [""; 0]);
+    }
+
+    #[test]
+    fn tests_that_are_not_listed_are_found() {
+        let file = |path: &str, text: &str| File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        let list = file(LIST_OF_TESTS, "| file |\n| `tests/tests/a.rs` | a |\n");
+        let paths = ["a.rs", "b.rs", "c/main.rs", "c/other.rs"];
+        let files = paths.map(|name| file(&format!("tests/tests/{name}"), ""));
+        let found = tests_without_a_row(&files, &list);
+        let found: Vec<String> = found.map(|finding| finding.message).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("b.rs") && found[1].contains("c/main.rs"));
     }
 
     #[test]
