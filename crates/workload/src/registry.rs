@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use strsim::osa_distance;
+
 use crate::Error;
 use crate::load::{
     attempt, close_dup, connect_refused, container, fork_exec, fork_exit_wait, getppid, open_close,
@@ -153,31 +155,10 @@ impl Workload {
 /// The name that looks most like what was typed, if one does.
 pub fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
-        .map(|name| (edit_distance(typed, name), name))
+        .map(|name| (osa_distance(typed, name), name))
         .min()
         .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
         .map(|(_, name)| name)
-}
-
-/// How many letters to insert, remove, change or exchange with their neighbour (optimal string
-/// alignment).
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before_last = vec![0; b.len() + 1];
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let change = last[j] + usize::from(x != y);
-            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && (x, &a[i - 1]) == (&b[j - 1], y) {
-                best = best.min(before_last[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before_last = std::mem::replace(&mut last, row);
-    }
-    last.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -196,18 +177,5 @@ mod tests {
         assert!(hint("getpid").ends_with("did you mean `getppid`?"));
         assert!(hint("open-close").ends_with("did you mean `open_close`?"));
         assert!(hint("xyzzy").ends_with("`list` shows all"));
-    }
-
-    #[test]
-    fn edit_distances() {
-        for (a, b, distance) in [
-            ("kitten", "sitting", 3),
-            ("", "abc", 3),
-            ("a", "a", 0),
-            ("idnex", "index", 1),
-            ("ratoi", "ratio", 1),
-        ] {
-            assert_eq!(edit_distance(a, b), distance);
-        }
     }
 }

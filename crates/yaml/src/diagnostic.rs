@@ -3,6 +3,8 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use strsim::osa_distance;
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
@@ -171,9 +173,11 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         5..=8 => 2,
         _ => 3,
     };
+    let is_word = |text: &str| text.len() <= MAX_WORD;
     candidates
         .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|candidate| is_word(word) && is_word(candidate))
+        .map(|candidate| (osa_distance(word, candidate), candidate))
         .filter(|&(distance, _)| distance <= limit)
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, candidate)| candidate)
@@ -181,28 +185,6 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 
 /// Longest word that is compared; names beyond it are no slips of the finger.
 const MAX_WORD: usize = 64;
-
-/// Optimal string alignment distance: insertions, deletions, replacements, swaps of neighbours.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    if a.len() > MAX_WORD || b.len() > MAX_WORD {
-        return usize::MAX;
-    }
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            row[j] = replaced.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
-}
 
 #[cfg(test)]
 mod tests {
@@ -258,22 +240,6 @@ mod tests {
         assert_eq!(sample(9, 1).render(Some("one line")).lines().count(), 2);
         assert_eq!(sample(9, 1).render(None).lines().count(), 2);
         assert_eq!(sample(0, 0).render(Some("one line")).lines().count(), 2);
-    }
-
-    #[test]
-    fn distance_counts_slips() {
-        for (a, b, expected) in [
-            ("", "", 0),
-            ("", "abc", 3),
-            ("abc", "", 3),
-            ("contains", "contains", 0),
-            ("contaisn", "contains", 1),
-            ("contain", "contains", 1),
-            ("cnotainss", "contains", 2),
-            ("kitten", "sitting", 3),
-        ] {
-            assert_eq!(distance(a, b), expected, "{a} {b}");
-        }
     }
 
     #[test]

@@ -162,18 +162,26 @@ impl<'a> File<'a> {
         let mut anchors: Vec<Anchor> = Vec::new();
         // Line and column that the next character has if it runs on in parallel.
         let mut parallel = (0, 0);
-        for (offset, c) in value.char_indices() {
-            let Some((line, column, exact)) = walk.find(c) else {
+        let mut rest = value;
+        while let Some(c) = rest.chars().next() {
+            let at = (walk.line, walk.column);
+            let run = walk.take_run(rest);
+            let (bytes, chars, line, column, exact) = if run.bytes > 0 {
+                (run.bytes, run.chars, at.0, at.1, true)
+            } else if let Some((line, column, exact)) = walk.find(c) {
+                (c.len_utf8(), 1, line, column, exact)
+            } else {
                 break;
             };
             if exact && parallel != (line, column) {
                 anchors.push(Anchor {
-                    offset,
+                    offset: value.len() - rest.len(),
                     location: self.location(line, column),
                 });
                 parallel = (line, column);
             }
-            parallel.1 += 1;
+            parallel.1 += chars;
+            rest = &rest[bytes..];
         }
         if anchors.first().is_none_or(|anchor| anchor.offset > 0) {
             let location = anchors.first().map_or_else(
@@ -208,6 +216,12 @@ fn split_lines(text: &str) -> Vec<Line<'_>> {
         start += part.len() + 1;
     }
     lines
+}
+
+/// The length of a text.
+struct Run {
+    bytes: usize,
+    chars: usize,
 }
 
 /// A cursor in the file that follows the characters of a scalar.
@@ -281,6 +295,29 @@ impl<'f, 'a> Walk<'f, 'a> {
         blank.then_some((line, column, false))
     }
 
+    /// Moves past all that stands in the line as it stands at the start of `value`: most of a scalar,
+    /// so that [`Self::find`] is left with breaks, escapes and doubled quotes.
+    fn take_run(&mut self, value: &str) -> Run {
+        let special = match self.style {
+            Style::Plain | Style::Block => None,
+            Style::SingleQuoted => Some(b'\''),
+            Style::DoubleQuoted => Some(b'\\'),
+        };
+        let pairs = value.bytes().zip(self.rest.bytes());
+        let mut bytes = pairs
+            .take_while(|(wanted, found)| wanted == found && Some(*found) != special)
+            .count();
+        // Two characters may begin with the same bytes.
+        while !self.rest.is_char_boundary(bytes) || !value.is_char_boundary(bytes) {
+            bytes -= 1;
+        }
+        let (run, rest) = self.rest.split_at(bytes);
+        let chars = run.chars().count();
+        self.column += chars;
+        self.rest = rest;
+        Run { bytes, chars }
+    }
+
     fn enter(&mut self, line: usize) {
         self.line = line;
         self.column = 0;
@@ -321,5 +358,64 @@ impl<'f, 'a> Walk<'f, 'a> {
             .map_or(self.rest.len(), |(at, _)| at);
         self.column += self.rest[..bytes].chars().count();
         self.rest = &self.rest[bytes..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{self, Kind, Node};
+
+    const STYLES: &str = r#"
+plain: a plain text, späte Größe ☃, with 'quotes' and "others"
+folded plain: one
+  two   three
+
+  four
+single: 'it''s single, ''twice'' and
+  folded ☃'
+double: "tab\t, quote \" and \x41\u00e9\U0001F600, a break \
+  that is escaped, äö"
+literal: |
+  one line
+    deeper  ☃
+
+  last
+folded: >-
+  spawned_process and
+  proc.name in (a, b)
+    and more
+
+  end
+tagged: !!str &anchor value of it
+not the same: "ä"
+"#;
+
+    /// The scalars of a tree that are values of its mappings.
+    fn values<'n>(nodes: &'n [Node], found: &mut Vec<&'n SourceText>) {
+        for node in nodes {
+            if let Kind::Mapping(pairs) = &node.kind {
+                found.extend(pairs.iter().filter_map(|(_, value)| value.scalar()));
+            }
+        }
+    }
+
+    #[test]
+    fn each_character_is_located_where_it_is_written() {
+        let (nodes, problem) = tree::read(&"a.yaml".into(), STYLES);
+        assert_eq!(problem, None);
+        let mut found = Vec::new();
+        values(&nodes, &mut found);
+        assert_eq!(found.len(), 8);
+        let lines: Vec<Vec<char>> = STYLES.lines().map(|line| line.chars().collect()).collect();
+        for text in found {
+            for (offset, c) in text.text().char_indices() {
+                let Location { line, column, .. } = text.locate(offset);
+                let written = lines[line as usize - 1].get(column as usize - 1).copied();
+                // Blanks that folding made stand nowhere; what is escaped begins with a backslash.
+                let is_there = written == Some(c) || c.is_whitespace() || written == Some('\\');
+                assert!(is_there, "{c:?} of {:?} at {line}:{column}", text.text());
+            }
+        }
     }
 }
