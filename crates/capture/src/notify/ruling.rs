@@ -31,11 +31,13 @@ impl<J> Ruling<J> {
 
 /// A table of calls, with all variants of each, filled for the calls of a plan.
 pub(crate) fn by_call(plan: &Plan, tell: impl Fn(&event::CallPlan) -> bool) -> Vec<bool> {
-    let mut table = vec![false; Syscall::all().len()];
+    let mut asked = vec![false; Syscall::all().len()];
     for (syscall, call) in &plan.calls {
-        for variant in Syscall::all().filter(|variant| variant.base() == syscall.base()) {
-            table[variant.index()] |= tell(call);
-        }
+        asked[syscall.base().index()] |= tell(call);
+    }
+    let mut table = vec![false; asked.len()];
+    for variant in Syscall::all() {
+        table[variant.index()] = asked[variant.base().index()];
     }
     table
 }

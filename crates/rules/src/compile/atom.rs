@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::BuildHasherDefault;
 
 use event::field::Cost;
 use event::{Value, ValueType};
 
 use super::operand::{OperandId, Operands, Spread};
 use super::test::{Context, Order, Test, number};
+use super::text_set::ByteHasher;
 use super::truth::Truth;
 use crate::condition::ast::{Op, Quantifier, Text};
 use event::glob::Glob;
@@ -268,7 +270,7 @@ pub(crate) fn operand_cost(cost: Cost) -> f32 {
 #[derive(Debug, Default)]
 pub(crate) struct Atoms {
     items: Vec<Atom>,
-    by_key: HashMap<AtomKey, AtomId>,
+    by_key: HashMap<AtomKey, AtomId, BuildHasherDefault<ByteHasher>>,
 }
 
 impl Atoms {

@@ -6,6 +6,7 @@
 //! children that decide soonest for the least work come first.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 use event::field::{Field, ProcessFact, Source as FieldSource};
 use event::{EventKind, Stage};
@@ -15,6 +16,7 @@ use super::fact::Facts;
 use super::index::Index;
 use super::opening::Openable;
 use super::operand::{OperandId, Operands};
+use super::text_set::ByteHasher;
 use super::tree::Tree;
 
 /// Position of a node in [`Program::node`].
@@ -124,7 +126,7 @@ impl Program {
             atoms: &atoms,
             nodes: Vec::new(),
             children: Vec::new(),
-            by_shape: HashMap::new(),
+            by_shape: HashMap::default(),
         };
         let kinds = EventKind::all()
             .map(|kind| builder.kind(kind, sources))
@@ -211,7 +213,7 @@ struct Builder<'a> {
     atoms: &'a Atoms,
     nodes: Vec<Built>,
     children: Vec<NodeId>,
-    by_shape: HashMap<Shape, NodeId>,
+    by_shape: HashMap<Shape, NodeId, BuildHasherDefault<ByteHasher>>,
 }
 
 impl Builder<'_> {
