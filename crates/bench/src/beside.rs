@@ -38,11 +38,8 @@ const NOT_SET: u8 = 70;
 pub(crate) fn beside(words: &[String]) -> Result<u8, Error> {
     let (watcher, command) = apart(words, "bench beside")?;
     let stop = signals()?;
-    let folder = scratch("beside")?;
-    let outcome = watched(&stop, &folder, watcher, command);
-    // Whatever is left there is of no use to anyone.
-    let _ = fs::remove_dir_all(&folder);
-    outcome
+    let folder = crate::scratch()?;
+    watched(&stop, folder.path(), watcher, command)
 }
 
 fn watched(
@@ -301,12 +298,6 @@ fn apart<'a>(words: &'a [String], verb: &str) -> Result<(&'a [String], &'a [Stri
 
 fn signals() -> Result<Stop, Error> {
     Stop::on_signals()
-}
-
-fn scratch(name: &str) -> Result<PathBuf, Error> {
-    let folder = std::env::temp_dir().join(format!("tollgate-bench-{name}-{}", std::process::id()));
-    fs::create_dir_all(&folder).map_err(Error::file("make the folder", &folder))?;
-    Ok(folder)
 }
 
 pub(crate) fn start(command: &mut Command, program: &str) -> Result<Child, Error> {

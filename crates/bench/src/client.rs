@@ -119,7 +119,7 @@ impl Client {
 /// When the server does not answer, a request fails, or the client's output is not understood.
 pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
     let stop = Stop::on_signals()?;
-    let folder = tempfile::tempdir().map_err(Error::file("make a folder in", Path::new("/tmp")))?;
+    let folder = crate::scratch()?;
     let port = free_port()?;
     prepare(client.server, folder.path(), port)?;
     let said = folder.path().join("said");

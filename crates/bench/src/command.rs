@@ -177,7 +177,7 @@ pub struct Compare {
     )]
     pub plan: Option<PathBuf>,
     /// Two folders of results: before and after
-    #[arg(num_args = 2, value_name = "DIR")]
+    #[arg(num_args = 2, value_name = "DIR", conflicts_with_all = ["out", "fail_if"])]
     pub folders: Vec<PathBuf>,
     /// Where the samples and the summary go
     #[command(flatten)]
@@ -509,6 +509,8 @@ mod tests {
             "compare a",
             "compare a b c",
             "compare --plan p a b",
+            "compare a b --fail-if ratio>2",
+            "compare a b --out c",
         ] {
             assert!(parse(&format!("bench {wrong}")).is_err(), "{wrong}");
         }

@@ -49,3 +49,8 @@ mod tables;
 pub use compare::{Change, Comparison, compare};
 pub use error::Error;
 pub use stop::Stop;
+
+/// A folder that nobody else can guess or enter, removed when it is dropped.
+fn scratch() -> Result<tempfile::TempDir, Error> {
+    tempfile::tempdir().map_err(Error::file("make a folder in", &std::env::temp_dir()))
+}

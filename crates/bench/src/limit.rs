@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::Error;
 use crate::plan::{NATIVE, NATIVE_AGAIN};
-use crate::summary::Summary;
+use crate::summary::{Index, Row, Summary};
 
 /// A figure, whose it is, and what it must not be.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,7 +97,8 @@ impl FromStr for Limit {
 }
 
 impl Limit {
-    /// What breaks the limit.
+    /// What breaks the limit: a figure beyond it, or one that cannot be told because samples failed. Nobody
+    /// knows then that the limit holds.
     ///
     /// # Errors
     ///
@@ -118,27 +119,32 @@ impl Limit {
         }
         Ok(figures
             .into_iter()
-            .filter(|(.., value)| {
-                if self.is_upper {
-                    *value > self.number
-                } else {
-                    *value < self.number
-                }
-            })
-            .map(|(subject, workload, value)| Broken {
-                said: format!(
-                    "{}: {} of {subject}{} is {}",
-                    self.text,
-                    self.name(),
-                    workload
-                        .as_ref()
-                        .map_or_else(String::new, |name| format!(", {name},")),
-                    report::number(value)
-                ),
-                subject,
-                workload,
-            })
+            .filter_map(|figure| self.judge(figure))
             .collect())
+    }
+
+    /// Whether a figure breaks the limit.
+    fn judge(&self, figure: Found) -> Option<Broken> {
+        let said = match figure.value {
+            Ok(value) if self.is_upper && value > self.number => report::number(value),
+            Ok(value) if !self.is_upper && value < self.number => report::number(value),
+            Ok(_) => return None,
+            Err(why) => format!("not known: {why}"),
+        };
+        Some(Broken {
+            said: format!(
+                "{}: {} of {}{} is {said}",
+                self.text,
+                self.name(),
+                figure.subject,
+                figure
+                    .workload
+                    .as_ref()
+                    .map_or_else(String::new, |name| format!(", {name},")),
+            ),
+            subject: figure.subject,
+            workload: figure.workload,
+        })
     }
 
     fn name(&self) -> &'static str {
@@ -153,17 +159,9 @@ impl Limit {
         }
     }
 
-    fn figures(&self, summary: &Summary) -> Vec<(String, Option<String>, f64)> {
+    fn figures(&self, summary: &Summary) -> Vec<Found> {
         if self.figure == Figure::Index {
-            return (summary.indices.iter())
-                .filter(|index| self.is_about(&index.subject))
-                .filter(|index| {
-                    self.workload
-                        .as_ref()
-                        .is_none_or(|group| *group == index.group)
-                })
-                .filter_map(|index| Some((index.subject.clone(), None, index.ratio?.estimate)))
-                .collect();
+            return self.indices(summary);
         }
         (summary.rows.iter())
             .filter(|row| self.is_about(&row.subject))
@@ -174,14 +172,71 @@ impl Limit {
             })
             .filter_map(|row| {
                 let value = match self.figure {
-                    Figure::Index => None,
-                    Figure::Ratio => row.ratio.map(|ratio| ratio.estimate),
-                    Figure::Drops => row.drops.map(|drops| drops as f64),
-                    Figure::Invalid => Some(row.invalid as f64),
+                    Figure::Index => return None,
+                    Figure::Ratio => ratio(summary, row),
+                    // Most subjects count no losses.
+                    Figure::Drops => Ok(row.drops? as f64),
+                    Figure::Invalid => Ok(row.invalid as f64),
                 };
-                Some((row.subject.clone(), Some(row.workload.clone()), value?))
+                Some(Found {
+                    subject: row.subject.clone(),
+                    workload: Some(row.workload.clone()),
+                    value,
+                })
             })
             .collect()
+    }
+
+    fn indices(&self, summary: &Summary) -> Vec<Found> {
+        (summary.indices.iter())
+            .filter(|index| self.is_about(&index.subject))
+            .filter(|index| {
+                self.workload
+                    .as_ref()
+                    .is_none_or(|group| *group == index.group)
+            })
+            .map(|index| Found {
+                subject: index.subject.clone(),
+                workload: None,
+                value: whole(index),
+            })
+            .collect()
+    }
+}
+
+/// A figure that a limit is about, or why there is none.
+struct Found {
+    subject: String,
+    workload: Option<String>,
+    value: Result<f64, String>,
+}
+
+fn ratio(summary: &Summary, row: &Row) -> Result<f64, String> {
+    let ratio = row.ratio.ok_or_else(|| {
+        let whose = [NATIVE, &row.subject].map(|subject| {
+            let mut rows = summary.rows.iter();
+            rows.find(|other| other.subject == subject && other.workload == row.workload)
+        });
+        let failed = whose.into_iter().flatten().find(|row| row.n == 0);
+        match failed {
+            Some(Row {
+                subject, invalid, ..
+            }) => format!("0 of {invalid} samples of {subject} are valid"),
+            None => format!("no round has valid samples of {NATIVE} and {}", row.subject),
+        }
+    });
+    Ok(ratio?.estimate)
+}
+
+/// An index of all workloads of its group: one of fewer would hide those that fail.
+fn whole(index: &Index) -> Result<f64, String> {
+    match index.ratio {
+        Some(ratio) if index.failed == 0 => Ok(ratio.estimate),
+        _ => Err(format!(
+            "{} of {} workloads have no valid samples",
+            index.failed,
+            index.failed + index.workloads
+        )),
     }
 }
 
@@ -204,6 +259,22 @@ mod tests {
         assert!(broken("invalid>0").is_empty());
         // Native is meant when it is named, and never else.
         assert!(broken("ratio:native-again>1.5").is_empty());
+    }
+
+    #[test]
+    fn what_failed_breaks_every_limit_about_it() {
+        let mut recording = recording(2);
+        for sample in &mut recording.samples {
+            if sample.subject == "slow" {
+                sample.invalid = Some("exit status 1".to_owned());
+            }
+        }
+        let summary = summarise(&recording);
+        for limit in ["index<0.4", "ratio>99", "ratio:slow:w>99"] {
+            let broken = limit.parse::<Limit>().unwrap().broken(&summary).unwrap();
+            assert_eq!(broken.len(), 1, "{limit}");
+            assert!(broken[0].said.contains(" is not known: "), "{broken:?}");
+        }
     }
 
     #[test]

@@ -27,8 +27,7 @@ pub(crate) fn run(folder: &Path, name: &str, seconds: f64, copies: u16) -> Resul
             option: name.to_owned(),
             reason: "UnixBench's index has no such test".to_owned(),
         })?;
-    let temporary =
-        tempfile::tempdir().map_err(Error::file("make a folder in", Path::new("/tmp")))?;
+    let temporary = crate::scratch()?;
     let start = Instant::now();
     let children: Vec<Result<Child, Error>> = (0..copies)
         .map(|_| spawn(folder, temporary.path(), test, seconds))

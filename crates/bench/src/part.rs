@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use serde::Serialize;
 
 use crate::Error;
 use crate::beside::{start, wait};
@@ -34,7 +35,7 @@ const COPIES: u32 = 20;
 ///
 /// When a program does not do its part.
 pub(crate) fn run(program: &Path, part: Part, seconds: f64) -> Result<String, Error> {
-    let folder = tempfile::tempdir().map_err(Error::file("make a folder in", Path::new("/tmp")))?;
+    let folder = crate::scratch()?;
     let mut extra = BTreeMap::new();
     let (operations, elapsed) = match part {
         Part::ReplayRules => replay(program, folder.path(), &[])?,
@@ -45,10 +46,25 @@ pub(crate) fn run(program: &Path, part: Part, seconds: f64) -> Result<String, Er
         Part::AlertLatency => alerts(program, folder.path(), seconds, &mut extra)?,
         Part::Start => starts(program, seconds)?,
     };
-    let elapsed = elapsed.as_nanos();
-    Ok(format!(
-        "{{\"operations\":{operations},\"elapsed_ns\":{elapsed}}}\n"
-    ))
+    Ok(line(operations, elapsed, extra))
+}
+
+fn line(operations: u64, elapsed: Duration, extra: BTreeMap<&'static str, f64>) -> String {
+    let line = Line {
+        operations,
+        elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+        extra,
+    };
+    serde_json::to_string(&line).expect("numbers and names are JSON") + "\n"
+}
+
+/// What the runner reads of a workload.
+#[derive(Serialize)]
+struct Line {
+    operations: u64,
+    elapsed_ns: u64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    extra: BTreeMap<&'static str, f64>,
 }
 
 /// What a program said, if it succeeded.
@@ -281,7 +297,7 @@ pub(crate) fn filter(program: &Path, size: &str, command: &[String]) -> Result<u
             )
         }
     };
-    let folder = tempfile::tempdir().map_err(Error::file("make a folder in", Path::new("/tmp")))?;
+    let folder = crate::scratch()?;
     let rules: PathBuf = folder.path().join("rules.yaml");
     let text = format!(
         "- rule: Measured\n  desc: a rule that nothing matches\n  condition: {condition}\n  output: matched\n  \
@@ -308,6 +324,19 @@ mod tests {
         let said = "4031 events in 0.920 s: 4380 a second; 963 shown to rules\n        1  A rule\n";
         assert_eq!(events_in(said).unwrap(), 4031);
         assert!(events_in("nothing").is_err());
+    }
+
+    #[test]
+    fn the_line_tells_the_other_figures_too() {
+        let extra = BTreeMap::from([("p50_ns", 2.5)]);
+        assert_eq!(
+            line(3, Duration::from_nanos(7), extra),
+            "{\"operations\":3,\"elapsed_ns\":7,\"extra\":{\"p50_ns\":2.5}}\n"
+        );
+        assert_eq!(
+            line(3, Duration::from_nanos(7), BTreeMap::new()),
+            "{\"operations\":3,\"elapsed_ns\":7}\n"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -192,16 +192,17 @@ struct Taken<'a> {
 
 impl Taken<'_> {
     fn run(&self, executor: &mut dyn Executor) -> Result<Sample, Error> {
-        let stats_file = self.subject.wrapper.contains(STATS_FILE).then(stats_path);
-        let invocation = self.invocation(stats_file.as_ref())?;
+        let asked = self.subject.wrapper.contains(STATS_FILE);
+        // Of its own: what a subject records beside the file goes with it.
+        let folder = asked.then(crate::scratch).transpose()?;
+        let stats_file = folder.as_ref().map(|folder| folder.path().join("stats"));
+        let invocation = self.invocation(stats_file.as_deref())?;
         let before = State::now();
         let execution = executor.execute(&invocation)?;
         let after = State::now();
-        let asked = stats_file.is_some();
         let counters = stats_file.and_then(|path| {
-            let text = fs::read_to_string(&path).ok();
-            remove_all(&path);
-            last_counters(&text?)
+            let text = fs::read_to_string(path).ok()?;
+            last_counters(&text)
         });
         let is_silent = asked && counters.is_none();
         let mut sample = self.sample(&execution, counters.unwrap_or_default());
@@ -218,7 +219,7 @@ impl Taken<'_> {
         Ok(sample)
     }
 
-    fn invocation(&self, stats_file: Option<&PathBuf>) -> Result<Invocation, Error> {
+    fn invocation(&self, stats_file: Option<&Path>) -> Result<Invocation, Error> {
         let mut wrapper = command_line::split(&self.subject.wrapper)?;
         if let Some(path) = stats_file {
             let path = path.to_string_lossy();
@@ -379,23 +380,6 @@ fn last_counters(text: &str) -> Option<Counters> {
         .rev()
         .find_map(|line| serde_json::from_str(line).ok())?;
     Some(line.cur.unwrap_or(line.own))
-}
-
-fn stats_path() -> PathBuf {
-    std::env::temp_dir().join(format!("tollgate-bench-{}.stats", std::process::id()))
-}
-
-/// Removes the file, and what a subject has recorded beside it.
-fn remove_all(stats: &Path) {
-    let (Some(folder), Some(name)) = (stats.parent(), stats.file_name()) else {
-        return;
-    };
-    let name = name.to_string_lossy();
-    let beside = fs::read_dir(folder).into_iter().flatten().flatten();
-    for file in beside.filter(|file| file.file_name().to_string_lossy().starts_with(&*name)) {
-        // A subject that failed before it wrote has left nothing to remove.
-        let _ = fs::remove_file(file.path());
-    }
 }
 
 fn tail(text: &str) -> &str {

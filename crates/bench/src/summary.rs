@@ -41,12 +41,19 @@ pub struct Index {
     pub subject: String,
     /// Workloads in it.
     pub workloads: usize,
+    /// Workloads that are not, because no round has valid samples of native and the subject.
+    #[serde(skip_serializing_if = "is_none")]
+    pub failed: usize,
     /// Speed over native's: the geometric mean of all workloads. Below 1 is slower.
     pub ratio: Option<Ratio>,
     /// UnixBench's system index, when all its twelve tests are there.
     pub system: Option<f64>,
     /// What may be said.
     pub verdict: Option<String>,
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The figures of one workload under one subject.
@@ -219,6 +226,12 @@ fn indices(recording: &Recording, rows: &[Row]) -> Vec<Index> {
             let ratio = (!is_native && !tests.is_empty())
                 .then(|| stats::mean_of_ratios(&tests, CONFIDENCE, recording.plan.seed));
             let rounds = tests.iter().map(Pairs::len).min().unwrap_or(0);
+            let is_asked = |workload: &&&Workload| {
+                let is_row = |row: &&Row| row.workload == workload.name;
+                let mut rows = rows.iter().filter(is_row);
+                rows.any(|row| row.subject == subject.name && row.n + row.invalid > 0)
+            };
+            let asked = members.iter().filter(is_asked).count();
             let verdict = ratio.map(|ratio| {
                 // The verdict's words are about time.
                 let [time, control] = [Some(ratio), control].map(|interval| interval.map(turned));
@@ -230,6 +243,7 @@ fn indices(recording: &Recording, rows: &[Row]) -> Vec<Index> {
             }
             indices.push(Index {
                 workloads: tests.len(),
+                failed: asked - tests.len().min(asked),
                 ratio: ratio.map(Ratio::from),
                 system: system_index(rows, &members, &subject.name),
                 verdict,
