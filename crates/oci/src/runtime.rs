@@ -104,6 +104,15 @@ impl Runtime {
         !self.before.is_empty()
     }
 
+    /// What tells it from other runtimes, however it was named.
+    pub fn identity(&self) -> PathBuf {
+        if self.is_embedded() {
+            return PathBuf::from("embedded");
+        }
+        // It may be gone meanwhile; then what it was called is all that is known.
+        std::fs::canonicalize(&self.program).unwrap_or_else(|_gone| self.program.clone())
+    }
+
     /// The name by which it is called.
     pub fn name(&self) -> OsString {
         self.program

@@ -32,6 +32,10 @@ pub struct Note {
     /// The policy that confines it.
     #[serde(default)]
     pub policy: Option<PathBuf>,
+    /// The runtime that made it ([`Runtime::identity`](crate::Runtime::identity)). Containers without one are
+    /// older than this field.
+    #[serde(default)]
+    pub runtime: Option<PathBuf>,
 }
 
 /// Why something could not be noted.
@@ -171,6 +175,7 @@ mod tests {
             has_mounts: true,
             groups: Groups::default(),
             policy: None,
+            runtime: Some("/usr/bin/runc".into()),
         }
     }
 

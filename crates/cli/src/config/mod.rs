@@ -217,10 +217,12 @@ impl Application {
         self.warnings.push(warning);
     }
 
-    /// What was typed just now can be corrected at once; a file may be for another version.
+    /// What was typed just now can be corrected at once; a file may be for another version. What is said of
+    /// containers is never left out: they would begin without their policy.
     fn unknown(&mut self, path: &str, origin: &Origin) {
         let problem = unknown(path, origin);
-        if matches!(origin, Origin::Option(_)) && self.manner == Manner::Tollgate {
+        let is_typed = matches!(origin, Origin::Option(_)) && self.manner == Manner::Tollgate;
+        if is_typed || path.starts_with("runtime.") {
             self.problems.push(problem);
             return;
         }
@@ -738,6 +740,10 @@ syscall_event_drops:
             "f.yaml:3:3: unknown key `outputs.rates`, which has no effect: did you mean `outputs.rate`?",
         ];
         assert_eq!(parse_text(text, &[]).unwrap().1, expected);
+        assert_eq!(
+            problems("runtime:\n  policiy: web\n", &[]),
+            ["f.yaml:2:3: unknown key `runtime.policiy` | did you mean `runtime.policy`?"]
+        );
         let (_, warnings) = parse_as(Manner::Falco, "", &["max_burst=5"]).unwrap();
         assert_eq!(
             warnings.len(),

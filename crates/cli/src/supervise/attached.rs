@@ -48,7 +48,8 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
     };
     let services = start(listening, None)?;
     let mut end = End::Asked;
-    let deadline = limit.map(|limit| Instant::now() + limit);
+    // A limit that no clock reaches is none.
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {
         if services.has_ended() {
             end = if services.has_given_up() {

@@ -2,7 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,12 +18,20 @@ pub(in crate::command) struct Pidfile {
 }
 
 impl Pidfile {
-    /// Makes an empty file: the pid is not known before the fork, but a wrong path is.
+    /// Makes an empty file: the pid is not known before the fork, but a wrong path is. It is locked as long as
+    /// there is an agent that it is to name.
     pub(in crate::command) fn create(path: &Path) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| {
-            let message = format!("cannot create pid file {}: {error}", path.display());
-            Failure::new(Exit::BadInput, message).help("name a writable file after -P")
-        })?;
+        let fail = |why: &dyn std::fmt::Display, help: &str| {
+            let message = format!("cannot create pid file {}: {why}", path.display());
+            Failure::new(Exit::BadInput, message).help(help)
+        };
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| fail(&error, "name a writable file after -P"))?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_locked| fail(&"it is another agent's", "name another file after -P"))?;
+        file.set_len(0)
+            .map_err(|error| fail(&error, "name a writable file after -P"))?;
         let path = path.to_owned();
         Ok(Self { path, file })
     }
@@ -33,10 +44,16 @@ impl Pidfile {
         self.file.write_all(format!("{pid}\n").as_bytes())
     }
 
-    /// Removes the file.
+    /// Removes the file, unless somebody has put another one in its place.
     pub(in crate::command) fn remove(self) {
-        // Somebody may have been faster.
-        let _ = fs::remove_file(&self.path);
+        let is_same = |there: fs::Metadata| {
+            let own = self.file.metadata();
+            own.is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+        };
+        if fs::metadata(&self.path).is_ok_and(is_same) {
+            // Somebody may have been faster.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -57,6 +74,24 @@ mod tests {
             assert_eq!(text, format!("{}\n", std::process::id()));
         }
         pidfile.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn one_file_is_of_one_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let mut first = Pidfile::create(&path).unwrap();
+        first.write().unwrap();
+        let text = Pidfile::create(&path).unwrap_err().render();
+        assert!(text.contains("it is another agent's"), "{text}");
+        let own = format!("{}\n", std::process::id());
+        assert_eq!(fs::read_to_string(&path).unwrap(), own);
+        fs::rename(&path, folder.path().join("old")).unwrap();
+        let second = Pidfile::create(&path).unwrap();
+        first.remove();
+        assert!(path.exists(), "it is the second one's");
+        second.remove();
         assert!(!path.exists());
     }
 

@@ -251,6 +251,9 @@ fn create(
     call: &Call,
     id: &str,
 ) -> Outcome {
+    for warning in &settings.warnings {
+        warn(line, warning);
+    }
     let bundle = bundle(call)?;
     let spec = annotations::read(&bundle)?;
     let policy = settings.policy(&spec)?;
@@ -278,6 +281,7 @@ fn create(
         has_mounts: spec.has_own_mounts(),
         groups: groups(&spec, id),
         policy,
+        runtime: Some(runtime.identity()),
     };
     let store = store(settings, line, id)?;
     if !begin(&store, &note, runtime, line)? {
@@ -297,7 +301,8 @@ fn create(
         terminal::complain(&said);
     }
     let is_there = stays && matches!(outcome, Ok(Exit::Command(0)));
-    if !is_there && !exists(runtime, line, id) {
+    // A runtime that cannot be executed has made nothing.
+    if !is_there && !exists(runtime, line, id).unwrap_or(false) {
         forget(&store, runtime, line, id)?;
     }
     outcome
@@ -397,14 +402,40 @@ fn start(
 }
 
 fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outcome {
+    let store = store(&Settings::default(), line, id)?;
+    let note = store.note().map_err(state_failure)?;
+    is_of(note.as_ref(), runtime)?;
     let outcome = carried_out(runtime, line, &call.words);
-    let is_deleted = matches!(outcome, Ok(Exit::Ok | Exit::Command(0)));
-    let settings = Settings::default();
-    let store = store(&settings, line, id)?;
-    if is_deleted || !exists(runtime, line, id) {
+    if matches!(outcome, Ok(Exit::Ok | Exit::Command(0))) {
+        forget(&store, runtime, line, id)?;
+    } else if !exists(runtime, line, id)? {
+        let left = note.map_or_else(Vec::new, |note| note.groups.members());
+        // What the runtime does not know may run all the same.
+        if !left.is_empty() && !call.has(&["f", "force"]) {
+            let message = format!(
+                "cannot delete {id}: {} does not know it, and processes of it run: {left:?}",
+                runtime.program.display()
+            );
+            return Err(Failure::new(Exit::Unsupported, message)
+                .help("`delete --force` ends them and removes what is left of it"));
+        }
         forget(&store, runtime, line, id)?;
     }
     outcome
+}
+
+/// Refuses to act on a container that another runtime made: this one does not know it, which is no sign that it
+/// is not there.
+fn is_of(note: Option<&Note>, runtime: &Runtime) -> Result<(), Failure> {
+    let Some((note, maker)) = note.and_then(|note| Some((note, note.runtime.as_ref()?))) else {
+        return Ok(());
+    };
+    if *maker == runtime.identity() {
+        return Ok(());
+    }
+    let (maker, other) = (maker.display(), runtime.program.display());
+    let message = format!("container {} is one of {maker}, not of {other}", note.id);
+    Err(Failure::new(Exit::BadInput, message).help(format!("name its runtime: --runtime {maker}")))
 }
 
 /// Runs the underlying runtime to its end.
@@ -472,7 +503,7 @@ fn groups(spec: &Spec, id: &str) -> Groups {
 }
 
 /// Whether the underlying runtime knows a container.
-fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> bool {
+fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> Result<bool, Failure> {
     let mut command = Command::new(&runtime.program);
     command.args(&runtime.before);
     if let Some(root) = &line.root {
@@ -481,7 +512,17 @@ fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> bool {
     // Not the caller's log, which would tell of a container that is missing.
     command.arg0(runtime.name()).args(["state", id]);
     let output = command.stdin(std::process::Stdio::null()).output();
-    output.is_ok_and(|output| output.status.success())
+    let status = output
+        .map_err(|cause| cannot_execute(runtime, &cause))?
+        .status;
+    // One that was killed has said nothing.
+    status.code().map(|code| code == 0).ok_or_else(|| {
+        let message = format!(
+            "cannot ask {} for {id}: {status}",
+            runtime.program.display()
+        );
+        Failure::new(Exit::Unsupported, message).help("try again")
+    })
 }
 
 /// Notes a container. False if there is one of this id; what a killed runtime left is replaced.
@@ -494,7 +535,8 @@ fn begin(
     if store.begin(note).map_err(state_failure)? {
         return Ok(true);
     }
-    if exists(runtime, line, &note.id) {
+    is_of(store.note().map_err(state_failure)?.as_ref(), runtime)?;
+    if exists(runtime, line, &note.id)? {
         return Ok(false);
     }
     forget(store, runtime, line, &note.id)?;

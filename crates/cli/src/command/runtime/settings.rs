@@ -34,6 +34,8 @@ const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.na
 pub(super) struct Settings {
     pub(super) config: Config,
     file: Option<PathBuf>,
+    /// What of the configuration has no effect.
+    pub(super) warnings: Vec<String>,
     /// Where containers are noted.
     pub(super) state: PathBuf,
 }
@@ -49,6 +51,7 @@ impl Default for Settings {
         Self {
             config: Config::default(),
             file: None,
+            warnings: Vec::new(),
             state: state.or_else(of_user).unwrap_or_else(|| STATE.into()),
         }
     }
@@ -70,10 +73,11 @@ impl Settings {
             )
             .help("name a file with --config")
         })?;
-        let (config, _warnings) = config::load(file.as_deref(), &[], Manner::Tollgate)?;
+        let (config, warnings) = config::load(file.as_deref(), &[], Manner::Tollgate)?;
         Ok(Self {
             config,
             file,
+            warnings,
             ..Self::default()
         })
     }
@@ -91,13 +95,13 @@ impl Settings {
         };
         match &self.file {
             Some(file) => option("--config", file),
-            None => {
-                make_usual_folder()?;
-                option("--option", &"json_output=true");
-                option("--option", &"file_output.enabled=true");
-                option("--option", &format!("file_output.filename={ALERTS}"));
-                option("--option", &FIELDS);
-            }
+            None => option("--option", &FIELDS),
+        }
+        if !self.has_output() {
+            make_usual_folder()?;
+            option("--option", &"json_output=true");
+            option("--option", &"file_output.enabled=true");
+            option("--option", &format!("file_output.filename={ALERTS}"));
         }
         // It is the container's.
         option("--option", &"stdout_output.enabled=false");
@@ -132,6 +136,15 @@ impl Settings {
             words.push(word);
         }
         Ok(words)
+    }
+
+    /// Whether alerts go anywhere but to the standard output.
+    fn has_output(&self) -> bool {
+        let config = &self.config;
+        config.syslog_enabled
+            || config.file_output.enabled
+            || config.program_output.enabled
+            || config.http_output.enabled
     }
 
     /// Whether calls are refused while nobody watches.
@@ -234,10 +247,10 @@ impl Settings {
                     files.extend(named.map(|file| PathBuf::from(&*file.name)));
                 }
             }
-            None => words.extend([
-                "--option=json_output=true".to_owned(),
-                format!("--option={FIELDS}"),
-            ]),
+            None => words.push(format!("--option={FIELDS}")),
+        }
+        if !self.has_output() {
+            words.push("--option=json_output=true".to_owned());
         }
         for option in ["file_output.enabled=true", "stdout_output.enabled=false"] {
             words.push(format!("--option={option}"));
@@ -258,10 +271,6 @@ impl Settings {
     /// output takes.
     pub(super) fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
         let config = &self.config;
-        if self.file.is_none() {
-            make_usual_folder()?;
-            return Ok(ALERTS.into());
-        }
         let others = [
             ("syslog_output", config.syslog_enabled),
             ("program_output", config.program_output.enabled),
@@ -270,14 +279,16 @@ impl Settings {
             ("webserver", config.webserver.enabled),
         ];
         let other = others.iter().find(|(_, is_enabled)| *is_enabled);
-        let why = match (other, &config.file_output) {
-            (Some((name, _)), _) => {
-                format!("{name} is enabled, which cannot be reached from there")
+        let Some((name, _)) = other else {
+            if config.file_output.enabled {
+                return Ok(config.file_output.filename.clone());
             }
-            (None, file) if file.enabled => return Ok(file.filename.clone()),
-            (None, _) => "file_output is not enabled, and alerts have no other way out".to_owned(),
+            make_usual_folder()?;
+            return Ok(ALERTS.into());
         };
-        let message = format!("cannot watch a container in a machine: {why}");
+        let message = format!(
+            "cannot watch a container in a machine: {name} is enabled, which cannot be reached from there"
+        );
         Err(Failure::new(Exit::Unsupported, message)
             .help("use file_output alone in the configuration of the runtime vm"))
     }
@@ -345,6 +356,7 @@ mod tests {
             has_mounts: true,
             groups: oci::Groups::default(),
             policy: None,
+            runtime: None,
         }
     }
 

@@ -44,8 +44,8 @@ impl Vm {
         let spec = annotations::read(&bundle)?;
         let config = read_json(&bundle.join("config.json"))?;
         image::check(&config, &self.id)?;
-        for warning in fields::warnings(&config) {
-            warn(line, &warning);
+        for warning in settings.warnings.iter().chain(&fields::warnings(&config)) {
+            warn(line, warning);
         }
         let policy = settings.policy(&spec)?;
         let note = Note {
@@ -54,6 +54,7 @@ impl Vm {
             has_mounts: true,
             groups: Groups::default(),
             policy,
+            runtime: None,
         };
         let alerts = settings.alerts_of_machine()?;
         let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
