@@ -380,11 +380,15 @@ for victims in agent all; do
     test $# -ge 2
     case $victims in
         agent) kill -9 $1 ;;
-        all) kill -9 $* ;;
+        # One that has only begun to work may have ended by itself.
+        all) kill -9 $* 2> kill.txt || true ;;
     esac
     sleep 0.3
     rt start $ID-$victims > start.txt 2>&1 || true
-    sleep 1
+    case $victims in
+        agent) await_stop $ID-agent ;;
+        all) sleep 1 ;;
+    esac
     echo "$victims: $(cat out/said 2> /dev/null | tr '\n' ' ')"
     rm -f out/said
     rt delete --force $ID-$victims

@@ -503,7 +503,11 @@ fn blueprint(
         pidfile: detection
             .pidfile
             .as_deref()
-            .map(Pidfile::create)
+            .map(if memo.is_some() {
+                Pidfile::open
+            } else {
+                Pidfile::create
+            })
             .transpose()?,
         container_id: detection.container_id.clone(),
         told: None,

@@ -19,19 +19,26 @@ pub(in crate::command) struct Pidfile {
 
 impl Pidfile {
     /// Makes an empty file: the pid is not known before the fork, but a wrong path is. It is locked as long as
-    /// there is an agent that it is to name.
+    /// there is an agent that it is to name, or a keeper.
     pub(in crate::command) fn create(path: &Path) -> Result<Self, Failure> {
-        let fail = |why: &dyn std::fmt::Display, help: &str| {
-            let message = format!("cannot create pid file {}: {why}", path.display());
-            Failure::new(Exit::BadInput, message).help(help)
-        };
+        let pidfile = Self::open(path)?;
+        rustix::fs::flock(&pidfile.file, FlockOperation::NonBlockingLockExclusive).map_err(
+            |_locked| {
+                let message = format!("the pid file {} is another agent's", path.display());
+                Failure::new(Exit::BadInput, message).help("name another file after -P")
+            },
+        )?;
+        Ok(pidfile)
+    }
+
+    /// Takes the file over from an agent before this one, whose keeper has it locked.
+    pub(in crate::command) fn open(path: &Path) -> Result<Self, Failure> {
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| fail(&error, "name a writable file after -P"))?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_locked| fail(&"it is another agent's", "name another file after -P"))?;
-        file.set_len(0)
-            .map_err(|error| fail(&error, "name a writable file after -P"))?;
+        let file = file.map_err(|error| {
+            let message = format!("cannot create pid file {}: {error}", path.display());
+            Failure::new(Exit::BadInput, message).help("name a writable file after -P")
+        })?;
         let path = path.to_owned();
         Ok(Self { path, file })
     }
@@ -84,7 +91,7 @@ mod tests {
         let mut first = Pidfile::create(&path).unwrap();
         first.write().unwrap();
         let text = Pidfile::create(&path).unwrap_err().render();
-        assert!(text.contains("it is another agent's"), "{text}");
+        assert!(text.contains("is another agent's"), "{text}");
         let own = format!("{}\n", std::process::id());
         assert_eq!(fs::read_to_string(&path).unwrap(), own);
         fs::rename(&path, folder.path().join("old")).unwrap();
