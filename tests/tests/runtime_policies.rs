@@ -390,6 +390,7 @@ for victims in agent all; do
         all) sleep 1 ;;
     esac
     echo "$victims: $(cat out/said 2> /dev/null | tr '\n' ' ')"
+    test -s out/said || { cat start.txt; find state -name '*.log' -exec cat {} +; cat alerts; }  >&2
     rm -f out/said
     rt delete --force $ID-$victims
     settle
