@@ -6,7 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::ground::{Ground, LIMIT, fields, runsc, watching_sandboxes, with_own_folders};
-use e2e::{Alert, Finished, Limited, installed, need_root, need_runtime, program, skip, slow};
+use e2e::{
+    Alert, Finished, Fixture, Limited, installed, need_root, need_runtime, program, skip, slow,
+    which,
+};
 
 fn life(runtime: &str) {
     let ground = Ground::new();
@@ -86,59 +89,85 @@ fn a_container_is_watched_from_its_first_program_to_its_last_exec_under_the_embe
     life("embedded");
 }
 
-/// A program of the container waits for somebody who enters it, keeps the file that this one runs from,
-/// and tries to open it for writing when it runs no more (CVE-2019-5736).
+/// What the container does to the program that enters it: see `fixtures/loader.c`. "Text file busy" says no
+/// more than that somebody runs from the file at this moment, so it is asked again.
+const ATTACK: &str = r#"busybox stat -L -c %s /proc/self/fd/9 > /out/held
+{
+    while :; do
+        if ( echo changed >> /proc/self/fd/9 ) 2> /out/said; then echo written > /out/said; fi
+        case $(cat /out/said) in *"Text file busy"*) sleep 0.01 ;; *) break ;; esac
+    done
+    touch /out/done
+} < /dev/null > /dev/null 2>&1 &
+# The session ends, a container does not.
+test $$ != 1 || exec sleep 1000
+"#;
+
+/// The program that enters, in each way, and then one that is not kept from the container. For each: how long
+/// the file is that the attacker holds, and what it was told.
+const ATTACKS: &str = r#"
+for program in bin/tollgate-runtime bin/unprotected; do
+    name=$(ldd $program | grep -o '/[^ ]*/ld-[^ ]*')
+    mkdir -p "rootfs/${name%/*}"; cp loader "rootfs/$name"
+done
+attack() {
+    rm -f out/*
+    "$@" < /dev/null > /dev/null 2> err.txt || { cat err.txt; return 1; }
+    await done
+    echo "$(cat out/held) $(cat out/said)"
+}
+create() { rt create --pid-file pid --bundle b $ID; rt start $ID; }
+attack create
+attack rt run --detach --bundle b $ID-run
+attack rt exec $ID /bin/trap
+attack bin/unprotected --target $(cat pid) --mount --pid /bin/trap
+for id in $ID $ID-run; do rt delete --force $id; done
+settle
+test -z "$(remains $ID)"
+"#;
+
+/// CVE-2019-5736: what is executed in the container is the program that enters it, by the name it has there,
+/// `/proc/self/exe`, and with the container's loader. That keeps the file, which is written to when nobody
+/// runs from it any more.
 #[test]
 fn a_container_cannot_write_to_the_program_that_enters_it() {
     need_runtime!("embedded");
     // The processes of a watch, and those of other tests, run from the same file, which is busy as long as
     // they are there.
     let ground = Ground::new().settings("runtime: {watch: none}\n");
-    let own = ground.scratch.path().join("bin/tollgate-runtime");
+    let scratch = &ground.scratch;
+    let own = scratch.path().join("bin/tollgate-runtime");
     std::fs::remove_file(&own).expect("it is our folder");
     std::fs::copy(program(), &own).expect("it is our folder");
-    ground.bundle(
-        "b",
-        r#"touch /out/one
-while :; do
-    for exe in /proc/[0-9]*/exe; do
-        name=$(busybox readlink $exe) || continue
-        case $name in ""|*busybox*) continue ;; esac
-        (
-            echo "held $name" >> /out/found
-            for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-                if ( : >> /proc/self/fd/9 ) 2>> /out/found; then echo opened >> /out/found; fi
-                sleep 0.05
-            done
-            touch /out/done
-        ) 9< $exe
-    done
-done"#,
-    );
-    let (finished, _) = ground.run(
-        "embedded",
-        r#"
-rt create --bundle b $ID < /dev/null > /dev/null 2>&1
-rt start $ID
-await one
-for try in $(seq 50); do
-    test ! -s out/found || break
-    rt exec $ID true
-done
-await done
-cat out/found
-rt delete --force $ID
-settle
-test -z "$(remains $ID)"
-"#,
-    );
+    let unprotected = scratch.program(&which("nsenter"), "bin/unprotected");
+    let loader = Fixture::try_compile("loader", &["-static", "-nostartfiles"])
+        .unwrap_or_else(|text| panic!("{text}"));
+    scratch.program(loader.program(), "loader");
+    scratch.file("rootfs/bin/trap", 0o755, "#!/proc/self/exe\n");
+    scratch.file("rootfs/attack.sh", 0o644, ATTACK);
+    ground.changed_bundle("b", "", |config| {
+        config["process"]["args"] = serde_json::json!(["/bin/trap"]);
+    });
+    let bytes = |path: &Path| std::fs::read(path).expect("it can be read");
+    let [before, mut changed] = [&own, &unprotected].map(|path| bytes(path));
+    let (finished, _) = ground.run("embedded", ATTACKS);
     assert_eq!(finished.code(), 0, "{finished:?}");
-    assert!(finished.stdout.contains("held "), "{finished:?}");
-    assert!(!finished.stdout.contains("opened"), "{finished:?}");
-    assert!(
-        finished.stdout.contains("Read-only file system"),
-        "{finished:?}"
-    );
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{finished:?}");
+    for line in &lines[..3] {
+        let told = line.strip_prefix(&format!("{} ", before.len()));
+        let told = told.unwrap_or_else(|| panic!("it holds another file: {finished:?}"));
+        // By a mount that is read-only, or by the seals of a copy.
+        let is_refused = ["Read-only file system", "Operation not permitted"]
+            .iter()
+            .any(|refusal| told.ends_with(refusal));
+        assert!(is_refused, "{finished:?}");
+    }
+    assert!(bytes(&own) == before, "{finished:?}");
+    // The same does change a program that is not kept from containers.
+    assert_eq!(lines[3], format!("{} written", changed.len()));
+    changed.extend(b"changed\n");
+    assert!(bytes(&unprotected) == changed, "{finished:?}");
 }
 
 #[test]
