@@ -166,10 +166,27 @@ fn containers_come_and_go_under_each_runtime() {
     let run = scratch.path().join("run");
     // What runs where gVisor is installed is not this test's to judge.
     assert_valid(&run, &["runsc", "youki"]);
+    let is_left_out = e2e::ground::hindrance("embedded").is_some();
+    for name in ["embedded", "tollgate-embedded"] {
+        let is_measured = rows(&run).iter().any(|row| row["subject"] == name);
+        let is_told = err.contains(&format!(
+            "not supported here: {name}: cannot use the runtime embedded: this program was built without"
+        ));
+        assert_eq!((is_measured, is_told), (!is_left_out, is_left_out), "{err}");
+    }
     for row in rows(&run).iter().filter(|row| row["n"].as_u64() > Some(0)) {
-        for phase in ["create_ms", "start_ms", "state_ms", "delete_ms"] {
-            assert!(row["extra"][phase].as_f64() > Some(0.0), "{phase}: {row}");
-        }
+        let figure = |phase: &str| row["extra"][format!("{phase}_ms")].as_f64();
+        let commands: &[&str] = match row["workload"].as_str() {
+            // It has ended before it could be entered or killed.
+            Some("hello") => &["create", "start", "state", "delete"],
+            _ => &["create", "start", "state", "exec", "kill", "delete"],
+        };
+        let times: Vec<f64> = commands.iter().filter_map(|phase| figure(phase)).collect();
+        assert_eq!(times.len(), commands.len(), "{row}");
+        assert!(times.iter().all(|time| *time > 0.0), "{row}");
+        // One sample: medians are what was measured, and add up.
+        let total = figure("commands").expect("it is reported");
+        assert!((total - times.iter().sum::<f64>()).abs() < 0.001, "{row}");
     }
 }
 

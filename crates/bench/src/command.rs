@@ -37,7 +37,7 @@ pub enum Verb {
     Os(Os),
     /// Repeat single calls untraced, traced and with further probes; latency, neighbours, delay
     Syscalls(Syscalls),
-    /// Create, start, ask, kill and delete containers with every OCI runtime found
+    /// Create, start, ask, enter, kill and delete containers with every OCI runtime found
     Lifecycle(Lifecycle),
     /// Measure parts of tollgate: events replayed, alerts, starts, filters by size
     Engine(Engine),
@@ -265,14 +265,19 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
         Verb::Unix(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
         Verb::Os(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
         Verb::Syscalls(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
-        Verb::Lifecycle(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
+        Verb::Lifecycle(suite) => {
+            let (plan, missing) = suite.plan(program)?;
+            note(&missing);
+            run_suite(&suite.choice, &suite.out, plan, program, out)
+        }
         Verb::Engine(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
         Verb::Apps(suite) => {
             let missing = suite.missing();
             if !missing.is_empty() {
-                let note = format!("left out, because not installed: {}\n", missing.join(", "));
-                // A note that nobody can read is no reason not to measure.
-                let _ = std::io::stderr().write_all(note.as_bytes());
+                note(&[format!(
+                    "left out, because not installed: {}",
+                    missing.join(", ")
+                )]);
             }
             run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
         }
@@ -296,6 +301,12 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
             folder,
         }) => print(out, &original::run(folder, test, *seconds, *copies)?),
     }
+}
+
+/// A note that nobody can read is no reason not to measure.
+fn note(lines: &[String]) {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn run_suite(

@@ -106,7 +106,7 @@ pub const WORKLOADS: &[Workload] = &[
     repeat("raw_getppid", "call", CALLS, raw_call::getppid, "getppid"),
     repeat("raw_times", "call", CALLS, raw_call::times, "times"),
     repeat("pread_4k", "read", CALLS, pread::prepare, "read 4 KiB at changing places of a file in memory"),
-    Workload { name: "container", summary: "create, start, ask, kill and delete containers (--runtime, --program)", unit: "life", kind: Kind::Once { run: container::run } },
+    Workload { name: "container", summary: "create, start, ask, enter, kill and delete containers (--runtime, --program)", unit: "life", kind: Kind::Once { run: container::run } },
     Workload { name: "study", summary: "one of the raw calls (--call), in a process timed from outside and inside", unit: "call", kind: Kind::Once { run: study::run } },
     Workload { name: "opens_storm", summary: "opens of every kind from many processes and threads under signals; writes --oracle", unit: "open", kind: Kind::Once { run: opens_storm::run } },
 ];

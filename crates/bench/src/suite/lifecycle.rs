@@ -1,5 +1,8 @@
 //! `tollgate bench lifecycle`: how long containers take to come and go.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use clap::Args;
 
 use super::{Choice, Table, is_installed, own};
@@ -7,7 +10,7 @@ use crate::Error;
 use crate::command::Out;
 use crate::plan::{Plan, Subject, Suite, Workload};
 
-/// Create, start, ask, kill and delete containers with every OCI runtime found
+/// Create, start, ask, enter, kill and delete containers with every OCI runtime found
 #[derive(Args, Clone, Debug)]
 pub struct Lifecycle {
     #[command(flatten)]
@@ -25,83 +28,185 @@ const PROGRAMS: [&str; 3] = ["hello", "pause", "yes"];
 const HYBRID: &str = "unshare -m sh -c 'umount /sys/fs/cgroup/unified && \
     mount -t tmpfs none /sys/fs/cgroup/unified; exec \"$@\"' --";
 
-/// Name, program, what goes before it on a machine with both hierarchies, arguments.
-const RUNTIMES: [(&str, &str, &str, &str); 7] = [
-    ("runc", "runc", "", ""),
-    ("crun", "crun", HYBRID, ""),
-    ("youki", "youki", "", ""),
-    (
-        "runsc-systrap",
-        "runsc",
-        "",
-        "--platform=systrap --network=none --ignore-cgroups",
-    ),
-    (
-        "runsc-ptrace",
-        "runsc",
-        "",
-        "--platform=ptrace --network=none --ignore-cgroups",
-    ),
-    // Ours passes commands on to runc, and watches what starts in the containers.
-    ("tollgate", "runc", "", OURS),
-    ("tollgate-host", "runc", "", OURS_WITH_ONE_AGENT),
+/// What takes containers through their life.
+struct Runtime {
+    name: &'static str,
+    /// What it cannot do without.
+    needs: Needs,
+    /// What goes before it on a machine with both hierarchies.
+    before: &'static str,
+    line: &'static str,
+}
+
+#[derive(Clone, Copy)]
+enum Needs {
+    Program(&'static str),
+    /// The feature `embedded` of this program.
+    Embedded,
+}
+
+use Needs::{Embedded, Program};
+
+#[rustfmt::skip]
+const RUNTIMES: [Runtime; 9] = [
+    Runtime { name: "runc", needs: Program("runc"), before: "", line: "runc" },
+    Runtime { name: "crun", needs: Program("crun"), before: HYBRID, line: "crun" },
+    Runtime { name: "youki", needs: Program("youki"), before: "", line: "youki" },
+    Runtime { name: "runsc-systrap", needs: Program("runsc"), before: "", line: "runsc --platform=systrap --network=none --ignore-cgroups" },
+    Runtime { name: "runsc-ptrace", needs: Program("runsc"), before: "", line: "runsc --platform=ptrace --network=none --ignore-cgroups" },
+    // Nobody watches, as with those above.
+    Runtime { name: "embedded", needs: Embedded, before: "", line: "{tollgate} runtime embedded-runtime" },
+    // Ours passes commands on to another runtime, and watches what starts in the containers.
+    Runtime { name: "tollgate", needs: Program("runc"), before: "", line: "{tollgate} runtime --runtime runc" },
+    Runtime { name: "tollgate-host", needs: Program("runc"), before: "", line: "{tollgate} runtime --runtime runc --agent host" },
+    Runtime { name: "tollgate-embedded", needs: Embedded, before: "", line: "{tollgate} runtime --runtime embedded" },
 ];
 
-/// In the place of runc.
-const OURS: &str = "{tollgate} runtime";
-const OURS_WITH_ONE_AGENT: &str = "{tollgate} runtime --agent host";
-
 impl Lifecycle {
-    /// The plan: native is the first runtime that is installed.
-    pub(crate) fn plan(&self) -> Result<Plan, Error> {
-        let found: Vec<(&str, String)> = RUNTIMES
+    /// The plan: native is the first runtime that is there. Those that are not are left out, and why is told.
+    pub(crate) fn plan(&self, program: &Path) -> Result<(Plan, Vec<String>), Error> {
+        self.plan_with(&hindrance(program))
+    }
+
+    /// `embedded`: why the program has no runtime of its own, if it has none.
+    fn plan_with(&self, embedded: &Option<String>) -> Result<(Plan, Vec<String>), Error> {
+        let (found, missing): (Vec<&Runtime>, Vec<&Runtime>) = RUNTIMES
             .iter()
-            .filter(|(_, program, ..)| is_installed(program))
-            .map(|(name, program, before, arguments)| (*name, line(program, before, arguments)))
-            .collect();
-        let Some(((baseline, first), others)) = found.split_first() else {
+            .partition(|runtime| runtime.hindrance(embedded).is_none());
+        let Some((first, others)) = found.split_first() else {
             return Err(Error::Option {
                 option: "bench lifecycle".to_owned(),
                 reason: "no OCI runtime is in PATH; install runc or crun".to_owned(),
             });
         };
-        let runtime = |line: &str| crate::command_line::join(&[line.to_owned()]);
         let workload = |program: &&str| Workload {
-            group: Some(format!("native is {baseline}")),
+            group: Some(format!("native is {}", first.name)),
             ..own(
                 program,
                 "life",
                 &format!(
                     "container --program {program} --runtime {} --operations 1",
-                    runtime(first)
+                    first.word()
                 ),
             )
         };
-        let subject = |(name, line): &(&str, String)| Subject {
-            name: (*name).to_owned(),
-            wrapper: format!("env TOLLGATE_BENCH_RUNTIME={} {{}}", runtime(line)),
-            divide_operations: None,
-            version: Some(match *name {
-                "tollgate" | "tollgate-host" => "{tollgate} version".to_owned(),
-                _ => format!("{} --version", name.split('-').next().unwrap_or(name)),
-            }),
-        };
-        self.choice.plan(Table {
+        let plan = self.choice.plan(Table {
             suite: Suite::Lifecycle,
             name: "lifecycle",
             workloads: PROGRAMS.iter().map(workload).collect(),
-            subjects: others.iter().map(subject).collect(),
+            subjects: others.iter().map(|runtime| runtime.subject()).collect(),
             rounds: self.choice.pick(1, 20),
             timeout_seconds: 60,
-        })
+        })?;
+        let tell = |runtime: &&Runtime| {
+            let why = runtime.hindrance(embedded)?;
+            Some(format!("not supported here: {}: {why}", runtime.name))
+        };
+        Ok((plan, missing.iter().filter_map(tell).collect()))
     }
 }
 
-fn line(program: &str, before: &str, arguments: &str) -> String {
-    let is_hybrid = std::path::Path::new("/sys/fs/cgroup/unified").exists();
-    let before = if is_hybrid { before } else { "" };
-    if arguments.starts_with(OURS) {
-        return arguments.to_owned();
+impl Runtime {
+    /// Why it cannot be measured.
+    fn hindrance(&self, embedded: &Option<String>) -> Option<String> {
+        match self.needs {
+            Program(program) => {
+                (!is_installed(program)).then(|| format!("{program} is not installed"))
+            }
+            Embedded => embedded.clone(),
+        }
     }
-    [before, program, arguments].join(" ").trim().to_owned()
+
+    /// Its command line as one word.
+    fn word(&self) -> String {
+        let is_hybrid = Path::new("/sys/fs/cgroup/unified").exists();
+        let before = if is_hybrid { self.before } else { "" };
+        let line = [before, self.line].join(" ");
+        crate::command_line::join(&[line.trim().to_owned()])
+    }
+
+    fn subject(&self) -> Subject {
+        let version = match self.line.strip_prefix("{tollgate}") {
+            Some(_) => "{tollgate} version".to_owned(),
+            None => format!(
+                "{} --version",
+                self.line.split(' ').next().unwrap_or(self.line)
+            ),
+        };
+        Subject {
+            name: self.name.to_owned(),
+            wrapper: format!("env TOLLGATE_BENCH_RUNTIME={} {{}}", self.word()),
+            divide_operations: None,
+            version: Some(version),
+        }
+    }
+}
+
+/// What the program says if it has no runtime of its own.
+fn hindrance(program: &Path) -> Option<String> {
+    let asked = Command::new(program)
+        .args(["runtime", "--runtime", "embedded", "--version"])
+        .stdin(Stdio::null())
+        .output();
+    match asked {
+        Ok(answer) if answer.status.success() => None,
+        Ok(answer) => {
+            let text = String::from_utf8_lossy(&answer.stderr);
+            let line = text.lines().next().unwrap_or_default();
+            Some(line.trim_start_matches("tollgate: ").to_owned())
+        }
+        Err(cause) => Some(format!("cannot start {}: {cause}", program.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::choice;
+    use super::*;
+
+    #[test]
+    fn the_embedded_runtime_is_measured_where_there_is_one_and_else_it_is_told_why_not() {
+        let lifecycle = Lifecycle {
+            choice: choice("--quick"),
+            out: Out::default(),
+        };
+        let embedded = |runtime: &&Runtime| matches!(runtime.needs, Embedded);
+        let names: Vec<_> = RUNTIMES.iter().filter(embedded).map(|it| it.name).collect();
+        let (with, told) = lifecycle.plan_with(&None).unwrap();
+        let with = format!("{with:?}");
+        assert!(with.contains("runtime embedded-runtime"), "{with}");
+        assert!(with.contains("runtime --runtime embedded"), "{with}");
+        assert!(
+            !told.iter().any(|line| line.contains("embedded")),
+            "{told:?}"
+        );
+        // Where no other runtime is installed there is nothing to measure.
+        match lifecycle.plan_with(&Some("it is not built in".to_owned())) {
+            Ok((without, told)) => {
+                assert!(!format!("{without:?}").contains("embedded"), "{without:?}");
+                for name in names {
+                    let line = format!("not supported here: {name}: it is not built in");
+                    assert!(told.contains(&line), "{told:?}");
+                }
+            }
+            Err(error) => assert!(error.to_string().contains("no OCI runtime"), "{error}"),
+        }
+    }
+
+    #[test]
+    fn runtimes_can_be_chosen_by_their_names() {
+        let chosen = |line: &str| {
+            let choice = choice(line);
+            let out = Out::default();
+            let (plan, _) = Lifecycle { choice, out }.plan_with(&None)?;
+            let names = plan.subjects.into_iter().map(|subject| subject.name);
+            Ok::<Vec<String>, Error>(names.collect())
+        };
+        assert_eq!(
+            chosen("--subject tollgate-embedded --subject mine={}").unwrap(),
+            ["tollgate-embedded", "mine"]
+        );
+        let error = chosen("--subject no-such").unwrap_err();
+        assert!(error.to_string().contains("none of this name"), "{error}");
+    }
 }

@@ -84,7 +84,7 @@ impl Choice {
         let workloads = self.wanted(table.workloads)?;
         let subjects = match self.subjects.as_slice() {
             [] => table.subjects,
-            names => subjects::subjects(names, &self.rules)?,
+            names => self.named(names, &table.subjects)?,
         };
         for file in &self.rules {
             if !file.exists() {
@@ -108,6 +108,18 @@ impl Choice {
             subjects,
         }
         .checked()
+    }
+
+    /// The suite's own subjects have names, too.
+    fn named(&self, names: &[String], own: &[Subject]) -> Result<Vec<Subject>, Error> {
+        let find = |name: &String| own.iter().find(|subject| subject.name == *name);
+        names
+            .iter()
+            .map(|name| match find(name) {
+                Some(subject) => Ok(subject.clone()),
+                None => subjects::subject(name, &self.rules),
+            })
+            .collect()
     }
 
     fn wanted(&self, all: Vec<Workload>) -> Result<Vec<Workload>, Error> {
@@ -141,8 +153,12 @@ pub(crate) fn list(plan: &Plan) -> String {
     let workloads: String = (plan.workloads.iter())
         .map(|workload| format!("{:18} {}\n", workload.name, workload.command))
         .collect();
+    let own: String = (plan.subjects.iter())
+        .filter(|subject| !subjects::is_known(&subject.name))
+        .map(|subject| format!("{:18} {}\n", subject.name, subject.wrapper))
+        .collect();
     format!(
-        "workloads\n{workloads}\nsubjects that have a name (others: NAME='wrapper {{}}')\n{}",
+        "workloads\n{workloads}\nsubjects that have a name (others: NAME='wrapper {{}}')\n{own}{}",
         subjects::list()
     )
 }

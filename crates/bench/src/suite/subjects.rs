@@ -52,6 +52,11 @@ pub(crate) fn subject(option: &str, rules: &[PathBuf]) -> Result<Subject, Error>
     })
 }
 
+/// Whether a name is one of the table.
+pub(crate) fn is_known(name: &str) -> bool {
+    KNOWN.iter().any(|known| known.name == name)
+}
+
 /// All subjects of `names`.
 pub(crate) fn subjects(names: &[String], rules: &[PathBuf]) -> Result<Vec<Subject>, Error> {
     names.iter().map(|name| subject(name, rules)).collect()

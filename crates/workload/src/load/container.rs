@@ -1,4 +1,4 @@
-//! The life of a container: create, start, ask, kill, delete, each a command of an OCI runtime.
+//! The life of a container: create, start, ask, enter, kill, delete, each a command of an OCI runtime.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,6 +17,9 @@ const RUNTIME: &str = "TOLLGATE_BENCH_RUNTIME";
 
 /// Statically linked, so that it is all that the containers need.
 const TOOLS: &str = "/bin/busybox";
+
+/// What a life consists of; the others are times between two of them.
+const COMMANDS: [&str; 6] = ["create", "start", "state", "exec", "kill", "delete"];
 
 /// How long a container may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -79,7 +82,7 @@ fn make_bundle(bundle: &Path, words: &[&str]) -> Result<(), Error> {
     let tools = bin.join("busybox");
     let from = Path::new(TOOLS);
     fs::copy(from, &tools).map_err(Error::file("copy (install busybox-static)", from))?;
-    for name in ["echo", "sleep", "sh", "yes"] {
+    for name in ["echo", "sleep", "sh", "true", "yes"] {
         let link = bin.join(name);
         symlink("busybox", &link).map_err(Error::file("link", &link))?;
     }
@@ -153,6 +156,8 @@ impl Life<'_> {
         }
         self.must("state", &mut self.command(&["state", &self.id]), &mut times)?;
         if !self.greets {
+            let mut session = self.command(&["exec", &self.id, "/bin/true"]);
+            self.must("exec", &mut session, &mut times)?;
             let killed = Instant::now();
             self.must(
                 "kill",
@@ -168,6 +173,10 @@ impl Life<'_> {
             &mut self.command(&["delete", &self.id]),
             &mut times,
         )?;
+        // Without what the caller waits for in between, such as the end of the program.
+        let of_commands = times.iter().filter(|(name, _)| COMMANDS.contains(name));
+        let total = of_commands.map(|(_, time)| *time).sum();
+        times.push(("commands", total));
         Ok(times)
     }
 
