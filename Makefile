@@ -11,6 +11,8 @@ STATIC    = $(TARGET)/$(HOST)/release/tollgate
 test test-all test-guest test-kernels test-engines bless isolation: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
+# For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
+test-all: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
@@ -22,7 +24,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 build: ## build target/release/tollgate
-	$(CARGO) build --release --locked --package cli
+	$(CARGO) build --release --locked --package cli $(FEATURES:%=--features %)
 
 demo: build ## show live alerts from real programs
 	$(TOLLGATE) demo
@@ -30,8 +32,8 @@ demo: build ## show live alerts from real programs
 test: build ## run every test but the slow ones
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-test-all: build static test-kernels test-engines test-recorded ## run every test: real package managers, another kernel too
-	$(CARGO) test --workspace --locked --no-fail-fast
+test-all: build static test-kernels test-engines test-recorded ## run every test: real package managers, another kernel, the embedded runtime too
+	$(CARGO) test --workspace --locked --no-fail-fast $(FEATURES:%=--features cli/%)
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
 	$(CARGO) test --locked --package e2e --test guest --test lsm
