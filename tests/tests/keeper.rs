@@ -1080,3 +1080,21 @@ fn calls_wait(of: u32) -> bool {
         place.starts_with("seccomp_do_user_notification")
     })
 }
+
+#[test]
+fn without_a_keeper_the_command_ends_with_the_agent() {
+    need_root!();
+    for engine in ["ptrace", "ebpf"] {
+        let mut run = Run::start(&["--engine", engine]);
+        assert_eq!(run.open(3, 1, "counted"), all(3), "{engine}");
+        kill(run.agent());
+        assert_eq!(run.line(), "", "{engine}: nobody is left to answer");
+        let status = run.front.wait().expect("it is our child");
+        assert_eq!(status.code(), Some(4), "{engine}: {}", run.stderr());
+        assert!(
+            run.stderr().contains("CMD was killed with it"),
+            "{}",
+            run.stderr()
+        );
+    }
+}

@@ -40,15 +40,17 @@ pub struct Change {
 ///
 /// # Errors
 ///
-/// When a folder cannot be read.
+/// When a folder cannot be read, or nothing of the two can be compared.
 pub fn compare(before: &Path, after: &Path) -> Result<Comparison, Error> {
-    Ok(compare_recordings(
-        &Recording::load(before)?,
-        &Recording::load(after)?,
-    ))
+    let comparison = compare_recordings(&Recording::load(before)?, &Recording::load(after)?);
+    comparison.ok_or_else(|| Error::Option {
+        option: format!("bench compare {} {}", before.display(), after.display()),
+        reason: "no workload of a subject has valid samples in both".to_owned(),
+    })
 }
 
-fn compare_recordings(before: &Recording, after: &Recording) -> Comparison {
+/// `None` when they have nothing in common.
+fn compare_recordings(before: &Recording, after: &Recording) -> Option<Comparison> {
     let mut changes = Vec::new();
     for workload in &before.plan.workloads {
         for subject in before.plan.all_subjects() {
@@ -57,7 +59,7 @@ fn compare_recordings(before: &Recording, after: &Recording) -> Comparison {
             }
         }
     }
-    Comparison { changes }
+    (!changes.is_empty()).then_some(Comparison { changes })
 }
 
 /// `None` when one of the recordings has no valid pair of samples.
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_subject_that_became_dearer_is_slower() {
-        let comparison = compare_recordings(&recording(2), &recording(3));
+        let comparison = compare_recordings(&recording(2), &recording(3)).unwrap();
         let [change] = &comparison.changes[..] else {
             panic!("one subject")
         };
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_same_recording_shows_no_difference() {
-        let comparison = compare_recordings(&recording(2), &recording(2));
+        let comparison = compare_recordings(&recording(2), &recording(2)).unwrap();
         assert!(
             comparison.changes[0]
                 .verdict
@@ -173,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_recording_has_is_left_out() {
+    fn recordings_with_nothing_in_common_cannot_be_compared() {
         let mut other = recording(2);
         other.samples.retain(|sample| sample.subject != "slow");
-        assert!(compare_recordings(&recording(2), &other).changes.is_empty());
+        assert!(compare_recordings(&recording(2), &other).is_none());
     }
 }
