@@ -339,7 +339,13 @@ pub(crate) struct Run {
     /// An agent of the host is to watch it, which is found in this folder
     #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
     pub(crate) told_agent: Option<PathBuf>,
-    /// Be that agent; its files begin with this path
+    /// Watch that container's exec sessions, too, which find this agent in this folder
+    #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
+    pub(crate) told_door: Option<PathBuf>,
+    /// CMD is an exec session of that container, whose agent is found in this folder
+    #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
+    pub(crate) told_session: Option<PathBuf>,
+    /// Be that agent of the host; its files begin with this path
     #[arg(long, value_name = "PATH", hide = true)]
     pub(crate) host_agent: Option<PathBuf>,
     /// The command and its arguments

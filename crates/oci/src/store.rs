@@ -87,6 +87,11 @@ impl Store {
         self.folder.join(LOG)
     }
 
+    /// What everything about the container is in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Where else something of the container's watch is kept.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)

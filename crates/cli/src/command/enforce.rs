@@ -53,6 +53,8 @@ fn watched(args: Enforce) -> Run {
         told_bundle: None,
         told_plans: None,
         told_agent: None,
+        told_door: None,
+        told_session: None,
         host_agent: None,
         told_host_mounts: false,
         command: args.command,

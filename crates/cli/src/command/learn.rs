@@ -64,6 +64,8 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         told_bundle: None,
         told_plans: None,
         told_agent: None,
+        told_door: None,
+        told_session: None,
         host_agent: None,
         told_host_mounts: false,
         command: args.command,

@@ -301,11 +301,14 @@ fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) {
         if awaited.is_empty() {
             return;
         }
-        let mut polled = relay.polled();
-        polled.extend(awaited.iter().map(|fd| PollFd::new(*fd, poll::IN)));
-        // Whatever woke it, everything is looked at.
-        let _ = poll::poll(&mut polled, None);
-        let Some(news) = relay.next() else { continue };
+        // Before the first wait: a waiter that was killed before this process came wakes nobody.
+        let Some(news) = relay.next() else {
+            let mut polled = relay.polled();
+            polled.extend(awaited.iter().map(|fd| PollFd::new(*fd, poll::IN)));
+            // Whatever woke it, everything is looked at.
+            let _ = poll::poll(&mut polled, None);
+            continue;
+        };
         match relay.pass_on(news) {
             None => {}
             Some(end @ Message::Ended(0)) => {

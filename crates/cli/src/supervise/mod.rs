@@ -78,16 +78,19 @@ pub(crate) type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 pub(crate) enum Held {
     /// Somebody answers it, and holds them.
     Answered(Answering),
-    /// All of them.
-    Calls(Vec<Notification>),
+    /// They are had from elsewhere.
+    Asked(Asked),
 }
+
+/// Ends whoever answers, and gives the calls.
+pub(crate) type Asked = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
 impl Held {
     /// The calls; from now on nobody answers.
     pub(crate) fn calls(self) -> std::io::Result<Vec<Notification>> {
         match self {
             Self::Answered(answering) => answering.end(),
-            Self::Calls(calls) => Ok(calls),
+            Self::Asked(calls) => calls(),
         }
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use capture::filter::FilterProgram;
 
+use super::host;
 use crate::config::Config;
 use crate::rule_files;
 
@@ -34,6 +35,55 @@ pub(super) struct Kept {
     pub(super) program: FilterProgram,
     /// What an agent that takes over has to know.
     pub(super) memo: Vec<u8>,
+}
+
+/// The name of what a container's agent leaves to exec sessions in the container's folder.
+const LEFT: &str = "agent.filter";
+
+impl Kept {
+    /// Leaves it to sessions of a container.
+    pub(super) fn leave_in(&self, folder: &Path) -> std::io::Result<()> {
+        self.write(folder, &folder.join(LEFT), &Self::readers()?)
+    }
+
+    /// What [`Kept::leave_in`] has left, if it is for this program and for who sees the same mounts and pids.
+    pub(super) fn left_in(folder: &Path) -> Option<Self> {
+        Self::read(folder, &folder.join(LEFT), &Self::readers().ok()?)
+    }
+
+    fn readers() -> std::io::Result<Vec<u8>> {
+        Ok(format!("{}\n{:?}\n", host::build()?, host::view()?).into_bytes())
+    }
+
+    /// Reads it from a file that was written with the same key.
+    fn read(folder: &Path, file: &Path, expected: &[u8]) -> Option<Self> {
+        if !is_private(folder) {
+            return None;
+        }
+        let bytes = fs::read(file).ok()?;
+        let rest = bytes.strip_prefix(MAGIC)?;
+        let (key, rest) = part(rest)?;
+        let (program, rest) = part(rest)?;
+        let (memo, _) = part(rest)?;
+        (key == expected).then_some(())?;
+        Some(Self {
+            program: FilterProgram::from_bytes(program)?,
+            memo: memo.to_vec(),
+        })
+    }
+
+    /// Writes it, whole or not at all.
+    fn write(&self, folder: &Path, file: &Path, key: &[u8]) -> std::io::Result<()> {
+        let mut bytes = MAGIC.to_vec();
+        for part in [key, &self.program.to_bytes(), &self.memo] {
+            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+        let mut written = tempfile::NamedTempFile::new_in(folder)?;
+        written.write_all(&bytes)?;
+        written.persist(file)?;
+        Ok(())
+    }
 }
 
 impl Key {
@@ -66,28 +116,11 @@ impl Key {
 
     /// What is kept for it. The whole key is compared: its hash only names the file.
     pub(super) fn look_up(&self, folder: &Path) -> Option<Kept> {
-        if !is_private(folder) {
-            return None;
-        }
-        let bytes = fs::read(self.file(folder)).ok()?;
-        let rest = bytes.strip_prefix(MAGIC)?;
-        let (key, rest) = part(rest)?;
-        let (program, rest) = part(rest)?;
-        let (memo, _) = part(rest)?;
-        (key == self.bytes).then_some(())?;
-        Some(Kept {
-            program: FilterProgram::from_bytes(program)?,
-            memo: memo.to_vec(),
-        })
+        Kept::read(folder, &self.file(folder), &self.bytes)
     }
 
     /// Keeps it. That it cannot be kept costs the next container some time, and nothing else.
     pub(super) fn keep(&self, folder: &Path, kept: &Kept) {
-        let mut bytes = MAGIC.to_vec();
-        for part in [&self.bytes, &kept.program.to_bytes(), &kept.memo] {
-            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(part);
-        }
         let write = || -> std::io::Result<()> {
             let mut builder = fs::DirBuilder::new();
             builder.recursive(true).mode(0o700).create(folder)?;
@@ -95,10 +128,7 @@ impl Key {
                 return Ok(());
             }
             make_room(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            file.write_all(&bytes)?;
-            file.persist(self.file(folder))?;
-            Ok(())
+            kept.write(folder, &self.file(folder), &self.bytes)
         };
         // As said above.
         let _ = write();

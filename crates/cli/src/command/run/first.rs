@@ -61,6 +61,15 @@ impl Restriction {
 }
 
 impl First {
+    /// The same for the container's exec sessions.
+    pub(super) fn to_others(&self) -> Restriction {
+        Restriction {
+            elsewhere: self.elsewhere.clone(),
+            policy: self.policy.clone(),
+            how: self.how.clone(),
+        }
+    }
+
     pub(super) fn start(
         mut self,
         board: Arc<Board>,

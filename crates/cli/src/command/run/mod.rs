@@ -27,7 +27,7 @@ mod watched_files;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,12 +113,59 @@ fn prepare(
     mechanism: Mechanism,
     memo: Option<&[u8]>,
 ) -> Result<supervise::Prepared, Failure> {
-    let command = program::command(&args.command, memo.is_some())?;
-    let told = args.told_container.zip(args.told_bundle);
-    let their_container = told.map(|(id, bundle)| TheirContainer {
+    if let Some((folder, container)) = args.told_session.clone().zip(their_container(&args)) {
+        let command = program::command(&args.command, memo.is_some())?;
+        let words = words.to_vec();
+        let alone =
+            move |memo: Option<Vec<u8>>| prepare_own(args, &words, mechanism, memo.as_deref());
+        return host::prepare_session(command, &folder, container, memo, alone);
+    }
+    let door = args.told_door.clone().filter(|_| memo.is_none());
+    let prepared = prepare_own(args, words, mechanism, memo)?;
+    Ok(match door {
+        None => prepared,
+        Some(folder) => leaving_filter(prepared, folder),
+    })
+}
+
+/// Leaves the filter to exec sessions. They can come when the command, which makes the container, has ended.
+fn leaving_filter(prepared: supervise::Prepared, folder: PathBuf) -> supervise::Prepared {
+    let kept = Kept {
+        program: prepared.program.clone(),
+        memo: prepared.memo.clone(),
+    };
+    let start = prepared.start;
+    supervise::Prepared {
+        start: Box::new(move |listening, meanwhile| {
+            // Without it each session says that it has an agent of its own.
+            if let Err(error) = kept.leave_in(&folder) {
+                journal::warn(&format!(
+                    "cannot leave the filter to exec sessions: {error}"
+                ));
+            }
+            start(listening, meanwhile)
+        }),
+        ..prepared
+    }
+}
+
+fn their_container(args: &Run) -> Option<TheirContainer> {
+    let told = args.told_container.clone().zip(args.told_bundle.clone());
+    told.map(|(id, bundle)| TheirContainer {
         told: Told { id, bundle },
         has_mounts: !args.told_host_mounts,
-    });
+    })
+}
+
+/// Readies an agent that is no exec session's, or does its work itself.
+fn prepare_own(
+    args: Run,
+    words: &[OsString],
+    mechanism: Mechanism,
+    memo: Option<&[u8]>,
+) -> Result<supervise::Prepared, Failure> {
+    let command = program::command(&args.command, memo.is_some())?;
+    let their_container = their_container(&args);
     let place = match their_container {
         Some(_) => Place::Elsewhere,
         None => Place::Here,
@@ -211,7 +258,7 @@ fn prepare(
         let rules = key.map(|key| key.rules);
         let confinement = first.and_then(|first| first.kept);
         let memo = kept.memo.clone();
-        let errand = host::Errand::new(folder, words, memo, container, rules, confinement);
+        let errand = host::Errand::of_container(folder, words, memo, container, rules, confinement);
         let errand = errand.map_err(|cause| {
             let message = format!("cannot find the agent of the host: {cause}");
             Failure::new(Exit::Unsupported, message).help("use --agent container")
@@ -231,6 +278,7 @@ fn prepare(
             let (detection, interception) = (args.detection, args.interception);
             let mut blueprint = blueprint(detection, interception, mechanism, in_force, None)?;
             blueprint.told = their_container;
+            blueprint.door = args.told_door;
             blueprint.policy = args.confine.policy;
             blueprint.witness = witness;
             blueprint.resident = resident.unwrap_or_default();
@@ -249,6 +297,7 @@ fn prepare(
     }
     let mut blueprint = blueprint(args.detection, args.interception, mechanism, in_force, memo)?;
     blueprint.told = their_container;
+    blueprint.door = args.told_door;
     blueprint.first = first;
     blueprint.policy = args.confine.policy;
     blueprint.witness = witness;
@@ -486,6 +535,7 @@ fn blueprint(
         witness: Witness::default(),
         first: None,
         later: None,
+        door: None,
         resident,
         policy: None,
         learner: detection.learner.clone(),

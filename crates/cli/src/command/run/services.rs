@@ -107,8 +107,11 @@ pub(super) struct Blueprint {
     pub(super) witness: Witness,
     /// What a container's first program is restricted by.
     pub(super) first: Option<First>,
-    /// The same for containers that come later, where this is the agent of a host.
+    /// The same for containers that come later, where this is the agent of a host. Exec sessions have their
+    /// container's.
     pub(super) later: Option<Restriction>,
+    /// The folder to which exec sessions of the container come.
+    pub(super) door: Option<PathBuf>,
     /// What of the policy the kernel carries and tells of.
     pub(super) resident: Resident,
     /// The policy's file.
@@ -184,7 +187,9 @@ impl Blueprint {
         let common = Common {
             profile: self.profile,
             witness: self.witness,
-            first: self.later,
+            first: self
+                .later
+                .or_else(|| self.first.as_ref().map(First::to_others)),
             reported: EngineOptions {
                 append_output: self.settings.append_output.clone(),
                 ..EngineOptions::default()
@@ -200,19 +205,22 @@ impl Blueprint {
             quiet: self.quiet,
             drops: Arc::clone(&drops),
         };
+        let lasting = host::Lasting {
+            // What AppArmor denies is told by the profile, which is that of all of them.
+            resident: Resident {
+                bpf_later: self.resident.bpf_later,
+                ..Resident::default()
+            },
+            policy: self.policy.clone(),
+            linger: Duration::from_secs(self.settings.runtime.agent_linger),
+            output_timeout: self.output_timeout,
+        };
         let mut host = None;
         let started = match listening.source {
             Source::Containers(listener) => {
-                let linger = Duration::from_secs(self.settings.runtime.agent_linger);
-                let timeout = self.output_timeout;
-                // What AppArmor denies is told by the profile, which is that of all of them.
-                let theirs = Resident {
-                    bpf_later: std::mem::take(&mut self.resident.bpf_later),
-                    ..Resident::default()
-                };
-                let theirs = (theirs, self.policy.clone());
-                let (started, shared) =
-                    host::start(listener, self.rules, common, theirs, linger, timeout)?;
+                // There is none that is this agent's own.
+                self.resident.bpf_later = false;
+                let (started, shared) = host::start(listener, self.rules, common, lasting)?;
                 host = Some(shared);
                 started
             }
@@ -224,11 +232,14 @@ impl Blueprint {
                     told: self.told.clone(),
                     common,
                 };
-                match carries {
-                    Carries::Ebpf => engines::start_ebpf(request)?,
-                    Carries::Gvisor => engines::start_gvisor(request)?,
-                    Carries::Nothing => engines::start_nothing(request),
-                    Carries::Notify | Carries::Ptrace => engines::start_held(request)?,
+                match (carries, &self.door) {
+                    (Carries::Notify, Some(folder)) => {
+                        host::start_with_sessions(folder, request, lasting)?
+                    }
+                    (Carries::Ebpf, _) => engines::start_ebpf(request)?,
+                    (Carries::Gvisor, _) => engines::start_gvisor(request)?,
+                    (Carries::Nothing, _) => engines::start_nothing(request),
+                    (Carries::Notify | Carries::Ptrace, _) => engines::start_held(request)?,
                 }
             }
         };

@@ -553,7 +553,7 @@ fn watched(
     store: &Store,
     ends: Ends,
 ) -> Outcome {
-    let mut words = settings.words(note)?;
+    let mut words = settings.words(note, call.verb, store)?;
     words.push("--".into());
     words.push(runtime.program.clone().into());
     words.extend(runtime.before.iter().cloned());

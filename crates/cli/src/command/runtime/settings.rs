@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use oci::{Note, Spec};
+use oci::{Note, Spec, Store, Verb};
 
 use super::annotations;
 use crate::args::OnAgentDeath;
@@ -83,7 +83,12 @@ impl Settings {
     }
 
     /// The command line of `tollgate run` that watches a container, up to its CMD.
-    pub(super) fn words(&self, note: &Note) -> Result<Vec<OsString>, Failure> {
+    pub(super) fn words(
+        &self,
+        note: &Note,
+        verb: Verb,
+        store: &Store,
+    ) -> Result<Vec<OsString>, Failure> {
         let mut words: Vec<OsString> = ["tollgate", "run", "--quiet", "--engine", "notify"]
             .map(OsString::from)
             .into();
@@ -134,6 +139,13 @@ impl Settings {
             let mut word = OsString::from("--told-agent=");
             word.push(above.join("agents"));
             words.push(word);
+        } else if self.shares_agents() {
+            let mut word = OsString::from(match verb {
+                Verb::Exec => "--told-session=",
+                _ => "--told-door=",
+            });
+            word.push(store.folder());
+            words.push(word);
         }
         Ok(words)
     }
@@ -145,6 +157,12 @@ impl Settings {
             || config.file_output.enabled
             || config.program_output.enabled
             || config.http_output.enabled
+    }
+
+    /// Whether the agent of a container watches its exec sessions, too. Each session is recorded by itself, and
+    /// where processes may look into their descendants alone, a session is none of that agent's.
+    fn shares_agents(&self) -> bool {
+        !self.config.capture.enabled && !supervise::sees_descendants_only()
     }
 
     /// Whether calls are refused while nobody watches.

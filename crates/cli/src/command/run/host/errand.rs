@@ -1,6 +1,10 @@
-//! The agent of one container, where the agent of the host does the work: it hands the container over,
-//! passes on what the keeper wants, and ends when the agent of the host does. Then the keeper stands in, as
-//! for any agent, and starts another one, which finds or starts another agent of the host.
+//! An agent that hands its listener to another one, which does the work: that of a container to the agent of
+//! the host, that of an exec session to the agent of its container. It passes on what the keeper wants, and
+//! ends when the other agent does. Then the keeper stands in, as for any agent, and starts another one, which
+//! finds the other agent again.
+//!
+//! One that finds no agent of the host starts it. One that finds none of its container, or one that is no
+//! use, does the work itself, and says so.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -22,16 +26,19 @@ use sys::poll::{self, PollFd};
 use super::super::services::TheirContainer;
 use super::hail::{self, Hail, Order};
 use super::place::Place;
-use crate::supervise::{Listening, Meanwhile, Report, Services, Source};
+use crate::failure::Failure;
+use crate::journal;
+use crate::supervise::{Held, Listening, Meanwhile, Prepared, Report, Services, Source};
 
 /// How long an agent of the host may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the agent of a container may: it loads rules, or its keeper starts another one. Meanwhile a session
+/// that begins is held at its first program, and one that runs at what is watched.
+const SESSION_PATIENCE: Duration = Duration::from_secs(3);
 /// How long one that is there may take to watch a container, or to do anything else; longer than an output
 /// may take. One that takes longer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 const HAIL_LIMIT: Duration = Duration::from_secs(10);
-/// How long a runtime's calls wait for it.
-const GREETING_LIMIT: Duration = Duration::from_millis(50);
 /// Time between two looks for one that another process starts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Starts that may fail; files may be removed by one that ends just then.
@@ -43,19 +50,93 @@ const SIGKILL: i32 = 9;
 /// What has to be handed over.
 pub(in super::super) struct Errand {
     place: Place,
-    /// The command line of the agent of the host.
-    words: Vec<OsString>,
-    memo: Vec<u8>,
     container: TheirContainer,
     /// What rules and configuration looked like.
     rules: Option<u64>,
     /// While it is there nobody removes what the container's first program is about to be confined by.
     confinement: Option<Confinement>,
+    otherwise: Otherwise,
+}
+
+/// What is done when nobody is there to take it.
+enum Otherwise {
+    /// The agent of the host is started.
+    Launch(Launch),
+    /// This one does the work itself.
+    Alone(Alone),
+}
+
+/// How an agent of the host is started.
+struct Launch {
+    /// Its command line.
+    words: Vec<OsString>,
+    memo: Vec<u8>,
+    /// Attempts that failed.
+    failed: u32,
+}
+
+/// Readies this process to do the work itself.
+pub(super) type Alone = Box<dyn FnOnce() -> Result<Prepared, Failure>>;
+
+/// Why an attempt came to nothing.
+enum Miss {
+    /// It has just ended, or will not take it, however often.
+    BrokenOff(std::io::Error),
+    /// It does not answer.
+    Late,
+    /// It says why it cannot.
+    Refused(String),
+}
+
+impl From<std::io::Error> for Miss {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Late,
+            _ => Self::BrokenOff(error),
+        }
+    }
+}
+
+/// What a runtime calls until its container's or session's first program begins.
+enum Calls {
+    /// Nobody has received any.
+    Waiting,
+    /// Somebody answers them.
+    Answered(Answering),
+    /// Those that were held by somebody who does not answer any more.
+    Held(Vec<Notification>),
+    /// Who answered has failed: some may wait that nobody knows of.
+    Lost,
+}
+
+impl Calls {
+    /// Ends answering.
+    fn take(&mut self) -> std::io::Result<Vec<u64>> {
+        let now = std::mem::replace(self, Self::Lost);
+        *self = match now {
+            Self::Answered(answering) => Self::Held(answering.end()?),
+            now => now,
+        };
+        match self {
+            Self::Held(calls) => Ok(calls.iter().flat_map(call_words).collect()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// For an engine in this process.
+    fn into_held(self) -> Option<Held> {
+        match self {
+            Self::Waiting | Self::Lost => None,
+            Self::Answered(answering) => Some(Held::Answered(answering)),
+            Self::Held(calls) => Some(Held::Asked(Box::new(move || Ok(calls)))),
+        }
+    }
 }
 
 impl Errand {
-    /// `words`: the command line of this process. `memo`: what an agent that takes over has to know.
-    pub(in super::super) fn new(
+    /// Of a container, to the agent of the host. `words`: the command line of this process. `memo`: what an
+    /// agent that takes over has to know.
+    pub(in super::super) fn of_container(
         folder: &Path,
         words: &[OsString],
         memo: Vec<u8>,
@@ -67,120 +148,161 @@ impl Errand {
         let place = Place::find(folder, &words, &memo)?;
         Ok(Self {
             place,
-            words,
-            memo,
             container,
             rules,
             confinement,
+            otherwise: Otherwise::Launch(Launch {
+                words,
+                memo,
+                failed: 0,
+            }),
         })
     }
 
-    /// Has the agent of the host watch the container, and starts that one if it is not there. If it is, that
-    /// has time until the runtime has ended or begins a program in the container.
-    pub(in super::super) fn start(
-        self,
-        listening: Listening,
-        meanwhile: Option<Meanwhile<'_>>,
-    ) -> anyhow::Result<Box<dyn Services>> {
-        let mut answering: Option<Answering> = None;
-        if let Some(meanwhile) = meanwhile
-            && self.place.is_there()
-        {
-            let answers = super::super::let_work(&listening)?;
-            meanwhile(&[answers.held()]);
-            answering = Some(answers);
+    /// Of an exec session, to the agent of its container.
+    pub(super) fn of_session(folder: &Path, container: TheirContainer, alone: Alone) -> Self {
+        Self {
+            place: Place::of_container(folder),
+            container,
+            rules: None,
+            confinement: None,
+            otherwise: Otherwise::Alone(alone),
         }
-        let deadline = Instant::now() + PATIENCE;
-        let mut held: Option<Vec<Notification>> = None;
-        let mut failed_starts = 0;
-        let mut broken_off: Option<std::io::Error> = None;
-        loop {
-            if Instant::now() > deadline {
-                let cause = broken_off.map_or_else(String::new, |error| format!(" ({error})"));
-                bail!(
-                    "cannot reach the agent of the host{cause}; its messages are in {}",
-                    self.log()
-                );
-            }
-            let mut let_work = || {
-                if !listening.is_resumed && answering.is_none() {
-                    answering = Some(super::super::let_work(&listening)?);
-                }
-                anyhow::Ok(())
-            };
-            if let Some(stream) = self.meet(&mut let_work)? {
-                if let Some(answering) = answering.take() {
-                    let calls = answering.end().context("cannot let the runtime work")?;
-                    held.get_or_insert_default().extend(calls);
-                }
-                match self.hand_over(&stream, &listening, held.as_deref()) {
-                    Ok(Ok(())) => return Ok(Box::new(Remote::new(stream, self.confinement)?)),
-                    Ok(Err(why)) => bail!("cannot have the container watched: {why}"),
-                    Err(error) if is_late(&error) => kill(&stream),
-                    // It has just ended, or will not take it, however often.
-                    Err(error) => {
-                        broken_off = Some(error);
-                        std::thread::sleep(PAUSE);
-                    }
-                }
+    }
+
+    /// Has the other agent watch, which is started if it is the host's and not there. A runtime works on
+    /// until the other agent is ready, and where there is something to do meanwhile until it has ended or
+    /// begins a program in the container.
+    pub(in super::super) fn start(
+        mut self,
+        listening: Listening,
+        mut meanwhile: Option<Meanwhile<'_>>,
+    ) -> anyhow::Result<Box<dyn Services>> {
+        let mut calls = Calls::Waiting;
+        // Without mounts of its own a program cannot be told from its runtime.
+        if !listening.is_resumed && self.container.has_mounts {
+            calls = Calls::Answered(super::super::let_work(&listening)?);
+        } else {
+            meanwhile = None;
+        }
+        let deadline = Instant::now() + self.patience();
+        let mut why = "it is not there".to_owned();
+        while Instant::now() < deadline {
+            let Some(stream) = self.meet()? else {
+                self.find()?;
                 continue;
+            };
+            match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
+                Ok(()) => return Ok(Box::new(Remote::new(stream, self.confinement)?)),
+                Err(Miss::Refused(why)) if self.is_to_host() => {
+                    bail!("cannot have the container watched: {why}")
+                }
+                Err(Miss::BrokenOff(error)) if matches!(calls, Calls::Lost) => {
+                    return Err(error).context("cannot let the runtime work");
+                }
+                Err(Miss::Late) if self.is_to_host() => kill(&stream),
+                Err(Miss::BrokenOff(error)) => {
+                    why = error.to_string();
+                    std::thread::sleep(PAUSE);
+                }
+                Err(Miss::Late) => {
+                    why = "it does not answer".to_owned();
+                    break;
+                }
+                Err(Miss::Refused(said)) => {
+                    why = said;
+                    break;
+                }
             }
-            let_work()?;
-            match self.launch() {
-                Ok(()) => {}
-                Err(error) if failed_starts + 1 >= STARTS => return Err(error),
-                Err(_) => failed_starts += 1,
+        }
+        match self.otherwise {
+            Otherwise::Launch(_) => {
+                let log = self.place.log();
+                let log = log.display();
+                bail!("cannot reach the agent of the host ({why}); its messages are in {log}")
             }
-            if !self.place.is_there() {
-                std::thread::sleep(PAUSE);
+            Otherwise::Alone(alone) => {
+                Self::say_alone(&self.container, &why);
+                let prepared =
+                    alone().map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
+                let held = calls.into_held();
+                (prepared.start)(Listening { held, ..listening }, None)
             }
         }
     }
 
-    /// Connects to the agent of the host and waits until it shows that it works. `let_work` is called if it
-    /// does not at once: a runtime's calls are not to wait for it.
-    fn meet(
-        &self,
-        let_work: &mut dyn FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Option<UnixStream>> {
+    /// An exec session is not watched by the agent of its container.
+    pub(super) fn say_alone(container: &TheirContainer, why: &str) {
+        let id = &container.told.id;
+        journal::warn(&format!(
+            "an exec session of container {id} has an agent of its own, because that of the container \
+             cannot be had: {why}"
+        ));
+    }
+
+    fn is_to_host(&self) -> bool {
+        matches!(self.otherwise, Otherwise::Launch(_))
+    }
+
+    fn patience(&self) -> Duration {
+        match self.otherwise {
+            Otherwise::Launch(_) => PATIENCE,
+            Otherwise::Alone(_) => SESSION_PATIENCE,
+        }
+    }
+
+    /// How long one that is there may take for one answer.
+    fn limit(&self) -> Duration {
+        self.patience().min(HAIL_LIMIT)
+    }
+
+    /// Connects to the other agent and waits until it shows that it works.
+    fn meet(&self) -> anyhow::Result<Option<UnixStream>> {
         let Ok(stream) = self.place.connect() else {
             return Ok(None);
         };
-        stream.set_read_timeout(Some(GREETING_LIMIT))?;
-        match hail::await_greeting(&stream) {
-            Ok(()) => return Ok(Some(stream)),
-            Err(error) if is_late(&error) => {}
-            // It is about to end.
-            Err(_) => return Ok(None),
-        }
-        let_work()?;
-        stream.set_read_timeout(Some(HAIL_LIMIT))?;
-        match hail::await_greeting(&stream) {
+        stream.set_read_timeout(Some(self.limit()))?;
+        stream.set_write_timeout(Some(self.limit()))?;
+        match hail::await_greeting(&stream).map_err(Miss::from) {
             Ok(()) => Ok(Some(stream)),
-            Err(error) => {
-                if is_late(&error) {
+            Err(miss) => {
+                if matches!(miss, Miss::Late) && self.is_to_host() {
                     kill(&stream);
                 }
+                // It is about to end.
                 Ok(None)
             }
         }
     }
 
-    fn log(&self) -> String {
-        self.place.log().display().to_string()
+    /// Starts the agent of the host; that of a container others start.
+    fn find(&mut self) -> anyhow::Result<()> {
+        if let Otherwise::Launch(launch) = &mut self.otherwise {
+            match launch.carry_out(&self.place) {
+                Ok(()) => {}
+                Err(error) if launch.failed + 1 >= STARTS => return Err(error),
+                Err(_) => launch.failed += 1,
+            }
+            if self.place.is_there() {
+                return Ok(());
+            }
+        }
+        std::thread::sleep(PAUSE);
+        Ok(())
     }
 
     fn hand_over(
         &self,
         stream: &UnixStream,
         listening: &Listening,
-        held: Option<&[Notification]>,
-    ) -> std::io::Result<Result<(), String>> {
+        calls: &mut Calls,
+        meanwhile: &mut Option<Meanwhile<'_>>,
+    ) -> Result<(), Miss> {
         let Source::Listener(listener) = &listening.source else {
-            return Ok(Err("it has no listener".to_owned()));
+            return Err(Miss::Refused("it has no listener".to_owned()));
         };
         let Some(board) = &listening.board_file else {
-            return Ok(Err("it has no board".to_owned()));
+            return Err(Miss::Refused("it has no board".to_owned()));
         };
         let hail = Hail {
             build: hail::build()?,
@@ -190,18 +312,24 @@ impl Errand {
             generation: listening.generation,
             is_resumed: listening.is_resumed,
             transparent: listening.transparent.iter().map(|pid| pid.0).collect(),
-            held: held.map(|calls| calls.iter().flat_map(call_words).collect()),
+            is_answered: !matches!(calls, Calls::Waiting),
             rules: self.rules,
         };
-        stream.set_read_timeout(Some(HAIL_LIMIT))?;
-        stream.set_write_timeout(Some(HAIL_LIMIT))?;
         hail::send(stream, &hail, board.as_fd(), listener.as_fd())?;
-        hail::hear(stream)
+        let mut give = || {
+            if let (Calls::Answered(answering), Some(meanwhile)) = (&*calls, meanwhile.take()) {
+                meanwhile(&[answering.held()]);
+            }
+            calls.take()
+        };
+        hail::hear(stream, &mut give)?.map_err(Miss::Refused)
     }
+}
 
+impl Launch {
     /// Starts the agent of the host, and waits until it listens or says that there is another one.
-    fn launch(&self) -> anyhow::Result<()> {
-        let path = self.place.log();
+    fn carry_out(&self, place: &Place) -> anyhow::Result<()> {
+        let path = place.log();
         let open = || -> std::io::Result<(File, u64)> {
             let mut log = OpenOptions::new();
             let log = log.append(true).create(true).open(&path)?;
@@ -209,11 +337,11 @@ impl Errand {
             Ok((log, before))
         };
         let (log, before) = open().with_context(|| format!("cannot open {}", path.display()))?;
-        self.place
+        place
             .leave_memo(&self.memo)
             .with_context(|| format!("cannot write beside {}", path.display()))?;
         let mut option = OsString::from("--host-agent=");
-        option.push(self.place.base());
+        option.push(place.base());
         let mut words = self.words.clone();
         words.insert(2, option);
         let status = Command::new("/proc/self/exe")
@@ -239,12 +367,14 @@ impl Errand {
 /// The command line of the agent of the host, from that of the agent of a container: without what is about
 /// the container.
 fn words_of_host(words: &[OsString]) -> Vec<OsString> {
-    const ABOUT_CONTAINER: [&str; 6] = [
+    const ABOUT_CONTAINER: [&str; 8] = [
         "--resume=",
         "--told-agent=",
         "--told-bundle=",
         "--told-container=",
+        "--told-door=",
         "--told-plans=",
+        "--told-session=",
         "--told-host-mounts",
     ];
     let is_general = |word: &&OsString| {
@@ -272,7 +402,7 @@ fn is_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Ends an agent of the host that does not answer.
+/// Ends an agent that does not answer.
 fn kill(stream: &UnixStream) {
     let Ok((pid, ..)) = sys::socket::peer_credentials(stream.as_fd()) else {
         return;
@@ -282,7 +412,7 @@ fn kill(stream: &UnixStream) {
         .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL));
 }
 
-/// Services that are the host's.
+/// Services that are another agent's.
 struct Remote {
     stream: UnixStream,
     is_lost: Cell<bool>,

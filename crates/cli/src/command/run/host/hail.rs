@@ -21,8 +21,8 @@ pub(super) struct Hail {
     pub(super) generation: u64,
     pub(super) is_resumed: bool,
     pub(super) transparent: Vec<i32>,
-    /// Calls that were received and not answered, if the runtime has been let work.
-    pub(super) held: Option<Vec<u64>>,
+    /// Whether somebody answers a runtime's calls, and holds some: they are asked for when all is ready.
+    pub(super) is_answered: bool,
     /// What rules and configuration looked like when the filter was made.
     pub(super) rules: Option<u64>,
 }
@@ -55,6 +55,8 @@ pub(super) enum Order {
 const GREETING: u8 = b'!';
 const YES: u8 = b'1';
 const NO: u8 = b'0';
+/// What is held is wanted, and nobody is to answer any more.
+const CALLS: u8 = b'?';
 /// The container is watched.
 const WELCOME: u8 = b'+';
 /// It is not, and what follows says why.
@@ -63,14 +65,20 @@ const REFUSED: u8 = b'-';
 const LIMIT: usize = 1 << 20;
 
 /// Which build this is: another one may lay the board out otherwise, or decide otherwise.
-pub(super) fn build() -> io::Result<String> {
+pub(in super::super) fn build() -> io::Result<String> {
     let file = std::fs::metadata("/proc/self/exe")?;
     let (dev, ino, size) = (file.dev(), file.ino(), file.size());
     let version = env!("CARGO_PKG_VERSION");
     Ok(format!("{version} {dev}:{ino}:{size}"))
 }
 
-/// The agent of the host is there, and works.
+/// Which mounts and pids this process sees: who sees others needs another agent.
+pub(in super::super) fn view() -> io::Result<[PathBuf; 2]> {
+    let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}"));
+    Ok([namespace("mnt")?, namespace("pid")?])
+}
+
+/// The other agent is there, and works.
 pub(super) fn greet(mut stream: &UnixStream) -> io::Result<()> {
     stream.write_all(&[GREETING])
 }
@@ -126,10 +134,33 @@ pub(super) fn answer(mut stream: &UnixStream, outcome: Result<(), &str>) -> io::
     }
 }
 
-/// What [`answer`] has said.
-pub(super) fn hear(mut stream: &UnixStream) -> io::Result<Result<(), String>> {
+/// Asks for the calls that are held; from then on nobody answers but who asks.
+pub(super) fn ask_calls(mut stream: &UnixStream) -> io::Result<Vec<u64>> {
+    stream.write_all(&[CALLS])?;
+    let bytes = read_text(stream)?;
+    let words = bytes.chunks_exact(8);
+    Ok(words
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        .collect())
+}
+
+/// Hands them over.
+fn give_calls(stream: &UnixStream, words: &[u64]) -> io::Result<()> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    write_text(stream, &bytes)
+}
+
+/// What [`answer`] has said. `calls` is asked for those that are held, if they are wanted.
+pub(super) fn hear(
+    mut stream: &UnixStream,
+    calls: &mut dyn FnMut() -> io::Result<Vec<u64>>,
+) -> io::Result<Result<(), String>> {
     let mut letter = [0];
     stream.read_exact(&mut letter)?;
+    if letter[0] == CALLS {
+        give_calls(stream, &calls()?)?;
+        stream.read_exact(&mut letter)?;
+    }
     match letter[0] {
         WELCOME => Ok(Ok(())),
         REFUSED => {
@@ -231,7 +262,7 @@ mod tests {
             generation: 3,
             is_resumed: false,
             transparent: vec![1, 2],
-            held: Some(vec![u64::MAX, 5]),
+            is_answered: true,
             rules: Some(u64::MAX - 1),
         }
     }
@@ -245,8 +276,19 @@ mod tests {
         send(&ours, &hail(), file.as_fd(), file.as_fd()).expect("sent");
         let handed = receive(&theirs).expect("received").expect("a container");
         assert_eq!(format!("{:?}", handed.hail), format!("{:?}", hail()));
-        answer(&theirs, Err("no")).expect("sent");
-        assert_eq!(hear(&ours).expect("received"), Err("no".to_owned()));
+        let asks = std::thread::spawn(move || {
+            let words = ask_calls(&theirs).expect("given");
+            answer(&theirs, Err("no")).expect("sent");
+            (words, theirs)
+        });
+        let mut calls = || Ok(vec![u64::MAX, 5]);
+        let heard = hear(&ours, &mut calls).expect("received");
+        assert_eq!(heard, Err("no".to_owned()));
+        let (words, theirs) = asks.join().expect("no panic");
+        assert_eq!(words, [u64::MAX, 5]);
+        answer(&theirs, Ok(())).expect("sent");
+        let mut none = || Err(io::Error::other("they are not wanted"));
+        assert_eq!(hear(&ours, &mut none).expect("received"), Ok(()));
         drop(ours);
         assert!(receive(&theirs).expect("the end").is_none());
     }

@@ -19,7 +19,7 @@ use super::super::services::{TheirContainer, note_refusals};
 use super::hail::{self, Handed, Order};
 use super::{Host, Live};
 use crate::journal;
-use crate::supervise::{Board, Held, Listening, Report, Source};
+use crate::supervise::{Asked, Board, Held, Listening, Report, Source};
 
 /// Takes containers as long as the process lives.
 pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
@@ -41,35 +41,42 @@ pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
         has_failed = false;
         let is_own =
             sys::socket::peer_credentials(stream.as_fd()).is_ok_and(|(_, uid, _)| uid == own);
-        if !is_own || !host.begin() {
+        if !is_own {
             continue;
         }
+        let Some(number) = host.begin(&stream) else {
+            continue;
+        };
         let served = Arc::clone(host);
         let thread = std::thread::Builder::new().name("container".to_owned());
         let spawned = thread.spawn(move || {
             serve(&stream, &served);
-            served.end();
+            served.end(number);
         });
         if let Err(error) = spawned {
             journal::warn(&format!("cannot watch a container: {error}"));
-            host.end();
+            host.end(number);
         }
     }
 }
 
 impl Host {
-    /// Somebody has connected. False: this agent is about to end.
-    fn begin(&self) -> bool {
+    /// Somebody has connected. Answers with the connection's number. `None`: this agent is about to end.
+    fn begin(&self, stream: &UnixStream) -> Option<u64> {
+        let stream = stream.try_clone().ok()?;
         let mut state = self.state();
-        if !state.is_ending {
-            state.open += 1;
+        if state.is_ending {
+            return None;
         }
-        !state.is_ending
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number, stream);
+        Some(number)
     }
 
-    fn end(&self) {
+    fn end(&self, number: u64) {
         let mut state = self.state();
-        state.open -= 1;
+        state.open.remove(&number);
         state.idle_since = Instant::now();
         self.left.notify_all();
     }
@@ -141,26 +148,27 @@ impl<'a> Member<'a> {
             rules::AlertValue::Text(told.told.id.clone()),
         )];
         let dispatcher = host.common.dispatcher.about(container);
+        let asking = stream.try_clone().context("cannot keep the connection")?;
+        let asked: Asked = Box::new(move || Ok(calls_from_words(&hail::ask_calls(&asking)?)));
         let listening = Listening {
             source: Source::Listener(Listener::new(listener)),
             transparent: hail.transparent.into_iter().map(Pid).collect(),
             board: Arc::clone(&board),
             generation: hail.generation,
             is_resumed: hail.is_resumed,
-            held: hail.held.map(|words| Held::Calls(calls_from_words(&words))),
+            held: hail.is_answered.then_some(Held::Asked(asked)),
             board_file: None,
         };
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
         let denials = Denials::follow(
-            &host.resident,
-            host.policy.as_ref(),
+            &host.lasting.resident,
+            host.lasting.policy.as_ref(),
             dispatcher.clone(),
             &board,
             Some(&id),
         )?;
         let number = host.rules.join(engine.rulings(), &in_force);
         let live = Live {
-            stream: stream.try_clone().context("cannot keep the connection")?,
             counters: engine.counter_source(),
             board: Arc::clone(&board),
             protect: engine.protector(),
@@ -193,7 +201,7 @@ impl<'a> Member<'a> {
                     denials.flush();
                 }
                 self.denials.set(denials);
-                let deadline = Instant::now() + self.host.output_timeout;
+                let deadline = Instant::now() + self.host.lasting.output_timeout;
                 self.dispatcher.flush(deadline);
             }
             Order::Gaps => self.tell_gaps(),

@@ -1,4 +1,5 @@
-//! One agent for all containers of a machine (`--agent host`).
+//! One agent for several listeners: for all containers of a machine (`--agent host`), or for a container and
+//! its exec sessions.
 //!
 //! Rules are loaded once, and alerts of all containers go through the same outputs. Each container and each
 //! exec session has a keeper and an agent of its own still, but that agent only hands the filter's listener
@@ -8,13 +9,18 @@
 //! Each container has an engine of its own here, with threads of its own; what they share are the rules and
 //! the outputs. Containers whose filters were made from other rules, policies or configurations have
 //! another agent of the host ([`place`]).
+//!
+//! An exec session has its container's filter, and is handed over to the agent of its container in the same
+//! way ([`session`]): so it costs no rules of its own, and is judged by those in force there.
 
 mod errand;
 mod hail;
 mod member;
 mod place;
+mod session;
 
 use std::collections::BTreeMap;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,8 +34,10 @@ use outputs::Dispatcher;
 use rules::Engine;
 
 pub(super) use self::errand::Errand;
+pub(super) use self::hail::{build, view};
 use self::place::{Place, Taken};
-use super::engines::{Common, Losses, Started, Watcher, snapshot};
+pub(super) use self::session::prepare as prepare_session;
+use super::engines::{Common, Holding, Losses, Request, Started, Watcher, snapshot};
 use super::first::Restriction;
 use super::services::Rules;
 use super::{InForce, TheirContainer, engines};
@@ -37,6 +45,7 @@ use crate::args::Run;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::installed;
+use crate::journal;
 use crate::supervise::{self, Board, Listening, Mechanism, Source, attached};
 use crate::terminal;
 
@@ -111,19 +120,14 @@ fn serve(taken: &Taken, blueprint: super::Blueprint) -> anyhow::Result<()> {
 /// What is told of rules that a container's filter was made from, and are others than those in force.
 type OnStale = Box<dyn Fn() + Send + Sync>;
 
-/// The agent of the host, as its threads share it.
+/// The agent of the host or of a container, as its threads share it.
 pub(super) struct Host {
     common: Common,
     installed: Plan,
-    /// What of the policy each container has in the kernel and tells of, and the policy's file.
-    resident: Resident,
-    policy: Option<PathBuf>,
+    lasting: Lasting,
     rules: CommonRules<Engine>,
     state: Mutex<State>,
     left: Condvar,
-    /// How long it stays when there is no container.
-    linger: Duration,
-    output_timeout: Duration,
     on_stale: OnceLock<OnStale>,
     /// Which rules are in force, as containers say; 0: not known.
     loaded: AtomicU64,
@@ -132,7 +136,9 @@ pub(super) struct Host {
 struct State {
     live: BTreeMap<u64, Live>,
     /// Connections, with those that have not handed a container over yet.
-    open: usize,
+    open: BTreeMap<u64, UnixStream>,
+    /// Number of the next one.
+    next: u64,
     idle_since: Instant,
     is_ending: bool,
     /// Totals of the containers that have ended.
@@ -142,7 +148,6 @@ struct State {
 
 /// A container that is watched.
 struct Live {
-    stream: std::os::unix::net::UnixStream,
     counters: Arc<dyn Fn() -> CounterSnapshot + Send + Sync>,
     board: Arc<Board>,
     protect: Box<dyn Fn(Pid) + Send + Sync>,
@@ -155,47 +160,26 @@ impl Live {
     }
 }
 
+/// What is left when there is nobody to watch.
+#[derive(Clone, Debug)]
+pub(super) struct Lasting {
+    /// What of the policy each container has in the kernel and tells of, and the policy's file.
+    pub(super) resident: Resident,
+    pub(super) policy: Option<PathBuf>,
+    /// How long it stays when there is no container.
+    pub(super) linger: Duration,
+    pub(super) output_timeout: Duration,
+}
+
 /// Starts watching whatever is handed over.
 pub(super) fn start(
-    listener: std::os::unix::net::UnixListener,
+    listener: UnixListener,
     rules: Rules,
     common: Common,
-    (resident, policy): (Resident, Option<PathBuf>),
-    linger: Duration,
-    output_timeout: Duration,
+    lasting: Lasting,
 ) -> anyhow::Result<(Started, Arc<Host>)> {
-    let Rules {
-        judge,
-        plan,
-        installed,
-        refused: _,
-    } = rules;
-    let paths = judge.paths().into_iter().collect();
-    let host = Arc::new(Host {
-        common,
-        installed,
-        resident,
-        policy,
-        rules: CommonRules::new(RulesInForce { judge, plan, paths }),
-        state: Mutex::new(State {
-            live: BTreeMap::new(),
-            open: 0,
-            idle_since: Instant::now(),
-            is_ending: false,
-            past: CounterSnapshot::default(),
-            past_losses: Losses::default(),
-        }),
-        left: Condvar::new(),
-        linger,
-        output_timeout,
-        on_stale: OnceLock::new(),
-        loaded: AtomicU64::new(0),
-    });
-    let door = Arc::clone(&host);
-    std::thread::Builder::new()
-        .name("containers".to_owned())
-        .spawn(move || member::admit(&listener, &door))
-        .context("cannot start the thread that takes containers")?;
+    let host = Host::new(&rules, common, lasting);
+    host.listen(listener)?;
     let counted = Arc::clone(&host);
     let started = Started {
         rulings: host.rules.rulings(),
@@ -203,12 +187,88 @@ pub(super) fn start(
             let (counters, losses) = counted.totals();
             snapshot(&counters, matched, &losses)
         }),
-        watcher: Box::new(Containers(Arc::clone(&host))),
+        watcher: Box::new(Containers {
+            host: Arc::clone(&host),
+            own: None,
+        }),
     };
     Ok((started, host))
 }
 
+/// Starts watching a container, and those of its sessions that come to this folder.
+pub(super) fn start_with_sessions(
+    folder: &Path,
+    request: Request,
+    lasting: Lasting,
+) -> anyhow::Result<Started> {
+    let host = Host::new(&request.rules, request.common.clone(), lasting);
+    let own = engines::hold(request)?;
+    let in_force = host.rules.in_force();
+    host.rules.join(own.rulings(), &in_force);
+    let counters = own.counter_source();
+    // The container is watched without, and its sessions have agents of their own.
+    if let Err(error) = host.open(folder) {
+        journal::warn(&format!("cannot watch exec sessions: {error:#}"));
+    }
+    let counted = Arc::clone(&host);
+    Ok(Started {
+        rulings: host.rules.rulings(),
+        counters: Box::new(move |matched, board| {
+            let (theirs, lost) = counted.totals();
+            let all = counters().plus(&board.past()).plus(&theirs);
+            snapshot(&all, matched, &Losses::of(board).plus(&lost))
+        }),
+        watcher: Box::new(Containers {
+            host,
+            own: Some(own),
+        }),
+    })
+}
+
 impl Host {
+    fn new(rules: &Rules, common: Common, lasting: Lasting) -> Arc<Self> {
+        let in_force = RulesInForce {
+            judge: Arc::clone(&rules.judge),
+            plan: rules.plan.clone(),
+            paths: rules.judge.paths().into_iter().collect(),
+        };
+        Arc::new(Self {
+            common,
+            installed: rules.installed.clone(),
+            lasting,
+            rules: CommonRules::new(in_force),
+            state: Mutex::new(State {
+                live: BTreeMap::new(),
+                open: BTreeMap::new(),
+                next: 0,
+                idle_since: Instant::now(),
+                is_ending: false,
+                past: CounterSnapshot::default(),
+                past_losses: Losses::default(),
+            }),
+            left: Condvar::new(),
+            on_stale: OnceLock::new(),
+            loaded: AtomicU64::new(0),
+        })
+    }
+
+    /// As the agent of a container.
+    fn open(self: &Arc<Self>, folder: &Path) -> anyhow::Result<()> {
+        let listener = Place::of_container(folder).open();
+        let listener = listener.context("cannot listen")?;
+        rustix::net::listen(&listener, BACKLOG).context("cannot listen")?;
+        self.listen(listener)
+    }
+
+    fn listen(self: &Arc<Self>, listener: UnixListener) -> anyhow::Result<()> {
+        let door = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("containers".to_owned())
+            .spawn(move || member::admit(&listener, &door))
+            .context("cannot start the thread that takes containers")?;
+        Ok(())
+    }
+
     /// What is done when a container's filter was made from other rules than are in force.
     pub(super) fn when_stale(&self, reload: OnStale) {
         // It is called once.
@@ -242,38 +302,54 @@ impl Host {
 }
 
 /// All containers, as the services see them.
-struct Containers(Arc<Host>);
+struct Containers {
+    host: Arc<Host>,
+    /// The container whose agent this is; `None`: this is the host's.
+    own: Option<Holding>,
+}
 
 impl Watcher for Containers {
-    /// After some time without a container.
+    /// The agent of the host ends after some time without a container, that of a container with the last of
+    /// it and its sessions.
     fn has_ended(&self) -> bool {
-        let mut state = self.0.state();
-        state.is_ending |= state.open == 0 && state.idle_since.elapsed() >= self.0.linger;
-        state.is_ending && state.open == 0
+        let is_over = self.own.as_ref().map(Watcher::has_ended);
+        let mut state = self.host.state();
+        let is_idle = state.idle_since.elapsed() >= self.host.lasting.linger;
+        state.is_ending |= state.open.is_empty() && is_over.unwrap_or(is_idle);
+        state.is_ending && state.open.is_empty()
     }
 
     /// Keepers see to what becomes of them.
     fn let_go(&self) {
-        let mut state = self.0.state();
+        if let Some(own) = &self.own {
+            own.let_go();
+        }
+        let mut state = self.host.state();
         state.is_ending = true;
-        for live in state.live.values() {
+        for stream in state.open.values() {
             // Fails only if the other side is gone, which comes to the same.
-            let _ = live.stream.shutdown(std::net::Shutdown::Both);
+            let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
 
     fn protect(&self, pid: Pid) {
-        for live in self.0.state().live.values() {
+        if let Some(own) = &self.own {
+            Watcher::protect(own, pid);
+        }
+        for live in self.host.state().live.values() {
             (live.protect)(pid);
         }
     }
 
     fn join(self: Box<Self>) {
+        if let Some(own) = self.own {
+            Watcher::join(Box::new(own));
+        }
         let deadline = Instant::now() + FAREWELL;
-        let mut state = self.0.state();
-        while state.open > 0 && Instant::now() < deadline {
+        let mut state = self.host.state();
+        while !state.open.is_empty() && Instant::now() < deadline {
             let left = deadline.saturating_duration_since(Instant::now());
-            let waited = self.0.left.wait_timeout(state, left);
+            let waited = self.host.left.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -286,7 +362,7 @@ fn engine(
     told: TheirContainer,
     in_force: &RulesInForce<Engine>,
     dispatcher: Dispatcher,
-) -> anyhow::Result<super::engines::Holding> {
+) -> anyhow::Result<Holding> {
     let first = host.common.first.clone();
     let first = first.map(|first| first.of(&told.told));
     let rules = Rules {

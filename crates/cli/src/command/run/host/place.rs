@@ -29,9 +29,7 @@ impl Place {
         hail::build()?.hash(&mut hasher);
         words.hash(&mut hasher);
         memo.hash(&mut hasher);
-        for namespace in ["mnt", "pid"] {
-            fs::read_link(format!("/proc/self/ns/{namespace}"))?.hash(&mut hasher);
-        }
+        hail::view()?.hash(&mut hasher);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder)?;
         if !early::is_private(folder) {
@@ -43,6 +41,23 @@ impl Place {
             folder: folder.to_owned(),
             name: format!("{:016x}", hasher.finish()).into(),
         })
+    }
+
+    /// Where the agent of a container is, of which this folder is kept.
+    pub(super) fn of_container(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            name: "agent".into(),
+        }
+    }
+
+    /// Listens at a place that is one agent's after the other.
+    pub(super) fn open(&self) -> io::Result<UnixListener> {
+        match fs::remove_file(self.file("sock")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.at_socket(|path| UnixListener::bind(path))
     }
 
     /// From a path that [`Place::base`] has given.
@@ -109,11 +124,7 @@ impl Place {
                 break file;
             }
         };
-        match fs::remove_file(self.file("sock")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = self.at_socket(|path| UnixListener::bind(path))?;
+        let listener = self.open()?;
         let place = self.clone();
         Ok(Some(Taken {
             place,

@@ -1,0 +1,262 @@
+//! Exec sessions of containers of `tollgate runtime`, which the agents of their containers watch.
+
+use e2e::ground::{Ground, fields};
+use e2e::{Alert, need_runtime, slow};
+
+/// Functions of the scripts of this file.
+const PRELUDE: &str = r#"
+# The agent of the container: the process in whose threads calls are received.
+agent() {
+    for file in /proc/[0-9]*/task/*/comm; do
+        case $(cat $file 2> /dev/null || true) in
+            containers) file=${file#/proc/}; echo ${file%%/*} ;;
+        esac
+    done
+}
+keeper() { file=$(grep -lx tollgate-keeper /proc/[0-9]*/comm); file=${file#/proc/}; echo ${file%/comm}; }
+begin() {
+    rt create --bundle b $ID < /dev/null > create.out 2>&1 || { cat create.out; exit 1; }
+    rt start $ID
+    await one
+}
+# Waits until a text is among the alerts this often.
+told() { for try in $(seq 400); do test "$(grep -c "$1" alerts)" -lt "$2" || return 0; sleep 0.02; done; exit 93; }
+alone() { cat state/*/$ID/agent.log | grep -c 'agent of its own' || true; }
+end() {
+    rt delete --force $ID
+    settle
+    test -z "$(remains $ID)"
+}
+"#;
+
+const STAY: &str = "touch /out/one; exec sleep 1000";
+
+fn ground(more: &str, first: &str) -> Ground {
+    let ground = Ground::new().settings("watch_config_files: false\n");
+    let ground = ground.settings(more);
+    ground.bundle("b", first);
+    std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/test"))
+        .expect("it is our folder");
+    ground
+}
+
+fn script(text: &str) -> String {
+    format!("{PRELUDE}{text}")
+}
+
+/// How often a program has started that a rule is about.
+fn started(alerts: &[Alert], rule: &str, program: &str) -> usize {
+    let is_meant =
+        |alert: &&Alert| alert.rule == rule && alert.field("proc.name").as_str() == program;
+    alerts.iter().filter(is_meant).count()
+}
+
+/// Rules that are changed or gone are not asked, until the agent of the container is told to.
+#[test]
+fn a_session_is_judged_by_the_rules_that_are_in_force_in_its_container() {
+    need_runtime!("runc");
+    let ground = ground("", STAY);
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+begin
+cp rules.yaml kept.yaml
+rm rules.yaml
+rt exec $ID true
+sed 's/^- rule: Program$/- rule: Changed/' kept.yaml > rules.yaml
+rt exec $ID echo
+kill -HUP $(agent)
+for try in $(seq 200); do
+    rt exec $ID cat /etc/secret
+    if grep -q '"rule":"Changed"' alerts; then break; fi
+done
+told '"rule":"Changed"' 1
+rt exec --detach $ID mkdir /tmp/x
+told '"proc.name":"mkdir"' 1
+test "$(alone)" = 0
+end
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    assert_eq!(started(&alerts, "Program", "true"), 1, "{alerts:?}");
+    assert_eq!(started(&alerts, "Program", "echo"), 1, "{alerts:?}");
+    assert_eq!(started(&alerts, "Changed", "mkdir"), 1, "{alerts:?}");
+    assert_eq!(started(&alerts, "Program", "mkdir"), 0, "{alerts:?}");
+    let of_programs = |alert: &&Alert| ["Program", "Changed"].contains(&alert.rule.as_str());
+    for alert in alerts.iter().filter(of_programs) {
+        assert_eq!(alert.field("container.id"), ground.id, "{alert}");
+        assert_eq!(alert.field("container.metadata"), "known");
+    }
+}
+
+/// Killed while a session runs, the agent of the container is replaced; that session and later ones are watched
+/// by the next one.
+#[test]
+fn sessions_are_watched_on_when_the_agent_of_their_container_is_replaced() {
+    need_runtime!("runc");
+    let ground = ground("", STAY);
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+begin
+rt exec --detach $ID sh -c 'touch /out/two; while ! test -e /out/go; do :; done; cat /etc/secret'
+await two
+first=$(agent)
+kill -9 $first
+told 'unwatched gap' 2
+rt exec $ID echo
+second=$(agent)
+test "$second" != "$first"
+touch out/go
+told 'Secret opened' 1
+test "$(alone)" = 0
+end
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    assert_eq!(started(&alerts, "Program", "echo"), 1, "{alerts:?}");
+    let opened = fields(&alerts, "Secret opened", "container.id");
+    assert_eq!(opened, [ground.id.clone()], "{alerts:?}");
+    let gaps = alerts
+        .iter()
+        .filter(|alert| alert.rule == "Tollgate internal: unwatched gap");
+    // The container's and the session's.
+    assert_eq!(gaps.count(), 2, "{alerts:?}");
+}
+
+/// Where the keeper replaces an agent that is stopped, the session waits for the next one. Where it does not, a
+/// session loads the rules itself, and says so, as it does where no filter was left.
+#[test]
+fn a_session_that_cannot_be_handed_over_has_an_agent_of_its_own_and_says_so() {
+    need_runtime!("runc");
+    let ground = ground("", STAY);
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+begin
+stopped=$(agent)
+kill -STOP $stopped
+rt exec $ID mkdir /tmp/x
+test "$(alone)" = 0
+stopped="$(agent) $(keeper)"
+kill -STOP $stopped
+status=0; rt exec $ID sh -c 'cat /etc/secret; exit 7' > secret || status=$?
+test $status = 7; grep -qx secret secret
+test "$(alone)" = 1
+kill -CONT $stopped
+rt exec $ID echo
+test "$(alone)" = 1
+rm state/*/$ID/agent.filter
+rt exec $ID true
+test "$(alone)" = 2
+end
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    for program in ["mkdir", "echo", "true"] {
+        assert_eq!(started(&alerts, "Program", program), 1, "{alerts:?}");
+    }
+    // The container's first program, and the session's.
+    assert_eq!(started(&alerts, "Program", "sh"), 2, "{alerts:?}");
+    let opened = fields(&alerts, "Secret opened", "container.id");
+    assert_eq!(opened, [ground.id.clone()], "{alerts:?}");
+}
+
+#[test]
+fn of_many_sessions_at_once_none_is_lost_and_nothing_is_left() {
+    need_runtime!("runc");
+    let count = if slow() { 200 } else { 50 };
+    let ground = ground("", STAY);
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(&format!(
+            r#"
+begin
+sockets() {{ wc -l < /proc/net/unix; }}
+before=$(sockets)
+descriptors=$(ls /proc/$(agent)/fd | wc -l)
+threads=$(ls /proc/$(agent)/task | wc -l)
+for number in $(seq {count}); do
+    (status=0; rt exec $ID sh -c "echo $number; exit $((number % 100))" > said-$number || status=$?
+    echo $status > status-$number) &
+done
+wait
+for number in $(seq {count}); do
+    test "$(cat said-$number)" = $number
+    test "$(cat status-$number)" = $((number % 100))
+done
+test "$(alone)" = 0
+# The last threads may be about to end.
+for try in $(seq 100); do
+    test "$(ls /proc/$(agent)/task | wc -l)" -gt $threads || break
+    sleep 0.05
+done
+echo "descriptors $descriptors $(ls /proc/$(agent)/fd | wc -l)"
+test "$(ls /proc/$(agent)/fd | wc -l)" -le $descriptors
+test "$(ls /proc/$(agent)/task | wc -l)" -le $threads
+test "$(sockets)" -le $before
+end
+"#
+        )),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    // Their container's first program, and theirs.
+    assert_eq!(started(&alerts, "Program", "sh"), count + 1);
+}
+
+/// Kills one of our processes at some moment of a session. What was said to have succeeded was watched;
+/// afterwards nothing is left.
+#[test]
+fn whichever_process_of_ours_is_killed_while_there_are_sessions_nothing_is_left() {
+    need_runtime!("runc");
+    let rounds = if slow() { 200 } else { 12 };
+    let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
+    println!("SEED={seed}");
+    let mut state: u64 = seed;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let ground = ground("", STAY);
+    let mut text = String::from(
+        r#"
+victim() {
+    list=$(grep -l '^tollgate' /proc/[0-9]*/comm 2> /dev/null || true)
+    set -- $1 $list
+    number=$1; shift
+    test $# -gt 0 || return 0
+    shift $((number % $#))
+    pid=${1#/proc/}; pid=${pid%/comm}
+    echo "killed $(cat $1 || true)"
+    kill -9 $pid || true
+}
+"#,
+    );
+    for round in 0..rounds {
+        let (delay, number) = (random(60), random(60));
+        text.push_str(&format!(
+            "echo round {round}: after {delay} ms
+rm -f out/one
+begin
+rt exec $ID sleep 1000 & long=$!
+rt exec $ID cat /etc/secret > /dev/null 2>&1 & short=$!
+sleep 0.{delay:03}
+victim {number}
+wait $short || true
+end
+wait $long || true
+"
+        ));
+    }
+    let (finished, _) = ground.run("runc", &script(&text));
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert!(finished.stdout.contains("killed tollgate"), "{finished:?}");
+}
