@@ -195,17 +195,28 @@ impl Caller {
         let failed = |errno| failure(syscall.name(), errno);
         let native = Arch::native().ok_or_else(|| failed(ENOSYS))?;
         let number = syscall.number(native).ok_or_else(|| failed(ENOSYS))?;
+        let mut result = 0;
+        for _ in 0..INTERRUPTIONS {
+            result = self.call_once(number, args)?;
+            // Interrupted by a signal before a receiver had it, as those of Go's runtime are.
+            if !RESTARTED.contains(&result) {
+                break;
+            }
+        }
+        match i32::try_from(result) {
+            Ok(errno @ -4095..0) => Err(failed(-errno)),
+            _ => Ok(result.cast_unsigned()),
+        }
+    }
+
+    fn call_once(&self, number: u32, args: [u64; 6]) -> sys::Result<i64> {
         let mut registers = self.registers;
         registers.prepare_call(u64::from(number), args);
         registers.set_instruction_pointer(self.call.ip - ptrace::CALL_LENGTH);
         ptrace::set_registers(self.tid, &registers)?;
         self.run_to_call_stop()?;
         self.run_to_call_stop()?;
-        let result = ptrace::registers(self.tid)?.result();
-        match i32::try_from(result) {
-            Ok(errno @ -4095..0) => Err(failed(-errno)),
-            _ => Ok(result.cast_unsigned()),
-        }
+        Ok(ptrace::registers(self.tid)?.result())
     }
 
     /// As [`Caller::call`] with bytes in the thread's memory, whose address `args` is told.
@@ -298,6 +309,10 @@ fn failure(call: &'static str, errno: i32) -> sys::SyscallError {
 const GONE: &str = "its process is gone";
 /// The kernel's own code for a call that is made again (include/linux/errno.h).
 const ERESTARTNOINTR: i32 = 513;
+/// The results of calls that the kernel has not made, and would have made again.
+const RESTARTED: [i64; 3] = [-512, -513, -514];
+/// How often in a row: nobody can send signals for ever to keep a call from being made.
+const INTERRUPTIONS: u32 = 1000;
 /// The x86-64 psABI's; other machines have none.
 const RED_ZONE: u64 = 128;
 const O_CLOEXEC: u32 = 0o2_000_000;
