@@ -11,12 +11,11 @@ use capture::notify::{
 };
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal};
-use rules::{AlertValue, EngineOptions, Priority};
+use rules::{AlertValue, Priority};
 
 use super::drops::Drops;
 use super::violations::Violations;
 use crate::config::DropAction;
-use crate::learn::Learner;
 use crate::terminal;
 
 /// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
@@ -27,8 +26,7 @@ pub(super) struct Announcer {
     looked: Mutex<Option<(Pid, Instant, String)>>,
     /// Whether no process can make itself unreadable to this one.
     reads_all: bool,
-    violations: Violations,
-    learner: Option<Arc<Learner>>,
+    violations: Arc<Violations>,
     drops: Arc<Drops>,
 }
 
@@ -41,18 +39,16 @@ impl Announcer {
     pub(super) fn new(
         dispatcher: Dispatcher,
         drops: Arc<Drops>,
-        learner: Option<Arc<Learner>>,
-        reported: &EngineOptions,
-    ) -> anyhow::Result<Self> {
+        violations: Arc<Violations>,
+    ) -> Self {
         let own = sys::credential::capabilities(0);
-        Ok(Self {
-            violations: Violations::new(dispatcher.clone(), reported)?,
-            learner,
+        Self {
+            violations,
             dispatcher,
             looked: Mutex::default(),
             drops,
             reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
-        })
+        }
     }
 
     /// Why something could not be learnt about an event.
@@ -104,10 +100,7 @@ impl Notices for Announcer {
     }
 
     fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
-        match &self.learner {
-            Some(learner) => self.violations.teach(learner, event, violation),
-            None => self.violations.report(event, violation),
-        }
+        self.violations.report(&self.dispatcher, event, violation);
     }
 
     fn events_dropped(

@@ -18,14 +18,14 @@ use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
-use rules::{Engine, EngineOptions};
+use rules::Engine;
 
 use super::announcer::Announcer;
 use super::drops::Drops;
 use super::first::{First, Restriction};
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
-use crate::learn::Learner;
+use super::violations::Violations;
 use crate::supervise::{Board, Cause, Held, Listening, Mechanism, Source};
 use crate::terminal;
 
@@ -114,8 +114,6 @@ pub(super) struct Common {
     pub(super) witness: Witness,
     /// As [`Request::first`], of containers that come later.
     pub(super) first: Option<Restriction>,
-    /// Where what is seen is recorded.
-    pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
     pub(super) program: FilterProgram,
     pub(super) entered: FilterProgram,
@@ -125,8 +123,8 @@ pub(super) struct Common {
     pub(super) dispatcher: Dispatcher,
     pub(super) quiet: bool,
     pub(super) drops: Arc<Drops>,
-    /// What alerts about violations are given beside their own fields.
-    pub(super) reported: EngineOptions,
+    /// What becomes of violations.
+    pub(super) violations: Arc<Violations>,
 }
 
 impl Request {
@@ -143,14 +141,12 @@ impl Request {
 }
 
 impl Common {
-    fn announcer(&self) -> anyhow::Result<Arc<Announcer>> {
-        Announcer::new(
+    fn announcer(&self) -> Arc<Announcer> {
+        Arc::new(Announcer::new(
             self.dispatcher.clone(),
             Arc::clone(&self.drops),
-            self.learner.clone(),
-            &self.reported,
-        )
-        .map(Arc::new)
+            Arc::clone(&self.violations),
+        ))
     }
 }
 
@@ -263,7 +259,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     // Who enters a container does so by its runtime, and is watched from there.
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
-    let notices = common.announcer()?;
+    let notices = common.announcer();
     let lacked = {
         let board = Arc::clone(&board);
         Arc::new(move || board.lacked())
@@ -334,7 +330,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         plan,
         judge: request.rules.judge,
         world,
-        notices: request.common.announcer()?,
+        notices: request.common.announcer(),
         rings: ebpf::RingSizes {
             bulk: request.common.tuning.ring_kib.saturating_mul(1024),
             ..ebpf::RingSizes::default()
@@ -386,7 +382,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     };
     let engine = gvisor::Engine::start(gvisor::Parts {
         judge: request.rules.judge,
-        notices: request.common.announcer()?,
+        notices: request.common.announcer(),
         endpoint,
         state_root: std::path::PathBuf::from("/"),
     })

@@ -30,6 +30,7 @@ use super::reports;
 use super::servers::{Reception, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
+use super::violations::Violations;
 use super::watched_files::{self, Watched};
 use crate::command::falco::totals;
 use crate::config::{Config, DropSettings, Manner};
@@ -190,11 +191,13 @@ impl Blueprint {
             first: self
                 .later
                 .or_else(|| self.first.as_ref().map(First::to_others)),
-            reported: EngineOptions {
-                append_output: self.settings.append_output.clone(),
-                ..EngineOptions::default()
-            },
-            learner: self.learner.clone(),
+            violations: Arc::new(Violations::new(
+                self.learner.clone(),
+                &EngineOptions {
+                    append_output: self.settings.append_output.clone(),
+                    ..EngineOptions::default()
+                },
+            )?),
             verify: self.verify,
             program: self.program,
             entered: self.entered,

@@ -30,49 +30,72 @@ const LEARNT: [&str; 7] = [
     "fs.path.target",
 ];
 
-/// Turns violations into alerts: one each, none is limited but by the rate of all alerts.
+/// Turns violations into alerts: one each, none is limited but by the rate of all alerts. Made once for all
+/// containers of a process, because it takes as long as loading rules does.
 pub(super) struct Violations {
-    engine: Engine,
-    made: Collector,
-    /// The same for what is recorded.
-    learnt: Engine,
-    scratch: Mutex<(<Engine as Judge>::Scratch, <Engine as Judge>::Scratch)>,
-    dispatcher: Dispatcher,
+    told: Described,
+    /// Where what is seen is recorded, and what is told of it.
+    learnt: Option<(Arc<Learner>, Described)>,
 }
 
 impl Violations {
     /// `options`: what alerts are given beside their own fields.
-    pub(super) fn new(dispatcher: Dispatcher, options: &EngineOptions) -> anyhow::Result<Self> {
-        let made = Collector::default();
-        let engine = engine(OUTPUT, &made, options)?;
+    pub(super) fn new(
+        learner: Option<Arc<Learner>>,
+        options: &EngineOptions,
+    ) -> anyhow::Result<Self> {
         let fields = LEARNT.map(|name| format!("%{name}"));
-        let learnt = self::engine(&fields.join(" "), &made, &EngineOptions::default())?;
+        let learnt = |learner| {
+            let described = Described::new(&fields.join(" "), &EngineOptions::default())?;
+            anyhow::Ok((learner, described))
+        };
         Ok(Self {
-            scratch: Mutex::new((engine.scratch(), learnt.scratch())),
-            engine,
-            learnt,
-            made,
-            dispatcher,
+            told: Described::new(OUTPUT, options)?,
+            learnt: learner.map(learnt).transpose()?,
         })
     }
 
-    /// Records what a process did.
-    pub(super) fn teach(&self, learner: &Learner, event: &Event<'_>, violation: &Violation<'_>) {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        self.learnt.conclude(&mut scratch.1, event);
-        let made = self.made.take();
-        let fields = made.first().map(|alert| alert.fields.as_slice());
-        learner.learn(event, violation, fields.unwrap_or_default());
+    /// Reports a violation, or records what a process did.
+    pub(super) fn report(
+        &self,
+        dispatcher: &Dispatcher,
+        event: &Event<'_>,
+        violation: &Violation<'_>,
+    ) {
+        if let Some((learner, described)) = &self.learnt {
+            let made = described.of(event);
+            let fields = made.first().map(|alert| alert.fields.as_slice());
+            return learner.learn(event, violation, fields.unwrap_or_default());
+        }
+        for alert in self.told.of(event) {
+            dispatcher.emit(self::described(alert, violation));
+        }
+    }
+}
+
+/// What is told of an event, by an engine with one rule.
+struct Described {
+    engine: Engine,
+    made: Collector,
+    scratch: Mutex<<Engine as Judge>::Scratch>,
+}
+
+impl Described {
+    fn new(output: &str, options: &EngineOptions) -> anyhow::Result<Self> {
+        let made = Collector::default();
+        let engine = engine(output, &made, options)?;
+        Ok(Self {
+            scratch: Mutex::new(engine.scratch()),
+            engine,
+            made,
+        })
     }
 
-    /// Reports a violation.
-    pub(super) fn report(&self, event: &Event<'_>, violation: &Violation<'_>) {
+    fn of(&self, event: &Event<'_>) -> Vec<Alert> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        self.engine.conclude(&mut scratch.0, event);
+        self.engine.conclude(&mut scratch, event);
         // Held until here: what was made is of this event.
-        for alert in self.made.take() {
-            self.dispatcher.emit(described(alert, violation));
-        }
+        self.made.take()
     }
 }
 
