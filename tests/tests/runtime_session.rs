@@ -120,7 +120,7 @@ end
     assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
     assert_eq!(started(&alerts, "Program", "echo"), 1, "{alerts:?}");
     let opened = fields(&alerts, "Secret opened", "container.id");
-    assert_eq!(opened, [ground.id.clone()], "{alerts:?}");
+    assert_eq!(opened, [ground.id.as_str()], "{alerts:?}");
     let gaps = alerts
         .iter()
         .filter(|alert| alert.rule == "Tollgate internal: unwatched gap");
@@ -165,7 +165,7 @@ end
     // The container's first program, and the session's.
     assert_eq!(started(&alerts, "Program", "sh"), 2, "{alerts:?}");
     let opened = fields(&alerts, "Secret opened", "container.id");
-    assert_eq!(opened, [ground.id.clone()], "{alerts:?}");
+    assert_eq!(opened, [ground.id.as_str()], "{alerts:?}");
 }
 
 #[test]
