@@ -18,6 +18,7 @@ begin() {
     rt create --bundle b $ID < /dev/null > create.out 2>&1 || { cat create.out; exit 1; }
     rt start $ID
     await one
+    test -n "$(agent)"
 }
 # Waits until a text is among the alerts this often.
 told() { for try in $(seq 400); do test "$(grep -c "$1" alerts)" -lt "$2" || return 0; sleep 0.02; done; exit 93; }
