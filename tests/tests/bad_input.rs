@@ -269,12 +269,34 @@ fn an_engine_that_is_not_there_is_missing_support() {
         .args(["run", "--engine", "ebpf", "--", "true"]);
     let finished =
         Limited::start(command.stdin(Stdio::null()), Duration::from_secs(20)).finish(b"");
-    assert!(matches!(finished.code(), 3 | 4), "{}", finished.stderr);
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
     assert!(
         finished.stderr.contains("tollgate: cannot "),
         "{}",
         finished.stderr
     );
+}
+
+#[test]
+fn an_engine_is_not_asked_for_what_it_cannot_give() {
+    for (engine, option) in [
+        ("ebpf", &["--io-uring", "deny"]),
+        ("ebpf", &["--refuse", "non-dumpable"]),
+        ("ebpf", &["--verify", "always"]),
+        ("ebpf", &["--on-agent-death", "deny"]),
+        ("ptrace", &["--on-agent-death", "deny"]),
+    ] {
+        refused(
+            &[
+                "run", "--engine", engine, option[0], option[1], "--", "true",
+            ],
+            2,
+            &[
+                &format!("the engine {engine} cannot give what {}", option[0]),
+                "help: leave the option out",
+            ],
+        );
+    }
 }
 
 #[test]

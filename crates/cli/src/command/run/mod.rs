@@ -81,6 +81,7 @@ pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
     }
     let words = stay.words.clone();
     let mechanism = mechanism(&args)?;
+    can_be_promised(&args, mechanism)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let policy = policy(&args);
     let order = args.resume.clone();
@@ -611,6 +612,40 @@ fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
     }
 }
 
+/// Refuses options that ask of an engine for what it cannot give.
+fn can_be_promised(args: &Run, mechanism: Mechanism) -> Result<(), Failure> {
+    let asked = &args.interception;
+    let has_listener = matches!(mechanism, Mechanism::Listener | Mechanism::Sandbox);
+    let only_looks = mechanism == Mechanism::Kernel;
+    let promises = [
+        (
+            "--on-agent-death deny",
+            args.on_agent_death == args::OnAgentDeath::Deny && !has_listener,
+        ),
+        (
+            "--io-uring deny",
+            asked.io_uring == Some(args::IoUring::Deny) && only_looks,
+        ),
+        ("--refuse", !asked.refuse.is_empty() && only_looks),
+        (
+            "--verify",
+            asked
+                .verify
+                .is_some_and(|verify| verify != args::Verify::Off)
+                && only_looks,
+        ),
+    ];
+    match promises.iter().find(|(_, is_in_vain)| *is_in_vain) {
+        None => Ok(()),
+        Some((option, _)) => {
+            let engine = if only_looks { "ebpf" } else { "ptrace" };
+            let message = format!("the engine {engine} cannot give what {option} asks for");
+            Err(Failure::new(Exit::BadInput, message)
+                .help("leave the option out, or use --engine notify"))
+        }
+    }
+}
+
 /// The configuration file with `-o` and the other options over it.
 fn configuration(
     detection: &Detection,
@@ -844,7 +879,7 @@ fn failure(failure: supervise::Failure) -> Failure {
         }
         Cause::Filter { .. } => Failure::from_error(Exit::Unsupported, &failure)
             .help("`tollgate doctor` shows what is missing and how to get it"),
-        Cause::Services => Failure::from_error(Exit::Internal, &failure)
+        Cause::Services => Failure::from_error(Exit::Unsupported, &failure)
             .help("the message above says why; `tollgate doctor` shows what works here"),
         Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
             .help("leave --resume to the keeper"),
