@@ -239,3 +239,55 @@ fn a_server_passes_what_was_learnt_of_it_and_an_intruder_does_not() {
     assert_eq!(intruder.stdout, "end\n", "{intruder:?}");
     assert!(!lab.fits("disable-cap-setuid") && lab.fits("disallow-mount"));
 }
+
+/// Two runs, the second of which sees so much more that what it learnt has no room.
+const FULL: &str = r#"set -e
+mount -t tmpfs -o size=256k none %W/disk
+learn() { "$TOLLGATE" learn -q -o disk/p.yaml --model disk/m.json -- "$@"; }
+learn true
+cp disk/p.yaml disk/m.json .
+cat /dev/zero > disk/filler 2> /dev/null || true
+set +e
+learn sh -c 'for file in /usr/bin/*; do test ! -f $file || : < $file; done'
+echo "status $?"
+cmp p.yaml disk/p.yaml && cmp m.json disk/m.json && echo kept
+ls -A disk
+"#;
+
+#[test]
+fn a_full_disk_leaves_what_was_learnt_before() {
+    e2e::need_root!();
+    let lab = Lab::new(&[("full.sh", FULL), ("disk/nothing", "")]);
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "full.sh"])
+        .env("TOLLGATE", e2e::program())
+        .current_dir(lab.scratch.path())
+        .stdin(Stdio::null());
+    let ended = Limited::start(&mut command, LIMIT).finish(b"");
+    let expected = "status 2\nkept\nfiller\nm.json\np.yaml\n";
+    assert_eq!(ended.stdout, expected, "{ended:?}");
+    assert!(
+        ended
+            .stderr
+            .contains("cannot write disk/m.json: No space left"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn one_file_for_policy_and_model_is_refused() {
+    let lab = Lab::new(&[]);
+    let out = lab.path("p.yaml");
+    let refused = lab.run(&["learn", "-o", &out, "--model", "./p.yaml"], &["true"]);
+    assert_eq!(
+        (refused.code(), refused.stdout.as_str()),
+        (2, ""),
+        "{refused:?}"
+    );
+    assert!(
+        refused.stderr.contains("policy and model to one file"),
+        "{refused:?}"
+    );
+    assert!(!Path::new(&out).exists());
+}

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::terminal;
+use crate::{terminal, text_file};
 
 /// Makes a model and writes a policy from it, once.
 #[derive(Debug)]
@@ -392,7 +392,7 @@ fn names(event: &Event<'_>, path: &str) -> Vec<String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| unwritable(path, &error))
+    text_file::replace(path, text).map_err(|error| unwritable(path, &error))
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
@@ -402,18 +402,38 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
 
 /// Refuses a file that cannot be written, before the command has run in vain.
 pub(crate) fn can_write(path: &Path) -> Result<(), Failure> {
+    // What replaces it is written beside it.
+    let beside = || -> std::io::Result<()> {
+        let (_, folder) = text_file::resolve(path)?;
+        Ok(access(&folder, Access::WRITE_OK | Access::EXEC_OK)?)
+    };
     let can = match fs::metadata(path) {
         // A pipe or device is opened once: that may mean something to who reads from it.
         Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
-        Ok(_) => fs::OpenOptions::new().append(true).open(path).map(drop),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let folder = path.parent().filter(|folder| *folder != Path::new(""));
-            let folder = folder.unwrap_or(Path::new("."));
-            access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(std::io::Error::from)
-        }
+        Ok(_) => fs::OpenOptions::new()
+            .append(true)
+            .open(path)
+            .and_then(|_| beside()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => beside(),
         Err(error) => Err(error),
     };
     can.map_err(|error| unwritable(path, &error))
+}
+
+/// Refuses one file for both: the policy would take the place of the model.
+pub(crate) fn are_two(output: &Path, model: &Path) -> Result<(), Failure> {
+    let real = |path| match text_file::resolve(path) {
+        Ok((real, _)) => Ok(real),
+        Err(error) => Err(unwritable(path, &error)),
+    };
+    if real(output)? != real(model)? {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot write policy and model to one file, {}",
+        output.display()
+    );
+    Err(Failure::new(Exit::BadInput, message).help("name another file with --model"))
 }
 
 /// Reads a model; without a file it is empty.
@@ -518,6 +538,13 @@ mod tests {
         assert!(can_write(Path::new("/dev/null")).is_ok());
         assert_eq!(fs::read_to_string(&there).unwrap(), "kept");
         assert!(!new.exists());
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&there, &link).unwrap();
+        assert!(are_two(&there, &new).is_ok());
+        let here = dir.path().join(".");
+        for (one, same) in [(&there, &link), (&new, &here.join("new"))] {
+            assert!(are_two(one, same).is_err(), "{}", same.display());
+        }
         for path in [dir.path(), &dir.path().join("no/p"), &there.join("p")] {
             assert!(can_write(path).is_err(), "{}", path.display());
         }

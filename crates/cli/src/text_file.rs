@@ -1,8 +1,9 @@
-//! Reading what people have written: rules, policies, configurations.
+//! Reading what people have written, such as rules and configurations, and writing what they keep.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Read, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
 
 /// More than a hundred times the largest rule file that is known of. Whoever names a disk image or
 /// `/dev/zero` is told so, instead of waiting until there is no memory left.
@@ -11,6 +12,49 @@ const LIMIT: u64 = 64 << 20;
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     bounded(File::open(path)?, LIMIT)
+}
+
+/// Where a path leads, and the folder that has it or will.
+pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let real = match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;
+            folder.join(path.file_name().ok_or(error)?)
+        }
+        found => found?,
+    };
+    let folder = real.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok((real, folder))
+}
+
+/// Writes a file whole or not at all: where that fails, on a full disk perhaps, it stays as it was. It
+/// keeps its mode, and its owner as far as the caller may give files away. What is no file, such as a pipe,
+/// is written to.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let (real, folder) = resolve(path)?;
+    let old = match fs::metadata(&real) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        found => Some(found?),
+    };
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        return fs::write(&real, text);
+    }
+    // As for any new file the umask takes from it.
+    let mode = Permissions::from_mode(0o666);
+    let mut new = tempfile::Builder::new()
+        .prefix(".tollgate-")
+        .permissions(mode)
+        .tempfile_in(&folder)?;
+    new.write_all(text.as_bytes())?;
+    if let Some(old) = old {
+        // Only root gives files away, and others may replace what is not theirs in a folder of a group.
+        let _ = fchown(new.as_file(), Some(old.uid()), Some(old.gid()));
+        new.as_file().set_permissions(old.permissions())?;
+    }
+    new.as_file().sync_all()?;
+    new.persist(&real)?;
+    File::open(&folder)?.sync_all()
 }
 
 fn bounded(from: impl Read, limit: u64) -> io::Result<String> {
@@ -40,6 +84,33 @@ mod tests {
             said(b"ab\xff"),
             Err("it is not UTF-8 text (byte 2)".to_owned())
         );
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_mode_and_the_links_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        replace(&file, "first").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let before = fs::metadata(&file).unwrap().ino();
+        replace(&link, "second").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "second");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let after = fs::metadata(&file).unwrap();
+        assert_eq!(after.mode() & 0o7777, 0o640);
+        assert_ne!(after.ino(), before, "it was written in place");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(replace(dir.path(), "text").is_err());
+        assert!(replace(&dir.path().join("no/file"), "text").is_err());
+        let full = replace(Path::new("/dev/full"), "text").unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

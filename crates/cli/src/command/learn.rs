@@ -19,6 +19,9 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     for file in std::iter::once(&args.output).chain(&args.model) {
         learn::can_write(file)?;
     }
+    if let Some(model) = &args.model {
+        learn::are_two(&args.output, model)?;
+    }
     let known = match &args.model {
         Some(path) => learn::read(path)?,
         None => None,
