@@ -1270,8 +1270,13 @@ fn nothing_runs_if_the_policy_cannot_be_put_in_force() {
             3,
             "disallow-access-kallsyms",
         ),
-        ("disallow-mount", "BPF", 3, "BPF: not enforced"),
-        ("disallow-mount", "AppArmor", 3, "AppArmor: not enforced"),
+        ("disallow-mount", "BPF", 3, "  fix: "),
+        (
+            "disallow-mount",
+            "AppArmor",
+            3,
+            "by AppArmor: it cannot be used here",
+        ),
         // What the peer ignores: targets, addresses, sockets with a path, single file systems.
         (
             "block-access-to-metadata-service",
@@ -1306,6 +1311,27 @@ fn nothing_runs_if_the_policy_cannot_be_put_in_force() {
     let options = ["--accept-partial", "disallow-access-kallsyms"];
     let finished = lab.enforce(&options, &lab.policy(&text), &["forks"]);
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
+}
+
+#[test]
+fn quiet_hides_no_way_past_that_was_not_accepted() {
+    let lab = Lab::unprivileged();
+    let rule = "disallow-create-user-ns";
+    // One becomes the command, the other watches it.
+    for switches in ["", "    auditViolations: true\n"] {
+        let file = lab.policy(&policy_with(rule, "Seccomp", switches));
+        let open = lab.enforce(&[], &file, &["forks"]);
+        assert_eq!(open.code(), 0, "{open:?}");
+        let named = "[POLICY_PARTIAL]: carried in part: `disallow-create-user-ns`;";
+        assert!(open.stderr.contains(named), "{open:?}");
+        assert_eq!(open.stderr.lines().count(), 1, "{open:?}");
+        let accepted = lab.enforce(&["--accept-partial", rule], &file, &["forks"]);
+        assert_eq!(
+            (accepted.code(), accepted.stderr.as_str()),
+            (0, ""),
+            "{accepted:?}"
+        );
+    }
 }
 
 #[test]

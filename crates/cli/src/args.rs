@@ -193,7 +193,7 @@ pub(crate) struct Detection {
     /// to compare with
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) judges: Option<std::num::NonZeroUsize>,
-    /// Print no warnings
+    /// Print no warnings, but those about a policy
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Whose customs apply.
@@ -379,7 +379,8 @@ pub(crate) struct Enforce {
     /// Report violations as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Do not print how far each enforcer goes
+    /// Do not print how far each enforcer goes; rules that are carried in part are named all the same,
+    /// unless --accept-partial names them
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Take over from another agent; for the keeper

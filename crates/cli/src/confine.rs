@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use abi::Capabilities;
+use capture::probe::Support;
 use clap::Args;
+use enforce::probe::probe;
 use enforce::{Confinement, Line, Place};
 use policy::compile::seccomp::Action;
 use policy::compile::witness::Witness;
-use policy::compile::{Machine, check};
-use policy::{Mode, Policy, Verdict};
+use policy::compile::{Machine, Unavailable, check};
+use policy::{Code, Mode, Policy, Verdict};
 
 use crate::command::policy::{self as files, exit};
 use crate::exit::Exit;
@@ -32,7 +34,8 @@ pub(crate) struct How {
     /// Deny nothing, and report what the policy would deny, as far as enforcers can
     #[arg(long, requires = "policy")]
     pub(crate) audit: bool,
-    /// Go on although no enforcer that works here carries this rule of the policy in full; repeatable
+    /// Go on although no enforcer that works here carries this rule of the policy at all, which is an
+    /// error, or only in part, which is a warning; repeatable
     #[arg(long, value_name = "RULE", requires = "policy")]
     pub(crate) accept_partial: Vec<String>,
 }
@@ -49,9 +52,7 @@ impl Optional {
             return Ok(None);
         };
         let prepared = prepare_at(path, &self.how, place)?;
-        if !quiet {
-            terminal::complain(&prepared.said);
-        }
+        prepared.tell(quiet);
         Ok(Some(prepared.confinement))
     }
 
@@ -81,8 +82,21 @@ impl Optional {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) confinement: Confinement,
-    /// What is wrong with it, and how far each enforcer goes; lines for people.
-    pub(crate) said: String,
+    /// What is wrong with it and was not accepted, in short; and all that is to be said: that at length, what
+    /// was accepted, and how far each enforcer goes. Lines for people.
+    warned: String,
+    said: String,
+}
+
+impl Prepared {
+    /// Says what is to be said. Who wants quiet hears of ways past the rules all the same, unless they
+    /// were accepted.
+    pub(crate) fn tell(&self, quiet: bool) {
+        terminal::complain(match quiet {
+            true => &self.warned,
+            false => &self.said,
+        });
+    }
 }
 
 /// Reads and compiles a policy for what works here. The calling process must have one thread.
@@ -92,7 +106,7 @@ pub(crate) fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
 
 /// As [`prepare`], for a process that sees files elsewhere, perhaps.
 pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Failure> {
-    let machine = machine_at(place);
+    let mut machine = machine_at(place);
     let mut file = files::read(path);
     if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
         let message = format!(
@@ -105,6 +119,7 @@ pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepare
     let mut unavailable = Vec::new();
     if let [policy] = &mut file.policies[..] {
         unavailable = restrict_to_available(policy);
+        machine.unavailable = unavailable.iter().map(reason).collect();
         if how.audit {
             only_report(policy);
         }
@@ -133,11 +148,16 @@ pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepare
     if place == Place::Elsewhere {
         can_be_held(path, &confinement)?;
     }
+    let warned = in_short(policy, &file);
     let mut said = file.render();
     for line in confinement.report.iter().chain(&unavailable) {
         said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
     }
-    Ok(Prepared { confinement, said })
+    Ok(Prepared {
+        confinement,
+        warned,
+        said,
+    })
 }
 
 /// The one policy of a file that was prepared before, for what is made of it later. Nothing is tried.
@@ -200,6 +220,37 @@ fn restrict_to_available(policy: &mut Policy) -> Vec<Line> {
     missing
 }
 
+/// Which rules are carried in part, in one line, and what else is wrong.
+fn in_short(policy: &Policy, file: &files::Loaded) -> String {
+    let others = file.render_if(|problem| !matches!(problem.code, Code::Accepted | Code::Partial));
+    let problems = file.diagnostics.iter();
+    let partial: Vec<_> = problems
+        .filter(|problem| problem.code == Code::Partial)
+        .map(|problem| &problem.location)
+        .collect();
+    let rules = policy.rules.iter();
+    let names: Vec<String> = rules
+        .filter(|rule| partial.contains(&&rule.location))
+        .map(|rule| format!("`{}`", rule.id))
+        .collect();
+    match names.is_empty() {
+        true => others,
+        false => format!(
+            "{others}tollgate: policy {}: warning[{}]: carried in part: {}; without -q it is said how\n",
+            policy.name,
+            yaml::Code::name(Code::Partial),
+            names.join(", "),
+        ),
+    }
+}
+
+fn reason(line: &Line) -> Unavailable {
+    Unavailable {
+        enforcer: line.enforcer,
+        why: line.detail.clone(),
+    }
+}
+
 /// As if `allowViolations` and `auditViolations` were set.
 fn only_report(policy: &mut Policy) {
     for rule in &mut policy.rules {
@@ -232,6 +283,9 @@ fn unusable(path: &Path, file: &files::Loaded, exit: Exit, missing: &[Line]) -> 
     let mut message = format!("cannot enforce {}\n{}", path.display(), file.render());
     for line in missing {
         message.push_str(&format!("{line}\n"));
+        if let Support::No { fix, .. } = probe(line.enforcer) {
+            message.push_str(&format!("  fix: {fix}\n"));
+        }
     }
     let exit = match exit {
         Exit::Ok => Exit::BadInput,

@@ -10,7 +10,7 @@ use crate::args::{Detection, Enforce, Interception, OnAgentDeath, Run};
 use crate::confine::{self, Optional};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::{supervise, terminal};
+use crate::supervise;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {
@@ -23,9 +23,7 @@ pub(crate) fn execute(args: Enforce) -> Outcome {
         prepared.confinement.discard();
         return run::execute(watched(args));
     }
-    if !args.quiet {
-        terminal::complain(&prepared.said);
-    }
+    prepared.tell(args.quiet);
     become_command(&args, &prepared.confinement)
 }
 

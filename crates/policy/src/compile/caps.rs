@@ -1,5 +1,6 @@
 //! Rules as capabilities that are dropped before the command starts.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Capabilities, capability};
@@ -43,7 +44,7 @@ impl Profile {
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
-    let mut lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
+    let lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
         lower_one(policy, restriction)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
@@ -58,10 +59,17 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
         return lowered.gap("a capability that is not there is not reported");
     };
     let dropped = lowered.entries.iter().fold(0, |sum, Drop(set)| sum | set.0);
-    for text in witness::misses(Capabilities(dropped & held.0)) {
-        lowered = lowered.gap(text);
+    let misses = witness::misses(Capabilities(dropped & held.0));
+    match misses.is_empty() {
+        true => lowered,
+        false => lowered.gap(format!("a denial is not reported {}", of_each(&misses))),
     }
-    lowered
+}
+
+/// "of this; of that".
+fn of_each(things: &BTreeSet<&str>) -> String {
+    let each: Vec<String> = things.iter().map(|thing| format!("of {thing}")).collect();
+    each.join("; ")
 }
 
 fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {

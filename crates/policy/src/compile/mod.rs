@@ -30,6 +30,31 @@ pub struct Machine {
     pub held: Option<Capabilities>,
     /// Whether it has them because it is root.
     pub is_root: bool,
+    /// Enforcers that were asked for and cannot be used there.
+    pub unavailable: Vec<Unavailable>,
+}
+
+/// An enforcer that does not work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// Which.
+    pub enforcer: Enforcer,
+    /// Why.
+    pub why: String,
+}
+
+impl Machine {
+    fn lacks(&self, enforcer: Enforcer) -> Option<&Unavailable> {
+        self.unavailable
+            .iter()
+            .find(|lacking| lacking.enforcer == enforcer)
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: it cannot be used here: {}", self.enforcer, self.why)
+    }
 }
 
 /// How well an enforcer carries a rule; the best is the greatest.
@@ -299,12 +324,7 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
 fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnostic> {
     let at = || rule.location.clone();
     if !rule.targets.is_empty() && !policy.enforcers.contains(Enforcer::AppArmor) {
-        let message = format!(
-            "`{}` is for single programs (targets), which {} would ignore",
-            rule.id, policy.enforcers
-        );
-        let problem = Diagnostic::new(Code::TargetsIgnored, at(), message);
-        return Some(problem.with_help("add AppArmor to `enforcer`, or remove the targets"));
+        return Some(ignored_targets(policy, rule, machine));
     }
     let chosen: Vec<_> = policy
         .enforcers
@@ -319,7 +339,7 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnos
     if best == Grade::Full {
         return None;
     }
-    let notes: Vec<String> = chosen
+    let mut notes: Vec<String> = chosen
         .iter()
         .filter(|(_, assessment)| assessment.grade == best)
         .map(|(enforcer, a)| format!("{enforcer}: {}", a.notes.join("; ")))
@@ -328,15 +348,33 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnos
         Grade::None => (Code::NoEnforcer, "cannot be carried by"),
         _ => (Code::Partial, "is carried in part by"),
     };
+    if best == Grade::None {
+        notes.extend(machine.unavailable.iter().map(ToString::to_string));
+    }
     let message = format!("`{}` {what} {}", rule.id, notes.join(". "));
     Some(Diagnostic::new(code, at(), message).with_help(help(policy, rule, best, machine)))
+}
+
+fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnostic {
+    let is_for = format!("`{}` is for single programs (targets), which", rule.id);
+    let (message, help) = match machine.lacks(Enforcer::AppArmor) {
+        None => (
+            format!("{is_for} {} would ignore", policy.enforcers),
+            "add AppArmor to `enforcer`, or remove the targets",
+        ),
+        Some(lacking) => (
+            format!("{is_for} are for {lacking}"),
+            "make AppArmor work, or remove the targets",
+        ),
+    };
+    Diagnostic::new(Code::TargetsIgnored, rule.location.clone(), message).with_help(help)
 }
 
 /// Enforcers that would do better, and how to do without.
 fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &Machine) -> String {
     let others = Enforcer::ALL
         .into_iter()
-        .filter(|e| !policy.enforcers.contains(*e));
+        .filter(|e| !policy.enforcers.contains(*e) && machine.lacks(*e).is_none());
     let better: Vec<String> = others
         .map(|enforcer| {
             let with = Policy {

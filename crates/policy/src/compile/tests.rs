@@ -353,6 +353,66 @@ fn what_nobody_carries_is_an_error_until_it_is_accepted_by_name() {
 }
 
 #[test]
+fn an_enforcer_that_does_not_work_is_named_and_not_recommended() {
+    let machine = Machine {
+        unavailable: [Enforcer::Bpf, Enforcer::AppArmor]
+            .map(|enforcer| Unavailable {
+                enforcer,
+                why: "there is no such thing".to_owned(),
+            })
+            .into(),
+        ..disks()
+    };
+    let without = |mut policy: Policy| {
+        policy.enforcers = Enforcers::default();
+        check(&policy, &[], &machine).remove(0)
+    };
+    let problem = without(of_builtins("BPF", &["disallow-mount"]));
+    assert_eq!(
+        problem.message,
+        "`disallow-mount` cannot be carried by BPF: it cannot be used here: there is no such thing. \
+         AppArmor: it cannot be used here: there is no such thing"
+    );
+    let help = problem.help.unwrap();
+    assert!(help.contains("Seccomp (full)"), "{help}");
+    assert!(
+        !help.contains("BPF") && !help.contains("AppArmor"),
+        "{help}"
+    );
+    let rules = "    attackProtectionRules: [{rules: [disable-curl], targets: [/bin/sh]}]\n";
+    let problem = without(policy("AppArmor", rules));
+    assert_eq!(problem.code, Code::TargetsIgnored);
+    assert!(
+        problem
+            .message
+            .ends_with("cannot be used here: there is no such thing")
+    );
+}
+
+#[test]
+fn what_no_failed_call_shows_is_listed_once() {
+    let rules = "    hardeningRules: [disable-cap-privileged]\n    auditViolations: true\n";
+    let machine = Machine {
+        watches: true,
+        held: Some(Capabilities::ALL),
+        ..disks()
+    };
+    let problem = &check(&policy("SeccompCaps", rules), &[], &machine)[0];
+    assert_eq!(problem.code, Code::Partial);
+    let (_, list) = problem.message.split_once("Caps: ").unwrap();
+    let mut parts: Vec<&str> = list
+        .strip_prefix("a denial is not reported ")
+        .unwrap()
+        .split("; ")
+        .collect();
+    assert!(parts.len() > 5, "{list}");
+    assert!(parts.iter().all(|part| part.starts_with("of ")), "{list}");
+    let all = parts.len();
+    parts.dedup();
+    assert_eq!(parts.len(), all, "{list}");
+}
+
+#[test]
 fn targets_need_an_enforcer_that_tells_programs_apart() {
     let rules = "    attackProtectionRules: [{rules: [disable-curl], targets: [/bin/sh]}]\n";
     let problems = check(&policy("SeccompBPF", rules), &[], &disks());

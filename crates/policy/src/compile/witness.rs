@@ -5,8 +5,8 @@
 //! that a rule withholds what it asked for ([`Witness::blame`]). The call is made, so the kernel decides
 //! and not whoever looks on: what is told can be incomplete, what is denied cannot.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
@@ -598,12 +598,14 @@ static CAPABLE: LazyLock<Vec<Capable>> = LazyLock::new(|| {
     read(include_str!("../../data/capable.txt")).expect("a unit test reads the same file")
 });
 
-/// What is not told of denials for lack of these.
-pub(super) fn misses(set: Capabilities) -> impl Iterator<Item = Cow<'static, str>> {
+/// Denials of what are not told, for lack of these.
+pub(super) fn misses(set: Capabilities) -> BTreeSet<&'static str> {
     let entries = CAPABLE.iter();
-    let meant = entries.filter(move |entry| entry.set.0 & set.0 != 0);
-    let misses = meant.flat_map(|entry| &entry.misses);
-    misses.map(|text| Cow::Owned(format!("a denial is not reported of {text}")))
+    let meant = entries.filter(|entry| entry.set.0 & set.0 != 0);
+    meant
+        .flat_map(|entry| &entry.misses)
+        .map(String::as_str)
+        .collect()
 }
 
 fn is_meant(asked: &OperationCall, attempt: &Attempt<'_>) -> bool {

@@ -110,7 +110,8 @@ pub(crate) struct Advise {
 /// What the user does without.
 #[derive(Args, Debug)]
 pub(crate) struct Accept {
-    /// Use the policy although no enforcer carries this rule in full
+    /// Use the policy although no enforcer carries this rule at all, which is an error, or only in
+    /// part, which is a warning; repeatable
     #[arg(long = "accept-partial", value_name = "RULE")]
     pub(crate) rules: Vec<String>,
 }

@@ -44,6 +44,8 @@ pub(crate) fn machine() -> Machine {
             .ok()
             .map(|sets| sets.permitted),
         is_root: rustix::process::geteuid().is_root(),
+        // Known where they have been tried.
+        unavailable: Vec::new(),
     }
 }
 
@@ -105,12 +107,14 @@ pub(crate) fn read(path: &Path) -> Loaded {
 
 impl Loaded {
     pub(crate) fn render(&self) -> String {
+        self.render_if(|_| true)
+    }
+
+    /// Those of the problems that are asked for.
+    pub(crate) fn render_if(&self, is_meant: impl Fn(&::policy::Diagnostic) -> bool) -> String {
         let text = (!self.text.is_empty()).then_some(self.text.as_str());
-        let rendered = self
-            .diagnostics
-            .iter()
-            .map(|problem| problem.render(text) + "\n");
-        rendered.collect()
+        let meant = self.diagnostics.iter().filter(|problem| is_meant(problem));
+        meant.map(|problem| problem.render(text) + "\n").collect()
     }
 }
 
