@@ -173,6 +173,44 @@ fn an_alert_and_a_recorded_event_are_explained_clause_by_clause() {
 }
 
 #[test]
+fn the_type_of_an_alert_that_does_not_say_it_is_taken_from_its_rule() {
+    let scratch = Scratch::new();
+    let write = |name: &str, text: &str| {
+        fs::write(scratch.path().join(name), text).expect("the scratch folder is writable");
+    };
+    let rule = "Read sensitive file untrusted";
+    write(
+        "alert.json",
+        r#"{"rule": "Read sensitive file untrusted", "output_fields": {"container.id": "host",
+            "fd.name": "/etc/shadow", "proc.name": "cat", "proc.pname": "sh", "user.uid": 0}}"#,
+    );
+    write(
+        "other.yaml",
+        "- {rule: Other, desc: d, condition: evt.type = openat, output: o, priority: INFO}\n",
+    );
+    let explain = |more: &[&str]| {
+        let args = ["rules", "explain", "--event", "alert.json"];
+        tollgate(&[&args, more].concat(), scratch.path())
+    };
+    let output = explain(&["--rule", rule]);
+    let story = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{story}");
+    let taken = "evt.type: open, taken from the alert's rule; openat, openat2";
+    assert!(story.starts_with(taken), "{story}");
+    assert!(story.contains("\nundecided  Read sensitive"), "{story}");
+    assert!(story.contains("fd.name: \"/etc/shadow\""), "{story}");
+    let verdict = json(&explain(&["--rule", rule, "--json"]));
+    assert_eq!(verdict["type_taken"]["evt.type"], "open", "{verdict}");
+    let refused = explain(&["other.yaml"]);
+    let story = text(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{story}");
+    assert!(
+        story.contains(&format!("the rule `{rule}` of the alert")),
+        "{story}"
+    );
+}
+
+#[test]
 fn doubtful_rules_are_found_and_stock_rules_have_few() {
     let scratch = Scratch::new();
     let doubtful = "\

@@ -396,6 +396,27 @@ mod tests {
     }
 
     #[test]
+    fn the_container_is_the_host_only_where_others_are_absent_for_sure() {
+        let rules = "- rule: Inside\n  desc: d\n  condition: evt.type = openat and container.id != host\n  \
+            output: in %container.name\n  priority: INFO\n- rule: Host\n  desc: d\n  \
+            condition: evt.type = openat and container.name = host\n  output: o\n  priority: INFO\n";
+        let (ruleset, _) = Loader::new().add("r.yaml", rules).finish();
+        let engine = Engine::new(&ruleset, &EngineOptions::default(), Box::new(Nobody)).0;
+        let names = |others, fields: &[(&str, &str)]| {
+            let judged = engine.judge_given(&given(others, fields));
+            let alerts = judged.alerts.iter().map(|alert| alert.rule.to_string());
+            let undecided = judged.undecided.iter().map(|rule| format!("{rule}?"));
+            alerts.chain(undecided).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Others::Absent, &[]), ["Host"]);
+        assert_eq!(names(Others::Unknown, &[]), ["Inside?", "Host?"]);
+        let host = [("container.id", "host")];
+        assert_eq!(names(Others::Unknown, &host), ["Host"]);
+        let inside = [("container.id", "0123456789ab")];
+        assert_eq!(names(Others::Absent, &inside), ["Inside"]);
+    }
+
+    #[test]
     fn what_cannot_be_is_said() {
         let error = Given::new("opnat", Others::Absent).expect_err("no such type");
         assert!(

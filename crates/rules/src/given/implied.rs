@@ -1,13 +1,13 @@
 //! What follows from the values that are given.
 //!
 //! Only what holds of nearly every event, so that a test need not repeat it: a name tells folder and file,
-//! a list of ancestors the parent, a call is taken to have succeeded, on the host. What is given always
-//! goes before.
+//! a list of ancestors the parent, a call is taken to have succeeded; on the host, unless what is not given
+//! may be anything. What is given always goes before.
 
 use event::EventKind;
 use event::field::{Argument, Field, Source};
 
-use super::{Given, Kept};
+use super::{Given, Kept, Others};
 
 /// The value that a field has because of others, if it has.
 pub(super) fn value(given: &Given, field: &Field) -> Option<Kept> {
@@ -20,7 +20,8 @@ pub(super) fn value(given: &Given, field: &Field) -> Option<Kept> {
         (Source::Result, _) => result(given, name),
         (Source::Descriptor(_), _) => descriptor(given, name),
         _ => match name {
-            "container.id" | "container.name" => Some(text("host")),
+            "container.id" => host(given, "container.name"),
+            "container.name" => host(given, "container.id"),
             "proc.pname" => ancestor(given, "proc.aname", 1),
             "proc.pexe" => ancestor(given, "proc.aexe", 1),
             "proc.pexepath" => ancestor(given, "proc.aexepath", 1),
@@ -35,6 +36,15 @@ pub(super) fn value(given: &Given, field: &Field) -> Option<Kept> {
             _ => None,
         },
     }
+}
+
+/// The host's id is its name; a container's are different.
+fn host(given: &Given, other: &str) -> Option<Kept> {
+    let is_host = match get_text(given, other) {
+        Some(other) => other == b"host",
+        None => given.others == Others::Absent,
+    };
+    is_host.then(|| text("host"))
 }
 
 fn text(text: &str) -> Kept {

@@ -7,16 +7,15 @@ use std::sync::{Mutex, PoisonError};
 
 use event::{Event, Judge, Weight};
 use rules::diagnostic::closest;
-use rules::given::{Given, Others};
 use rules::trace::{Clause, Part, Tracer};
 use rules::{AlertValue, Rule, Ruleset};
 use serde_json::{Value, json};
 
-use super::given;
+use super::given::{self, Described};
 use super::test::unusable;
 use crate::args::Explain;
 use crate::command::replay;
-use crate::config::tree::{self, Node};
+use crate::config::tree;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::Loaded;
@@ -31,15 +30,32 @@ struct Verdict<'r> {
 /// Explains the event that the options name.
 pub(super) fn explain(args: &Explain, loaded: &Loaded, path: &Path) -> Outcome {
     let rules = chosen(args, &loaded.ruleset)?;
-    let subject = Subject::open(path, args.number)?;
+    let subject = Subject::open(path, args.number, &loaded.ruleset)?;
     let verdicts = subject.verdicts(&loaded.ruleset, &rules)?;
     let is_long = args.rule.is_some();
+    let taken = subject.taken();
     terminal::print(&if args.json {
         let all: Vec<_> = verdicts.iter().map(json_verdict).collect();
-        format!("{}\n", json!({ "rules": all }))
+        let mut object = json!({ "rules": all });
+        if let Some((kind, may_be)) = taken {
+            object["type_taken"] = json!({ "evt.type": kind, "may_be": may_be });
+        }
+        format!("{object}\n")
     } else {
-        text(&verdicts, is_long)
+        taken_line(taken) + &text(&verdicts, is_long)
     })
+}
+
+/// Says of which type the event is taken to be, if it does not say so itself.
+fn taken_line(taken: Option<(&str, &[&str])>) -> String {
+    match taken {
+        None => String::new(),
+        Some((kind, [])) => format!("evt.type: {kind}, taken from the alert's rule\n"),
+        Some((kind, others)) => format!(
+            "evt.type: {kind}, taken from the alert's rule; {} would fit as well\n",
+            others.join(", ")
+        ),
+    }
 }
 
 fn chosen<'r>(args: &Explain, ruleset: &'r Ruleset) -> Result<Vec<&'r Rule>, Failure> {
@@ -61,7 +77,7 @@ fn chosen<'r>(args: &Explain, ruleset: &'r Ruleset) -> Result<Vec<&'r Rule>, Fai
 
 /// Where the event comes from.
 enum Subject<'p> {
-    Given(Box<Given>),
+    Given(Box<Described>),
     Recorded { path: &'p Path, number: u64 },
 }
 
@@ -69,7 +85,7 @@ enum Subject<'p> {
 const MAGIC: [&[u8]; 2] = [b"\x0a\x0d\x0d\x0a", b"\x1f\x8b"];
 
 impl<'p> Subject<'p> {
-    fn open(path: &'p Path, number: Option<u64>) -> Result<Self, Failure> {
+    fn open(path: &'p Path, number: Option<u64>, ruleset: &Ruleset) -> Result<Self, Failure> {
         let cannot = |error: &dyn std::fmt::Display| {
             let message = format!("cannot read {}: {error}", path.display());
             Failure::new(Exit::BadInput, message)
@@ -97,9 +113,22 @@ impl<'p> Subject<'p> {
             (false, Some(_)) => Err(cannot(&"--number is for captures, and it is none")),
             (false, None) => {
                 let text = String::from_utf8(bytes).map_err(|error| cannot(&error))?;
-                let given = described(path, &text)?;
-                Ok(Self::Given(Box::new(given)))
+                let described = tree::read(&path.display().to_string(), &text)
+                    .and_then(|root| given::describe(&root, ruleset));
+                let described = described.map_err(|problem| unusable(&problem))?;
+                Ok(Self::Given(Box::new(described)))
             }
+        }
+    }
+
+    /// The type that the event is taken to be of, and others that would do, if it does not say so itself.
+    fn taken(&self) -> Option<(&'static str, &[&'static str])> {
+        match self {
+            Self::Given(event) => {
+                let may_be = event.may_be.as_deref()?;
+                Some((event.given.kind().name(), may_be))
+            }
+            Self::Recorded { .. } => None,
         }
     }
 
@@ -110,11 +139,11 @@ impl<'p> Subject<'p> {
     ) -> Result<Vec<Verdict<'r>>, Failure> {
         let tracers = rules.iter().map(|rule| (*rule, Tracer::new(ruleset, rule)));
         match self {
-            Self::Given(given) => Ok(tracers
-                .filter(|(_, tracer)| rules.len() == 1 || tracer.concerns(given.kind()))
+            Self::Given(event) => Ok(tracers
+                .filter(|(_, tracer)| rules.len() == 1 || tracer.concerns(event.given.kind()))
                 .map(|(rule, tracer)| Verdict {
                     rule,
-                    clause: tracer.explain_given(given),
+                    clause: tracer.explain_given(&event.given),
                 })
                 .collect()),
             Self::Recorded { path, number } => {
@@ -136,21 +165,6 @@ impl<'p> Subject<'p> {
             }
         }
     }
-}
-
-/// Fields and values, or an alert, whose fields these are: what it does not say may be anything.
-fn described(path: &Path, text: &str) -> Result<Given, Failure> {
-    let root =
-        tree::read(&path.display().to_string(), text).map_err(|problem| unusable(&problem))?;
-    let fields = match &root.value {
-        tree::Value::Map(entries) => entries
-            .iter()
-            .find(|entry| entry.key == "output_fields")
-            .map(|entry| &entry.node),
-        _ => None,
-    };
-    let node: &Node = fields.unwrap_or(&root);
-    given::read(node, Others::Unknown).map_err(|problem| unusable(&problem))
 }
 
 /// Waits for one event.

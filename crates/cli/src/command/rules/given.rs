@@ -1,8 +1,11 @@
 //! Described events out of YAML: fields with their values.
 
+use event::EventKind;
+use rules::Ruleset;
 use rules::given::{Given, GivenError, GivenValue, Others};
+use rules::trace::Tracer;
 
-use crate::config::tree::{Node, Problem, Value};
+use crate::config::tree::{Entry, Node, Problem, Value};
 
 /// What is printed for a value that does not exist.
 const ABSENT: &str = "<NA>";
@@ -10,8 +13,93 @@ const ABSENT: &str = "<NA>";
 /// The field that says of which type an event is.
 const TYPE: &str = "evt.type";
 
+/// The fields that an alert in JSON has.
+const FIELDS: &str = "output_fields";
+
+/// An event of which not all need be said, its type neither.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) given: Given,
+    /// The types that it may have as well, if none is said.
+    pub(super) may_be: Option<Vec<&'static str>>,
+}
+
+/// Reads an event, or an alert, whose fields these are: what it does not say may be anything.
+pub(super) fn describe(root: &Node, ruleset: &Ruleset) -> Result<Described, Problem> {
+    let fields = root.entry(FIELDS).map_or(root, |entry| &entry.node);
+    let is_alert = root.entry(FIELDS).is_some();
+    if is_alert && fields.entry(TYPE).is_none() {
+        return of_a_rule(root, fields, ruleset);
+    }
+    let given = read(fields, Others::Unknown)?;
+    Ok(Described {
+        given,
+        may_be: None,
+    })
+}
+
+/// Of the types of events that the alert's rule looks at, those with which it would match, or might.
+fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described, Problem> {
+    let missing = |why: &str, help: &str| {
+        Problem::new(&fields.origin, format!("`{TYPE}` is missing, and {why}")).help(help)
+    };
+    let name = match root.entry("rule") {
+        Some(entry) => entry.node.text()?,
+        None => return Err(missing("no `rule` tells which it can be", "add either")),
+    };
+    let Some(rule) = ruleset.rule(name) else {
+        let why =
+            format!("the rule `{name}` of the alert, which would tell it, is not among these");
+        return Err(missing(
+            &why,
+            "name the file with that rule, too, or add the type",
+        ));
+    };
+    let tracer = Tracer::new(ruleset, rule);
+    let mut wrong = None;
+    let mut fitting: Vec<(u8, Given)> = Vec::new();
+    for kind in EventKind::all().filter(|kind| tracer.concerns(*kind)) {
+        match read_as(fields, kind.name(), Others::Unknown) {
+            Ok(given) => fitting.push((misfit(tracer.explain_given(&given).holds), given)),
+            // Events of another type may have such fields.
+            Err(problem) => wrong = wrong.or(Some(problem)),
+        }
+    }
+    let least = fitting.iter().map(|(misfit, _)| *misfit).min();
+    let mut best = fitting
+        .into_iter()
+        .filter(|(misfit, _)| Some(*misfit) == least)
+        .map(|(_, given)| given);
+    match (best.next(), wrong) {
+        (Some(given), _) => Ok(Described {
+            given,
+            may_be: Some(best.map(|given| given.kind().name()).collect()),
+        }),
+        (None, Some(problem)) => Err(problem),
+        (None, None) => Err(missing("its rule looks at no event", "look at the rule")),
+    }
+}
+
+/// The less the better.
+fn misfit(holds: Option<bool>) -> u8 {
+    match holds {
+        Some(true) => 0,
+        None => 1,
+        Some(false) => 2,
+    }
+}
+
 /// Reads an event: a mapping from fields to values.
 pub(super) fn read(node: &Node, others: Others) -> Result<Given, Problem> {
+    let entries = entries(node)?;
+    let Some(kind) = entries.iter().find(|entry| entry.key == TYPE) else {
+        return Err(Problem::new(&node.origin, format!("`{TYPE}` is missing"))
+            .help("`tollgate rules events` lists the types of events"));
+    };
+    read_as(node, kind.node.text()?, others)
+}
+
+fn entries(node: &Node) -> Result<&[Entry], Problem> {
     let Value::Map(entries) = &node.value else {
         let message = format!(
             "expected fields and their values, found {}",
@@ -19,13 +107,14 @@ pub(super) fn read(node: &Node, others: Others) -> Result<Given, Problem> {
         );
         return Err(Problem::new(&node.origin, message).help("write `evt.type: openat`, and so on"));
     };
-    let Some(kind) = entries.iter().find(|entry| entry.key == TYPE) else {
-        return Err(Problem::new(&node.origin, format!("`{TYPE}` is missing"))
-            .help("`tollgate rules events` lists the types of events"));
-    };
-    let name = kind.node.text()?;
-    let mut given = Given::new(name, others).map_err(|error| problem(&kind.node, &error))?;
-    for entry in entries {
+    Ok(entries)
+}
+
+/// Reads an event of this type, whether it is said or not.
+fn read_as(node: &Node, name: &str, others: Others) -> Result<Given, Problem> {
+    let place = node.entry(TYPE).map_or(node, |entry| &entry.node);
+    let mut given = Given::new(name, others).map_err(|error| problem(place, &error))?;
+    for entry in entries(node)? {
         let value = value(&entry.node)?;
         given
             .give(&entry.key, &value)
