@@ -1,6 +1,10 @@
 //! Printing.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use sys::poll::{self, PollFd};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -16,6 +20,13 @@ pub(crate) fn print(text: &str) -> Outcome {
         )),
         Ok(()) => Ok(Exit::Ok),
     }
+}
+
+/// Whether the standard output is a pipe whose readers have all gone.
+pub(crate) fn has_no_reader() -> bool {
+    let out = io::stdout();
+    let mut out = [PollFd::new(out.as_fd(), poll::OUT)];
+    poll::poll(&mut out, Some(Duration::ZERO)).is_ok() && out[0].found() & poll::ERR != 0
 }
 
 /// Prints a message to the standard error. There is nobody left to tell if that fails.

@@ -40,6 +40,34 @@ fn tollgate(arguments: &[&str], input: &[u8]) -> (i32, String, String) {
 }
 
 #[test]
+fn alerts_that_are_lost_end_with_2_and_a_reader_that_has_seen_enough_lost_none() {
+    let (scratch, file) = recording();
+    let rules = scratch.file("lost.yaml", 0o644, RULES);
+    let replayed = |out: Stdio| {
+        let mut command = Command::new(program());
+        command.args(["replay", "-q", "-r"]).arg(&rules).arg(&file);
+        let output = command.stdout(out).output().expect("the program runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), errors)
+    };
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    let (code, errors) = replayed(full.expect("it is there").into());
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(
+        errors.contains("cannot deliver all alerts: stdout: "),
+        "{errors}"
+    );
+    assert!(!errors.contains(" 0 alerts lost"), "{errors}");
+    let (reader, writer) = std::io::pipe().expect("pipes can be made");
+    drop(reader);
+    let (code, errors) = replayed(writer.into());
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(!errors.contains("alerts lost"), "{errors}");
+    let (code, errors) = replayed(Stdio::null());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn events_are_printed_filtered_and_as_json() {
     let (_scratch, file) = recording();
     let (_, out, _) = replay(

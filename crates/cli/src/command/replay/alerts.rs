@@ -100,7 +100,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
         })?;
     sink.connect(&dispatcher);
     let played = play(args, &engine, || Ok(true))?;
-    finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
+    let lost = finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
     if args.manner == Manner::Falco {
         let mut rules = Vec::new();
         totals::add(&mut rules, &engine);
@@ -108,19 +108,34 @@ pub(super) fn raise(args: &Replay) -> Outcome {
         terminal::complain(&totals::of_losses(0, 0));
         terminal::print(&totals::of_rules(&rules))?;
     }
-    played.end(args)
+    // What is wrong with a capture was to be said first.
+    played.end(args)?;
+    match lost {
+        None => Ok(Exit::Ok),
+        Some(lost) => Err(Failure::new(Exit::BadInput, lost)
+            .help("what was said before says why; make room, or send them elsewhere")),
+    }
 }
 
-fn finish(dispatcher: &Dispatcher, timeout: Duration) {
+/// Waits for the channels. Answers with what was lost; a reader that has seen enough lost nothing.
+fn finish(dispatcher: &Dispatcher, timeout: Duration) -> Option<String> {
     dispatcher.flush(Instant::now() + timeout);
-    for channel in dispatcher.counters().channels {
-        let lost = channel.lost_queue_full + channel.lost_write_failed;
-        if lost > 0 || channel.pending > 0 {
-            terminal::complain(&format!(
-                "tollgate: {}: {lost} alerts lost, {} not delivered\n",
+    let lost = dispatcher
+        .counters()
+        .channels
+        .into_iter()
+        .filter_map(|channel| {
+            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let is_whole = lost == 0 && channel.pending == 0;
+            if is_whole || (channel.channel == "stdout" && terminal::has_no_reader()) {
+                return None;
+            }
+            Some(format!(
+                "{}: {lost} alerts lost, {} not delivered",
                 channel.channel, channel.pending
-            ));
-        }
-    }
+            ))
+        });
+    let lost: Vec<String> = lost.collect();
     dispatcher.close(timeout);
+    (!lost.is_empty()).then(|| format!("cannot deliver all alerts: {}", lost.join("; ")))
 }
