@@ -128,6 +128,55 @@ fn what_is_outside_does_not_leave_the_kernel() {
 }
 
 #[test]
+fn a_container_that_is_not_there_is_said_to_be_waited_for() {
+    need_root!();
+    let Some(hierarchy) = hierarchies().into_iter().next() else {
+        skip!("has no control groups", || Ok(String::from(
+            "none below /sys/fs/cgroup"
+        )));
+    };
+    // As a runtime names the control group of a container.
+    let outer = Group::new(&hierarchy, "waited");
+    let id = format!(
+        "{:064x}",
+        0xc0_ffee_0000_0000_u64 + u64::from(std::process::id())
+    );
+    let inner = Group(outer.0.join(&id));
+    fs::create_dir(&inner.0).expect("root makes control groups");
+    let mut inside = Command::new("sh");
+    inside
+        .args(["-c", "echo $$ > $0/cgroup.procs; echo in; exec sleep 100"])
+        .arg(&inner.0)
+        .stdout(Stdio::piped());
+    let mut inside = inside.spawn().expect("a shell");
+    let mut word = [0; 2];
+    let mut out = inside.stdout.take().expect("it is a pipe");
+    std::io::Read::read_exact(&mut out, &mut word).expect("it has joined");
+    let said = |options: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(["watch", "-M", "1", "--container", &id]);
+        let finished = Limited::start(command.args(options), LIMIT).finish(b"");
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        let lines = finished.stderr.lines();
+        let waited: Vec<String> = lines
+            .filter(|line| line.contains("it is waited for"))
+            .map(str::to_owned)
+            .collect();
+        waited
+    };
+    let mistyped = said(&["--container", "web-typo"]);
+    let quiet = said(&["--container", "web-typo", "-q"]);
+    let there = said(&[]);
+    inside.kill().expect("it runs");
+    inside.wait().expect("it is a child");
+    assert!(
+        matches!(&mistyped[..], [line] if line.contains("no container is called `web-typo` yet")),
+        "{mistyped:?}"
+    );
+    assert!(quiet.is_empty() && there.is_empty(), "{quiet:?} {there:?}");
+}
+
+#[test]
 fn what_is_no_control_group_is_refused() {
     need_root!();
     for (path, words) in [

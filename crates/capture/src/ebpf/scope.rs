@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use event::{Container, Containment};
 
+use crate::container::{ContainerOptions, Containers};
 use crate::procfs::{Proc, ProcError, cgroup_lines, mount_lines, unescape};
 
 /// Why a control group cannot be watched.
@@ -125,6 +126,29 @@ pub struct Watched {
 }
 
 impl Watched {
+    /// Those of the containers that no process of this machine is in. A container whose name its runtime has
+    /// not written down yet is not known by it.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn absent(&self, options: ContainerOptions) -> Result<Vec<&str>, ProcError> {
+        let proc = Proc::open()?;
+        let containers = Containers::new(&proc, options)?;
+        let pids = proc.numbers(".").into_iter().flatten();
+        let mut absent: Vec<&str> = self.containers.iter().map(String::as_str).collect();
+        for pid in pids {
+            if absent.is_empty() {
+                break;
+            }
+            // One that has ended is nowhere.
+            if let Ok(container) = containers.of(&proc, pid) {
+                absent.retain(|wanted| !names(&container, wanted));
+            }
+        }
+        Ok(absent)
+    }
+
     /// Whether a container is watched, or a place with these cgroups (hierarchy, path). `None`: cannot be
     /// told yet.
     pub(super) fn takes(&self, container: &Container, cgroups: &[(u32, Vec<u8>)]) -> Option<bool> {

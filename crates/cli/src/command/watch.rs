@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use capture::container::ContainerOptions;
 use capture::ptrace::{Hindrance, StartError};
 use capture::{ebpf, gvisor};
 use event::Pid;
@@ -31,7 +32,14 @@ pub(crate) fn execute(args: Watch) -> Outcome {
         None if pids.is_empty() => Source::Host,
         None => Source::Running(pids),
     };
+    let options = ContainerOptions {
+        own_id: args.detection.container_id.clone(),
+        ..ContainerOptions::default()
+    };
     let start = run::services(args.detection, mechanism)?;
+    if let (Source::Places(places), false) = (&source, quiet) {
+        tell_of_absent(places, options);
+    }
     match attached::watch(source, limit, start) {
         Ok(end) => {
             if end == End::NoneLeft && !quiet {
@@ -44,6 +52,22 @@ pub(crate) fn execute(args: Watch) -> Outcome {
             })
         }
         Err(error) => Err(failure(&error)),
+    }
+}
+
+/// Containers are waited for, which looks like a quiet one where the name is mistyped.
+fn tell_of_absent(places: &ebpf::Watched, options: ContainerOptions) {
+    match places.absent(options) {
+        Ok(absent) => {
+            for name in absent {
+                journal::warn(&format!(
+                    "warning: no container is called `{name}` yet, and no id begins so: it is waited for"
+                ));
+            }
+        }
+        Err(error) => journal::warn(&format!(
+            "warning: cannot tell which of the containers are there: {error}"
+        )),
     }
 }
 
