@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ureq::http::uri::Scheme;
+use ureq::http::uri::{Authority, Scheme};
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
@@ -358,11 +358,24 @@ fn check_url(url: &str) -> Result<bool, HttpError> {
     if uri.host().is_none_or(str::is_empty) {
         return Err(wrong("it names no host".to_owned()));
     }
+    if let Some(port) = uri.authority().and_then(written_port)
+        && !port.parse::<u16>().is_ok_and(|port| port != 0)
+    {
+        return Err(wrong(format!("`{port}` is no port: 1 to 65535")));
+    }
     match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP => Ok(false),
         Some(scheme) if *scheme == Scheme::HTTPS => Ok(true),
         _ => Err(wrong("it has to start with http:// or https://".to_owned())),
     }
+}
+
+/// The port, whatever is written there; without one the scheme decides.
+fn written_port(authority: &Authority) -> Option<&str> {
+    let text = authority.as_str();
+    let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
+    let port = place.strip_prefix(authority.host())?.strip_prefix(':')?;
+    (!port.is_empty()).then_some(port)
 }
 
 fn read(body: &mut Body) -> io::Result<Vec<u8>> {

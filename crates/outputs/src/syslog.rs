@@ -74,7 +74,10 @@ impl SyslogChannel {
                 Err(_) => {}
             }
         }
-        let socket = Socket::connect(&self.path, self.timeout)?;
+        let socket = Socket::connect(&self.path, self.timeout).map_err(|error| {
+            let message = format!("cannot reach {}: {error}", self.path.display());
+            io::Error::new(error.kind(), message)
+        })?;
         match socket.send(entry) {
             Ok(()) => self.keep(socket),
             Err(error) => Err(self.counted(error)),
@@ -248,6 +251,9 @@ mod tests {
         let error = channel.deliver(&alerts).unwrap_err();
         assert_eq!((error.delivered, error.dead), (0, false));
         assert_eq!(error.source.kind(), ErrorKind::NotFound);
+        let said = error.source.to_string();
+        let start = format!("cannot reach {}: ", path.display());
+        assert!(said.starts_with(&start), "{said}");
 
         let daemon = UnixDatagram::bind(&path).unwrap();
         channel.deliver(&alerts).unwrap();

@@ -484,6 +484,16 @@ fn what_cannot_work_is_an_error_at_the_start() {
             "it has to start with http:// or https://",
         ),
         ("http://a b/", TlsOptions::default(), "it is no URL"),
+        (
+            "http://localhost:99999/",
+            TlsOptions::default(),
+            "`99999` is no port",
+        ),
+        (
+            "https://user:1@[::1]:0",
+            TlsOptions::default(),
+            "`0` is no port",
+        ),
         (at, authorities(&missing), "cannot read"),
         (
             at,
