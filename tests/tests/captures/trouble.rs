@@ -19,12 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(40);
 fn a_full_disk_ends_the_recording_and_nothing_else() {
     let (watched, _) = recorded("unused", &["-w", "/dev/full"]);
     assert_eq!(watched.code(), 0, "{}", watched.story());
-    assert_eq!(
-        watched.of("Tollgate internal: recording stopped").len(),
-        1,
-        "{}",
-        watched.story()
-    );
+    let stopped = watched.of("Tollgate internal: recording stopped");
+    assert_eq!(stopped.len(), 1, "{}", watched.story());
+    // It is empty, and not said to be of any use.
+    let said = &stopped[0].output;
+    assert!(said.ends_with("; nothing was written to it"), "{said}");
     assert!(watched.of("open").len() > 5, "{}", watched.story());
 }
 
@@ -142,7 +141,11 @@ fn a_recording_on_a_disk_that_fills_up_can_be_read() {
     let (out, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(7), "{errors}");
     let stopped = |line: &&str| line.contains("Tollgate internal: recording stopped");
-    assert_eq!(out.lines().filter(stopped).count(), 1, "{out}");
+    let stopped: Vec<_> = out.lines().filter(stopped).collect();
+    assert!(
+        matches!(stopped[..], [line] if line.contains("; what it holds can be read")),
+        "{out}"
+    );
     // The command went on, and was watched to its end.
     let of_hosts = |line: &&str| line.contains("\"fd.name\":\"/etc/hosts\"");
     let alerts = out.lines().filter(of_hosts).count();

@@ -203,7 +203,8 @@ fn write(
         recording.written(size);
         if let Err((path, error)) = result {
             recording.fail();
-            dispatcher.emit_internal_once(stopped(&path, &error));
+            let written = output.as_ref().map_or(0, |output| output.len);
+            dispatcher.emit_internal_once(stopped(&path, &error, written));
             return;
         }
         if let Some(mib) = chunk.too_large
@@ -233,12 +234,16 @@ fn put(
     }
 }
 
-fn stopped(path: &Path, error: &io::Error) -> Internal {
+fn stopped(path: &Path, error: &io::Error, written: u64) -> Internal {
     let path = path.display().to_string();
+    let rest = match written {
+        0 => "nothing was written to it",
+        _ => "what it holds can be read",
+    };
     Internal {
         rule: "Tollgate internal: recording stopped",
         priority: Priority::Error,
-        message: format!("cannot write {path}: {error}; what it holds can be read"),
+        message: format!("cannot write {path}: {error}; {rest}"),
         fields: vec![("tollgate.file", AlertValue::Text(path))],
     }
 }
