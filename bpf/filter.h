@@ -309,7 +309,7 @@ static __always_inline u64 slots_of_file(struct scratch *s, u32 bank, struct fil
 	found = take_path(address_of(s, READ(file, f_path.dentry)),
 			  address_of(s, READ(file, f_path.mnt)), TRUE_PATH);
 	*len = found & 0xffff;
-	if (found >> 16)
+	if (is_partial(found))
 		return ALL_SLOTS;
 	return slots_of_text(bank, 0, *len);
 }
@@ -405,10 +405,12 @@ __noinline u64 by_string(u32 key, u32 index)
 	if (fetch->kind == FETCH_PATH && fetch->other < 6)
 		base = s->header.args[fetch->other];
 	found = take_base(s, base, TRUE_PATH);
-	if (!found || found >> 16)
+	if (!found || is_partial(found))
 		return ALL_SLOTS;
 	/* The root has its slash already. */
-	used = found == 1 ? 0 : found;
+	used = found & 0xffff;
+	if (used == 1)
+		used = 0;
 	if (used + len + 1 > FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
 	asm volatile("" : "+r"(used), "+r"(len));

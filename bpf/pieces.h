@@ -125,6 +125,9 @@ static __always_inline struct dentry *parent_and_name(struct dentry *dentry, con
 	return BPF_CORE_READ(dentry, d_parent);
 }
 
+/* Whether the path that take_path answered with is not the whole one. */
+#define is_partial(found) (((found) >> 16 & ~FILE_DETACHED) != 0)
+
 /* Writes a path at `at`, as the process sees it. Answers with its length in the low 16 bits and
  * FILE_* flags above. */
 __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
@@ -158,7 +161,7 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 			struct mount *above = READ(mount, mnt_parent);
 
 			if (above == mount || !above) {
-				s->path_flags = FILE_UNREACHABLE;
+				s->path_flags = above ? FILE_DETACHED : FILE_UNREACHABLE;
 				break;
 			}
 			dentry = READ(mount, mnt_mountpoint);

@@ -101,8 +101,11 @@ struct piece {
 #define FILE_DELETED 1
 #define FILE_OVERLAY_UPPER 2
 #define FILE_SOCKET 4
-#define FILE_UNREACHABLE 8 /* outside the root of the process */
+#define FILE_UNREACHABLE 8 /* outside its mount, or of no directory */
 #define FILE_PATH_CUT 16
+/* Outside the root of the process, below a mount without a parent: one that is attached nowhere, or the
+ * root of a mount namespace. The path begins there, as /proc/PID/fd shows it. */
+#define FILE_DETACHED 32
 
 /* A path follows. */
 struct file_facts {

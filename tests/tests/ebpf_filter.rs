@@ -381,6 +381,90 @@ fn a_thousand_connections_in_a_crowd_are_all_found() {
     a_thousand_of("connect", ["40404", "40405"], rule, "rejected_socket");
 }
 
+/// Of files outside the root of their process, by the path that `/proc/PID/fd` shows.
+const OUTSIDE: &str = "\
+- rule: File
+  desc: x
+  condition: evt.type in (open, openat) and fd.name = %P/b/target and proc.name = crowd
+  output: file %fd.name %evt.res
+  priority: DEBUG
+- rule: Folder
+  desc: x
+  condition: evt.type in (open, openat) and fd.directory = %P/b and fd.filename startswith tar and proc.name = crowd
+  output: folder %fd.name %evt.res
+  priority: DEBUG
+- rule: Removed
+  desc: x
+  condition: evt.type in (unlink, unlinkat) and fs.path.name = %P/b/plain and proc.name = crowd
+  output: removed %fs.path.name %evt.res
+  priority: DEBUG
+- rule: Other
+  desc: no path that is one of theirs
+  condition: evt.type in (open, openat) and fd.name startswith %O/b and proc.name = crowd
+  output: other %fd.name
+  priority: DEBUG
+";
+
+/// Runs `crowd WAY` under each engine: the same is told, with the filter in the kernel and without.
+fn engines_agree_outside_the_root(way: &str, is_detached: bool) {
+    let fixture = Fixture::compile("crowd");
+    let run = |engine, option: &[&str]| {
+        let watch = Watch::new(["true"]).engine(engine);
+        let crowd = watch.scratch().program(fixture.program(), "crowd");
+        let work = watch.scratch().path().join("work").display().to_string();
+        let folder = format!("{work}/a");
+        let (path, other) = if is_detached {
+            ("", &*folder)
+        } else {
+            (&*folder, "")
+        };
+        let watch = watch.rules(&OUTSIDE.replace("%P", path).replace("%O", other));
+        let watch = option.iter().fold(watch, |watch, one| watch.option(*one));
+        let script = format!(
+            "mkdir -p {folder}/b && echo > {folder}/b/target && echo > {folder}/b/plain
+             {} {way} {folder} b/target 1 b/plain 500",
+            crowd.display()
+        );
+        let told_as = path.replace(&watch.scratch().path().display().to_string(), "");
+        let words = ["sh", "-c", &*script].map(str::to_owned);
+        (watch.command(words).run(), told_as)
+    };
+    let runs = [
+        run(Engine::Ebpf, &[]),
+        run(Engine::Ebpf, &["--unfiltered"]),
+        run(Engine::Notify, &[]),
+        run(Engine::Ptrace, &[]),
+    ];
+    for (run, path) in &runs {
+        assert_eq!(run.finished.code(), 0, "{}", run.story());
+        let expected = [
+            format!("File: file {path}/b/target SUCCESS"),
+            format!("Folder: folder {path}/b/target SUCCESS"),
+            format!("Removed: removed {path}/b/plain SUCCESS"),
+        ];
+        assert_eq!(told(run), expected, "{}", run.story());
+        assert_eq!(counter(run, "undecided"), 0, "{}", run.story());
+    }
+    let [(filtered, _), ..] = &runs;
+    assert!(
+        counter(filtered, "rejected_path") >= 500,
+        "{}",
+        filtered.story()
+    );
+}
+
+#[test]
+fn engines_agree_on_files_of_a_mount_that_is_attached_nowhere() {
+    need_root!();
+    engines_agree_outside_the_root("detached", true);
+}
+
+#[test]
+fn engines_agree_on_files_outside_the_root_of_the_process() {
+    need_root!();
+    engines_agree_outside_the_root("outside", false);
+}
+
 const OPENED: &str = "\
 - rule: Opened
   desc: x

@@ -41,4 +41,4 @@ pub use process::{
     StartTime, Stat, Status, Tid,
 };
 pub use value::{Value, ValueType};
-pub use world::{Group, Lookup, NoWorld, User, World};
+pub use world::{Group, Lookup, NoWorld, PathGap, User, World};

@@ -127,8 +127,21 @@ pub trait World {
     fn mechanism(&self) -> Option<Mechanism> {
         None
     }
+    /// Why the path of a file that the event is about is not known, where that is told.
+    fn path_gap(&self) -> Option<PathGap> {
+        None
+    }
     /// Host name of this machine (`evt.hostname`).
     fn host_name(&self) -> &str;
+}
+
+/// What a path that was told lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathGap {
+    /// It has more folders, or longer names, than an engine tells.
+    Cut,
+    /// The file was moved out of its mount, or lies in no folder.
+    Unreachable,
 }
 
 /// A world that knows nothing: for tests and for events that carry everything.

@@ -11,7 +11,8 @@ use event::{
 };
 
 use super::record::{
-    FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, text,
+    FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, path_gap,
+    text,
 };
 use super::tables::end;
 use super::worker::Worker;
@@ -146,6 +147,7 @@ impl<J: Judge + 'static> Worker<J> {
             return;
         };
         self.directories.clear();
+        self.path_gap = None;
         let image = self.shared.table.image(process, header);
         self.tell(header, process, image, kind, Outcome::None, |_| {
             Param::Absent
@@ -216,6 +218,9 @@ impl<J: Judge + 'static> Worker<J> {
                     Name::Passed { raw, .. } => Name::Opened { raw, path },
                     _ => Name::Resolved(path),
                 };
+                self.path_gap = None;
+            } else if opens && !is_absolute(descriptor.name) {
+                self.path_gap = facts.gap();
             }
             decoded.descriptor = Some(descriptor);
         }
@@ -240,18 +245,17 @@ impl<J: Judge + 'static> Worker<J> {
         self.arena = arena;
     }
 
+    /// Those of which the whole path is told.
     fn set_directories(&mut self, pieces: Pieces<'_>) {
         self.directories.clear();
-        let directories = pieces.filter(|piece| piece.kind == PieceKind::Directory);
-        self.directories
-            .extend(
-                directories
-                    .filter(|piece| piece.status == 0)
-                    .map(|piece: Piece<'_>| {
-                        let number = i32::try_from(piece.address.cast_signed()).unwrap_or(-1);
-                        (number, piece.bytes.to_vec())
-                    }),
-            );
+        self.path_gap = None;
+        for piece in pieces.filter(|piece| piece.kind == PieceKind::Directory) {
+            let number = i32::try_from(piece.address.cast_signed()).unwrap_or(-1);
+            match path_gap(piece.status) {
+                None => self.directories.push((number, piece.bytes.to_vec())),
+                gap => self.path_gap = gap,
+            }
+        }
     }
 
     fn set_streams(&mut self, pieces: Pieces<'_>) {
@@ -288,6 +292,7 @@ impl<J: Judge + 'static> Worker<J> {
             header,
             directories: &self.directories,
             streams: &self.streams,
+            path_gap: self.path_gap,
         };
         let live = Live::default();
         // A fresh cell is empty, so none of these can fail.

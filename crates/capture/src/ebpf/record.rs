@@ -1,6 +1,6 @@
 //! Records as the programs in `bpf/` write them (bpf/record.h).
 
-use event::{Comm, Credentials, Endpoint, Pid, StartTime, Stat, Status, Tid, Transport};
+use event::{Comm, Credentials, Endpoint, PathGap, Pid, StartTime, Stat, Status, Tid, Transport};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::sockets::{ResolvedDescriptor, ResolvedSocket};
@@ -306,6 +306,16 @@ const FILE_SOCKET: u32 = 4;
 const FILE_UNREACHABLE: u32 = 8;
 const FILE_PATH_CUT: u32 = 16;
 
+/// What a path with these flags, of a file or a directory, lacks. Below a mount that is attached nowhere
+/// it begins there, as `/proc/PID/fd` shows it: it lacks nothing.
+pub(super) fn path_gap(flags: u32) -> Option<PathGap> {
+    match flags {
+        _ if flags & FILE_PATH_CUT != 0 => Some(PathGap::Cut),
+        _ if flags & FILE_UNREACHABLE != 0 => Some(PathGap::Unreachable),
+        _ => None,
+    }
+}
+
 /// `struct file_facts` and the path behind it.
 #[derive(Clone, Debug)]
 pub(super) struct FileFacts {
@@ -417,11 +427,14 @@ impl FileFacts {
         }
     }
 
-    /// The path alone; `None` if it was cut, or is outside the root of the process.
+    /// The path alone; `None` if it lacks something.
     pub(super) fn path(&self) -> Option<&[u8]> {
-        let is_whole = self.flags & FILE_PATH_CUT == 0;
-        let reachable = self.flags & FILE_UNREACHABLE == 0 || self.is_memfd();
-        (is_whole && reachable && self.socket.is_none()).then_some(&self.path)
+        (self.gap().is_none() && self.socket.is_none()).then_some(&self.path)
+    }
+
+    /// What its path lacks.
+    pub(super) fn gap(&self) -> Option<PathGap> {
+        path_gap(self.flags).filter(|gap| *gap == PathGap::Cut || !self.is_memfd())
     }
 
     pub(super) fn is_memfd(&self) -> bool {

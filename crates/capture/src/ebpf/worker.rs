@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::Judge;
+use event::{Judge, PathGap};
 use sys::time::{Clock, now_ns};
 
 use super::Shared;
@@ -19,6 +19,8 @@ pub(super) struct Worker<J: Judge> {
     pub(super) memory: Memory,
     pub(super) arena: Bump,
     pub(super) directories: Vec<(i32, Vec<u8>)>,
+    /// Why a path of the record's is not known.
+    pub(super) path_gap: Option<PathGap>,
     /// Standard streams of the process that a record is about; `None` of one that is closed.
     pub(super) streams: Vec<(i32, Option<ResolvedDescriptor>)>,
     /// Added to a time since boot to get one since the epoch.
@@ -34,6 +36,7 @@ impl<J: Judge + 'static> Worker<J> {
             memory: Memory::captured(),
             arena: Bump::with_capacity(64 * 1024),
             directories: Vec::new(),
+            path_gap: None,
             streams: Vec::new(),
             epoch: epoch(),
             shared,

@@ -7,7 +7,7 @@ use bumpalo::Bump;
 use event::field::Mechanism;
 use event::{
     Comm, CommandLine, Container, Containment, Credentials, DescriptorKind, ExecutableFile, Group,
-    Image, Lookup, Pid, Process, Stat, Status, Tid, User, World,
+    Image, Lookup, PathGap, Pid, Process, Stat, Status, Tid, User, World,
 };
 
 use super::places::Places;
@@ -25,6 +25,8 @@ pub(super) struct RecordedWorld<'r> {
     pub(super) directories: &'r [(i32, Vec<u8>)],
     /// Standard streams, where rules ask for them; `None` of one that is closed.
     pub(super) streams: &'r [(i32, Option<ResolvedDescriptor>)],
+    /// Why a path of the record's is not known.
+    pub(super) path_gap: Option<PathGap>,
 }
 
 /// `AT_FDCWD`.
@@ -185,6 +187,10 @@ impl World for RecordedWorld<'_> {
 
     fn mechanism(&self) -> Option<Mechanism> {
         Some(Mechanism::Ebpf)
+    }
+
+    fn path_gap(&self) -> Option<PathGap> {
+        self.path_gap
     }
 
     fn host_name(&self) -> &str {
