@@ -333,6 +333,73 @@ fn signal(pid: i32, name: &str) {
     assert!(sent.expect("kill(1) is there").success());
 }
 
+/// What cannot be learnt of processes that have ended when their calls are looked at: the condition, what they
+/// do, and what is told as the cause.
+const UNDECIDED: [[&str; 3]; 3] = [
+    [
+        "fd.name = /nowhere/target",
+        "mkdir -p a/x b m; echo > a/x/target; mount --bind a m; cd m/x; mv %W/a/x %W/b; %W/marked target",
+        "moved out of its mount",
+    ],
+    [
+        "fd.name = /nowhere/target",
+        "deep=$(printf 'd/%.0s' $(seq 100)); mkdir -p $deep; cd $deep; echo > target; %W/marked target",
+        "longer than what is told",
+    ],
+    [
+        "fd.name = %W/target and proc.fdopencount > 1000",
+        "echo > target; ./marked target",
+        "had ended",
+    ],
+];
+
+#[test]
+fn an_undecided_event_is_told_with_its_rules_and_the_cause() {
+    need_root!();
+    for [condition, script, cause] in UNDECIDED {
+        let files = Scratch::new();
+        let folder = files.path().display().to_string();
+        let rule = |name: &str, more: &str| {
+            format!(
+                "- rule: {name}\n  desc: x\n  condition: evt.type in (open, openat) and proc.name = marked and {}{more}\n  output: x\n  priority: DEBUG\n",
+                condition.replace("%W", &folder)
+            )
+        };
+        let rules = [
+            rule("Hidden", ""),
+            rule("Decided", " and fd.num < 0"),
+            rule("Also hidden", " and fd.num >= 0"),
+        ]
+        .concat();
+        let script = format!("cd %W; cp /bin/cat marked; {script}").replace("%W", &folder);
+        let options = ["-o", "rule_matching=all"];
+        let (printed, stats) = watch_host_for(LIMIT, &options, &rules, |watcher| {
+            signal(watcher, "-STOP");
+            let words = ["--mount", "sh", "-ec", &script];
+            let status = Command::new("unshare").args(words).status();
+            signal(watcher, "-CONT");
+            assert!(status.expect("unshare(1) is there").success(), "{script}");
+        });
+        let alerts: Vec<_> = printed.lines().filter_map(Alert::parse).collect();
+        let [alert] = &*alerts else {
+            panic!("{cause}: {printed} {stats}");
+        };
+        assert_eq!(alert.rule, "Tollgate internal: undecided event", "{alert}");
+        assert!(alert.field("tollgate.cause").contains(cause), "{alert}");
+        assert_eq!(
+            alert.field("tollgate.undecided"),
+            "[\"Hidden\",\"Also hidden\"]"
+        );
+        assert_eq!(alert.number("tollgate.rules"), 2, "{alert}");
+        assert!(
+            alert.output.ends_with("rules=Hidden, Also hidden)"),
+            "{}",
+            alert.output
+        );
+        assert_eq!(stats["pieces"]["undecided"], 2, "{stats}");
+    }
+}
+
 #[test]
 fn what_finds_no_room_is_counted_and_told() {
     need_root!();

@@ -292,6 +292,7 @@ assert a.recvfrom(100)[0] == b'hello there'";
     assert_eq!(undecided[0].field("evt.type"), "recvfrom");
     let cause = undecided[0].field("tollgate.cause");
     assert!(cause.contains("are not captured"), "{cause}");
+    assert_eq!(undecided[0].field("tollgate.undecided"), "[\"Received\"]");
 }
 
 /// Of a call that does not return, all is printed but its result.

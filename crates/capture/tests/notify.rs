@@ -45,7 +45,7 @@ impl Judge for Everything {
         Weight::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         let path = event.params.iter().find_map(|param| match param {
             Param::Text(text) => Some(text.to_vec()),
             _ => None,
@@ -61,14 +61,14 @@ impl Judge for Everything {
                 pid: event.process.pid.0,
                 parent: event.process.parent().map(|parent| parent.pid.0),
             });
-        0
+        Vec::new()
     }
 }
 
 struct Silent;
 
 impl Notices for Silent {
-    fn undecided(&self, _: &Event<'_>, _: u32) {}
+    fn undecided(&self, _: &Event<'_>, _: &[Arc<str>]) {}
     fn read_timed_out(&self, _: Pid) {}
 }
 

@@ -1,5 +1,7 @@
 //! The seam between an engine and whatever evaluates events.
 
+use std::sync::Arc;
+
 use crate::{Event, EventKind, Opening, RuledOut};
 
 /// How much an event still matters at the stage it has reached.
@@ -43,7 +45,7 @@ pub trait Judge: Send + Sync {
     fn weigh(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> Weight;
 
     /// Concludes: called at most once for an event, in the most complete state that could be had.
-    /// Matches become alerts. Returns how many rules stayed undecided because something about
-    /// the event could not be learnt.
-    fn conclude(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> u32;
+    /// Matches become alerts. Returns the names of the rules that stayed undecided because something
+    /// about the event could not be learnt.
+    fn conclude(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> Vec<Arc<str>>;
 }

@@ -669,10 +669,10 @@ impl Judge for Glance {
         Weight::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         for field in &self.0 {
             let _answer = field.extract(event);
         }
-        0
+        Vec::new()
     }
 }

@@ -365,14 +365,14 @@ impl Judge for Engine {
         weight
     }
 
-    fn conclude(&self, scratch: &mut Scratch, event: &Event<'_>) -> u32 {
+    fn conclude(&self, scratch: &mut Scratch, event: &Event<'_>) -> Vec<Arc<str>> {
         scratch.evaluated += 1;
         self.concluded.fetch_add(1, Ordering::Relaxed);
         if self.is_ruled_out(scratch, event) {
-            return 0;
+            return Vec::new();
         }
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
-        let mut undecided = 0;
+        let mut undecided = Vec::new();
         let mut matched = Vec::new();
         let candidates = evaluation.candidates();
         let entries = self.program.kind(event.kind).entries.iter().enumerate();
@@ -384,7 +384,7 @@ impl Judge for Engine {
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             match truth(&mut evaluation, entry, timed) {
                 Truth::False => {}
-                Truth::Unknown => undecided += 1,
+                Truth::Unknown => undecided.push(Arc::clone(&self.rules[entry.rule].name)),
                 Truth::True => {
                     let rule = &self.rules[entry.rule];
                     rule.matches.fetch_add(1, Ordering::Relaxed);

@@ -322,10 +322,10 @@ impl<J: Judge + 'static> Worker<J> {
             event.descriptor = passed;
         }
         let undecided = self.judge.conclude(&mut self.scratch, &event);
-        if undecided > 0 {
+        if !undecided.is_empty() {
             let counter = &shared.counters.undecided;
-            counter.fetch_add(u64::from(undecided), Ordering::Relaxed);
-            shared.notices.undecided(&event, undecided);
+            counter.fetch_add(undecided.len() as u64, Ordering::Relaxed);
+            shared.notices.undecided(&event, &undecided);
         }
     }
 }

@@ -290,9 +290,9 @@ impl<J: Judge> Sandbox<J> {
         };
         Counters::add(&shared.counters.judged, 1);
         let undecided = self.judge.conclude(&mut self.scratch, &event);
-        if undecided > 0 {
-            Counters::add(&shared.counters.undecided, u64::from(undecided));
-            shared.notices.undecided(&event, undecided);
+        if !undecided.is_empty() {
+            Counters::add(&shared.counters.undecided, undecided.len() as u64);
+            shared.notices.undecided(&event, &undecided);
         }
     }
 

@@ -24,6 +24,7 @@ mod stuck;
 pub(crate) mod tracer;
 pub(crate) mod tripwire;
 mod truth;
+mod undecided;
 pub(crate) mod verify;
 mod wake_up;
 pub(crate) mod watchdog;
@@ -54,8 +55,9 @@ pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
 pub use first::{Caller, FirstProgram};
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
+pub use obstacle::Obstacle;
 use obstacle::Unreadable;
-pub use obstacle::{Obstacle, obstacle};
+pub(crate) use obstacle::obstacle;
 pub use privileges::{Privilege, Withheld};
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
@@ -65,6 +67,7 @@ use ruling::Ruling;
 pub use ruling::{CommonRules, RulesInForce, Rulings};
 pub use setup::{Answering, call_words, calls_from_words};
 use tracer::{Tracer, TracerHandle};
+pub use undecided::Cause;
 use verify::Verifier;
 pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
 use wake_up::Mode;
@@ -94,8 +97,8 @@ impl RingAnswer {
 
 /// Is told what the engine has to say about itself.
 pub trait Notices: Send + Sync {
-    /// So many rules could not be decided because something could not be learnt.
-    fn undecided(&self, event: &Event<'_>, rules: u32);
+    /// These rules could not be decided because something could not be learnt.
+    fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
     fn read_timed_out(&self, pid: Pid);
     /// Nobody can attach to a thread of the process while it executes a program whose file does not

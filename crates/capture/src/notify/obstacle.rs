@@ -49,7 +49,7 @@ const CAP_SYS_PTRACE: u8 = 19;
 
 /// What keeps the agent from looking into the process of a thread; `None` if nothing does, or it is
 /// gone.
-pub fn obstacle(tid: Tid) -> Option<Obstacle> {
+pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
     let proc = Proc::open().ok()?;
     let status = proc.status(tid.0).ok()?;
     let own = capabilities(0).ok()?;

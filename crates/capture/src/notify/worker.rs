@@ -134,12 +134,12 @@ impl<J: Judge> Worker<J> {
             number,
         );
         let undecided = self.ruling.judge.conclude(&mut self.scratch, &event);
-        if undecided > 0 {
+        if !undecided.is_empty() {
             shared
                 .counters
                 .undecided
-                .fetch_add(u64::from(undecided), Ordering::Relaxed);
-            shared.notices.undecided(&event, undecided);
+                .fetch_add(undecided.len() as u64, Ordering::Relaxed);
+            shared.notices.undecided(&event, &undecided);
         }
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn weigh(engine: &Engine, case: &Case, stage: Stage) -> Weight {
 }
 
 /// Concludes a case at a stage.
-pub(crate) fn conclude(engine: &Engine, case: &Case, stage: Stage) -> u32 {
+pub(crate) fn conclude(engine: &Engine, case: &Case, stage: Stage) -> Vec<Arc<str>> {
     let mut scratch = engine.scratch();
     case.at(stage, |event: &Event<'_>| {
         engine.conclude(&mut scratch, event)

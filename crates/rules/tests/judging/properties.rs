@@ -372,8 +372,9 @@ proptest! {
             let weight = weigh(&engine, &case, stage);
             prop_assert_eq!(weight, expected, "{:?}: {:?}", stage, conditions);
             let undecided = conclude(&engine, &case, stage);
-            let unknown = answers.iter().filter(|answer| answer.is_none()).count();
-            prop_assert_eq!(usize::try_from(undecided).expect("few rules"), unknown);
+            let unknown = (0..answers.len()).filter(|rule| answers[*rule].is_none());
+            let unknown: Vec<String> = unknown.map(|rule| format!("r{rule}")).collect();
+            prop_assert_eq!(undecided.iter().map(|name| name.to_string()).collect::<Vec<_>>(), unknown);
             let matched: Vec<String> =
                 kept.take().iter().map(|alert| alert.rule.to_string()).collect();
             let holding = (0..answers.len()).filter(|rule| answers[*rule] == Some(true));

@@ -271,7 +271,7 @@ impl<'j, J: Judge> Course<'j, J> {
             };
             let number = self.counts.events;
             let undecided = look.show(&self.state, slot, number, self.judge, &mut self.scratch);
-            self.counts.undecided += u64::from(undecided);
+            self.counts.undecided += undecided;
         }
         if let (Some(told), Some(result)) = (told, result) {
             // The judge may have found it out just now.

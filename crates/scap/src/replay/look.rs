@@ -33,7 +33,7 @@ impl Look<'_, '_> {
         number: u64,
         judge: &J,
         scratch: &mut J::Scratch,
-    ) -> u32 {
+    ) -> u64 {
         let thread = state.thread(slot);
         let caller = state.process(thread.process);
         let world = Recorded {
@@ -74,7 +74,7 @@ impl Look<'_, '_> {
             live: &live,
             arena: self.arena,
         };
-        judge.conclude(scratch, &event)
+        judge.conclude(scratch, &event).len() as u64
     }
 
     /// What the event's descriptor is, by what was known of it and what the event itself tells.

@@ -2,7 +2,7 @@
 //!
 //! The fuzz target (`fuzz/fuzz_targets/capture.rs`) takes this file in, too.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use event::field::Field;
 use event::{Event, EventKind, Judge, Opening, OpeningParams, RuledOut, Weight};
@@ -68,7 +68,7 @@ impl Judge for Onlooker {
         Weight::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         let opening = OpeningParams::of(event.kind).and_then(|at| Opening::of(event, at));
         let value = |name| {
             format!(
@@ -83,7 +83,7 @@ impl Judge for Onlooker {
             can_be_ruled_out: opening.is_some_and(|opening| can_be_ruled_out(&opening)),
             fields: FIELDS.map(value).to_vec(),
         });
-        0
+        Vec::new()
     }
 }
 

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 use event::Weight;
 
@@ -23,7 +23,7 @@ impl Judge for Witness {
         Weight::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let name = text(event.process.last_comm().as_bytes());
         let what = match event.descriptor.map(|descriptor| descriptor.name) {
@@ -52,14 +52,14 @@ impl Judge for Witness {
             event.kind.name()
         );
         self.0.lock().unwrap().push(seen);
-        0
+        Vec::new()
     }
 }
 
 struct Silent;
 
 impl Notices for Silent {
-    fn undecided(&self, _event: &Event<'_>, _rules: u32) {}
+    fn undecided(&self, _event: &Event<'_>, _rules: &[Arc<str>]) {}
     fn read_timed_out(&self, _pid: event::Pid) {}
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use event::{Event, Judge, Weight};
 use rules::diagnostic::closest;
@@ -187,7 +187,7 @@ impl Judge for Spy<'_> {
         }
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> u32 {
+    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         if event.number == self.number {
             let is_only = self.tracers.len() == 1;
             let tracers = self.tracers.iter();
@@ -200,7 +200,7 @@ impl Judge for Spy<'_> {
             let mut kept = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
             *kept = Some(verdicts.collect());
         }
-        0
+        Vec::new()
     }
 }
 

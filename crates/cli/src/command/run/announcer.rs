@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::notify::{
-    Aim, Change, Intrusion, Notices, Obstacle, Privilege, Response, RingAnswer, Violation,
-    Withheld, obstacle,
+    Aim, Cause, Change, Intrusion, Notices, Obstacle, Privilege, Response, RingAnswer, Violation,
+    Withheld,
 };
 use event::{Event, Pid, Process};
 use outputs::{Dispatcher, Internal};
@@ -22,8 +22,8 @@ use crate::terminal;
 /// written in a second.
 pub(super) struct Announcer {
     dispatcher: Dispatcher,
-    /// Of which process the cause of an undecided event was last looked for, when, and what it was.
-    looked: Mutex<Option<(Pid, Instant, String)>>,
+    /// At which process it was last looked for the cause of an undecided event, when, and what there was.
+    looked: Mutex<Option<(Pid, Instant, Option<Cause>)>>,
     /// Whether no process can make itself unreadable to this one.
     reads_all: bool,
     violations: Arc<Violations>,
@@ -51,25 +51,18 @@ impl Announcer {
         }
     }
 
-    /// Why something could not be learnt about an event.
-    fn cause(&self, event: &Event<'_>) -> String {
-        if event.lacks_moved_bytes() {
-            return "bytes that a call receives, or takes from several buffers, are not captured"
-                .to_owned();
-        }
+    /// What keeps the agent from looking into the process of an event.
+    fn look(&self, event: &Event<'_>) -> Option<Cause> {
         let pid = event.process.pid;
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*looked {
-            Some((last, when, cause)) if *last == pid && when.elapsed() < CAUSE_KEPT => {
-                return cause.clone();
+        match *looked {
+            Some((last, when, cause)) if last == pid && when.elapsed() < CAUSE_KEPT => {
+                return cause;
             }
             _ => {}
         }
-        let cause = obstacle(event.tid).map_or_else(
-            || "its memory or its state could not be had in time".to_owned(),
-            |obstacle| obstacle.to_string(),
-        );
-        *looked = Some((pid, Instant::now(), cause.clone()));
+        let cause = Cause::of_process(event.process, event.tid);
+        *looked = Some((pid, Instant::now(), cause));
         cause
     }
 }
@@ -79,22 +72,26 @@ fn name(process: &Process) -> String {
 }
 
 impl Notices for Announcer {
-    fn undecided(&self, event: &Event<'_>, rules: u32) {
+    fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]) {
         let (call, pid) = (event.kind.name(), event.process.pid.0);
-        let (comm, cause) = (name(event.process), self.cause(event));
+        let comm = name(event.process);
+        let cause = Cause::of(event, || self.look(event)).to_string();
+        let listed = rules.iter().map(|rule| AlertValue::Text(rule.to_string()));
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: undecided event",
             priority: Priority::Warning,
             message: format!(
                 "rules could not be decided because something could not be learnt: {cause} \
-                 (call={call} pid={pid} process={comm} rules={rules})"
+                 (call={call} pid={pid} process={comm} rules={})",
+                rules.join(", ")
             ),
             fields: vec![
                 ("evt.type", AlertValue::Text(call.to_owned())),
                 ("proc.name", AlertValue::Text(comm)),
                 ("proc.pid", AlertValue::Int(i64::from(pid))),
                 ("tollgate.cause", AlertValue::Text(cause)),
-                ("tollgate.rules", AlertValue::Uint(u64::from(rules))),
+                ("tollgate.rules", AlertValue::Uint(rules.len() as u64)),
+                ("tollgate.undecided", AlertValue::List(listed.collect())),
             ],
         });
     }
