@@ -48,6 +48,7 @@ _Static_assert(sizeof(struct ledger) == 32, "see programs.rs");
 #define S_IFREG 0100000
 #define FMODE_READ 1
 #define FMODE_WRITE 2
+#define O_TRUNC 01000
 #define O_APPEND 02000
 #define O_TMPFILE_BIT 020000000
 /* Set by the kernel alone, for execve. */
@@ -452,6 +453,12 @@ static long walk_up(u32 turn, struct walking *w)
 	return 0;
 }
 
+/* What is to become of a path that cannot be found out. A policy that only reports denies nothing. */
+static __always_inline u32 lost_outcome(const struct policy *p)
+{
+	return (p->features & DENIES ? OUTCOME_DENY : 0) | (p->features & AUDITS ? OUTCOME_AUDIT : 0);
+}
+
 /* Finds out the path of a file. Without a mount only that within its file system. Answers with 0 if it
  * was found. */
 __noinline u32 resolve(struct scratch *s, u64 dentry_address, u64 mount_address)
@@ -633,7 +640,7 @@ __noinline u32 judge(const struct policy *p, struct scratch *s, u32 kinds)
 	place = place_of(p, s);
 	if (s->is_detached) {
 		/* Of a file system that has a place, it is a file whose folder is not known. */
-		return place ? OUTCOME_DENY : 0;
+		return place ? lost_outcome(p) : 0;
 	}
 	tail = s->tail;
 	if (s->has_mount) {
@@ -760,7 +767,7 @@ __noinline int on_path(u64 dentry, u64 mount, u32 kinds, u32 what, u64 detail)
 	s->head.detail[2] = 0;
 	s->head.detail[3] = 0;
 	if (resolve(s, dentry, mount))
-		return verdict(s, &me, OUTCOME_DENY | OUTCOME_AUDIT, WHAT_PATH_LOST, 0) != 0;
+		return verdict(s, &me, lost_outcome(me.policy), WHAT_PATH_LOST, 0) != 0;
 	return verdict(s, &me, judge(me.policy, s, kinds), what, s->len) != 0;
 }
 
@@ -906,7 +913,9 @@ int BPF_PROG(file_open, struct file *file)
 	}
 	if (mode & FMODE_READ)
 		kinds |= ON(READ);
-	if (mode & FMODE_WRITE)
+	/* A file that is opened for reading can be emptied, for which kernels since 6.2 do not ask for its
+	 * path again. */
+	if ((mode & FMODE_WRITE) || ((flags & O_TRUNC) && (inode->i_mode & S_IFMT) == S_IFREG))
 		kinds |= ON(WRITE);
 	if ((mode & FMODE_WRITE) && (flags & O_APPEND))
 		kinds |= ON(APPEND);
@@ -1116,16 +1125,17 @@ static __always_inline int on_program(struct file *file, const char *name)
 	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC)))
 		return 0;
 	if (resolve(s, number_of(file->f_path.dentry), number_of(file->f_path.mnt)))
-		outcome = OUTCOME_DENY | OUTCOME_AUDIT;
+		outcome = worse(outcome, lost_outcome(me.policy));
 	else
 		outcome = worse(outcome, judge(me.policy, s, ON(EXEC)));
 	return verdict(s, &me, outcome, WHAT_EXEC, s->len);
 }
 
+/* Asked once more for the interpreter of a script: by the name that the script has for it. */
 SEC("?lsm/bprm_check_security")
 int BPF_PROG(bprm_check, struct linux_binprm *bprm)
 {
-	return on_program(bprm->file, bprm->filename) ? -EPERM : 0;
+	return on_program(bprm->file, bprm->interp) ? -EPERM : 0;
 }
 
 /* The loader, given a program, maps it. */
@@ -1181,7 +1191,8 @@ int BPF_PROG(socket_create, int domain, int type, int protocol, int is_kernel)
 			     type & 0xf, protocol);
 }
 
-__noinline u32 address_outcome(const struct policy *p, struct scratch *s)
+/* Of the address and port in the memory; `is_any`: whatever the address is. */
+__noinline u32 address_outcome(const struct policy *p, struct scratch *s, u32 is_any)
 {
 	u32 outcome = 0;
 
@@ -1195,7 +1206,7 @@ __noinline u32 address_outcome(const struct policy *p, struct scratch *s)
 			break;
 		for (u32 word = 0; word < 4; word++)
 			differ |= (s->address[word] ^ rule->address[word]) & rule->mask[word];
-		if (differ)
+		if (differ && !is_any)
 			continue;
 		for (u32 range = 0; range < PORT_RANGES; range++)
 			if (range < rule->ranges && s->port >= rule->first[range] &&
@@ -1208,8 +1219,38 @@ __noinline u32 address_outcome(const struct policy *p, struct scratch *s)
 	return outcome;
 }
 
+#define MAPPED __builtin_bswap32(0xffff)
+
+/* Of an address that is all zero the kernel makes one of this machine: the loopback's, of IPv4 also from a
+ * socket of IPv6, or the one that the socket is bound to. Whoever names a device gets one of its. */
+static __always_inline u32 unspecified_outcome(const struct policy *p, struct scratch *s,
+					       struct socket *sock, bool has_control)
+{
+	struct inet_sock *inet = (void *)sock->sk;
+	u32 outcome = 0, bound = sock->sk->__sk_common.skc_rcv_saddr;
+
+	if (s->address[0] | s->address[1] | s->address[3])
+		return 0;
+	if (s->address[2] && s->address[2] != MAPPED)
+		return 0;
+	if (has_control || sock->sk->__sk_common.skc_bound_dev_if || BPF_CORE_READ(inet, uc_index))
+		return address_outcome(p, s, true);
+	if (!s->address[2]) {
+		s->address[3] = __builtin_bswap32(1);
+		outcome = address_outcome(p, s, false);
+	}
+	s->address[2] = MAPPED;
+	s->address[3] = __builtin_bswap32(0x7f000001);
+	outcome = worse(outcome, address_outcome(p, s, false));
+	if (bound) {
+		s->address[3] = bound;
+		outcome = worse(outcome, address_outcome(p, s, false));
+	}
+	return outcome;
+}
+
 /* An address is told in the form of IPv6; IPv4 is mapped into it. */
-static __always_inline int on_address(struct socket *sock, void *given, int len)
+static __always_inline int on_address(struct socket *sock, void *given, int len, bool has_control)
 {
 	struct {
 		u16 family;
@@ -1218,6 +1259,7 @@ static __always_inline int on_address(struct socket *sock, void *given, int len)
 	} address = {};
 	struct subject me;
 	struct scratch *s;
+	u32 outcome;
 
 	if (!given || !confined(&me))
 		return 0;
@@ -1239,7 +1281,7 @@ static __always_inline int on_address(struct socket *sock, void *given, int len)
 	if (address.family == AF_INET) {
 		s->address[0] = 0;
 		s->address[1] = 0;
-		s->address[2] = __builtin_bswap32(0xffff);
+		s->address[2] = MAPPED;
 		s->address[3] = address.word[0];
 	} else {
 		/* After the flow label. */
@@ -1252,20 +1294,22 @@ static __always_inline int on_address(struct socket *sock, void *given, int len)
 	s->head.detail[1] = (u64)s->address[3] << 32 | s->address[2];
 	s->head.detail[2] = s->port;
 	s->head.detail[3] = 0;
-	return verdict(s, &me, address_outcome(me.policy, s), WHAT_ADDRESS, 0);
+	outcome = address_outcome(me.policy, s, false);
+	outcome = worse(outcome, unspecified_outcome(me.policy, s, sock, has_control));
+	return verdict(s, &me, outcome, WHAT_ADDRESS, 0);
 }
 
 SEC("?lsm/socket_connect")
 int BPF_PROG(socket_connect, struct socket *sock, struct sockaddr *address, int len)
 {
-	return on_address(sock, address, len) ? -EPERM : 0;
+	return on_address(sock, address, len, false) ? -EPERM : 0;
 }
 
 /* Datagrams, and data with the first packet (TCP fast open). */
 SEC("?lsm/socket_sendmsg")
 int BPF_PROG(socket_sendmsg, struct socket *sock, struct msghdr *msg, int size)
 {
-	return on_address(sock, msg->msg_name, msg->msg_namelen) ? -EPERM : 0;
+	return on_address(sock, msg->msg_name, msg->msg_namelen, msg->msg_controllen != 0) ? -EPERM : 0;
 }
 
 /* A local socket by the path that it was bound to. */
@@ -1409,7 +1453,8 @@ __noinline int find_source(struct scratch *s, u64 name)
 	if (at > PATH_ROOM)
 		return 1;
 	len = bpf_probe_read_kernel_str(&s->bytes[at], PATH_ROOM - 1, (void *)name);
-	if (len <= 1)
+	/* What was cut cannot be judged, nor what is longer than the loops below go. */
+	if (len <= 1 || len >= PATH_ROOM - 1 || at + len - 1 > PATH_ROOM)
 		return 1;
 	s->len = at + len - 1;
 	s->above = 0;
@@ -1421,12 +1466,20 @@ __noinline int find_source(struct scratch *s, u64 name)
 	return unclear || last == '.' || (last == '/' && s->len > 1);
 }
 
+/* Whether mount(2) changes what is mounted at its target, and looks at no source: of several flags the
+ * kernel goes by MS_REMOUNT first, then by MS_BIND, those of propagation and MS_MOVE. */
+static __always_inline bool changes_target(unsigned long flags)
+{
+	return (flags & MS_REMOUNT) || (!(flags & MS_BIND) && (flags & MS_PROPAGATION));
+}
+
 SEC("?lsm/sb_mount")
 int BPF_PROG(sb_mount, const char *source, const struct path *path, const char *type,
 	     unsigned long flags)
 {
 	struct subject me;
 	struct scratch *s;
+	bool is_change;
 	u32 unclear;
 
 	if (!confined(&me))
@@ -1435,14 +1488,15 @@ int BPF_PROG(sb_mount, const char *source, const struct path *path, const char *
 		return -EPERM;
 	if (plain_verdict(&me, me.policy->operation[OP_MOUNT], WHAT_MOUNT, flags, 0, 0))
 		return -EPERM;
-	if (!(me.policy->features & HAS_MOUNT_SOURCES) || !source)
+	is_change = changes_target(flags);
+	me.tenant->is_binding = !is_change && (flags & (MS_BIND | MS_MOVE));
+	if (!(me.policy->features & HAS_MOUNT_SOURCES) || !(source || is_change))
 		return 0;
 	s = working_memory();
 	if (!s)
 		return -EPERM;
 	s->mounts = 0;
-	me.tenant->is_binding = !(flags & MS_REMOUNT) && (flags & (MS_BIND | MS_MOVE));
-	if (flags & (MS_REMOUNT | MS_PROPAGATION))
+	if (is_change)
 		unclear = resolve(s, number_of(path->dentry), number_of(path->mnt));
 	else
 		unclear = find_source(s, number_of(source));
@@ -1457,6 +1511,16 @@ int BPF_PROG(sb_mount, const char *source, const struct path *path, const char *
 		       mount_outcome(me.policy, s, number_of(type), flags, MOUNT_BY_SOURCE), WHAT_MOUNT, s->len);
 }
 
+/* Whether the path that is being looked up is the source of mount(2), a text of the kernel's. That of its
+ * target is the caller's. */
+static __always_inline bool is_source(struct task_struct *task)
+{
+	struct filename *name = BPF_CORE_READ(task, nameidata, name);
+
+	/* Kernels that do not keep the address of the text: then it may be either. */
+	return !bpf_core_field_exists(name->uptr) || !BPF_CORE_READ(name, uptr);
+}
+
 /* While the source of a bind is looked up. */
 SEC("?lsm/inode_follow_link")
 int BPF_PROG(follow_link, struct dentry *dentry)
@@ -1465,7 +1529,7 @@ int BPF_PROG(follow_link, struct dentry *dentry)
 	struct subject me;
 	struct scratch *s;
 
-	if (!confined(&me) || !me.tenant->is_binding || current_call(task) != 165)
+	if (!confined(&me) || !me.tenant->is_binding || current_call(task) != 165 || !is_source(task))
 		return 0;
 	s = working_memory();
 	if (!s || !me.policy)

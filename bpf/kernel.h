@@ -221,6 +221,7 @@ struct sock_common {
 	u16 skc_dport;
 	u16 skc_num;
 	u16 skc_family;
+	int skc_bound_dev_if;
 	volatile unsigned char skc_state;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -230,6 +231,11 @@ struct sock {
 	struct sock_common __sk_common;
 	u16 sk_type;
 	u16 sk_protocol;
+};
+
+struct inet_sock {
+	/* The device that IP_UNICAST_IF names. */
+	int uc_index;
 };
 
 struct socket {
@@ -261,6 +267,7 @@ struct sockaddr {
 struct msghdr {
 	void *msg_name;
 	int msg_namelen;
+	unsigned long msg_controllen;
 };
 
 struct kernfs_node {
@@ -416,6 +423,12 @@ struct task_struct {
 	struct mm_struct *mm;
 	kuid_t loginuid;
 	unsigned int flags;
+	struct nameidata *nameidata;
+};
+
+/* A path that is being looked up. */
+struct nameidata {
+	struct filename *name;
 };
 
 /* Until 5.4 the member had another name. */

@@ -74,6 +74,9 @@ enum view {
 #define HAS_EXEC (1 << 1)
 #define HAS_MOUNT_SOURCES (1 << 2)
 #define HAS_ADDRESSES (1 << 3)
+/* Whether any rule denies, and whether any reports. */
+#define DENIES (1 << 4)
+#define AUDITS (1 << 5)
 
 struct outcomes {
 	u16 of[KINDS];
@@ -162,7 +165,7 @@ struct tenant {
 	/* The policy holds from the next exec on. */
 	u32 is_active;
 	u32 exe_len;
-	/* The source of a bind is being looked up. */
+	/* The last mount(2) is a bind or a move, whose source is looked up after the hook. */
 	u32 is_binding;
 	char exe[240];
 };
@@ -215,6 +218,7 @@ enum change {
 };
 
 struct ledger {
+	/* Tasks for which it holds. */
 	u64 users;
 	u64 denied;
 	u64 audited;

@@ -112,6 +112,17 @@ impl Pattern {
         &self.text[..end]
     }
 
+    /// Patterns of what follows a folder and a slash in paths that are meant. The folder of all is empty.
+    #[must_use]
+    pub fn below(&self, folder: &str) -> Vec<String> {
+        let mut rests = Vec::new();
+        let folder = format!("{folder}/");
+        collect_rests(&self.text, &folder, &mut rests);
+        rests.sort_unstable();
+        rests.dedup();
+        rests
+    }
+
     /// Whether a path, as the kernel resolved it, is meant.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
@@ -152,6 +163,46 @@ fn matches(pattern: &[u8], path: &[u8]) -> bool {
     }
 }
 
+/// What is left of a pattern after a text, which ends with a slash, in each way to match it.
+fn collect_rests(pattern: &str, text: &str, rests: &mut Vec<String>) {
+    let slashes = |text: &str| -> Vec<usize> {
+        let each = text.bytes().enumerate();
+        each.filter(|(_, byte)| *byte == b'/')
+            .map(|(at, _)| at)
+            .collect()
+    };
+    if text.is_empty() {
+        if !pattern.is_empty() {
+            rests.push(pattern.to_owned());
+        }
+    } else if let Some(rest) = pattern.strip_prefix("/**/") {
+        if !text.starts_with('/') {
+            return;
+        }
+        // The text is folders, and there may be more, or none.
+        rests.push(format!("**/{rest}"));
+        for at in slashes(text) {
+            if at + 1 < text.len() {
+                collect_rests(rest, &text[at + 1..], rests);
+            }
+        }
+    } else if let Some(rest) = pattern.strip_prefix("**") {
+        rests.push(pattern.to_owned());
+        for (at, _) in text.char_indices() {
+            collect_rests(rest, &text[at..], rests);
+        }
+    } else if let Some(rest) = pattern.strip_prefix('*') {
+        let end = text.find('/').unwrap_or(text.len());
+        for at in (0..=end).filter(|at| text.is_char_boundary(*at)) {
+            collect_rests(rest, &text[at..], rests);
+        }
+    } else if let Some(first) = pattern.chars().next()
+        && let Some(text) = text.strip_prefix(first)
+    {
+        collect_rests(&pattern[first.len_utf8()..], text, rests);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +240,36 @@ mod tests {
         assert!(hits("sh", "/sh"));
         assert!(!hits("sh", "/bin/bash"));
         assert!(hits("*.key", "/a/b/my.key"));
+    }
+
+    #[test]
+    fn what_lies_below_a_folder_is_what_follows_it() {
+        let below = |pattern: &str, folder: &str| Pattern::parse(pattern).unwrap().below(folder);
+        assert_eq!(below("/y/shadow", "/y"), ["shadow"]);
+        assert_eq!(below("/y/shadow", ""), ["y/shadow"]);
+        assert_eq!(below("/y/shadow", "/x"), [""; 0]);
+        assert_eq!(below("/y", "/y"), [""; 0]);
+        assert_eq!(below("/y/**", "/y/z"), ["**"]);
+        assert_eq!(below("/y*/a", "/yz"), ["a"]);
+        assert_eq!(below("/**/.ssh/**", "/a"), ["**/.ssh/**"]);
+        assert_eq!(below("/**/.ssh/**", "/a/.ssh"), ["**", "**/.ssh/**"]);
+        assert_eq!(below("/proc/**/mem", "/proc/1"), ["**/mem"]);
+        // Whatever the folder and the pattern, the two parts mean what the whole does.
+        let patterns = [
+            "/a/b", "/**/b", "/a/**", "/*/b", "/a*/**/b", "/**", "/a/**/b", "/**/a/*",
+        ];
+        let folders = ["", "/a", "/b", "/a/b", "/ab/a"];
+        let rests = ["a", "b", "a/b", "b/a", "b/b", "ab", "a/a/b"];
+        for (pattern, folder) in patterns.iter().flat_map(|p| folders.map(|f| (p, f))) {
+            for rest in rests {
+                let whole = hits(pattern, &format!("{folder}/{rest}"));
+                let below = below(pattern, folder);
+                let found = below
+                    .iter()
+                    .any(|text| hits(&format!("/{text}"), &format!("/{rest}")));
+                assert_eq!(whole, found, "{pattern} {folder} {rest}: {below:?}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `automaton` | all patterns of paths as one automaton |
 //! | `keys` | names that files have which rules are about |
+//! | `places` | where file systems are mounted |
 //! | `tables` | a policy as the programs read it |
 //! | `programs` | loading, and what stays in the kernel |
 //! | `records` | violations that come back |
@@ -11,6 +12,7 @@
 mod automaton;
 mod keys;
 mod kind;
+mod places;
 mod programs;
 mod records;
 mod tables;

@@ -13,6 +13,7 @@ use super::Error;
 use super::automaton::{Automaton, DEAD, EDGES, SETS, START, STATES};
 use super::keys::{KEYS, Keys};
 use super::kind::{Kind, Operation};
+use super::places::Places;
 use crate::tree::Mounted;
 
 const DENY: u16 = 0x1000;
@@ -24,6 +25,8 @@ const HAS_PATHS: u32 = 1;
 const HAS_EXEC: u32 = 1 << 1;
 const HAS_MOUNT_SOURCES: u32 = 1 << 2;
 const HAS_ADDRESSES: u32 = 1 << 3;
+const DENIES: u32 = 1 << 4;
+const AUDITS: u32 = 1 << 5;
 
 const KINDS: usize = 8;
 const SOCKET_RULES: usize = 32;
@@ -178,10 +181,12 @@ impl Tables {
             collected.add(entry, path)?;
         }
         collected.check()?;
+        let known = Places::new(mounts);
+        collected.add_aliases(&known)?;
         let patterns: Vec<Pattern> = collected.patterns.iter().map(|(p, _)| p.clone()).collect();
         let automaton = Automaton::new(&patterns)?;
         let keys = Keys::new(&collected.patterns);
-        let places = places(&automaton, &keys, mounts);
+        let places = places(&automaton, &keys, &known);
         let policy = collected.encode(&automaton, &keys, &places);
         Ok(Self {
             policy,
@@ -206,12 +211,13 @@ impl Collected {
             what: "rules",
             limit: usize::from(RULE),
         })?;
-        let how = match entry.verdict {
+        let (how, features) = match entry.verdict {
             Verdict::Allow => return Ok(0),
-            Verdict::Audit => AUDIT,
-            Verdict::Deny => DENY,
-            Verdict::DenyAudit => DENY | AUDIT,
+            Verdict::Audit => (AUDIT, AUDITS),
+            Verdict::Deny => (DENY, DENIES),
+            Verdict::DenyAudit => (DENY | AUDIT, DENIES | AUDITS),
         };
+        self.features |= features;
         Ok(number | how)
     }
 
@@ -274,6 +280,16 @@ impl Collected {
             Some((_, known)) => known.add(&effect),
             None => self.patterns.push((pattern.clone(), effect)),
         }
+    }
+
+    /// What patterns mean below the places of file systems that are mounted elsewhere, too.
+    fn add_aliases(&mut self, places: &Places) -> Result<(), Error> {
+        for (pattern, effect) in self.patterns.clone() {
+            for alias in places.aliases(&pattern)? {
+                self.push(&alias, effect);
+            }
+        }
+        Ok(())
     }
 
     /// A file under another name is another file, and so is one in a folder of another name.
@@ -544,27 +560,11 @@ fn kernel_device(number: u64) -> u32 {
     rustix::fs::major(number) << 20 | rustix::fs::minor(number)
 }
 
-/// Where each file system is mounted as a whole, as a state: the shortest place of each.
-fn places(automaton: &Automaton, keys: &Keys, mounts: &str) -> BTreeMap<u32, u32> {
-    let mut shortest: BTreeMap<u32, String> = BTreeMap::new();
-    for line in mounts.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [_, _, device, "/", place, ..] = words[..] else {
-            continue;
-        };
-        let number = device.split_once(':').and_then(|(major, minor)| {
-            Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
-        });
-        let Some(number) = number else { continue };
-        let place = place.trim_end_matches('/').replace("\\040", " ");
-        let known = shortest.entry(number).or_insert_with(|| place.clone());
-        if place.len() < known.len() {
-            *known = place;
-        }
-    }
-    let places = shortest.into_iter().filter_map(|(device, place)| {
+/// The place of each file system as a state, and the kinds of rules whose key is one of its names.
+fn places(automaton: &Automaton, keys: &Keys, places: &Places) -> BTreeMap<u32, u32> {
+    let places = places.of_devices().filter_map(|(device, place)| {
         let state = automaton.advance(START, place.as_bytes());
-        let kinds = u32::from(keys.kinds(&place));
+        let kinds = u32::from(keys.kinds(place));
         (state != DEAD).then_some((device, u32::from(state) | kinds << PLACE_KEYS))
     });
     places.collect()
