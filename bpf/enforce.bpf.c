@@ -32,7 +32,7 @@ _Static_assert(__builtin_offsetof(struct policy, set) == 6432, "see tables.rs");
 _Static_assert(sizeof(struct policy) == 6432 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
 _Static_assert(sizeof(struct tenant) == 256, "see programs.rs");
 _Static_assert(sizeof(struct violation) == 328, "see records.rs");
-_Static_assert(sizeof(struct ledger) == 32, "see programs.rs");
+_Static_assert(sizeof(struct ledger) == 40, "see programs.rs");
 
 #define EPERM 1
 #define ENOMEM 12
@@ -804,7 +804,7 @@ int BPF_PROG(task_alloc, struct task_struct *task, unsigned long flags)
 	__builtin_memcpy(child, parent, sizeof(*child));
 	number = child->policy;
 	ledger = bpf_map_lookup_elem(&ledgers, &number);
-	if (ledger)
+	if (ledger && child->is_active)
 		__sync_fetch_and_add(&ledger->users, 1);
 	return 0;
 }
@@ -820,7 +820,7 @@ int BPF_PROG(task_free, struct task_struct *task)
 		return 0;
 	number = tenant->policy;
 	ledger = bpf_map_lookup_elem(&ledgers, &number);
-	if (ledger)
+	if (ledger && tenant->is_active)
 		__sync_fetch_and_add(&ledger->users, -1);
 	return 0;
 }
@@ -835,7 +835,17 @@ int BPF_PROG(exec_done, struct task_struct *task, int old_pid, struct linux_binp
 
 	if (!tenant)
 		return 0;
-	tenant->is_active = 1;
+	if (!tenant->is_active) {
+		u32 number = tenant->policy;
+		struct ledger *ledger = bpf_map_lookup_elem(&ledgers, &number);
+
+		tenant->is_active = 1;
+		if (ledger) {
+			__sync_fetch_and_add(&ledger->users, 1);
+			/* From now on it is there for as long as it has users. */
+			ledger->is_used = 1;
+		}
+	}
 	tenant->exe_len = 0;
 	s = working_memory();
 	if (!s || resolve(s, (u64)BPF_CORE_READ(bprm, file, f_path.dentry),

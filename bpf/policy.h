@@ -223,6 +223,8 @@ struct ledger {
 	u64 denied;
 	u64 audited;
 	u64 lost;
+	/* Whether it has had users. */
+	u64 is_used;
 };
 
 struct program_key {

@@ -999,6 +999,60 @@ fn violations_are_told_policies_are_exchanged_at_one_moment_and_nothing_is_left(
 }
 
 #[test]
+fn starts_that_fail_leave_no_policy_and_exchanged_policies_no_names() {
+    need_slow!();
+    // The names of so many rules fill the kernel's table after sixteen versions.
+    const RULES: usize = 4000;
+    const EXCHANGES: usize = 20;
+    let shadow = policy("disable-access-shadow", "BPF", "");
+    let rule = "{qualifiers: [deny], pattern: /etc/shadow, permissions: [read]}, ";
+    let many = format!("bpfRawRules: {{files: [{}]}}", rule.repeat(RULES));
+    let many = named(&policy_of(&many, "BPF", ""), "many");
+    let script = format!(
+        "cat > /p/shadow.yaml <<'EOF'\n{shadow}EOF\ncat > /p/many.yaml <<'EOF'\n{many}EOF\n\
+         echo '### failed'\n\
+         tollgate run -q --policy /p/shadow.yaml -w /nowhere/x.scap -- true > /dev/null 2>&1; echo code $?\n\
+         tollgate enforce -q --policy /p/shadow.yaml -- /nowhere/program > /dev/null 2>&1; echo code $?\n\
+         tollgate policy loaded --sweep; ls /sys/fs/bpf/tollgate-*; echo end\n\
+         echo '### held'\n\
+         rm -f /run/end; VIOLATE_UNTIL=/run/end tollgate enforce -q --policy /p/many.yaml -- \
+             violate opens_for_long=/etc/shadow 2>&1 &\n\
+         held=$!; waited=0\n\
+         until tollgate policy loaded | grep -q '1 tasks' || [ $waited = 120 ]; do sleep 1; waited=$((waited + 1)); done\n\
+         tollgate policy loaded --sweep\n\
+         echo '### exchanged'; turn=0; exchanged=0\n\
+         while [ $turn -lt {EXCHANGES} ]; do turn=$((turn + 1))\n\
+             tollgate policy replace /p/many.yaml > /run/replaced 2>&1 && exchanged=$((exchanged + 1)) || \
+                 cat /run/replaced; done\n\
+         echo exchanged $exchanged\n\
+         tollgate enforce -q --policy /p/shadow.yaml -- violate reads=/etc/shadow 2>&1\n\
+         : > /run/end; wait $held\n"
+    );
+    let run = run(&script);
+    assert_eq!(run.code, 0, "{run:?}");
+    let sections = sections(&run.stdout);
+    let failed = &sections["failed"];
+    assert_eq!(failed.matches("code ").count(), 2, "{failed}");
+    assert!(!failed.contains("code 0"), "{failed}");
+    assert!(!failed.contains("BPF "), "{failed}");
+    assert!(!failed.contains("link-"), "{failed}");
+    let held = &sections["held"];
+    assert!(held.contains("many: 1 tasks"), "{held}");
+    let exchanged = &sections["exchanged"];
+    assert!(
+        exchanged.contains(&format!("exchanged {EXCHANGES}\n")),
+        "{exchanged}"
+    );
+    let outcomes = outcomes(exchanged);
+    assert_eq!(outcomes.get("reads=/etc/shadow"), Some(&P), "{exchanged}");
+    assert_eq!(
+        outcomes.get("opens_for_long=/etc/shadow"),
+        Some(&0),
+        "{exchanged}"
+    );
+}
+
+#[test]
 fn of_200_starts_whose_command_is_the_attack_none_succeeds() {
     need_slow!();
     let mut script = String::new();

@@ -196,7 +196,13 @@ impl Confinement {
             false => Some(Tenancy::load(&entries, &policy.name)?),
         };
         let profile = match has(Enforcer::AppArmor) {
-            true => Some(apparmor::Profile::load(policy, machine)?),
+            true => {
+                let loaded = apparmor::Profile::load(policy, machine);
+                if let (Err(_), Some(tenancy)) = (&loaded, &tenancy) {
+                    tenancy.discard();
+                }
+                Some(loaded?)
+            }
             false => None,
         };
         let report = policy.enforcers.iter().map(|enforcer| {

@@ -35,7 +35,7 @@ impl Needs {
         let program = object.progs_mut().next();
         let program = program.ok_or(Error::Missing { what: "program" })?;
         let link = program.attach().map_err(|cause| Error::Attach {
-            program: "cap_capable".to_owned(),
+            hook: "cap_capable".to_owned(),
             cause,
         })?;
         let map = |wanted: &'static str| {

@@ -19,7 +19,7 @@ mod tables;
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use capture::probe::Support;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -76,13 +76,19 @@ pub enum Error {
         cause: libbpf_rs::Error,
     },
     /// The kernel refused a hook.
-    #[error("cannot attach the BPF program {program}")]
+    #[error("cannot attach the BPF program of {hook}")]
     Attach {
         /// Which.
-        program: String,
+        hook: String,
         /// Why.
         #[source]
         cause: libbpf_rs::Error,
+    },
+    /// A table has no room left.
+    #[error("the BPF table {name} is full")]
+    Full {
+        /// Which.
+        name: &'static str,
     },
     /// A table is out of reach.
     #[error("cannot use the BPF table {name}")]
@@ -107,7 +113,10 @@ impl Error {
     }
 
     pub(crate) fn map(name: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
-        move |cause| Self::Map { name, cause }
+        move |cause| match cause.kind() {
+            libbpf_rs::ErrorKind::TooBig => Self::Full { name },
+            _ => Self::Map { name, cause },
+        }
     }
 }
 
@@ -116,6 +125,8 @@ impl Error {
 pub(crate) struct Tenancy {
     number: u32,
     tenants: MapHandle,
+    /// Keeps the policy until somebody is confined by it, in whatever process it is open.
+    _waiting: OwnedFd,
     /// What the kernel cannot do of it.
     pub(crate) lacks: Vec<String>,
 }
@@ -131,11 +142,13 @@ impl Tenancy {
         let Entered {
             number,
             tenants,
+            waiting,
             lacks,
         } = Kept::open()?.enter(profile, name, mounts)?;
         Ok(Self {
             number,
             tenants,
+            _waiting: waiting,
             lacks,
         })
     }
@@ -266,7 +279,7 @@ fn try_hook() -> Result<bool, Error> {
     }
     let object = object.load().map_err(Error::load)?;
     let failed = |cause| Error::Attach {
-        program: "trial".to_owned(),
+        hook: "task_getsid".to_owned(),
         cause,
     };
     let trial = object.progs_mut().find(|program| program.name() == "trial");

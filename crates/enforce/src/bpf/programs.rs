@@ -5,19 +5,20 @@
 //! policies of a build; a hook is attached when the first policy needs it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
-use policy::MountMatch;
-use policy::compile::bpf::{Key, Profile};
+use policy::compile::bpf::Profile;
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Error;
-use super::kind::Operation;
 use super::tables::{SIZE, Tables};
 
 /// What the build script has compiled.
@@ -27,6 +28,10 @@ pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/enfo
 pub(super) const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_TYPE: i64 = 0xcafe_4a11;
 
+/// Says which namespace of pids this is, and the number of the one that has all processes.
+const PIDS: &str = "/proc/self/ns/pid";
+const ALL_PIDS: u64 = 0xefff_fffc;
+
 /// Bytes of a ring for violations.
 const RING_BYTES: u32 = 1 << 19;
 /// `struct tenant`.
@@ -34,44 +39,34 @@ const TENANT_SIZE: usize = 256;
 /// `struct label`.
 const LABEL_SIZE: usize = 128;
 /// `struct ledger`, in words.
-const LEDGER_WORDS: usize = 4;
+const LEDGER_WORDS: usize = 5;
 
 /// Maps that are kept.
 const MAPS: [&str; 9] = [
     "ledgers", "labels", "memory", "places", "policies", "programs", "rings", "rules", "tenants",
 ];
 
-/// Programs that every policy needs: they hand the policy on, count who has it, and keep the programs
+/// Hooks whose programs every policy needs: they hand the policy on, count who has it, and keep the programs
 /// from those who are confined.
 const ALWAYS: [&str; 8] = [
     "task_alloc",
     "task_free",
-    "exec_done",
-    "bpf_command",
+    EXEC,
+    "bpf",
     "path_unlink",
     "path_rmdir",
     "path_rename",
     "sb_umount",
 ];
 
-/// Programs that see a file changed other than by opening it.
-const CHANGES: [&str; 9] = [
-    "path_truncate",
-    "path_mkdir",
-    "path_mknod",
-    "path_symlink",
-    "path_chmod",
-    "path_chown",
-    "inode_setxattr",
-    "inode_removexattr",
-    "inode_set_acl",
-];
+/// The only one that is no hook of a security module but a tracepoint.
+const EXEC: &str = "sched_process_exec";
 
-/// Hooks that not every kernel has, and why that does no harm where it does none.
-const NEWER: [(&str, &str, bool); 2] = [
+/// Hooks that not every kernel has, and whether that does no harm where it does none.
+const NEWER: [(&str, bool); 2] = [
     // Access-control lists were extended attributes before.
-    ("inode_set_acl", "inode_set_acl", true),
-    ("userns_create", "userns_create", false),
+    ("inode_set_acl", true),
+    ("userns_create", false),
 ];
 
 /// What is in the kernel, while it is changed: nobody else changes it.
@@ -86,6 +81,8 @@ pub(super) struct Kept {
 pub(super) struct Entered {
     pub(super) number: u32,
     pub(super) tenants: MapHandle,
+    /// Its lock is held for as long as it is open.
+    pub(super) waiting: OwnedFd,
     pub(super) lacks: Vec<String>,
 }
 
@@ -111,25 +108,15 @@ impl Kept {
     pub(super) fn open() -> Result<Self, Error> {
         check_file_system()?;
         let folder = folder();
-        match fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(cannot(&folder)(error));
-            }
-            _ => {}
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let lock = rustix::fs::open(&folder, flags, Mode::empty());
-        let lock = lock.map_err(|error| cannot(&folder)(error.into()))?;
-        let locked = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
-        locked.map_err(|error| cannot(&folder)(error.into()))?;
+        make_folder(&folder)?;
         Ok(Self {
+            _lock: lock(&folder, FlockOperation::LockExclusive)?,
             folder,
-            _lock: lock,
         })
     }
 
-    fn link(&self, program: &str) -> PathBuf {
-        self.folder.join(format!("link-{program}"))
+    fn link(&self, hook: &str) -> PathBuf {
+        self.folder.join(format!("link-{hook}"))
     }
 
     fn map_path(&self, name: &str) -> PathBuf {
@@ -140,15 +127,14 @@ impl Kept {
         MapHandle::from_pinned_path(self.map_path(name)).map_err(Error::map(name))
     }
 
-    /// Has these programs attached. Answers with what this kernel lacks.
-    fn ensure(&self, wanted: &BTreeSet<&'static str>) -> Result<Vec<String>, Error> {
-        let is_there = |program: &str| self.link(program).exists();
+    /// Has the programs of these hooks attached. Answers with what this kernel lacks.
+    fn ensure(&self, wanted: &BTreeSet<&str>) -> Result<Vec<String>, Error> {
         let mut missing: BTreeSet<&str> = wanted.iter().copied().collect();
-        missing.retain(|program| !is_there(program));
+        missing.retain(|hook| !self.link(hook).exists());
         let mut lacks = Vec::new();
-        for (program, hook, is_harmless) in NEWER {
-            if missing.contains(program) && !has_hook(hook) {
-                missing.remove(program);
+        for (hook, is_harmless) in NEWER {
+            if missing.contains(hook) && !has_hook(hook) {
+                missing.remove(hook);
                 if !is_harmless {
                     lacks.push(format!("this kernel has no hook {hook}"));
                 }
@@ -159,8 +145,8 @@ impl Kept {
         }
         let mut object = open_object()?;
         for mut program in object.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            program.set_autoload(missing.contains(name.as_str()));
+            let is_missing = missing.contains(hook_of(program.section()));
+            program.set_autoload(is_missing);
         }
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -171,27 +157,28 @@ impl Kept {
             }
         }
         let mut object = object.load().map_err(Error::load)?;
-        for program in missing {
-            self.attach(&mut object, program)?;
+        for hook in missing {
+            self.attach(&mut object, hook)?;
         }
         Ok(lacks)
     }
 
-    fn attach(&self, object: &mut Object, name: &str) -> Result<(), Error> {
-        let program = object.progs_mut().find(|program| program.name() == name);
+    fn attach(&self, object: &mut Object, hook: &str) -> Result<(), Error> {
+        let mut programs = object.progs_mut();
+        let program = programs.find(|program| hook_of(program.section()) == hook);
         let program = program.ok_or_else(|| Error::Unknown {
-            what: "program",
-            name: name.to_owned(),
+            what: "hook",
+            name: hook.to_owned(),
         })?;
         let failed = |cause| Error::Attach {
-            program: name.to_owned(),
+            hook: hook.to_owned(),
             cause,
         };
-        let mut link = match name {
-            "exec_done" => program.attach().map_err(failed)?,
+        let mut link = match hook {
+            EXEC => program.attach().map_err(failed)?,
             _ => program.attach_lsm().map_err(failed)?,
         };
-        link.pin(self.link(name)).map_err(failed)
+        link.pin(self.link(hook)).map_err(failed)
     }
 
     /// Loads a policy. It confines nobody yet.
@@ -201,7 +188,7 @@ impl Kept {
         name: &str,
         mounts: &str,
     ) -> Result<Entered, Error> {
-        let lacks = self.ensure(&programs(profile))?;
+        let lacks = self.ensure(&hooks(profile))?;
         self.sweep()?;
         let path = std::env::var_os("PATH");
         let tables = Tables::new(profile, mounts, path.as_deref())?;
@@ -212,29 +199,95 @@ impl Kept {
             .max()
             .unwrap_or(0)
             + 1;
-        // The process that is confined first, which nobody forks.
-        let ledger: Vec<u8> = [1_u64, 0, 0, 0]
-            .iter()
-            .flat_map(|w| w.to_ne_bytes())
-            .collect();
-        put(&ledgers, "ledgers", &number.to_ne_bytes(), &ledger)?;
-        put(
-            &self.map("labels")?,
-            "labels",
-            &number.to_ne_bytes(),
-            &label(name),
-        )?;
-        if profile.entries.iter().any(|entry| entry.verdict.audits()) {
-            let ring = create(MapType::RingBuf, "violations", 0, 0, RING_BYTES)?;
-            let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
-            put(&self.map("rings")?, "rings", &number.to_ne_bytes(), &fd)?;
-        }
-        self.install(number, &tables)?;
+        let tells = profile.entries.iter().any(|entry| entry.verdict.audits());
+        let waiting = match self.write(number, name, &tables, tells) {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                // The first error is the one to be told.
+                let _ = self.remove(number);
+                return Err(error);
+            }
+        };
         Ok(Entered {
             number,
             tenants: self.map("tenants")?,
+            waiting,
             lacks,
         })
+    }
+
+    /// Writes all that a policy consists of. `tells`: whether anybody is to hear of violations. Answers with
+    /// what keeps it until somebody is confined.
+    fn write(
+        &self,
+        number: u32,
+        name: &str,
+        tables: &Tables,
+        tells: bool,
+    ) -> Result<OwnedFd, Error> {
+        let waiting = self.wait_for(number)?;
+        let ledger = [0; 8 * LEDGER_WORDS];
+        let key = number.to_ne_bytes();
+        put(&self.map("ledgers")?, "ledgers", &key, &ledger)?;
+        put(&self.map("labels")?, "labels", &key, &label(name))?;
+        if tells {
+            let ring = create(MapType::RingBuf, "violations", 0, 0, RING_BYTES)?;
+            let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
+            put(&self.map("rings")?, "rings", &key, &fd)?;
+        }
+        self.install(number, tables)?;
+        Ok(waiting)
+    }
+
+    /// A folder that is locked for as long as a process may still confine somebody: whoever inherits the
+    /// lock holds it, too, and the exec by which one is confined gives it up.
+    fn waiting(&self, number: u32) -> PathBuf {
+        self.folder.join(format!("waiting-{number}"))
+    }
+
+    fn wait_for(&self, number: u32) -> Result<OwnedFd, Error> {
+        let folder = self.waiting(number);
+        make_folder(&folder)?;
+        lock(&folder, FlockOperation::NonBlockingLockShared)
+    }
+
+    /// Whether a policy without users may get some. Who is about to make the exec that confines it has given
+    /// the lock up perhaps, but is a tenant by then.
+    fn is_waited_for(&self, number: u32) -> Result<bool, Error> {
+        let folder = self.waiting(number);
+        match lock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Error::Path { cause, .. }) if cause.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(true);
+            }
+            Err(Error::Path { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
+            outcome => drop(outcome?),
+        }
+        self.has_tenant(number)
+    }
+
+    /// Whether a process is a tenant of a policy. Where not all processes can be seen nobody knows.
+    fn has_tenant(&self, number: u32) -> Result<bool, Error> {
+        let own = fs::metadata(PIDS).map_err(cannot(Path::new(PIDS)))?.ino();
+        if own != ALL_PIDS {
+            return Ok(true);
+        }
+        let tenants = self.map("tenants")?;
+        let proc = Path::new("/proc");
+        for entry in fs::read_dir(proc).map_err(cannot(proc))?.flatten() {
+            let name = entry.file_name();
+            let pid = name.to_str().and_then(|name| name.parse().ok());
+            // One that has ended meanwhile is nobody's tenant.
+            let process = pid
+                .and_then(Pid::from_raw)
+                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            let Some(process) = process else { continue };
+            let tenant = tenants.lookup(&process.as_raw_fd().to_ne_bytes(), MapFlags::ANY);
+            if tenant.is_ok_and(|found| found.is_some_and(|bytes| word(&bytes, 0) == Some(number)))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Exchanges the policies of this name that are in force. Answers with how many they are.
@@ -256,7 +309,7 @@ impl Kept {
         if numbers.is_empty() {
             return Ok(0);
         }
-        let lacks = self.ensure(&programs(profile))?;
+        let lacks = self.ensure(&hooks(profile))?;
         if let Some(lack) = lacks.into_iter().next() {
             return Err(Error::Lacks { lack });
         }
@@ -264,15 +317,27 @@ impl Kept {
         let tables = Tables::new(profile, mounts, path.as_deref())?;
         for number in &numbers {
             let before = self.generation(*number)?;
+            self.forget_rules(*number, Some(before))?;
             self.install(*number, &tables)?;
             self.forget(before)?;
         }
         Ok(numbers.len())
     }
 
-    /// Everything that a version needs is there before it is switched to.
+    /// Everything that a version needs is there before it is switched to. Of one that cannot be nothing stays.
     fn install(&self, number: u32, tables: &Tables) -> Result<(), Error> {
+        let before = self.generation(number)?;
         let generation = self.new_generation()?;
+        let installed = self.install_as(generation, number, tables);
+        if installed.is_err() {
+            // The first error is the one to be told.
+            let _ = self.forget(generation);
+            let _ = self.forget_rules(number, Some(before));
+        }
+        installed
+    }
+
+    fn install_as(&self, generation: u32, number: u32, tables: &Tables) -> Result<(), Error> {
         let rules = self.map("rules")?;
         for (index, rule) in tables.rules.iter().enumerate() {
             let index = u32::try_from(index + 1).expect("rules are limited");
@@ -355,10 +420,27 @@ impl Kept {
         Ok(())
     }
 
-    /// Removes policies that confine nobody any more.
+    /// Removes the names of a policy's rules, but those of a version that may still be reported.
+    fn forget_rules(&self, number: u32, but: Option<u32>) -> Result<(), Error> {
+        let rules = self.map("rules")?;
+        let is_old = |key: &Vec<u8>| word(key, 0) == Some(number) && word(key, 1) != but;
+        let old: Vec<_> = rules.keys().filter(is_old).collect();
+        for key in old {
+            rules.delete(&key).map_err(Error::map("rules"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes policies that confine nobody any more, and those that nobody will be confined by.
     fn sweep(&self) -> Result<(), Error> {
-        for loaded in self.loaded()? {
-            if loaded.users == 0 {
+        let ledgers = match self.map_path("ledgers").exists() {
+            true => self.map("ledgers")?,
+            false => return Ok(()),
+        };
+        for loaded in self.loaded()?.iter().filter(|loaded| loaded.users == 0) {
+            let counts = ledger(&ledgers, loaded.number)?;
+            let is_used = counts.is_some_and(|[.., is_used]| is_used != 0);
+            if is_used || !self.is_waited_for(loaded.number)? {
                 self.remove(loaded.number)?;
             }
         }
@@ -375,14 +457,14 @@ impl Kept {
                 map.delete(&key).map_err(Error::map(name))?;
             }
         }
-        let rules = self.map("rules")?;
-        let own: Vec<_> = rules
-            .keys()
-            .filter(|key| word(key, 0) == Some(number))
-            .collect();
-        for key in own {
-            rules.delete(&key).map_err(Error::map("rules"))?;
+        let waiting = self.waiting(number);
+        match fs::remove_dir(&waiting) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(cannot(&waiting)(error));
+            }
+            _ => {}
         }
+        self.forget_rules(number, None)?;
         self.forget(generation)
     }
 
@@ -410,7 +492,11 @@ impl Kept {
             files.push(entry.map_err(failed)?.path());
         }
         files.sort();
-        files.iter().try_for_each(fs::remove_file).map_err(failed)
+        let remove = |path: &PathBuf| match path.is_dir() {
+            true => fs::remove_dir(path),
+            false => fs::remove_file(path),
+        };
+        files.iter().try_for_each(remove).map_err(failed)
     }
 
     /// The policies that are loaded.
@@ -429,7 +515,7 @@ impl Kept {
             let Some(counts) = ledger(&ledgers, number)? else {
                 continue;
             };
-            let [users, denied, audited, lost] = counts;
+            let [users, denied, audited, lost, ..] = counts;
             let name = labels
                 .lookup(&key, MapFlags::ANY)
                 .map_err(Error::map("labels"))?;
@@ -463,6 +549,23 @@ fn folder() -> PathBuf {
 /// Whether programs are attached already: then they were tried.
 pub(super) fn are_attached() -> bool {
     folder().join("link-task_alloc").exists()
+}
+
+fn make_folder(folder: &Path) -> Result<(), Error> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(cannot(folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Opens a folder and locks it.
+fn lock(folder: &Path, how: FlockOperation) -> Result<OwnedFd, Error> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty());
+    let opened = opened.map_err(|error| cannot(folder)(error.into()))?;
+    let locked = rustix::fs::flock(&opened, how);
+    locked.map_err(|error| cannot(folder)(error.into()))?;
+    Ok(opened)
 }
 
 fn cannot(path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -526,68 +629,15 @@ pub(super) fn open_object() -> Result<OpenObject, Error> {
         .map_err(Error::load)
 }
 
-/// Programs that a policy needs.
-fn programs(profile: &Profile) -> BTreeSet<&'static str> {
-    let mut programs = BTreeSet::from(ALWAYS);
-    for entry in &profile.entries {
-        programs.extend(programs_of(&entry.key));
-    }
-    programs
+/// Hooks whose programs a policy needs.
+fn hooks(profile: &Profile) -> BTreeSet<&str> {
+    ALWAYS.into_iter().chain(profile.hooks()).collect()
 }
 
-fn programs_of(key: &Key) -> Vec<&'static str> {
-    match key {
-        Key::File { access, .. } => {
-            let mut programs = vec!["file_open", "path_link"];
-            if access.write {
-                programs.extend(CHANGES);
-            }
-            programs
-        }
-        Key::Exec { .. } => vec!["bprm_check", "mmap_file"],
-        Key::Connect { .. } => vec!["unix_connect", "unix_send"],
-        Key::Disk { .. } => vec!["file_open"],
-        Key::Socket(_) => vec!["socket_create"],
-        Key::Egress { .. } => vec!["socket_connect", "socket_sendmsg"],
-        Key::Mount(MountMatch::FileSystem(_) | MountMatch::Disk) => vec!["new_mount"],
-        Key::Mount(MountMatch::From(_) | MountMatch::Raw { .. }) => {
-            vec!["sb_mount", "move_mount", "follow_link"]
-        }
-        Key::Ptrace { .. } => vec!["ptrace_check", "ptrace_traceme"],
-        Key::Capabilities(_) => vec!["capable"],
-        Key::Mode(_) => vec![
-            "path_chmod",
-            "path_mknod",
-            "file_open",
-            "inode_setxattr",
-            "inode_set_acl",
-        ],
-        Key::Hook(name) if name.starts_with("file_open:") => vec!["file_open", "path_link"],
-        Key::Hook(name) => match Operation::of_hook(name) {
-            Some(Operation::Mount) => {
-                vec![
-                    "sb_mount",
-                    "move_mount",
-                    "sb_remount",
-                    "sb_pivotroot",
-                    "capable",
-                ]
-            }
-            Some(Operation::UserNamespace) => vec!["userns_create"],
-            Some(Operation::KernelCode) => {
-                vec![
-                    "kernel_read_file",
-                    "kernel_load_data",
-                    "module_request",
-                    "capable",
-                ]
-            }
-            Some(Operation::SocketFilter) => vec!["socket_option"],
-            Some(Operation::Userfaultfd) => vec!["anonymous"],
-            // Always there. What no program knows the tables refuse.
-            Some(Operation::Umount | Operation::BpfProgram) | None => Vec::new(),
-        },
-    }
+/// What a program is attached to, by its section: `lsm/HOOK` or `tp_btf/TRACEPOINT`.
+fn hook_of(section: &OsStr) -> &str {
+    let text = section.to_str().unwrap_or("");
+    text.split_once('/').map_or(text, |(_, hook)| hook)
 }
 
 fn has_hook(name: &str) -> bool {
@@ -654,4 +704,47 @@ fn text(bytes: &[u8]) -> String {
         .position(|byte| *byte == 0)
         .unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::builtin::{self, Class};
+
+    use super::*;
+
+    /// Of all rules there are, and some of one's own.
+    fn everything() -> Profile {
+        let names = |class| {
+            let own = builtin::all().iter().filter(|rule| rule.class == class);
+            let names: Vec<&str> = own.map(|rule| rule.name.as_str()).collect();
+            names.join(", ")
+        };
+        let text = format!(
+            "policy:\n  enforcer: BPF\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
+             hardeningRules: [{}]\n    vulMitigationRules: [{}]\n    attackProtectionRules: [{{rules: [{}]}}]\n    \
+             bpfRawRules: {{ptrace: {{qualifiers: [deny], permissions: [all]}}}}\n",
+            names(Class::Hardening),
+            names(Class::Vulnerability),
+            names(Class::Attack)
+        );
+        let (policies, problems) = policy::load("p.yaml", &text);
+        assert!(problems.is_empty(), "{problems:?}");
+        Profile::compile(&policies[0])
+    }
+
+    #[test]
+    fn each_hook_that_rules_name_has_a_program_and_each_program_a_rule() {
+        let mut object = open_object().unwrap();
+        let sections: Vec<_> = object
+            .progs_mut()
+            .map(|program| program.section())
+            .collect();
+        let programs: BTreeSet<&str> = sections.iter().map(|section| hook_of(section)).collect();
+        assert_eq!(programs.len(), sections.len(), "one for each hook");
+        let profile = everything();
+        let mut wanted = hooks(&profile);
+        // That of the probe.
+        wanted.insert("task_getsid");
+        assert_eq!(wanted, programs);
+    }
 }

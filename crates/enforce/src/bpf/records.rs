@@ -77,7 +77,7 @@ impl Reports {
     /// If the counter cannot be read.
     pub fn lost(&self) -> Result<u64, Error> {
         let counts = programs::ledger(&self.ledgers, self.number)?;
-        Ok(counts.map_or(0, |[_, _, _, lost]| lost))
+        Ok(counts.map_or(0, |[_, _, _, lost, ..]| lost))
     }
 
     /// `None` of what is too short to be one.

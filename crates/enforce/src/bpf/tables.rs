@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use policy::compile::bpf::{Entry, Key, Profile};
+use policy::compile::bpf::{Entry, Key, MOUNT_FLAGS, Profile};
 use policy::pattern::Pattern;
 use policy::{FileAccess, MountMatch, PortRange, PtraceScope, SocketMatch, Verdict};
 
@@ -72,14 +72,6 @@ const VIEWS: [&str; 7] = [
 /// Programs that are many: by their inode all of them would be meant.
 const MULTI_CALL: [&str; 3] = ["busybox", "coreutils", "toybox"];
 
-/// Flags of mount(2) by the names of raw rules.
-const MOUNT_FLAGS: [(&str, u32); 5] = [
-    ("bind", 1 << 12),
-    ("move", 1 << 13),
-    ("rbind", 1 << 12),
-    ("remount", 1 << 5),
-    ("rec", 1 << 14),
-];
 const FROM_FLAGS: u32 = 1 << 12 | 1 << 13 | 1 << 5;
 
 /// `PLACE_KEYS` of bpf/policy.h.

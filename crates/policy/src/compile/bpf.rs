@@ -154,12 +154,12 @@ impl Profile {
 }
 
 impl Key {
-    /// The hooks that look the entry up.
+    /// The hooks of the kernel that programs are attached to for the entry.
     #[must_use]
     pub fn hooks(&self) -> Vec<&str> {
         match self {
             Self::File { access, .. } => {
-                let mut hooks = vec!["file_open"];
+                let mut hooks = OPENS.to_vec();
                 if access.write {
                     hooks.extend(CHANGES);
                 }
@@ -167,25 +167,26 @@ impl Key {
             }
             Self::Exec { .. } => vec!["bprm_check_security", "mmap_file"],
             Self::Connect { .. } => vec!["unix_stream_connect", "unix_may_send"],
-            Self::Disk { .. } => vec!["file_open", "file_ioctl"],
+            Self::Disk { .. } => vec!["file_open"],
             Self::Socket(_) => vec!["socket_create"],
-            Self::Egress { .. } => vec![
-                "cgroup/connect4",
-                "cgroup/connect6",
-                "cgroup/sendmsg4",
-                "cgroup/sendmsg6",
-            ],
-            Self::Mount(mount) => match mount {
-                MountMatch::FileSystem(_) => vec!["sb_mount", "sb_kern_mount"],
-                MountMatch::Disk => vec!["sb_mount", "sb_kern_mount", "move_mount"],
-                MountMatch::From(_) | MountMatch::Raw { .. } => {
-                    vec!["sb_mount", "move_mount", "sb_remount", "sb_umount"]
-                }
-            },
+            Self::Egress { .. } => vec!["socket_connect", "socket_sendmsg"],
+            Self::Mount(MountMatch::FileSystem(_) | MountMatch::Disk) => vec!["sb_kern_mount"],
+            Self::Mount(MountMatch::From(_) | MountMatch::Raw { .. }) => {
+                vec!["sb_mount", "move_mount", "inode_follow_link", "sb_umount"]
+            }
             Self::Ptrace { .. } => vec!["ptrace_access_check", "ptrace_traceme"],
             Self::Capabilities(_) => vec!["capable"],
-            Self::Mode(_) => vec!["path_chmod", "file_open", "path_mknod"],
-            Self::Hook(name) => vec![name.split(':').next().unwrap_or(name)],
+            Self::Mode(_) => vec![
+                "path_chmod",
+                "path_mknod",
+                "file_open",
+                "inode_setxattr",
+                "inode_set_acl",
+            ],
+            Self::Hook(name) => match name.split_once(':') {
+                Some(_) => OPENS.to_vec(),
+                None => hooks_with(name),
+            },
         }
     }
 
@@ -211,21 +212,45 @@ impl Key {
     }
 }
 
+/// Hooks that see a file opened, or given another name.
+const OPENS: [&str; 3] = ["file_open", "path_link", "path_rename"];
+
 /// Hooks that see a file changed other than by opening it.
-const CHANGES: [&str; 12] = [
+const CHANGES: [&str; 11] = [
     "path_truncate",
     "path_unlink",
     "path_rmdir",
     "path_mkdir",
     "path_mknod",
     "path_symlink",
-    "path_link",
-    "path_rename",
     "path_chmod",
     "path_chown",
     "inode_setxattr",
-    "inode_setattr",
+    "inode_removexattr",
+    "inode_set_acl",
 ];
+
+/// Hooks that are the ways to one operation. Calls for which there is no hook ask for a capability first.
+const WAYS: [&[&str]; 2] = [
+    &[
+        "sb_mount",
+        "move_mount",
+        "sb_remount",
+        "sb_pivotroot",
+        "capable",
+    ],
+    &[
+        "kernel_read_file",
+        "kernel_load_data",
+        "kernel_module_request",
+        "capable",
+    ],
+];
+
+fn hooks_with(name: &str) -> Vec<&str> {
+    let ways = WAYS.iter().find(|ways| ways.contains(&name));
+    ways.map_or_else(|| vec![name], |ways| ways.to_vec())
+}
 
 /// An address as the hooks compare it.
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -272,7 +297,10 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
                 ))
             }
         },
-        Restriction::Mount(mount) => one(Key::Mount(mount.clone())),
+        Restriction::Mount(mount) => match unknown_flag(mount) {
+            Some(flag) => Lowered::missing(format!("mounts are not told by the flag `{flag}`")),
+            None => one(Key::Mount(mount.clone())),
+        },
         Restriction::Ptrace { access, scope } => one(Key::Ptrace {
             access: *access,
             scope: *scope,
@@ -301,6 +329,25 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         }
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
     }
+}
+
+/// The flags of mount(2) that mounts are told by, by the names of raw rules.
+pub const MOUNT_FLAGS: [(&str, u32); 4] = [
+    ("bind", 1 << 12),
+    ("move", 1 << 13),
+    ("rbind", 1 << 12),
+    ("remount", 1 << 5),
+];
+
+/// A flag of a raw rule that is none of those, nor about unmounting.
+fn unknown_flag(mount: &MountMatch) -> Option<&str> {
+    let MountMatch::Raw { flags, .. } = mount else {
+        return None;
+    };
+    let is_known =
+        |flag: &str| flag == "umount" || MOUNT_FLAGS.iter().any(|(name, _)| *name == flag);
+    let mut flags = flags.iter().map(String::as_str);
+    flags.find(|flag| !is_known(flag))
 }
 
 fn egress(network: &IpNet, ports: &[PortRange]) -> Key {

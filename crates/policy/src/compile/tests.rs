@@ -190,14 +190,7 @@ fn d7_addresses_match_in_every_form_and_at_every_way_to_send() {
         assert!(!hits(address), "{address}");
     }
     let hooks = keys[0].1.hooks();
-    for hook in [
-        "cgroup/connect4",
-        "cgroup/connect6",
-        "cgroup/sendmsg4",
-        "cgroup/sendmsg6",
-    ] {
-        assert!(hooks.contains(&hook), "{hook}");
-    }
+    assert_eq!(hooks, ["socket_connect", "socket_sendmsg"]);
 }
 
 #[test]
@@ -859,4 +852,24 @@ fn a_socket_matches_by_each_of_its_lists() {
     assert!(socket.matches(2, 3, 0));
     assert!(!socket.matches(10, 3, 0));
     assert!(!socket.matches(2, 3, 1));
+}
+
+#[test]
+fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
+    let of_flags = |flags: &str| {
+        let text = format!(
+            "policy:\n  enforcer: BPF\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
+             bpfRawRules: {{mounts: [{{qualifiers: [deny], sourcePattern: /x, flags: [{flags}]}}]}}\n"
+        );
+        let (policies, problems) = crate::load("p.yaml", &text);
+        assert!(problems.is_empty(), "{problems:?}");
+        let policy = &policies[0];
+        assess(policy, &policy.rules[0], Enforcer::Bpf, &Machine::default()).grade
+    };
+    for flags in ["all", "bind", "rbind", "move, umount", "remount"] {
+        assert_eq!(of_flags(flags), Grade::Full, "{flags}");
+    }
+    for flags in ["ro", "nosuid", "bind, ro", "private"] {
+        assert_eq!(of_flags(flags), Grade::None, "{flags}");
+    }
 }

@@ -149,8 +149,10 @@ impl FirstProgram for Running {
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let tenant = self.tenant().take();
         let applied = self.first.elsewhere.apply(caller, given, tenant.as_ref());
-        if let (Some(tenant), Ok(_)) = (tenant, &applied) {
-            self.board.set_tenant(tenant.number());
+        match (tenant, &applied) {
+            (Some(tenant), Ok(_)) => self.board.set_tenant(tenant.number()),
+            (Some(tenant), Err(_)) => tenant.discard(),
+            (None, _) => {}
         }
         self.board.set_lacked(applied?);
         Ok(())
