@@ -998,6 +998,31 @@ fn violations_are_told_policies_are_exchanged_at_one_moment_and_nothing_is_left(
     }
 }
 
+/// Starts that fail, and a policy of many rules that is in force, swept around and exchanged.
+fn starts_and_exchanges(shadow: &str, many: &str, exchanges: usize) -> String {
+    format!(
+        "cat > /p/shadow.yaml <<'EOF'\n{shadow}EOF\ncat > /p/many.yaml <<'EOF'\n{many}EOF\n\
+         echo '### failed'\n\
+         tollgate run -q --policy /p/shadow.yaml -w /nowhere/x.scap -- true > /dev/null 2>&1; echo code $?\n\
+         tollgate enforce -q --policy /p/shadow.yaml -- /nowhere/program > /dev/null 2>&1; echo code $?\n\
+         tollgate policy loaded --sweep; ls /sys/fs/bpf/tollgate-*; echo end\n\
+         echo '### held'\n\
+         rm -f /run/end; VIOLATE_UNTIL=/run/end tollgate enforce -q --policy /p/many.yaml -- \
+             violate opens_for_long=/etc/shadow 2>&1 &\n\
+         held=$!; waited=0\n\
+         until tollgate policy loaded | grep -q '1 tasks' || [ $waited = 120 ]; do\n\
+             sleep 1; waited=$((waited + 1)); done\n\
+         tollgate policy loaded --sweep\n\
+         echo '### exchanged'; turn=0; exchanged=0\n\
+         while [ $turn -lt {exchanges} ]; do turn=$((turn + 1))\n\
+             tollgate policy replace /p/many.yaml > /run/replaced 2>&1 && exchanged=$((exchanged + 1)) || \
+                 cat /run/replaced; done\n\
+         echo exchanged $exchanged\n\
+         tollgate enforce -q --policy /p/shadow.yaml -- violate reads=/etc/shadow 2>&1\n\
+         : > /run/end; wait $held\n"
+    )
+}
+
 #[test]
 fn starts_that_fail_leave_no_policy_and_exchanged_policies_no_names() {
     need_slow!();
@@ -1008,26 +1033,7 @@ fn starts_that_fail_leave_no_policy_and_exchanged_policies_no_names() {
     let rule = "{qualifiers: [deny], pattern: /etc/shadow, permissions: [read]}, ";
     let many = format!("bpfRawRules: {{files: [{}]}}", rule.repeat(RULES));
     let many = named(&policy_of(&many, "BPF", ""), "many");
-    let script = format!(
-        "cat > /p/shadow.yaml <<'EOF'\n{shadow}EOF\ncat > /p/many.yaml <<'EOF'\n{many}EOF\n\
-         echo '### failed'\n\
-         tollgate run -q --policy /p/shadow.yaml -w /nowhere/x.scap -- true > /dev/null 2>&1; echo code $?\n\
-         tollgate enforce -q --policy /p/shadow.yaml -- /nowhere/program > /dev/null 2>&1; echo code $?\n\
-         tollgate policy loaded --sweep; ls /sys/fs/bpf/tollgate-*; echo end\n\
-         echo '### held'\n\
-         rm -f /run/end; VIOLATE_UNTIL=/run/end tollgate enforce -q --policy /p/many.yaml -- \
-             violate opens_for_long=/etc/shadow 2>&1 &\n\
-         held=$!; waited=0\n\
-         until tollgate policy loaded | grep -q '1 tasks' || [ $waited = 120 ]; do sleep 1; waited=$((waited + 1)); done\n\
-         tollgate policy loaded --sweep\n\
-         echo '### exchanged'; turn=0; exchanged=0\n\
-         while [ $turn -lt {EXCHANGES} ]; do turn=$((turn + 1))\n\
-             tollgate policy replace /p/many.yaml > /run/replaced 2>&1 && exchanged=$((exchanged + 1)) || \
-                 cat /run/replaced; done\n\
-         echo exchanged $exchanged\n\
-         tollgate enforce -q --policy /p/shadow.yaml -- violate reads=/etc/shadow 2>&1\n\
-         : > /run/end; wait $held\n"
-    );
+    let script = starts_and_exchanges(&shadow, &many, EXCHANGES);
     let run = run(&script);
     assert_eq!(run.code, 0, "{run:?}");
     let sections = sections(&run.stdout);
