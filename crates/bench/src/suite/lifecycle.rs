@@ -152,8 +152,10 @@ fn hindrance(program: &Path) -> Option<String> {
         Ok(answer) if answer.status.success() => None,
         Ok(answer) => {
             let text = String::from_utf8_lossy(&answer.stderr);
-            let line = text.lines().next().unwrap_or_default();
-            Some(line.trim_start_matches("tollgate: ").to_owned())
+            Some(match text.lines().next() {
+                Some(line) => line.trim_start_matches("tollgate: ").to_owned(),
+                None => format!("it says nothing and ends with {}", answer.status),
+            })
         }
         Err(cause) => Some(format!("cannot start {}: {cause}", program.display())),
     }

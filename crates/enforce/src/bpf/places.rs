@@ -192,7 +192,7 @@ mod tests {
         let mounts = format!("{ROOT}2 1 8:1 /c/1/hosts /etc/hosts rw - ext4 a rw\n");
         assert_eq!(aliases(&mounts, "/etc/hosts"), ["/c/1/hosts"]);
         assert_eq!(aliases(&mounts, "/**/hosts"), [""; 0]);
-        let keys = format!("{ROOT}2 1 8:1 /keys /root/.ssh rw - ext4 a rw\n");
+        let keys = format!("{ROOT}2 1 8:1 /keys /srv/a/.ssh rw - ext4 a rw\n");
         assert_eq!(aliases(&keys, "/**/.ssh/**"), ["/keys/**"]);
     }
 

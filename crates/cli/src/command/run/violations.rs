@@ -64,6 +64,7 @@ impl Violations {
     ) {
         if let Some((learner, described)) = &self.learnt {
             let made = described.of(event);
+            // The rule holds for every event. Without fields the deed itself would be learnt all the same.
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return learner.learn(event, violation, fields.unwrap_or_default());
         }
