@@ -10,6 +10,9 @@ use crate::kernel::own;
 pub struct SignalSet(pub u64);
 
 impl SignalSet {
+    /// All that can be blocked.
+    pub const ALL: Self = Self(u64::MAX);
+
     /// A set of these signals; numbers outside 1 to 64 are left out.
     #[must_use]
     pub fn of(signals: &[i32]) -> Self {

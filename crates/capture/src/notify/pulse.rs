@@ -115,6 +115,7 @@ impl Pulse {
         SeatPulse {
             pulse: Arc::clone(self),
             number: number.unwrap_or(SEAT_COUNT - 1),
+            is_left: false,
         }
     }
 
@@ -198,6 +199,8 @@ impl Pulse {
 pub(crate) struct SeatPulse {
     pulse: Arc<Pulse>,
     number: usize,
+    /// What it has received is still to be dealt with.
+    is_left: bool,
 }
 
 impl SeatPulse {
@@ -224,11 +227,18 @@ impl SeatPulse {
         let received = self.word(seat::RECEIVED).load(Ordering::Relaxed);
         self.word(seat::DONE).store(received, Ordering::Release);
     }
+
+    /// Leaves the words as they are to the next one, who deals with what was received.
+    pub(crate) fn leave(mut self) {
+        self.is_left = true;
+    }
 }
 
 impl Drop for SeatPulse {
     fn drop(&mut self) {
-        self.done();
+        if !self.is_left {
+            self.done();
+        }
         let mut free = self
             .pulse
             .free

@@ -6,50 +6,53 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use abi::Syscall;
-use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
 use sys::poll::{self, PollFd};
-use sys::wait::{self, Target};
+use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use super::Pulse;
+use super::pulse::SeatPulse;
 use crate::procfs::Proc;
 
-/// A process that answers. Dropped, it lets it end; what it holds is lost then.
+/// A thread that answers. Dropped, it lets it end; what it holds is lost then.
 #[derive(Debug)]
 pub struct Answering {
-    pid: i32,
     /// Closed to end it.
-    order: Option<OwnedFd>,
-    /// What it held comes from here.
+    order: OwnedFd,
+    /// Closed by it when it has ended, and readable when it holds a call.
     held: OwnedFd,
+    thread: JoinHandle<std::io::Result<Vec<Notification>>>,
 }
 
 impl Answering {
-    /// Starts it. The calling process must have one thread.
+    /// Starts it; a call that waits already is answered before. It gets no signals, so that the calling process can
+    /// still choose who does.
     ///
     /// # Errors
-    /// If there can be no process.
+    /// If there can be no thread, or `/proc` cannot be read.
     pub fn start(listener: &Listener, pulse: &Arc<Pulse>) -> std::io::Result<Self> {
         // A runtime's calls come one by one. Fails before Linux 6.6, where each takes longer.
         let _ = listener.set_sync_wake_up(true);
         let (ordered, order) = sys::fd::pipe(O_CLOEXEC)?;
         let (held, hold) = sys::fd::pipe(O_CLOEXEC)?;
-        let parent = std::process::id().cast_signed();
-        let pid = sys::clone::clone_child(CloneFlags::default(), || {
-            // Its own copies of the parent's ends would keep the pipes open.
-            sys::fd::close_number(number(&order));
-            sys::fd::close_number(number(&held));
-            match answer(listener, &ordered, &hold, pulse, parent) {
-                Ok(()) => 0,
-                Err(_) => 1,
-            }
-        })?;
+        let mut setup = Setup::new(listener.try_clone()?, pulse, hold)?;
+        // The runtime waits to begin, and a thread takes its time for that, too.
+        if setup.is_called()? {
+            setup.answer()?;
+        }
+        let before = change_mask(MaskChange::Block, SignalSet::ALL)?;
+        let thread = std::thread::Builder::new()
+            .name("answering".to_owned())
+            .spawn(move || setup.run(&ordered));
+        change_mask(MaskChange::Set, before)?;
         Ok(Self {
-            pid,
-            order: Some(order),
+            order,
             held,
+            thread: thread?,
         })
     }
 
@@ -63,83 +66,88 @@ impl Answering {
     ///
     /// # Errors
     /// If it has failed: then calls may wait that nobody knows of.
-    pub fn end(mut self) -> std::io::Result<Vec<Notification>> {
-        self.order = None;
-        let mut bytes = Vec::new();
-        let mut buffer = [0; 4096];
+    pub fn end(self) -> std::io::Result<Vec<Notification>> {
+        drop(self.order);
+        let failed = |_panic| std::io::Error::other("who answers the runtime has failed");
+        self.thread.join().map_err(failed)?
+    }
+}
+
+/// What a runtime calls while it makes a container, or a session in one.
+struct Setup {
+    listener: Listener,
+    proc: Proc,
+    /// Those of the runtime.
+    mounts: u64,
+    seat: SeatPulse,
+    /// Told of calls that are held.
+    hold: OwnedFd,
+    held: Vec<Notification>,
+}
+
+impl Setup {
+    fn new(listener: Listener, pulse: &Arc<Pulse>, hold: OwnedFd) -> std::io::Result<Self> {
+        let proc = Proc::open().map_err(std::io::Error::other)?;
+        let own = std::process::id().cast_signed();
+        let mounts = proc
+            .namespace(own, "ns/mnt")
+            .map_err(std::io::Error::other)?;
+        Ok(Self {
+            listener,
+            proc,
+            mounts,
+            seat: pulse.seat(),
+            hold,
+            held: Vec::new(),
+        })
+    }
+
+    /// Whether a call waits.
+    fn is_called(&self) -> std::io::Result<bool> {
+        let mut polled = [PollFd::new(self.listener.as_fd(), poll::IN)];
+        poll::poll(&mut polled, Some(Duration::ZERO))?;
+        Ok(polled[0].found() & poll::IN != 0)
+    }
+
+    /// Answers until it is told to end. Answers with what it holds then.
+    fn run(mut self, ordered: &OwnedFd) -> std::io::Result<Vec<Notification>> {
         loop {
-            match sys::fd::read(self.held.as_fd(), &mut buffer)? {
-                0 => break,
-                count => bytes.extend_from_slice(&buffer[..count]),
+            let mut polled = [
+                PollFd::new(self.listener.as_fd(), poll::IN),
+                PollFd::new(ordered.as_fd(), poll::IN),
+            ];
+            match poll::poll(&mut polled, None) {
+                Err(error) if !error.is(EINTR) => return Err(error.into()),
+                _ => {}
+            }
+            let called = polled[0].found();
+            if polled[1].found() != 0 || called & (poll::HUP | poll::ERR) != 0 {
+                self.seat.leave();
+                return Ok(self.held);
+            }
+            if called & poll::IN != 0 {
+                self.answer()?;
             }
         }
-        match wait::wait(Target::Pid(self.pid), 0)? {
-            Some((_, wait::Status::Exited(0))) => {}
-            _ => return Err(std::io::Error::other("who answers the runtime has failed")),
-        }
-        let words: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
-            .collect();
-        Ok(calls_from_words(&words))
     }
-}
 
-fn number(fd: &OwnedFd) -> i32 {
-    std::os::fd::AsRawFd::as_raw_fd(fd)
-}
-
-/// Answers until it is told to end.
-fn answer(
-    listener: &Listener,
-    ordered: &OwnedFd,
-    hold: &OwnedFd,
-    pulse: &Arc<Pulse>,
-    parent: i32,
-) -> std::io::Result<()> {
-    sys::prctl::set_parent_death_signal(SIGKILL)?;
-    if std::os::unix::process::parent_id().cast_signed() != parent {
-        return Ok(());
-    }
-    let proc = Proc::open().map_err(std::io::Error::other)?;
-    let own = std::process::id().cast_signed();
-    let mounts = proc
-        .namespace(own, "ns/mnt")
-        .map_err(std::io::Error::other)?;
-    let seat = pulse.seat();
-    let mut notification = Notification::default();
-    loop {
-        let mut polled = [
-            PollFd::new(listener.as_fd(), poll::IN),
-            PollFd::new(ordered.as_fd(), poll::IN),
-        ];
-        match poll::poll(&mut polled, None) {
-            Err(error) if !error.is(EINTR) => return Err(error.into()),
-            _ => {}
-        }
-        if polled[1].found() != 0 || polled[0].found() & (poll::HUP | poll::ERR) != 0 {
+    /// Lets a call pass, or holds it.
+    fn answer(&mut self) -> std::io::Result<()> {
+        let mut call = Notification::default();
+        if !matches!(self.listener.receive(&mut call)?, Received::Notification) {
             return Ok(());
         }
-        if polled[0].found() & poll::IN == 0 {
-            continue;
-        }
-        if !matches!(listener.receive(&mut notification)?, Received::Notification) {
-            continue;
-        }
-        seat.received(&notification);
-        let begins = begins_a_program(&notification)
-            && proc.namespace(notification.tid, "ns/mnt").ok() != Some(mounts);
-        if begins {
-            let bytes: Vec<u8> = call_words(&notification)
-                .iter()
-                .flat_map(|word| word.to_ne_bytes())
-                .collect();
-            sys::fd::write(hold.as_fd(), &bytes)?;
-            continue;
+        self.seat.received(&call);
+        let mounts = || self.proc.namespace(call.tid, "ns/mnt").ok();
+        if begins_a_program(&call) && mounts() != Some(self.mounts) {
+            self.held.push(call);
+            sys::fd::write(self.hold.as_fd(), b"H")?;
+            return Ok(());
         }
         // A caller that is gone needs no answer.
-        let _ = listener.respond_continue(notification.id);
-        seat.done();
+        let _ = self.listener.respond_continue(call.id);
+        self.seat.done();
+        Ok(())
     }
 }
 
@@ -182,7 +190,6 @@ fn begins_a_program(call: &Notification) -> bool {
 }
 
 const O_CLOEXEC: i32 = 0o2_000_000;
-const SIGKILL: i32 = 9;
 const EINTR: i32 = 4;
 
 #[cfg(test)]

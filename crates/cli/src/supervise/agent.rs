@@ -271,9 +271,8 @@ fn start(
         held: None,
         board_file: file.try_clone_to_owned().ok(),
     };
-    let is_waited_for = generation != FIRST || !inherited.tenure.ends_at_once();
     let lock = inherited.tenure.lock_log();
-    let meanwhile = (!is_waited_for).then(|| {
+    let meanwhile = (generation == FIRST).then(|| {
         Box::new(move |until: &[BorrowedFd<'_>]| pass_on_early(inherited, until)) as Meanwhile<'_>
     });
     let started = (prepared.start)(listening, meanwhile);
@@ -291,8 +290,9 @@ fn start(
     }
 }
 
-/// Tells the front of a command's good end while this agent is not at work yet: nobody waits for what it
-/// has made, and whose calls are held. Any other end is told when services can say what led to it.
+/// Passes news of the command on while this agent is not at work yet. A good end is told to the front if nobody
+/// waits for what the command has made, and whose calls are held. Any other end is told when services can say
+/// what led to it.
 fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) {
     let mut relay = Relay::new(inherited);
     loop {
@@ -311,7 +311,7 @@ fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) {
         };
         match relay.pass_on(news) {
             None => {}
-            Some(end @ Message::Ended(0)) => {
+            Some(end @ Message::Ended(0)) if inherited.tenure.ends_at_once() => {
                 inherited.board.set(word::OUTLIVED, 1);
                 relay.tell_end(end);
                 return;

@@ -191,8 +191,8 @@ struct Launch<'a> {
     callers_mask: SignalSet,
 }
 
-/// Starts the services in the agent. Threads may be made from here on. There is something to do meanwhile if
-/// nobody waits for what the command has made.
+/// Starts the services in the agent. Threads may be made from here on. There is something to do meanwhile unless
+/// another agent has been before.
 pub(crate) type Start =
     Box<dyn FnOnce(Listening, Option<Meanwhile<'_>>) -> anyhow::Result<Box<dyn Services>>>;
 

@@ -325,9 +325,8 @@ fn prepare_own(
     })
 }
 
-/// Loads the rules while the command, a container runtime, works already. Where nobody waits for what that has
-/// made, its calls are looked at only when it has ended or begins a program in the container. The calling
-/// process has one thread, and has one again afterwards.
+/// Loads the rules while the command, a container runtime, works already. Its calls are looked at only when it has
+/// ended or begins a program in the container. The calling process has one thread, and has one again afterwards.
 fn start_beside(
     mut listening: supervise::Listening,
     meanwhile: Option<supervise::Meanwhile<'_>>,
