@@ -18,7 +18,7 @@ pub(super) enum Verdict {
 }
 
 /// How long calls may wait without progress.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Patience {
     /// If the agent is stopped.
     pub(super) stopped: Duration,
@@ -33,6 +33,8 @@ pub(super) struct Stall {
     looked_ns: u64,
     /// Since when there was no progress though calls waited.
     since_ns: Option<u64>,
+    /// The patience that was had.
+    patience: Option<Patience>,
 }
 
 impl Stall {
@@ -52,11 +54,20 @@ impl Stall {
         // shows it: whether calls wait cannot be told.
         let is_stopped = vitals.progress == self.last.progress && is_stopped(agent);
         let is_needed = is_waited_for || is_stopped;
+        self.begin_again_under(patience);
         let since = self.since(vitals, is_needed, now, nanos(interval));
         match is_stopped {
             true if since >= nanos(patience.stopped) => Verdict::Stopped,
             false if since >= nanos(patience.starved) => Verdict::Starved,
             _ => Verdict::Works,
+        }
+    }
+
+    /// What was waited for under another patience does not count: an agent that has become ready after a long
+    /// time had calls wait all along.
+    fn begin_again_under(&mut self, patience: Patience) {
+        if self.patience.replace(patience) != Some(patience) {
+            self.since_ns = None;
         }
     }
 
@@ -123,5 +134,22 @@ mod tests {
         assert_eq!(look(vitals(6, true, 7), false, 9000), 0);
         assert_eq!(look(vitals(6, true, 7), false, 9250), 0);
         assert_eq!(look(vitals(6, true, 7), false, 9500), 250);
+    }
+    #[test]
+    fn an_agent_that_becomes_ready_has_its_whole_time() {
+        let (long, short) = (Duration::from_secs(10), Duration::from_secs(1));
+        let both = |patience| Patience {
+            stopped: patience,
+            starved: patience,
+        };
+        let mut stall = Stall::default();
+        stall.begin_again_under(both(long));
+        for now in [1000, 1250, 1500] {
+            stall.since(vitals(6, true, 0), false, now, INTERVAL);
+        }
+        stall.begin_again_under(both(long));
+        assert_eq!(stall.since(vitals(6, true, 0), false, 1750, INTERVAL), 500);
+        stall.begin_again_under(both(short));
+        assert_eq!(stall.since(vitals(6, true, 0), false, 2000, INTERVAL), 0);
     }
 }
