@@ -1,5 +1,6 @@
 //! The agent process: from the listener to the last event.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -184,9 +185,9 @@ fn attend(
     // Before anything that takes time: from now on the front passes signals on.
     tell(inherited, Message::Waiter(waiter));
     tell(inherited, Message::Started(command));
-    let services = start(inherited, FIRST, source, prepared).ok_or(Message::ServicesFailed)?;
+    let started = start(inherited, FIRST, source, prepared).ok_or(Message::ServicesFailed)?;
     page.int(slot::TRACED).store(1, Ordering::Release);
-    Ok(serve(inherited, FIRST, services))
+    Ok(serve(inherited, FIRST, started))
 }
 
 /// Runs an agent that takes over from another. Answers with the program's exit status.
@@ -226,10 +227,10 @@ pub(super) fn resumed(
         inherited.agent_bell(generation).hush();
     }
     let source = Source::Listener(listener);
-    let Some(services) = start(inherited, generation, source, prepared) else {
+    let Some(started) = start(inherited, generation, source, prepared) else {
         return 1;
     };
-    match serve(inherited, generation, services) {
+    match serve(inherited, generation, started) {
         Served::ToTheEnd => board.set_state(generation, State::Finished),
         Served::HandedOver => {}
         Served::Lost => return 1,
@@ -237,12 +238,18 @@ pub(super) fn resumed(
     0
 }
 
+/// Services, and what was heard of the command before there were any.
+struct Started {
+    services: Box<dyn Services>,
+    is_stopped: bool,
+}
+
 fn start(
     inherited: &Inherited,
     generation: u64,
     source: Source,
     prepared: Prepared,
-) -> Option<Box<dyn Services>> {
+) -> Option<Started> {
     let board = &inherited.board;
     let ours = [
         inherited.front_pid,
@@ -272,16 +279,19 @@ fn start(
         board_file: file.try_clone_to_owned().ok(),
     };
     let lock = inherited.tenure.lock_log();
-    let meanwhile = (generation == FIRST).then(|| {
-        Box::new(move |until: &[BorrowedFd<'_>]| pass_on_early(inherited, until)) as Meanwhile<'_>
-    });
+    let is_stopped = Cell::new(false);
+    let pass_on = |until: &[BorrowedFd<'_>]| is_stopped.set(pass_on_early(inherited, until));
+    let meanwhile = (generation == FIRST).then(|| Box::new(pass_on) as Meanwhile<'_>);
     let started = (prepared.start)(listening, meanwhile);
     match started {
         Ok(services) => {
             board.set_state(generation, State::Ready);
             inherited.keeper_bell.ring();
             drop(lock);
-            Some(services)
+            Some(Started {
+                services,
+                is_stopped: is_stopped.get(),
+            })
         }
         Err(error) => {
             eprintln!("tollgate: {error:#}");
@@ -292,14 +302,14 @@ fn start(
 
 /// Passes news of the command on while this agent is not at work yet. A good end is told to the front if nobody
 /// waits for what the command has made, and whose calls are held. Any other end is told when services can say
-/// what led to it.
-fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) {
+/// what led to it. Answers whether the command is stopped.
+fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) -> bool {
     let mut relay = Relay::new(inherited);
     loop {
         let is_awaited = |fd: &BorrowedFd<'_>| !is_readable(*fd, Duration::ZERO);
         let awaited: Vec<_> = until.iter().copied().filter(is_awaited).collect();
         if awaited.is_empty() {
-            return;
+            return relay.is_stopped();
         }
         // Before the first wait: a waiter that was killed before this process came wakes nobody.
         let Some(news) = relay.next() else {
@@ -314,10 +324,10 @@ fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) {
             Some(end @ Message::Ended(0)) if inherited.tenure.ends_at_once() => {
                 inherited.board.set(word::OUTLIVED, 1);
                 relay.tell_end(end);
-                return;
+                return false;
             }
             // It is on the board, where `serve` finds it.
-            Some(_) => return,
+            Some(_) => return relay.is_stopped(),
         }
     }
 }
@@ -383,11 +393,15 @@ enum Served {
     Lost,
 }
 
-fn serve(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>) -> Served {
+fn serve(inherited: &Inherited, generation: u64, started: Started) -> Served {
+    let Started {
+        mut services,
+        is_stopped,
+    } = started;
     let board = &inherited.board;
     let bell = inherited.agent_bell(generation);
     let is_told = board.load(word::END_TOLD) != 0;
-    let mut relay = (!is_told).then(|| Relay::new(inherited));
+    let mut relay = (!is_told).then(|| Relay::after(inherited, is_stopped));
     // Heard of before there were services.
     let mut heard = board.end().filter(|_| generation == FIRST);
     let mut reporter = Reporter::new(board, generation);

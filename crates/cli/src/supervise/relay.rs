@@ -45,6 +45,19 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// Goes on for one of the same process, which has heard that the command is stopped, or is not.
+    pub(super) fn after(inherited: &'a Inherited, is_stopped: bool) -> Self {
+        Self {
+            is_stopped,
+            ..Self::new(inherited)
+        }
+    }
+
+    /// Whether the last that was heard of the command is that it was stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
     /// What to poll for; see [`Relay::next`].
     pub(super) fn polled(&self) -> Vec<PollFd<'_>> {
         let mut polled = vec![PollFd::new(

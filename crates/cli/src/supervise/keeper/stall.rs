@@ -135,6 +135,7 @@ mod tests {
         assert_eq!(look(vitals(6, true, 7), false, 9250), 0);
         assert_eq!(look(vitals(6, true, 7), false, 9500), 250);
     }
+
     #[test]
     fn an_agent_that_becomes_ready_has_its_whole_time() {
         let (long, short) = (Duration::from_secs(10), Duration::from_secs(1));
