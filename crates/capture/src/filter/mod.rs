@@ -176,6 +176,22 @@ impl FilterProgram {
         &self.instructions
     }
 
+    /// Whether the listener is asked of every such call, whatever its arguments are.
+    #[must_use]
+    pub fn always_asks(&self, arch: Arch, call: Syscall) -> bool {
+        let asks = |number| {
+            let (audit, args) = (arch.audit(), [0; 6]);
+            let data = run::SeccompData {
+                number,
+                audit,
+                args,
+            };
+            run::run(self, &data)
+                .is_some_and(|verdict| verdict.constant && verdict.action == Action::Notify)
+        };
+        call.number(arch).is_some_and(asks)
+    }
+
     /// As bytes, to be kept.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -559,6 +559,16 @@ fn an_argument_that_no_call_has_is_an_error() {
 }
 
 #[test]
+fn what_the_listener_is_always_asked_of_is_known() {
+    let groups = vec![vec![RegisterTest::low(2, TestOp::Eq, 0x40)]];
+    let plan = plan(&[(Syscall::OPENAT, &groups), (Syscall::EXECVE, ALWAYS)]);
+    let program = compile(&plan, &as_planned(Arch::X86_64)).unwrap();
+    assert!(program.always_asks(Arch::X86_64, Syscall::EXECVE));
+    assert!(!program.always_asks(Arch::X86_64, Syscall::OPENAT));
+    assert!(!program.always_asks(Arch::X86_64, Syscall::EXECVEAT));
+}
+
+#[test]
 fn a_small_plan_reads_like_this() {
     let write = RegisterTest::low(2, TestOp::AnyBit, 3);
     let groups = vec![vec![write], vec![RegisterTest::low(2, TestOp::Eq, 0x40)]];

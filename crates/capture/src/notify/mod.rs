@@ -12,6 +12,7 @@
 mod confine;
 pub(crate) mod escalation;
 mod first;
+mod gate;
 pub(crate) mod guard;
 mod obstacle;
 mod privileges;
@@ -53,6 +54,7 @@ pub use crate::live::counters::{CounterSnapshot, Counters};
 use crate::live::tree::{Setup, Tree};
 pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
 pub use first::{Caller, FirstProgram};
+use gate::Gate;
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
 pub use obstacle::Obstacle;
@@ -280,8 +282,8 @@ pub struct Parts<J: Judge> {
     pub lacked: Lacked,
     /// What a container's first program is restricted by before it begins, if it is.
     pub first: Option<Arc<dyn FirstProgram>>,
-    /// Gives the calls that somebody else has received and holds. Asked when everything else is ready,
-    /// because from then on nobody answers until the receivers do.
+    /// Gives the calls that somebody else has received and holds. Asked when everything else is ready, threads
+    /// too, because from then on nobody answers until the receivers do.
     pub pending: Pending,
     /// Evaluates events.
     pub judge: Arc<J>,
@@ -327,14 +329,16 @@ impl<J: Judge + 'static> Supervisor<J> {
         let pending = std::mem::replace(&mut parts.pending, Box::new(|| Ok(Vec::new())));
         let mut shared = Arc::new(Shared::new(parts, pulse)?);
         tripwire::prepare(&mut shared, &paths, verify);
-        shared.hold(pending()?);
-        let racy = shared.verifier.adopt(&shared.tree);
-        shared
-            .counters
-            .racy_processes
-            .fetch_add(racy, Ordering::Relaxed);
         shared.set_mode_now(Mode::Single);
-        let watchdog = watchdog::start(Arc::clone(&shared))?;
+        // Whoever has the calls may keep them for a while, and then they wait: all is to be there by then.
+        shared.gate.close();
+        let started = watchdog::start(Arc::clone(&shared));
+        let watchdog = started.inspect_err(|_| shared.give_up())?;
+        let calls = pending().inspect_err(|_| shared.give_up())?;
+        let racy = shared.verifier.adopt(&shared.tree);
+        let counter = &shared.counters.racy_processes;
+        counter.fetch_add(racy, Ordering::Relaxed);
+        shared.gate.open(calls);
         Ok(Self { shared, watchdog })
     }
 
@@ -408,7 +412,7 @@ pub(crate) struct Shared<J: Judge> {
     lacked: Lacked,
     first: Option<Arc<dyn FirstProgram>>,
     restricted: first::Restricted,
-    pending: Mutex<Vec<Notification>>,
+    gate: Gate,
     pub(crate) unreadable: Unreadable,
     /// A signal cannot take a caller out of a call that was received (Linux 5.19).
     pub(crate) waits_killable: bool,
@@ -451,7 +455,7 @@ impl<J: Judge> Shared<J> {
             lacked: parts.lacked,
             first: parts.first,
             restricted: first::Restricted::default(),
-            pending: Mutex::default(),
+            gate: Gate::new(),
             unreadable: Unreadable::default(),
             repeated: Mutex::default(),
             expects_repeated: AtomicBool::new(false),
@@ -475,14 +479,17 @@ impl<J: Judge> Shared<J> {
         })
     }
 
-    fn hold(&self, calls: Vec<Notification>) {
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = calls;
+    /// Lets the threads end that have been started, before one of them received.
+    fn give_up(&self) {
+        self.handing_over.store(true, Ordering::Release);
+        self.end();
+        self.gate.open(Vec::new());
     }
 
-    /// Calls that somebody else has received; whoever takes them serves them.
-    pub(crate) fn take_pending(&self) -> Vec<Notification> {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *pending)
+    /// Waits until calls may be received. Answers with calls that somebody else has received; whoever gets
+    /// them serves them.
+    pub(crate) fn await_turn(&self) -> Vec<Notification> {
+        self.gate.pass()
     }
 
     /// Lets a parked call go on. False: nobody waits for the answer.

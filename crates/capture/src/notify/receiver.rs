@@ -81,7 +81,7 @@ impl<J: Judge + 'static> Receiver<J> {
             };
             self.serve(&unfinished.notification, access);
         }
-        for pending in self.worker.shared.take_pending() {
+        for pending in self.worker.shared.await_turn() {
             let access = self.access(&pending);
             self.serve(&pending, access);
         }
