@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use capture::procfs::unescape;
 use policy::compile::landlock::{DirectoryEntry, Tree};
 use policy::pattern::Pattern;
 
@@ -234,7 +236,8 @@ fn points(table: &str) -> impl Iterator<Item = (PathBuf, &str)> {
         let (left, right) = line.split_once(" - ")?;
         let kind = right.split(' ').next()?;
         let point = left.split(' ').nth(4)?;
-        Some((PathBuf::from(point.replace("\\040", " ")), kind))
+        let point = unescape(point.as_bytes()).into_owned();
+        Some((PathBuf::from(OsString::from_vec(point)), kind))
     })
 }
 

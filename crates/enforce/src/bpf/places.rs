@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use capture::procfs::unescape;
 use policy::pattern::Pattern;
 
 use super::Error;
@@ -126,19 +127,9 @@ impl Mount {
     }
 }
 
-/// Spaces, tabs, line ends and backslashes are told in octal digits.
+/// Patterns are text, and so match no name that is none.
 fn unescaped(text: &str) -> String {
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\043", "#"),
-        ("\\134", "\\"),
-    ];
-    let each = escapes.into_iter();
-    each.fold(text.to_owned(), |text, (escape, character)| {
-        text.replace(escape, character)
-    })
+    String::from_utf8_lossy(&unescape(text.as_bytes())).into_owned()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use capture::procfs::unescape;
 use oci::Runtime;
 
 const MNT_DETACH: i32 = 2;
@@ -50,32 +51,11 @@ pub(super) fn remove(folder: &Path) -> io::Result<()> {
 fn mounts_below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     let below = points
-        .map(unescaped)
+        .map(|point| PathBuf::from(OsString::from_vec(unescape(point.as_bytes()).into_owned())))
         .filter(|point| point.starts_with(folder) && point != folder);
     let mut below: Vec<_> = below.collect();
     below.reverse();
     below
-}
-
-/// Blanks and the like are in octal digits there.
-fn unescaped(point: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(point.len());
-    let mut rest = point.as_bytes();
-    while let Some((first, more)) = rest.split_first() {
-        let digits = more.get(..3).filter(|_| *first == b'\\');
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = more;
-            }
-        }
-    }
-    OsString::from_vec(bytes).into()
 }
 
 #[cfg(test)]
