@@ -117,7 +117,7 @@ impl Choice {
             .iter()
             .map(|name| match find(name) {
                 Some(subject) => Ok(subject.clone()),
-                None => subjects::subject(name, &self.rules),
+                None => subjects::subject_beside(own, name, &self.rules),
             })
             .collect()
     }

@@ -34,6 +34,15 @@ const KNOWN: &[Known] = &[
 
 /// The subject that an option names: one of the table, or `NAME='wrapper {}'`.
 pub(crate) fn subject(option: &str, rules: &[PathBuf]) -> Result<Subject, Error> {
+    subject_beside(&[], option, rules)
+}
+
+/// As [`subject`], where there are others, too, of which it is none.
+pub(super) fn subject_beside(
+    others: &[Subject],
+    option: &str,
+    rules: &[PathBuf],
+) -> Result<Subject, Error> {
     if option.contains('=') {
         return quick::subject(option);
     }
@@ -42,7 +51,7 @@ pub(crate) fn subject(option: &str, rules: &[PathBuf]) -> Result<Subject, Error>
         .find(|known| known.name == option)
         .ok_or_else(|| Error::Option {
             option: format!("--subject {option}"),
-            reason: unknown(option),
+            reason: unknown(option, others),
         })?;
     Ok(Subject {
         name: known.name.to_owned(),
@@ -75,8 +84,9 @@ fn filled(wrapper: &str, rules: &[PathBuf]) -> String {
         .replace("BESIDE", BESIDE)
 }
 
-fn unknown(name: &str) -> String {
-    let names = || KNOWN.iter().map(|known| known.name);
+fn unknown(name: &str, others: &[Subject]) -> String {
+    let others = others.iter().map(|other| other.name.as_str());
+    let names = || others.clone().chain(KNOWN.iter().map(|known| known.name));
     let near = workload::nearest(name, names());
     let all = names().collect::<Vec<_>>().join(", ");
     match near {
@@ -134,5 +144,8 @@ mod tests {
             complaint("xyzzy-no")
         );
         assert_eq!(subject("mine=nice {}", &[]).unwrap().wrapper, "nice {}");
+        let own = [subject("tollgate=nice {}", &[]).unwrap()];
+        let complaint = subject_beside(&own, "tolgate", &[]).unwrap_err();
+        assert!(complaint.to_string().contains("did you mean `tollgate`?"));
     }
 }

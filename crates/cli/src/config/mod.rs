@@ -75,7 +75,8 @@ struct Text<'t> {
 fn read(file: &Path) -> Result<String, Failure> {
     text_file::read(file).map_err(|error| {
         let message = format!("cannot read configuration {}: {error}", file.display());
-        Failure::new(Exit::BadInput, message).help("give -c a YAML file as Falco's falco.yaml")
+        Failure::new(Exit::BadInput, message)
+            .help("name a YAML file, such as Falco's falco.yaml, with --config")
     })
 }
 
