@@ -14,6 +14,14 @@ agent() {
     done
 }
 keeper() { file=$(grep -lx tollgate-keeper /proc/[0-9]*/comm); file=${file#/proc/}; echo ${file%/comm}; }
+# Waits until only the container's own processes of ours are left: those of a session end after it.
+none_else() {
+    for try in $(seq 400); do
+        test "$(cat /proc/[0-9]*/comm 2> /dev/null | grep -cx tollgate-keeper)" -gt 1 || return 0
+        sleep 0.02
+    done
+    exit 94
+}
 begin() {
     rt create --bundle b $ID < /dev/null > create.out 2>&1 || { cat create.out; exit 1; }
     rt start $ID
@@ -144,6 +152,7 @@ stopped=$(agent)
 kill -STOP $stopped
 rt exec $ID mkdir /tmp/x
 test "$(alone)" = 0
+none_else
 stopped="$(agent) $(keeper)"
 kill -STOP $stopped
 status=0; rt exec $ID sh -c 'cat /etc/secret; exit 7' > secret || status=$?
@@ -165,6 +174,101 @@ end
     }
     // The container's first program, and the session's.
     assert_eq!(started(&alerts, "Program", "sh"), 2, "{alerts:?}");
+    let opened = fields(&alerts, "Secret opened", "container.id");
+    assert_eq!(opened, [ground.id.as_str()], "{alerts:?}");
+}
+
+/// Whoever calls `exec` has the runtime itself: its signals, its status, its descriptors, and nobody else's children.
+#[test]
+fn a_session_has_its_runtime_in_the_place_of_who_was_called() {
+    for runtime in ["runc", "crun"] {
+        need_runtime!(runtime);
+        let ground = ground("", STAY);
+        let (finished, alerts) = ground.run(
+            runtime,
+            &script(
+                r#"
+begin
+ours="bin/tollgate-runtime --runtime $RUNTIME --root $PWD/root exec $ID"
+$ours sh -c 'trap "exit 9" TERM; touch /out/two; while :; do sleep 0.02; done' & session=$!
+await two
+grep -qx "$RUNTIME" /proc/$session/comm
+kill -TERM $session
+status=0; wait $session || status=$?
+test $status = 9
+# As without the watch, with a descriptor of the caller's and without. That of `ls` is its own.
+listed() { "$@" sh -c 'ls /proc/self/fd' < /dev/null 2> /dev/null 3< rules.yaml | tr '\n' ' '; }
+test "$(listed $ours)" = "$(listed $RUNTIME --root $PWD/root exec $ID)"
+(trap '' CHLD TERM; status=0; $ours sh -c 'exit 5' || status=$?; test $status = 5)
+# Nobody waits for the pipes of those who stay a while.
+test "$($ours echo said | cat)" = said
+status=0; $ours no-such-program 2> not-found || status=$?
+test $status != 0
+test -s not-found
+end
+"#,
+            ),
+        );
+        assert_eq!(finished.code(), 0, "{runtime}: {finished:?} {alerts:?}");
+        assert_eq!(started(&alerts, "Program", "echo"), 1, "{alerts:?}");
+    }
+}
+
+/// A session of which nobody could tell does not begin, and its caller learns why; one that is stopped with its
+/// caller's group goes on when it alone is continued.
+#[test]
+fn a_session_that_cannot_be_watched_ends_and_one_that_is_continued_goes_on() {
+    need_runtime!("runc");
+    let ground = ground("", STAY);
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+begin
+folder=$(echo state/*/$ID)
+ours="bin/tollgate-runtime --runtime runc --root $PWD/root --log $PWD/exec.log --log-format json exec $ID"
+mv $folder/agent.log kept.log
+mkdir $folder/agent.log
+status=0; $ours echo unseen > said 2> told || status=$?
+test $status = 4; test ! -s said
+grep -q 'the log of the processes that watch' told
+grep -q '"level":"error".*the log of the processes that watch' exec.log
+rmdir $folder/agent.log
+mv kept.log $folder/agent.log
+# Its agent cannot be had, and the rules do not load.
+mv $folder/agent.sock kept.sock
+cp rules.yaml kept.yaml
+echo '- rule: [' > rules.yaml
+status=0; $ours echo unseen > said 2> told || status=$?
+test $status = 137; test ! -s said
+grep -q 'cannot start watching' told
+grep -q '"level":"error".*cannot start watching' exec.log
+mv kept.sock $folder/agent.sock
+mv kept.yaml rules.yaml
+setsid $ours sh -c 'touch /out/two; until test -e /out/go; do sleep 0.02; done; cat /etc/secret; exit 5' > secret &
+session=$!
+await two
+kill -STOP -$session
+touch out/go
+sleep 0.1
+kill -CONT $session
+status=0; wait $session || status=$?
+test $status = 5
+# A runtime that somebody waits for, and what it has made meanwhile.
+setsid bin/tollgate-runtime --runtime runc --root $PWD/root create --bundle b $ID-2 < /dev/null > /dev/null &
+maker=$!
+sleep 0.02
+kill -STOP -$maker
+sleep 0.1
+kill -CONT -$maker
+status=0; wait $maker || status=$?
+test $status = 0
+rt delete --force $ID-2
+end
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
     let opened = fields(&alerts, "Secret opened", "container.id");
     assert_eq!(opened, [ground.id.as_str()], "{alerts:?}");
 }
@@ -193,6 +297,7 @@ for number in $(seq {count}); do
     test "$(cat status-$number)" = $((number % 100))
 done
 test "$(alone)" = 0
+none_else
 # The last threads may be about to end.
 for try in $(seq 100); do
     test "$(ls /proc/$(agent)/task | wc -l)" -gt $threads || break

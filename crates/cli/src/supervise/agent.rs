@@ -1,6 +1,8 @@
 //! The agent process: from the listener to the last event.
 
 use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,15 +21,15 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source, Tenure,
-    orphans, signals, waiter,
+    Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
+    Start, Tenure, orphans, signals, waiter,
 };
 use crate::terminal;
 
 /// How long the command may take from fork to its filter; a fork and two calls.
 const LISTENER_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks at the page: the child cannot call a futex under its own filter.
-const LISTENER_POLL: Duration = Duration::from_micros(20);
+pub(super) const LISTENER_POLL: Duration = Duration::from_micros(20);
 /// How long the end of the whole workload may lag behind the command's own: the kernel releases a
 /// filter when its last task has been reaped.
 const END_GRACE: Duration = Duration::from_millis(50);
@@ -35,6 +37,8 @@ const END_GRACE: Duration = Duration::from_millis(50);
 const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
 /// The same of a container, which runs for long, and whose end nobody waits for.
 const DETACHED_POLL: Duration = Duration::from_millis(200);
+/// The same when the workload has ended, and who watches has still to see it.
+const END_POLL: Duration = Duration::from_millis(2);
 /// Time between two looks whether gaps are told for which others wait.
 const TELLING_POLL: Duration = Duration::from_millis(100);
 /// Time between two looks for the end of the workload before an agent's turn has come.
@@ -70,6 +74,69 @@ pub(super) fn first(first: First<'_>) -> i32 {
         outcome,
         Ok(Served::ToTheEnd | Served::HandedOver)
     ))
+}
+
+/// Runs the first agent behind a command that is the process which was called. Answers as [`first`] does.
+pub(super) fn beside(
+    inherited: &Inherited,
+    listener_from: &OwnedFd,
+    start: Start,
+    command: i32,
+    complain: Complain,
+) -> i32 {
+    let board = &inherited.board;
+    board.set_agent_pid(FIRST, std::process::id().cast_signed());
+    let served = match await_listener(inherited, listener_from) {
+        // The command has not begun, and has said why.
+        Ok(None) => Served::ToTheEnd,
+        Ok(Some(listener)) => {
+            // Nobody waits for this process, so it may see by itself that there is nothing left to do.
+            let watched = listener.try_clone().ok();
+            match self::start(inherited, FIRST, Source::Listener(listener), start) {
+                Ok(started) => serve(inherited, FIRST, started, watched.as_ref()),
+                Err(why) => {
+                    let said = format!("cannot start watching: {why}");
+                    eprintln!("tollgate: {said}");
+                    // This process has left the caller's standard error behind, which the command has.
+                    tell_command(command, &format!("tollgate: {said}\n"));
+                    complain(&said);
+                    // Fails only if it has ended.
+                    let _ = sys::pidfd::send_signal(inherited.front.as_fd(), SIGKILL);
+                    Served::ToTheEnd
+                }
+            }
+        }
+        Err(error) => {
+            eprintln!("tollgate: cannot make the processes that watch: {error}");
+            Served::ToTheEnd
+        }
+    };
+    if served == Served::ToTheEnd {
+        board.set_state(FIRST, State::Finished);
+    }
+    i32::from(served == Served::Lost)
+}
+
+/// Says something on the standard error of the command, which its caller reads.
+fn tell_command(command: i32, text: &str) {
+    let opened = OpenOptions::new()
+        .append(true)
+        .open(format!("/proc/{command}/fd/2"));
+    // What cannot be opened, as a socket cannot, is told in the log alone.
+    let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+/// The listener, when the command has it.
+fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Option<Listener>> {
+    if end_with_keeper(&inherited.board).is_err() {
+        return Ok(None);
+    }
+    signals::outlive_command()?;
+    raise_descriptor_limit()?;
+    inherited.tenure.leave()?;
+    let (_, listener) = sys::socket::receive_fd(from.as_fd(), &mut [0])?;
+    sys::prctl::set_parent_death_signal(0)?;
+    Ok(listener.map(Listener::new))
 }
 
 /// As [`first`], where there is no keeper: this process is in its place.
@@ -185,9 +252,13 @@ fn attend(
     // Before anything that takes time: from now on the front passes signals on.
     tell(inherited, Message::Waiter(waiter));
     tell(inherited, Message::Started(command));
-    let started = start(inherited, FIRST, source, prepared).ok_or(Message::ServicesFailed)?;
+    let started = start(inherited, FIRST, source, prepared.start);
+    let started = started.map_err(|why| {
+        eprintln!("tollgate: {why}");
+        Message::ServicesFailed
+    })?;
     page.int(slot::TRACED).store(1, Ordering::Release);
-    Ok(serve(inherited, FIRST, started))
+    Ok(serve(inherited, FIRST, started, None))
 }
 
 /// Runs an agent that takes over from another. Answers with the program's exit status.
@@ -227,10 +298,14 @@ pub(super) fn resumed(
         inherited.agent_bell(generation).hush();
     }
     let source = Source::Listener(listener);
-    let Some(started) = start(inherited, generation, source, prepared) else {
-        return 1;
+    let started = match start(inherited, generation, source, prepared.start) {
+        Ok(started) => started,
+        Err(why) => {
+            eprintln!("tollgate: {why}");
+            return 1;
+        }
     };
-    match serve(inherited, generation, started) {
+    match serve(inherited, generation, started, None) {
         Served::ToTheEnd => board.set_state(generation, State::Finished),
         Served::HandedOver => {}
         Served::Lost => return 1,
@@ -248,8 +323,8 @@ fn start(
     inherited: &Inherited,
     generation: u64,
     source: Source,
-    prepared: Prepared,
-) -> Option<Started> {
+    services: Start,
+) -> Result<Started, String> {
     let board = &inherited.board;
     let ours = [
         inherited.front_pid,
@@ -260,18 +335,12 @@ fn start(
     let file = inherited.board_file.as_fd();
     let own_board = match Board::open(file) {
         Ok(Some(board)) => board,
-        Ok(None) => {
-            eprintln!("tollgate: the keeper's board is another version's");
-            return None;
-        }
-        Err(error) => {
-            eprintln!("tollgate: cannot open the keeper's board: {error}");
-            return None;
-        }
+        Ok(None) => return Err("the keeper's board is another version's".to_owned()),
+        Err(error) => return Err(format!("cannot open the keeper's board: {error}")),
     };
     let listening = Listening {
         source,
-        transparent: ours.map(Pid).to_vec(),
+        transparent: ours.into_iter().filter(|pid| *pid > 0).map(Pid).collect(),
         board: std::sync::Arc::new(own_board),
         generation,
         is_resumed: generation != FIRST,
@@ -280,23 +349,23 @@ fn start(
     };
     let lock = inherited.tenure.lock_log();
     let is_stopped = Cell::new(false);
-    let pass_on = |until: &[BorrowedFd<'_>]| is_stopped.set(pass_on_early(inherited, until));
+    let pass_on = |until: &[BorrowedFd<'_>]| match inherited.has_front() {
+        true => is_stopped.set(pass_on_early(inherited, until)),
+        false => await_end_or(inherited.front.as_fd(), until),
+    };
     let meanwhile = (generation == FIRST).then(|| Box::new(pass_on) as Meanwhile<'_>);
-    let started = (prepared.start)(listening, meanwhile);
+    let started = services(listening, meanwhile);
     match started {
         Ok(services) => {
             board.set_state(generation, State::Ready);
             inherited.keeper_bell.ring();
             drop(lock);
-            Some(Started {
+            Ok(Started {
                 services,
                 is_stopped: is_stopped.get(),
             })
         }
-        Err(error) => {
-            eprintln!("tollgate: {error:#}");
-            None
-        }
+        Err(error) => Err(format!("{error:#}")),
     }
 }
 
@@ -329,6 +398,21 @@ fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) -> bool {
             // It is on the board, where `serve` finds it.
             Some(_) => return relay.is_stopped(),
         }
+    }
+}
+
+/// Waits until this process has ended or all descriptors are readable.
+fn await_end_or(process: BorrowedFd<'_>, until: &[BorrowedFd<'_>]) {
+    let is_awaited = |fd: &BorrowedFd<'_>| !is_readable(*fd, Duration::ZERO);
+    while is_awaited(&process) {
+        let awaited = until.iter().copied().filter(is_awaited);
+        let mut polled: Vec<_> = awaited.map(|fd| PollFd::new(fd, poll::IN)).collect();
+        if polled.is_empty() {
+            return;
+        }
+        polled.push(PollFd::new(process, poll::IN));
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, None);
     }
 }
 
@@ -393,7 +477,13 @@ enum Served {
     Lost,
 }
 
-fn serve(inherited: &Inherited, generation: u64, started: Started) -> Served {
+/// `watched`: where it is to be seen that the workload has ended.
+fn serve(
+    inherited: &Inherited,
+    generation: u64,
+    started: Started,
+    watched: Option<&Listener>,
+) -> Served {
     let Started {
         mut services,
         is_stopped,
@@ -445,7 +535,12 @@ fn serve(inherited: &Inherited, generation: u64, started: Started) -> Served {
         polled.push(PollFd::new(bell.as_fd(), poll::IN));
         polled.extend(reporter.polled());
         polled.extend(services.link().map(|link| PollFd::new(link, poll::IN)));
-        let pause = if inherited.tenure.ends_at_once() {
+        let is_over = watched.is_some_and(has_hung_up);
+        let watched = watched.filter(|_| !is_over);
+        polled.extend(watched.map(|listener| PollFd::new(listener.as_fd(), 0)));
+        let pause = if is_over {
+            END_POLL
+        } else if inherited.tenure.ends_at_once() {
             DETACHED_POLL
         } else {
             DESCENDANTS_POLL

@@ -144,7 +144,7 @@ pub(crate) fn install_alone(program: &FilterProgram) -> sys::Result<()> {
 /// Installs the filter. Without CAP_SYS_ADMIN that needs no_new_privs, which is set only then: it
 /// takes the effect from set-user-ID programs. A filter that observes is no reason to slow the
 /// whole command by the mitigation that kernels before 5.16 tie to seccomp.
-fn install(program: &FilterProgram) -> Result<i32, i32> {
+pub(super) fn install(program: &FilterProgram) -> Result<i32, i32> {
     let listening = FilterFlags::NEW_LISTENER.union(FilterFlags::SPEC_ALLOW);
     let killable = listening.union(FilterFlags::WAIT_KILLABLE_RECV);
     let mut flags = killable;

@@ -15,7 +15,7 @@ use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
 use super::waiter::ERRNO_RANGE;
-use super::{Failure, Mechanism, Prepare, Stay, agent, orphans};
+use super::{Failure, Mechanism, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
@@ -80,13 +80,13 @@ pub(super) fn run(
 /// The session, from proc_pid_stat(5): `pid (name) state parent group session`, where the name may
 /// have spaces and parentheses. rustix relies on getsid(2) to be positive, but in a container that
 /// was not given a session of its own it is 0.
-fn session() -> Option<i32> {
+pub(super) fn session() -> Option<i32> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }
 
 /// Everything that is learnt of processes comes from `/proc`, by their numbers in this namespace.
-fn check_proc() -> Result<(), Failure> {
+pub(super) fn check_proc() -> Result<(), Failure> {
     let own = std::process::id().to_string();
     let found = std::fs::read_link("/proc/self").map_err(|cause| Failure::Proc {
         cause: match cause.kind() {
@@ -422,4 +422,3 @@ fn os_error(errno: i32) -> std::io::Error {
 }
 
 const EINTR: i32 = 4;
-const SOCK_SEQPACKET: i32 = 5;

@@ -11,11 +11,11 @@ use capture::notify::Confiner;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
-use super::board::Board;
+use super::board::{Board, word};
 use super::message::{Receiver, Sender, channel};
 use super::tenure::Tenure;
 
-/// Made by the front before the first fork. A process that is made later inherits it, and one that
+/// Made before the first fork, by the process that was called. A process that is made later inherits it, and one that
 /// is executed later gets the descriptors by number.
 #[derive(Debug)]
 pub(super) struct Inherited {
@@ -33,9 +33,9 @@ pub(super) struct Inherited {
     pub(super) keeper_bell: Bell,
     /// Wake the agents, one of odd and one of even generation.
     pub(super) agent_bells: [Bell; 2],
-    /// The front.
+    /// The process that was called: the front, or without one the command.
     pub(super) front: OwnedFd,
-    /// Its pid.
+    /// The front's pid; 0: there is none.
     pub(super) front_pid: i32,
     /// Its reading end tells the waiter when none of the others is left.
     pub(super) lifeline: OwnedFd,
@@ -84,6 +84,18 @@ impl Inherited {
         Ok((inherited, ends))
     }
 
+    /// As [`Self::create`], where there is neither front nor waiter: the command has ended, as far as the
+    /// others are concerned, and what it leaves running is watched.
+    pub(super) fn create_alone(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<Self> {
+        let (inherited, _ends) = Self::create(words, tenure)?;
+        inherited.board.set(word::END_TOLD, 1);
+        inherited.board.set(word::OUTLIVED, 1);
+        Ok(Self {
+            front_pid: 0,
+            ..inherited
+        })
+    }
+
     /// What the policy in force refuses. `None`: that cannot be learnt, so nothing may pass. The command
     /// must have begun: the memo is written before.
     pub(super) fn confiner(&self) -> Option<&Confiner> {
@@ -93,6 +105,11 @@ impl Inherited {
             Some(Confiner::new(profile))
         };
         self.confiner.get_or_init(read).as_ref()
+    }
+
+    /// Whether there was a front: there may be none any more.
+    pub(super) fn has_front(&self) -> bool {
+        self.front_pid != 0
     }
 
     pub(super) fn agent_bell(&self, generation: u64) -> &Bell {
@@ -146,7 +163,7 @@ impl Inherited {
             tenure: Tenure::WithCommand,
         };
         let listener = Listener::new(next()?);
-        let front_pid = inherited.board.pid(super::board::word::FRONT_PID);
+        let front_pid = inherited.board.pid(word::FRONT_PID);
         Ok(Some((
             Self {
                 front_pid,

@@ -17,6 +17,10 @@
 //! the command's that its own filter might trap. What they have to know of each other is on the
 //! [`board`], so that none of them has to live for the others to know it.
 //!
+//! Behind a command whose caller waits for nothing that it leaves running, as a container runtime's does, two of
+//! these remain: keeper and agent. The command is the process that was called itself ([`in_place`]), or its
+//! child where that has something to do afterwards ([`below`]).
+//!
 //! None of them can be killed unnoticed. Without the agent the keeper does what
 //! `--on-agent-death` says; without the keeper the front starts another; without the front or the
 //! waiter the agent kills the command; without front, keeper and agent the waiter does, because
@@ -24,9 +28,11 @@
 
 mod agent;
 pub(crate) mod attached;
+mod below;
 mod board;
 mod command;
 mod front;
+mod in_place;
 mod inherited;
 mod keeper;
 mod message;
@@ -36,6 +42,7 @@ pub(crate) mod signals;
 mod tenure;
 mod waiter;
 
+use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -218,7 +225,12 @@ pub(crate) struct Stay {
     pub(crate) words: Vec<OsString>,
     /// What they keep of the caller's.
     pub(crate) tenure: Tenure,
+    /// Where else is told why a command that runs already cannot be watched.
+    pub(crate) complain: Complain,
 }
+
+/// Tells somebody, who waits for the command alone.
+pub(crate) type Complain = Box<dyn FnOnce(&str)>;
 
 /// Reads rules and configuration, in the agent; one that takes over is given the first one's memo.
 pub(crate) type Prepare =
@@ -240,6 +252,35 @@ pub(crate) fn run(
 ) -> Result<i32, Failure> {
     hide()?;
     front::run(name, mechanism, policy, stay, prepare)
+}
+
+/// Becomes a command of which nobody waits for what it leaves running: other processes are made, which watch that
+/// and outlive the command. Only where these may look into any process of the same user's.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// If the filter cannot be installed or the command cannot be executed.
+pub(crate) fn run_in_place(
+    policy: Policy,
+    stay: Stay,
+    prepared: Prepared,
+) -> Result<Infallible, Failure> {
+    hide()?;
+    in_place::run(policy, stay, prepared)
+}
+
+/// Has a child do what ends with an exit status, or becomes a command by [`run_in_place`]; for a caller that has to
+/// do something afterwards. Answers as [`run`] does.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// If there can be no process.
+pub(crate) fn run_below(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
+    below::run(command)
 }
 
 /// Whether this process may look only into those that descend from it.
@@ -285,6 +326,8 @@ pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
     let generation = u64::try_from(generation).map_err(|_negative| Failure::Order)?;
     Ok(agent::resumed(&inherited, generation, listener, prepare))
 }
+
+const SOCK_SEQPACKET: i32 = 5;
 
 /// Why the command did not run.
 #[derive(Debug, thiserror::Error)]

@@ -69,7 +69,7 @@ impl Tenure {
     }
 
     /// Whether nobody waits for what the command leaves running.
-    pub(super) fn ends_at_once(&self) -> bool {
+    pub(crate) fn ends_at_once(&self) -> bool {
         matches!(self, Self::Detached(left) if left.ends == Ends::AtOnce)
     }
 
@@ -96,6 +96,18 @@ impl Tenure {
         others.for_each(|number| sys::fd::close_number(*number));
         sys::file::change_directory(c"/")?;
         Ok(())
+    }
+
+    /// Whether what is left behind can be: told before anything begins that is not to run without these processes.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be opened.
+    pub(super) fn check(&self) -> std::io::Result<()> {
+        match self {
+            Self::WithCommand => Ok(()),
+            Self::Detached(left) => log_file(&left.log).map(drop),
+        }
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn execute(args: Run) -> Outcome {
     let stay = supervise::Stay {
         words: std::env::args_os().collect(),
         tenure: Tenure::WithCommand,
+        complain: Box::new(|_why| ()),
     };
     execute_as(args, stay)
 }
@@ -82,9 +83,15 @@ pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
     let words = stay.words.clone();
     let mechanism = mechanism(&args)?;
     can_be_promised(&args, mechanism)?;
-    let name = args.command.first().cloned().unwrap_or_default();
     let policy = policy(&args);
     let order = args.resume.clone();
+    let is_in_place = mechanism == Mechanism::Listener && stay.tenure.ends_at_once();
+    if order.is_none() && is_in_place && !supervise::sees_descendants_only() {
+        let prepared = prepare(args, &words, mechanism, None)?;
+        let Err(error) = supervise::run_in_place(policy, stay, prepared);
+        return Err(failure(error));
+    }
+    let name = args.command.first().cloned().unwrap_or_default();
     let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
     let status = match order {
         None => supervise::run(&name, mechanism, policy, stay, prepare),
@@ -95,6 +102,12 @@ pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
         Err(supervise::Failure::Refused(status)) => Ok(exit(status)),
         status => status.map(exit).map_err(failure),
     }
+}
+
+/// Does in a child what may become a command there; answers with how that ended.
+pub(super) fn execute_below(act: impl FnOnce() -> Exit) -> Outcome {
+    let status = supervise::run_below(|| i32::from(act().code()));
+    status.map(exit).map_err(failure)
 }
 
 fn policy(args: &Run) -> Policy {

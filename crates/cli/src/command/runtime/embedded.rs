@@ -9,6 +9,7 @@ mod sealed;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +64,12 @@ enum Verb {
     Standard(Box<StandardCmd>),
     #[command(flatten)]
     Common(Box<CommonCmd>),
+}
+
+/// What to execute for a process of this program that enters a container: started from there, it need not start
+/// anew. `None`: any.
+pub(super) fn entering_program() -> Result<Option<OwnedFd>, Failure> {
+    sealed::file()
 }
 
 /// Carries out a runtime's command line, in a process of its own.

@@ -18,6 +18,7 @@ mod vm;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -68,10 +69,17 @@ pub(crate) fn execute(words: &[OsString]) -> Outcome {
         Failure::from_error(Exit::BadInput, &error).help("`tollgate runtime --help` shows more")
     })?;
     let outcome = carry_out(&line);
-    if let (Err(failure), Some(log)) = (&outcome, &line.log) {
-        note_in_log(log, line.log_is_json, "error", &failure.render());
+    if let Err(failure) = &outcome {
+        note(&line, failure);
     }
     outcome
+}
+
+/// Tells whoever reads the caller's log, if there is one, of a failure.
+fn note(line: &CommandLine, failure: &Failure) {
+    if let Some(log) = &line.log {
+        note_in_log(log, line.log_is_json, "error", &failure.render());
+    }
 }
 
 /// Tells whoever calls of something that is no failure: in its log, or without one on the standard error.
@@ -294,7 +302,18 @@ fn create(
     } else {
         Ends::AfterAlerts
     };
-    let outcome = watched(line, settings, runtime, call, &note, &store, ends);
+    let outcome = if stays {
+        let watched = || watched(line, settings, runtime, call, &note, &store, ends);
+        run::execute_below(|| {
+            watched().unwrap_or_else(|failure| {
+                self::note(line, &failure);
+                terminal::complain(&failure.render());
+                failure.exit
+            })
+        })
+    } else {
+        watched(line, settings, runtime, call, &note, &store, ends)
+    };
     if outcome.is_err() {
         // What the agent has said since it had left the caller's descriptors behind. None: nothing.
         let said = std::fs::read_to_string(store.log()).unwrap_or_default();
@@ -366,14 +385,7 @@ fn exec(
 ) -> Outcome {
     let store = store(settings, line, id)?;
     match store.note().map_err(state_failure)? {
-        Some(note) => {
-            let ends = if call.detaches {
-                Ends::AtOnce
-            } else {
-                Ends::AfterAlerts
-            };
-            watched(line, settings, runtime, call, &note, &store, ends)
-        }
+        Some(note) => watched(line, settings, runtime, call, &note, &store, Ends::AtOnce),
         // It is watched as its container is: not.
         None => pass_on(runtime, line, &call.words),
     }
@@ -555,7 +567,12 @@ fn watched(
 ) -> Outcome {
     let mut words = settings.words(note, call.verb, store)?;
     words.push("--".into());
-    words.push(runtime.program.clone().into());
+    // Before the tenure, so that who watches does not keep it.
+    let entering = entering_program(runtime)?;
+    words.push(match &entering {
+        Some(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
+        None => runtime.program.clone().into(),
+    });
     words.extend(runtime.before.iter().cloned());
     words.extend(line.global.iter().chain(&call.words).cloned());
     // Not the command line of all verbs, which takes long to make ready.
@@ -570,7 +587,28 @@ fn watched(
         let message = format!("cannot watch container {}: {cause}", note.id);
         Failure::new(Exit::Unsupported, message).help("mount /proc")
     })?;
-    run::execute_as(args, Stay { words, tenure })
+    let log = line.log.as_deref().map(std::path::absolute);
+    let log_is_json = line.log_is_json;
+    let complain = Box::new(move |why: &str| {
+        if let Some(Ok(log)) = log {
+            note_in_log(&log, log_is_json, "error", why);
+        }
+    });
+    let stay = Stay {
+        words,
+        tenure,
+        complain,
+    };
+    run::execute_as(args, stay)
+}
+
+/// The embedded runtime's, where that is not this program's own file.
+fn entering_program(runtime: &Runtime) -> Result<Option<OwnedFd>, Failure> {
+    match runtime.is_embedded() {
+        #[cfg(feature = "embedded")]
+        true => embedded::entering_program(),
+        _ => Ok(None),
+    }
 }
 
 fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {

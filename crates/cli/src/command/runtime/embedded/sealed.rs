@@ -22,20 +22,11 @@ const MFD_EXEC: u32 = 16;
 
 /// Goes on from such a file: returns if this process runs from one already, else executes it.
 pub(super) fn ensure() -> Result<(), Failure> {
-    let cannot = |cause: &dyn std::fmt::Display| {
-        let message = format!("cannot keep this program's file from containers: {cause}");
-        Failure::new(Exit::Unsupported, message)
-            .help("become root, mount /proc, or use --runtime runc")
-    };
-    let own = File::open(OWN).map_err(|cause| cannot(&cause))?;
-    if is_out_of_reach(&own).map_err(|cause| cannot(&cause))? {
+    let Some(file) = file()? else {
         // Executed by its descriptor, it would go by that one's number.
         let named = sys::prctl::set_name(c"tollgate-runtim");
         return named.map_err(|cause| cannot(&cause));
-    }
-    let file = read_only(&own)
-        .or_else(|_not_here| sealed_copy(own))
-        .map_err(|cause| cannot(&cause))?;
+    };
     let argv = StringArray::own_arguments();
     let environment = StringArray::own_environment();
     Err(cannot(&sys::exec::execve_fd(
@@ -43,6 +34,23 @@ pub(super) fn ensure() -> Result<(), Failure> {
         &argv,
         &environment,
     )))
+}
+
+fn cannot(cause: &dyn std::fmt::Display) -> Failure {
+    let message = format!("cannot keep this program's file from containers: {cause}");
+    Failure::new(Exit::Unsupported, message).help("become root, mount /proc, or use --runtime runc")
+}
+
+/// Such a file; `None` if this process runs from one.
+pub(super) fn file() -> Result<Option<OwnedFd>, Failure> {
+    let own = File::open(OWN).map_err(|cause| cannot(&cause))?;
+    if is_out_of_reach(&own).map_err(|cause| cannot(&cause))? {
+        return Ok(None);
+    }
+    read_only(&own)
+        .or_else(|_not_here| sealed_copy(own))
+        .map(Some)
+        .map_err(|cause| cannot(&cause))
 }
 
 /// Whether nobody can write to it whoever gets hold of it by this process.

@@ -1,0 +1,191 @@
+//! The command in the place of the process that was called: none of ours stands between it and its caller.
+//!
+//! So it is where what the caller learns of the command is the command's own to tell: the exit status, stops,
+//! signals. What is watched is what it leaves running, which keeper and agent follow to its end as they do
+//! behind any command that has ended. Three processes less are made, and none of them is waited for.
+
+use std::convert::Infallible;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use abi::{Arch, Syscall};
+use sys::clone::CloneFlags;
+use sys::notify::{Listener, Notification, Received};
+use sys::signal::{MaskChange, SignalSet, change_mask};
+use sys::wait::{self, Status, Target};
+
+use super::board::word;
+use super::inherited::Inherited;
+use super::keeper::{self, Policy};
+use super::signals::{self, SIGCONT};
+use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
+
+/// Becomes the command. Its first call waits for the agent.
+pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
+    front::check_proc()?;
+    let inherited = Inherited::create_alone(stay.words, stay.tenure);
+    let inherited = inherited.map_err(Failure::io("make a pipe"))?;
+    let checked = inherited.tenure.check();
+    checked.map_err(Failure::io("open the log of the processes that watch"))?;
+    let board = &inherited.board;
+    board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
+    let written = inherited.memo.write(&prepared.memo);
+    written.map_err(Failure::io("leave a note"))?;
+    let Prepared {
+        command,
+        program,
+        start,
+        ..
+    } = prepared;
+    let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
+    let ((for_keeper, to_keeper), (for_agent, to_agent)) = (pair()?, pair()?);
+    let own = std::process::id().cast_signed();
+    let keep = || {
+        // Their readers are to learn when the command has ended before it had a listener.
+        for end in [&to_keeper, &to_agent] {
+            sys::fd::close_number(end.as_raw_fd());
+        }
+        let agent = || agent::beside(&inherited, &for_agent, start, own, stay.complain);
+        keeper::first(&inherited, &for_keeper, policy, agent)
+    };
+    // The keeper is not to be the command's child: crun waits for all that it has. Nor is it to be stopped with the
+    // caller's group, for whoever continues the command alone knows nothing of it.
+    let between = || {
+        let made = sys::file::new_session()
+            .and_then(|_session| sys::clone::clone_child(CloneFlags::default(), keep));
+        i32::from(made.is_err())
+    };
+    let between = sys::clone::clone_child(CloneFlags::default(), between)
+        .map_err(Failure::process("make the keeper process"))?;
+    drop((for_keeper, for_agent));
+    // The agent has to read what this process passes to exec; see `supervise::run`.
+    sys::prctl::set_dumpable(true)
+        .and_then(|()| change_mask(MaskChange::Block, SignalSet::default()))
+        .and_then(signals::reset_for_command)
+        .map_err(Failure::process("hand the listener over"))?;
+    let exec_is_asked =
+        Arch::native().is_some_and(|arch| program.always_asks(arch, Syscall::EXECVE));
+    let listener = Arc::new(AtomicI32::new(NONE_YET));
+    let given = Handing {
+        listener: Arc::clone(&listener),
+        exec_is_asked,
+        between,
+        to: [to_keeper, to_agent],
+    };
+    // A thread has no filter that was not there when it was made.
+    std::thread::Builder::new()
+        .spawn(move || given.hand_over())
+        .map_err(Failure::io("hand the listener over"))?;
+    match command::install(&program) {
+        Ok(number) => listener.store(number, Ordering::Release),
+        Err(errno) => {
+            listener.store(NEVER, Ordering::Release);
+            let cause = std::io::Error::from_raw_os_error(errno);
+            return Err(Failure::Filter { cause });
+        }
+    }
+    // Any call might wait for somebody who has no listener yet.
+    while !exec_is_asked && listener.load(Ordering::Acquire) != GIVEN {
+        std::hint::spin_loop();
+    }
+    let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
+    Err(match error.errno() {
+        // Nobody has the listener.
+        ENOSYS => Failure::Gone { process: "agent" },
+        _ => Failure::Exec {
+            path: command.path.to_string_lossy().into_owned(),
+            cause: error.into(),
+        },
+    })
+}
+
+/// What the thread has that gives the listener away.
+struct Handing {
+    /// The number of the listener's descriptor, or what is to be known of it.
+    listener: Arc<AtomicI32>,
+    /// Whether the filter stops the exec that is to come for certain.
+    exec_is_asked: bool,
+    /// The process that has made the keeper.
+    between: i32,
+    /// Where keeper and agent wait for the listener; the agent is the last, for when it has answered, this thread
+    /// may be no more.
+    to: [OwnedFd; 2],
+}
+
+impl Handing {
+    /// Gives the listener away. This process keeps none: its calls fail, instead of waiting, if nobody is left.
+    ///
+    /// The exec that is to come is nobody's to judge. Where it is asked of for certain it is let pass from here, so
+    /// that it waits for no other process to be there; it is received before anybody else has the listener, who
+    /// would find the call gone that poll(2) has told of.
+    fn hand_over(self) {
+        let number = loop {
+            match self.listener.load(Ordering::Acquire) {
+                NONE_YET => std::thread::sleep(agent::LISTENER_POLL),
+                NEVER => return,
+                number => break number,
+            }
+        };
+        let copy = sys::fd::duplicate_number(number);
+        sys::fd::close_number(number);
+        let listener = copy.map(Listener::new);
+        let is_given = listener.as_ref().is_ok_and(|listener| self.give(listener));
+        if !is_given {
+            // The command's first call fails.
+            drop(listener);
+        }
+        self.listener.store(GIVEN, Ordering::Release);
+    }
+
+    /// Waits for the process between to end: a child that the command knows nothing of would wait for it to be
+    /// reaped, and could still be the keeper's parent.
+    fn has_made_the_keeper(&self) -> bool {
+        loop {
+            match wait::wait(Target::Pid(self.between), wait::UNTRACED) {
+                // With the caller's group, before it had left that.
+                Ok(Some((_, Status::Stopped(_)))) => {
+                    let _ = sys::signal::send(self.between, SIGCONT);
+                }
+                Ok(Some((_, status))) => {
+                    if let Some(code) = status.shell_code() {
+                        return code == 0;
+                    }
+                }
+                Err(error) if error.is(EINTR) => {}
+                // Where the ends of children are ignored there is nothing to learn.
+                Ok(None) | Err(_) => return true,
+            }
+        }
+    }
+
+    /// Whether somebody has it.
+    fn give(&self, listener: &Listener) -> bool {
+        let mut exec = Notification::default();
+        let is_received =
+            self.exec_is_asked && matches!(listener.receive(&mut exec), Ok(Received::Notification));
+        if !self.has_made_the_keeper() {
+            return false;
+        }
+        let mut is_given = false;
+        for socket in &self.to {
+            // One that is gone: the other one sees to that.
+            let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
+            is_given |= sent.is_ok();
+        }
+        if is_given && is_received {
+            // Fails only if the call is gone: then this process ends, or calls again.
+            let _ = listener.respond_continue(exec.id);
+        }
+        is_given
+    }
+}
+
+const EINTR: i32 = 4;
+const ENOSYS: i32 = 38;
+/// There is no listener.
+const NONE_YET: i32 = -1;
+/// There will be none.
+const NEVER: i32 = -2;
+/// It has been given away, or cannot be.
+const GIVEN: i32 = -3;
