@@ -2,7 +2,7 @@
 //!
 //! So it is where what the caller learns of the command is the command's own to tell: the exit status, stops,
 //! signals. What is watched is what it leaves running, which keeper and agent follow to its end as they do
-//! behind any command that has ended. Three processes less are made, and none of them is waited for.
+//! behind any command that has ended. The only process that is waited for is the one that makes the keeper.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,7 +21,7 @@ use super::keeper::{self, Policy};
 use super::signals::{self, SIGCONT};
 use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 
-/// Becomes the command. Its first call waits for the agent.
+/// Becomes the command. Its first call after the exec waits for the agent.
 pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
     front::check_proc()?;
     let inherited = Inherited::create_alone(stay.words, stay.tenure);
