@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use capture::procfs::unescape;
+use capture::procfs::{mount_lines, unescape};
 use policy::compile::landlock::{DirectoryEntry, Tree};
 use policy::pattern::Pattern;
 
@@ -230,13 +230,11 @@ pub(crate) fn resolved(path: &Path) -> String {
     }
 }
 
-/// Mount points and the types of their file systems: the fifth column, and the one after the dash.
+/// Mount points and the types of their file systems.
 fn points(table: &str) -> impl Iterator<Item = (PathBuf, &str)> {
-    table.lines().filter_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let kind = right.split(' ').next()?;
-        let point = left.split(' ').nth(4)?;
-        let point = unescape(point.as_bytes()).into_owned();
+    mount_lines(table.as_bytes()).filter_map(|mount| {
+        let point = unescape(mount.mount_point).into_owned();
+        let kind = std::str::from_utf8(mount.fs_type).ok()?;
         Some((PathBuf::from(OsString::from_vec(point)), kind))
     })
 }

@@ -91,7 +91,7 @@ pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
         let Err(error) = supervise::run_in_place(policy, stay, prepared);
         return Err(failure(error));
     }
-    let name = args.command.first().cloned().unwrap_or_default();
+    let name = program::name(&args.command).to_owned();
     let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
     let status = match order {
         None => supervise::run(&name, mechanism, policy, stay, prepare),

@@ -14,9 +14,7 @@ use crate::supervise::Command;
 /// Looks the command up and readies its arguments and environment for exec. One that runs already
 /// is not looked up: its file may be gone.
 pub(crate) fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
-    let name = words
-        .first()
-        .expect("the command line has at least the command");
+    let name = name(words);
     let file = if runs_already {
         name.into()
     } else {
@@ -40,6 +38,13 @@ pub(crate) fn command(words: &[OsString], runs_already: bool) -> Result<Command,
         argv: StringArray::new(argv.map_err(strings)?),
         environment: StringArray::new(environment.map_err(strings)?),
     })
+}
+
+/// The first of its words.
+pub(super) fn name(words: &[OsString]) -> &OsStr {
+    words
+        .first()
+        .expect("the command line has at least the command")
 }
 
 fn c_string(text: &OsStr) -> Result<CString, NulError> {

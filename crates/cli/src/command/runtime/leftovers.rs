@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use capture::procfs::unescape;
+use capture::procfs::{mount_lines, unescape};
 use oci::Runtime;
 
 const MNT_DETACH: i32 = 2;
@@ -49,9 +49,9 @@ pub(super) fn remove(folder: &Path) -> io::Result<()> {
 
 /// The mounts in a folder, the last one first.
 fn mounts_below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    let below = points
-        .map(|point| PathBuf::from(OsString::from_vec(unescape(point.as_bytes()).into_owned())))
+    let below = mount_lines(mounts.as_bytes())
+        .map(|mount| unescape(mount.mount_point).into_owned())
+        .map(|point| PathBuf::from(OsString::from_vec(point)))
         .filter(|point| point.starts_with(folder) && point != folder);
     let mut below: Vec<_> = below.collect();
     below.reverse();
