@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -119,8 +120,10 @@ pub(super) fn beside(
 
 /// Says something on the standard error of the command, which its caller reads.
 fn tell_command(command: i32, text: &str) {
+    // A caller that does not read is not waited for.
     let opened = OpenOptions::new()
         .append(true)
+        .custom_flags(O_NONBLOCK)
         .open(format!("/proc/{command}/fd/2"));
     // What cannot be opened, as a socket cannot, is told in the log alone.
     let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -658,6 +661,7 @@ impl<'a> Reporter<'a> {
     }
 }
 
+const O_NONBLOCK: i32 = 0o4000;
 const ESRCH: i32 = 3;
 const ETIMEDOUT: i32 = 110;
 const EIO: i32 = 5;

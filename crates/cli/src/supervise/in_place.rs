@@ -35,6 +35,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let Prepared {
         command,
         program,
+        confinement,
         start,
         ..
     } = prepared;
@@ -64,6 +65,14 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         .and_then(|()| change_mask(MaskChange::Block, SignalSet::default()))
         .and_then(signals::reset_for_command)
         .map_err(Failure::process("hand the listener over"))?;
+    if let Some(confinement) = &confinement {
+        confinement
+            .apply()
+            .map_err(|unapplied| Failure::Unconfined {
+                step: unapplied.step,
+                cause: unapplied.cause.into(),
+            })?;
+    }
     let exec_is_asked =
         Arch::native().is_some_and(|arch| program.always_asks(arch, Syscall::EXECVE));
     let listener = Arc::new(AtomicI32::new(NONE_YET));
@@ -86,8 +95,8 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         }
     }
     // Any call might wait for somebody who has no listener yet.
-    while !exec_is_asked && listener.load(Ordering::Acquire) != GIVEN {
-        std::hint::spin_loop();
+    if !exec_is_asked && !is_given(&listener) {
+        return Err(Failure::Gone { process: "agent" });
     }
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
     Err(match error.errno() {
@@ -98,6 +107,17 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
             cause: error.into(),
         },
     })
+}
+
+/// Waits until somebody has the listener, or nobody is there to have it, without a call.
+fn is_given(listener: &AtomicI32) -> bool {
+    loop {
+        match listener.load(Ordering::Acquire) {
+            GIVEN => return true,
+            LOST => return false,
+            _ => std::hint::spin_loop(),
+        }
+    }
 }
 
 /// What the thread has that gives the listener away.
@@ -135,7 +155,8 @@ impl Handing {
             // The command's first call fails.
             drop(listener);
         }
-        self.listener.store(GIVEN, Ordering::Release);
+        let outcome = if is_given { GIVEN } else { LOST };
+        self.listener.store(outcome, Ordering::Release);
     }
 
     /// Waits for the process between to end: a child that the command knows nothing of would wait for it to be
@@ -187,5 +208,7 @@ const ENOSYS: i32 = 38;
 const NONE_YET: i32 = -1;
 /// There will be none.
 const NEVER: i32 = -2;
-/// It has been given away, or cannot be.
+/// It has been given away.
 const GIVEN: i32 = -3;
+/// There was nobody to give it to.
+const LOST: i32 = -4;
