@@ -52,6 +52,8 @@ settle() {
     for file in $(left); do echo "left: $(cat "$file" || true)"; done
     exit 90
 }
+# How many sockets this script's processes have: in its name space of network other tests have some, too.
+sockets() { find /proc/[0-9]*/fd -lname 'socket:*' 2> /dev/null | wc -l; }
 # Waits until a container's first program says that it runs.
 await() { for try in $(seq 400); do test ! -e "out/$1" || return 0; sleep 0.01; done; exit 91; }
 await_stop() {

@@ -283,8 +283,6 @@ fn of_many_sessions_at_once_none_is_lost_and_nothing_is_left() {
         &script(&format!(
             r#"
 begin
-# Those of this script's processes: beside it other tests open some.
-sockets() {{ find /proc/[0-9]*/fd -lname 'socket:*' 2> /dev/null | wc -l; }}
 before=$(sockets)
 descriptors=$(ls /proc/$(agent)/fd | wc -l)
 threads=$(ls /proc/$(agent)/task | wc -l)
