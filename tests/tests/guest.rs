@@ -369,7 +369,7 @@ fn hooks_on_functions_cost_other_calls_no_instruction() {
         let chosen = format!("\"hooks\":\"{hooks}");
         assert!(run.stdout.contains(&chosen), "{run:?}");
     }
-    // The least of three: what else the machine does only adds to it.
+    // The least of all windows: what else the machine does, its clock for one, only adds to some.
     let least = |heading: &str| {
         let (_, rest) = run
             .stdout
@@ -377,10 +377,14 @@ fn hooks_on_functions_cost_other_calls_no_instruction() {
             .expect("it ran");
         let lines = rest.lines().map_while(|line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            let (time, count) = (line["elapsed_ns"].as_f64()?, line["operations"].as_f64()?);
-            Some(time / count)
+            let windows = line["windows"].as_array()?.iter();
+            Some(
+                windows
+                    .filter_map(serde_json::Value::as_f64)
+                    .collect::<Vec<_>>(),
+            )
         });
-        lines.fold(f64::INFINITY, f64::min)
+        lines.flatten().fold(f64::INFINITY, f64::min)
     };
     for load in ["getppid", "pipe"] {
         let [native, functions, raw] =
