@@ -170,6 +170,53 @@ fn a_container_cannot_write_to_the_program_that_enters_it() {
     assert!(bytes(&unprotected) == changed, "{finished:?}");
 }
 
+/// A session is its container's user, with its limits, in its folder, but for what the command line says.
+fn sessions_of_a_user(runtime: &str) {
+    let ground = Ground::new();
+    ground.changed_bundle("b", "exec sleep 1000", |config| {
+        let process = &mut config["process"];
+        process["user"] = serde_json::json!({"uid": 1000, "gid": 1001, "additionalGids": [5]});
+        process["rlimits"] = serde_json::json!([{"type": "RLIMIT_NOFILE", "hard": 77, "soft": 77}]);
+        process["cwd"] = "/tmp".into();
+        let kill = serde_json::json!(["CAP_KILL"]);
+        process["capabilities"] =
+            serde_json::json!({"bounding": kill, "effective": kill, "permitted": kill});
+    });
+    let (finished, _) = ground.run(
+        runtime,
+        r#"
+rt create --bundle b $ID < /dev/null > /dev/null 2>&1
+rt start $ID
+told='echo $(busybox id -u) $(busybox id -g) $(busybox id -G) $(ulimit -n) $(pwd) "$A" \
+    $(busybox grep CapBnd /proc/self/status)'
+rt exec $ID sh -c "$told"
+rt exec --user 7:8 --additional-gids 9 --cap CAP_NET_RAW --cwd / --env A=b=c $ID sh -c "$told"
+rt exec --user 0 $ID sh -c "$told"
+rt delete --force $ID
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    let expected = [
+        "1000 1001 1001 5 77 /tmp  CapBnd: 0000000000000020",
+        "7 8 8 5 9 77 / b=c CapBnd: 0000000000002020",
+        "0 1001 1001 5 77 /tmp  CapBnd: 0000000000000020",
+    ];
+    assert_eq!(lines, expected, "{finished:?}");
+}
+
+#[test]
+fn a_session_is_its_containers_user() {
+    need_runtime!("runc");
+    sessions_of_a_user("runc");
+}
+
+#[test]
+fn a_session_is_its_containers_user_under_the_embedded_runtime() {
+    need_runtime!("embedded");
+    sessions_of_a_user("embedded");
+}
+
 #[test]
 fn the_embedded_runtime_lists_and_limits_and_begins_a_configuration() {
     need_runtime!("embedded");

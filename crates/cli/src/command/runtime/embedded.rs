@@ -3,8 +3,10 @@
 //! Whatever else stands in for a runtime starts a program with the runtime's command line. This is that
 //! program: the same file, in another process.
 
+mod foreground;
 mod resources;
 mod sealed;
+mod session;
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,9 +24,8 @@ use libcontainer::signal::Signal;
 use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::default::DefaultExecutor;
 use liboci_cli::{CommonCmd, Create, Exec, GlobalOpts, List, Run, StandardCmd};
-use sys::signal::{MaskChange, SignalSet, SignalStream};
-use sys::wait::{self, Status, Target};
 
+use self::foreground::Console;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
@@ -33,21 +34,6 @@ use crate::terminal;
 const ROOT: &str = "/run/tollgate/containers";
 /// What libcontainer gives a failure, if nothing says more.
 const FAILED: u8 = 1;
-/// Signals that are the container's, if it runs in the foreground: all that can be caught but those that
-/// are about this process itself.
-const OWN: [i32; 8] = [
-    SIGKILL, SIGSTOP, SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH,
-];
-const SIGNALS: std::ops::Range<i32> = 1..32;
-const SIGCHLD: i32 = 17;
-const SIGKILL: i32 = 9;
-const SIGSTOP: i32 = 19;
-const SIGTSTP: i32 = 20;
-const SIGTTIN: i32 = 21;
-const SIGTTOU: i32 = 22;
-const SIGURG: i32 = 23;
-const SIGWINCH: i32 = 28;
-const EINTR: i32 = 4;
 
 #[derive(Debug, Parser)]
 #[command(name = "tollgate-runtime (embedded)", version, no_binary_name = true)]
@@ -219,9 +205,11 @@ fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, 
 
 /// In the foreground this process stands for the container until that ends.
 fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
+    let attaches = !args.detach && args.console_socket.is_none() && has_terminal(&args.bundle);
+    let console = attaches.then(Console::new).transpose()?;
     let create_args = Create {
         bundle: args.bundle.clone(),
-        console_socket: args.console_socket.clone(),
+        console_socket: args.console_socket.or(console.as_ref().map(Console::path)),
         pid_file: args.pid_file.clone(),
         no_pivot: args.no_pivot,
         no_new_keyring: args.no_new_keyring,
@@ -229,104 +217,67 @@ fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
         container_id: args.container_id.clone(),
     };
     let mut container = create(&create_args, root, global)?;
+    let terminal = console.map(Console::receive).transpose()?;
     container.start().map_err(failed)?;
     if args.detach {
         return Ok(Exit::Ok);
     }
     let pid = container.pid().map_or(0, |pid| pid.as_raw());
-    let status = foreground(pid)?;
+    let status = foreground::wait_for(pid, terminal)?;
     if !args.keep {
         container.delete(true).map_err(failed)?;
     }
     Ok(Exit::Command(status))
 }
 
-/// Passes signals on and waits for the end.
-fn foreground(pid: i32) -> Result<u8, Failure> {
-    let forwarded: Vec<i32> = SIGNALS.filter(|signal| !OWN.contains(signal)).collect();
-    let mut all = forwarded.clone();
-    all.push(SIGCHLD);
-    let cannot = |error: sys::SyscallError| {
-        Failure::new(
-            Exit::Internal,
-            format!("cannot wait for the container: {error}"),
-        )
-        .help("look for it with `list`")
-    };
-    sys::signal::change_mask(MaskChange::Block, SignalSet::of(&all)).map_err(cannot)?;
-    let stream = SignalStream::new(SignalSet::of(&all)).map_err(cannot)?;
-    loop {
-        // It may have ended before its end was waited for.
-        match wait::wait(Target::Pid(pid), wait::NO_HANG) {
-            Ok(Some((_, status))) if status.is_end() => {
-                let code = status.shell_code().and_then(|code| u8::try_from(code).ok());
-                return Ok(code.unwrap_or(u8::MAX));
-            }
-            Ok(_) => {}
-            Err(error) if error.is(EINTR) => {}
-            Err(error) => return Err(cannot(error)),
-        }
-        let mut polled = [sys::poll::PollFd::new(
-            std::os::fd::AsFd::as_fd(&stream),
-            sys::poll::IN,
-        )];
-        // Whatever woke it, everything is looked at.
-        let _ = sys::poll::poll(&mut polled, None);
-        while let Ok(Some(signal)) = stream.next() {
-            if forwarded.contains(&signal.signal) {
-                // Fails only if it has just ended.
-                let _ = sys::signal::send(pid, signal.signal);
-            }
-        }
-    }
+/// Whether a bundle's process asks for a terminal. What cannot be read is refused when the container is made.
+fn has_terminal(bundle: &Path) -> bool {
+    let spec = oci_spec::Spec::load(bundle.join("config.json"));
+    spec.is_ok_and(|spec| {
+        let process = spec.process().as_ref();
+        process.and_then(oci_spec::Process::terminal) == Some(true)
+    })
 }
 
 fn exec(args: Exec, root: &Path) -> Outcome {
-    let (user, group) = match args.user {
-        Some((user, group)) => (Some(user), group),
-        None => (None, None),
+    let process = session::process(&args, &load(root, &args.container_id)?)?;
+    let has_terminal = process.get("terminal") == Some(&serde_json::Value::Bool(true));
+    let attaches = !args.detach && args.console_socket.is_none() && has_terminal;
+    let console = attaches.then(Console::new).transpose()?;
+    let cannot = |cause: std::io::Error| {
+        Failure::new(
+            Exit::Command(FAILED),
+            format!("cannot write down what the session is to be: {cause}"),
+        )
+        .help("set TMPDIR to a folder that can be written to")
     };
+    let mut file = tempfile::NamedTempFile::new().map_err(cannot)?;
+    write!(file, "{process}").map_err(cannot)?;
+    let console_socket = args.console_socket.or(console.as_ref().map(Console::path));
     let pid = ContainerBuilder::new(args.container_id.clone(), SyscallType::default())
         .with_executor(DefaultExecutor {})
         .with_root_path(root)
-        .map(|builder| builder.with_console_socket(args.console_socket.as_ref()))
+        .map(|builder| builder.with_console_socket(console_socket.as_ref()))
         .and_then(|builder| builder.with_pid_file(args.pid_file.as_ref()))
         .map(|builder| builder.with_preserved_fds(args.preserve_fds))
         .and_then(ContainerBuilder::validate_id)
         .map(|builder| {
             builder
                 .as_tenant()
-                .with_detach(args.detach)
-                .with_cwd(args.cwd.as_ref())
-                .with_env(args.env.iter().cloned().collect())
-                .with_process(args.process.as_ref())
-                .with_no_new_privs(args.no_new_privs)
-                .with_capabilities(args.cap.clone())
-                .with_container_args(args.command.clone())
-                .with_additional_gids(args.additional_gids.clone())
-                .with_user(user)
-                .with_group(group)
+                // Only then it takes a terminal's socket; it makes no other difference.
+                .with_detach(args.detach || console_socket.is_some())
+                .with_process(Some(file.path()))
                 .with_ignore_paused(args.ignore_paused)
                 .with_sub_cgroup(args.cgroup.clone())
-                .with_process_label(args.process_label.clone())
-                .with_apparmor(args.apparmor.clone())
         })
         .and_then(|builder| builder.build())
         .map_err(failed)?;
+    drop(file);
+    let terminal = console.map(Console::receive).transpose()?;
     if args.detach {
         return Ok(Exit::Ok);
     }
-    loop {
-        match wait::wait(Target::Pid(pid.as_raw()), 0) {
-            Ok(Some((_, status @ (Status::Exited(_) | Status::Signaled { .. })))) => {
-                let code = status.shell_code().and_then(|code| u8::try_from(code).ok());
-                return Ok(Exit::Command(code.unwrap_or(u8::MAX)));
-            }
-            Ok(_) => {}
-            Err(error) if error.is(EINTR) => {}
-            Err(_) => return Ok(Exit::Command(FAILED)),
-        }
-    }
+    foreground::wait_for(pid.as_raw(), terminal).map(Exit::Command)
 }
 
 fn list(args: &List, root: &Path) -> Outcome {

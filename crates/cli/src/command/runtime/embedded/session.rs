@@ -1,0 +1,188 @@
+//! The process of an exec session: the container's own, with what the command line changes.
+//!
+//! libcontainer makes one with few of the container's properties, and root's: whoever enters a container of another
+//! user is to be that user, with its limits, as under runc.
+
+use std::fs;
+use std::path::Path;
+
+use libcontainer::container::Container;
+use libcontainer::oci_spec::runtime::Capability;
+use liboci_cli::Exec;
+use serde_json::{Map, Value, json};
+
+use super::FAILED;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// Sets that a capability of the command line is added to. In the inheritable set, a program that has file
+/// capabilities would get it from a process that must not have it (CVE-2022-29162).
+const SETS: [&str; 3] = ["bounding", "effective", "permitted"];
+/// And this one, where the container's process has it inheritable: without that the kernel refuses it.
+const AMBIENT: &str = "ambient";
+
+/// The process that a session asks for, as `process.json` has it.
+pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failure> {
+    if let Some(file) = &args.process {
+        return read(file);
+    }
+    if args.command.is_empty() {
+        let help = "name the command behind the container, or a file with --process";
+        return Err(Failure::new(Exit::BadInput, "no command was given").help(help));
+    }
+    let file = container.bundle().join("config.json");
+    let mut spec = read(&file)?;
+    let Some(Value::Object(process)) = spec.get_mut("process").map(Value::take) else {
+        let message = format!("{} has no process to begin with", file.display());
+        let help = "say all of it with --process";
+        return Err(Failure::new(Exit::Command(FAILED), message).help(help));
+    };
+    changed(args, process)
+}
+
+fn read(file: &Path) -> Result<Value, Failure> {
+    let cannot = |cause: &dyn std::fmt::Display| {
+        let message = format!("cannot read {}: {cause}", file.display());
+        Failure::new(Exit::Command(FAILED), message).help("name a file of JSON that can be read")
+    };
+    let text = fs::read_to_string(file).map_err(|cause| cannot(&cause))?;
+    serde_json::from_str(&text).map_err(|cause| cannot(&cause))
+}
+
+fn changed(args: &Exec, mut process: Map<String, Value>) -> Result<Value, Failure> {
+    process.insert("args".to_owned(), json!(args.command));
+    process.insert("terminal".to_owned(), json!(args.tty));
+    let texts = [
+        ("apparmorProfile", args.apparmor.as_ref()),
+        ("selinuxLabel", args.process_label.as_ref()),
+    ];
+    for (key, text) in texts {
+        if let Some(text) = text {
+            process.insert(key.to_owned(), json!(text));
+        }
+    }
+    if let Some(cwd) = &args.cwd {
+        process.insert("cwd".to_owned(), json!(cwd));
+    }
+    if args.no_new_privs {
+        process.insert("noNewPrivileges".to_owned(), json!(true));
+    }
+    let environment = args
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    append(&mut process, "env", environment.map(Value::from));
+    let user = object(&mut process, "user");
+    if let Some((uid, gid)) = args.user {
+        user.insert("uid".to_owned(), json!(uid));
+        if let Some(gid) = gid {
+            user.insert("gid".to_owned(), json!(gid));
+        }
+    }
+    let groups = args.additional_gids.iter().copied();
+    append(user, "additionalGids", groups.map(Value::from));
+    if !args.cap.is_empty() {
+        let sets = object(&mut process, "capabilities");
+        for name in &args.cap {
+            serde_json::from_value::<Capability>(json!(name)).map_err(|_unknown| {
+                Failure::new(Exit::BadInput, format!("unknown capability {name}"))
+                    .help("capabilities(7) names them, for example CAP_NET_RAW")
+            })?;
+            let is_inheritable = sets
+                .get("inheritable")
+                .and_then(Value::as_array)
+                .is_some_and(|inheritable| inheritable.contains(&json!(name)));
+            for set in SETS.into_iter().chain(is_inheritable.then_some(AMBIENT)) {
+                append(sets, set, std::iter::once(json!(name)));
+            }
+        }
+    }
+    Ok(Value::Object(process))
+}
+
+/// The object below a key, made if there is none.
+fn object<'a>(parent: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let value = parent.entry(key).or_insert(Value::Null);
+    if !value.is_object() {
+        *value = json!({});
+    }
+    value.as_object_mut().expect("it was made one")
+}
+
+/// Adds to the list below a key, which is made if there is none.
+fn append(parent: &mut Map<String, Value>, key: &str, more: impl Iterator<Item = Value>) {
+    let mut more = more.peekable();
+    if more.peek().is_none() {
+        return;
+    }
+    let value = parent.entry(key).or_insert(Value::Null);
+    match value {
+        Value::Array(list) => list.extend(more),
+        _ => *value = more.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        exec: Exec,
+    }
+
+    fn made(words: &[&str], process: Value) -> Result<Value, Failure> {
+        let line = Line::try_parse_from([&["exec"], words, &["c", "ls", "-l"]].concat()).unwrap();
+        let Value::Object(process) = process else {
+            panic!("{process}");
+        };
+        changed(&line.exec, process)
+    }
+
+    #[test]
+    fn a_session_is_its_containers_process_with_another_command() {
+        let containers = json!({
+            "terminal": true, "user": {"uid": 1000, "gid": 1000, "additionalGids": [5]}, "args": ["sleep"],
+            "env": ["PATH=/bin"], "cwd": "/tmp", "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 7, "soft": 6}],
+            "capabilities": {"bounding": ["CAP_KILL"]}, "noNewPrivileges": true,
+        });
+        let mut expected = containers.clone();
+        expected["args"] = json!(["ls", "-l"]);
+        expected["terminal"] = json!(false);
+        assert_eq!(made(&[], containers).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_the_command_line_says_is_changed_or_added() {
+        let words = "-t --cwd /x --env A=b=c --user 7:8 -g 9 --cap CAP_NET_RAW --cap CAP_KILL --no-new-privs --apparmor p \
+            --process-label l";
+        let words: Vec<_> = words.split(' ').filter(|word| !word.is_empty()).collect();
+        let containers = json!({
+            "user": {"uid": 1000, "additionalGids": [5]}, "env": ["PATH=/bin"], "cwd": "/tmp",
+            "capabilities": {"bounding": ["CAP_CHOWN"], "inheritable": ["CAP_KILL"]},
+        });
+        let expected = json!({
+            "user": {"uid": 7, "additionalGids": [5, 9], "gid": 8}, "env": ["PATH=/bin", "A=b=c"], "cwd": "/x",
+            "capabilities": {
+                "bounding": ["CAP_CHOWN", "CAP_NET_RAW", "CAP_KILL"], "inheritable": ["CAP_KILL"],
+                "effective": ["CAP_NET_RAW", "CAP_KILL"], "permitted": ["CAP_NET_RAW", "CAP_KILL"],
+                "ambient": ["CAP_KILL"],
+            },
+            "args": ["ls", "-l"], "terminal": true, "apparmorProfile": "p", "selinuxLabel": "l",
+            "noNewPrivileges": true,
+        });
+        assert_eq!(made(&words, containers).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_missing_is_made_and_what_is_unknown_is_named() {
+        let made_of_nothing = made(&["--user", "7", "--cap", "kill"], json!({})).unwrap();
+        assert_eq!(made_of_nothing["user"], json!({"uid": 7}));
+        assert_eq!(made_of_nothing["capabilities"]["bounding"], json!(["kill"]));
+        let failure = made(&["--cap", "CAP_KIL"], json!({})).unwrap_err();
+        assert_eq!(failure.message(), "unknown capability CAP_KIL");
+    }
+}
