@@ -251,6 +251,51 @@ test -z "$(remains $ID)"
     assert_eq!(lines[4..], ["77", "1"], "{finished:?}");
 }
 
+/// Where the first process reaps nobody, as in many images, a session that failed must not hold its container up.
+#[test]
+fn what_could_not_enter_a_container_leaves_nothing_in_it_under_the_embedded_runtime() {
+    need_runtime!("embedded");
+    let ground = Ground::new();
+    ground.bundle("b", "trap 'exit 3' TERM; trap 'touch /out/told' 40; touch /out/one; while :; do sleep 0.1; done");
+    let (finished, _) = ground.run(
+        "embedded",
+        r#"
+unshare --pid --mount-proc --fork sleep 1000 & outer=$!
+for try in $(seq 100); do
+    first=$(cat /proc/$outer/task/$outer/children 2> /dev/null || true)
+    test -z "$first" || break
+    sleep 0.02
+done
+there() { nsenter --target ${first% } --pid --mount --wd="$PWD" bin/tollgate-runtime --runtime embedded --root "$PWD/root" "$@"; }
+there create --bundle b $ID < /dev/null > create.out 2>&1 || { cat create.out; exit 1; }
+there start $ID
+await one
+! there exec $ID nosuch 2> said.txt
+grep -c "'nosuch' not found" said.txt
+# Signals without a name, and none at all.
+there kill $ID 0
+there kill $ID 40
+await told
+! there kill $ID 65 2> said.txt
+grep -c 'cannot send 65' said.txt
+there kill $ID
+for try in $(seq 200); do
+    case $(there state $ID) in *'"stopped"'*) break ;; esac
+    sleep 0.02
+done
+! there kill $ID 0 2> said.txt
+grep -c 'is not running' said.txt
+there delete $ID
+kill -KILL ${first% }
+wait $outer || true
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(finished.stdout, "1\n1\n1\n", "{finished:?}");
+}
+
 #[test]
 fn what_the_runtime_says_is_what_it_says_without_us() {
     need_runtime!("runc");

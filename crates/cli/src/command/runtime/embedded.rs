@@ -14,8 +14,9 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::error::LibcontainerError;
@@ -24,6 +25,8 @@ use libcontainer::signal::Signal;
 use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::default::DefaultExecutor;
 use liboci_cli::{CommonCmd, Create, Exec, GlobalOpts, List, Run, StandardCmd};
+
+use sys::wait::{self, Target};
 
 use self::foreground::Console;
 use crate::exit::Exit;
@@ -34,6 +37,9 @@ use crate::terminal;
 const ROOT: &str = "/run/tollgate/containers";
 /// What libcontainer gives a failure, if nothing says more.
 const FAILED: u8 = 1;
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+/// How long the process of a container or session that could not be made may take to end.
+const END_OF_FAILED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Parser)]
 #[command(name = "tollgate-runtime (embedded)", version, no_binary_name = true)]
@@ -83,7 +89,16 @@ pub(super) fn carry_out(words: &[OsString]) -> Outcome {
 
 /// The line, or what is to be said instead of carrying it out.
 fn parse(words: &[OsString]) -> Result<Line, Outcome> {
-    Line::try_parse_from(words).map_err(|said| {
+    // As under runc, and as the specification has it.
+    let line = Line::command().mut_subcommand("kill", |kill| {
+        kill.mut_arg("signal", |signal| {
+            signal.required(false).default_value("TERM")
+        })
+    });
+    let parsed = line
+        .try_get_matches_from(words)
+        .and_then(|matches| Line::from_arg_matches(&matches));
+    parsed.map_err(|said| {
         if !said.use_stderr() {
             return terminal::print(&said.to_string());
         }
@@ -137,18 +152,7 @@ fn standard(verb: StandardCmd, root: &Path, global: &GlobalOpts) -> Outcome {
             let text = serde_json::to_string_pretty(&container.state).expect("it is plain data");
             terminal::print(&format!("{text}\n"))
         }
-        StandardCmd::Kill(args) => {
-            let signal = Signal::try_from(args.signal.as_str()).map_err(|error| {
-                Failure::new(
-                    Exit::BadInput,
-                    format!("cannot send {}: {error}", args.signal),
-                )
-                .help("use a number, or a name such as TERM")
-            })?;
-            on(root, &args.container_id, |container| {
-                container.kill(signal, args.all)
-            })
-        }
+        StandardCmd::Kill(args) => kill(&args, root),
         StandardCmd::Delete(args) => {
             if args.force && !root.join(&args.container_id).exists() {
                 return Ok(Exit::Ok);
@@ -158,6 +162,40 @@ fn standard(verb: StandardCmd, root: &Path, global: &GlobalOpts) -> Outcome {
             })
         }
     }
+}
+
+fn kill(args: &liboci_cli::Kill, root: &Path) -> Outcome {
+    let unnamed = args.signal.parse().ok();
+    // Those that have no name: whether it is there, and the ones that programs give a meaning.
+    if let Some(signal) = unnamed.filter(|signal| *signal == 0 || REAL_TIME.contains(signal))
+        && !args.all
+    {
+        let mut container = load(root, &args.container_id)?;
+        container.refresh_status().map_err(failed)?;
+        let pid = container.pid().filter(|_| container.can_kill());
+        let Some(pid) = pid else {
+            let id = &args.container_id;
+            let message = format!("container {id} is not running");
+            return Err(Failure::new(Exit::Command(FAILED), message).help("`state` shows it"));
+        };
+        return match sys::signal::send(pid.as_raw(), signal) {
+            Ok(()) => Ok(Exit::Ok),
+            Err(cause) => {
+                let message = format!("cannot send {signal} to process {pid}: {cause}");
+                Err(Failure::new(Exit::Command(FAILED), message).help("`state` shows it"))
+            }
+        };
+    }
+    let signal = Signal::try_from(args.signal.as_str()).map_err(|error| {
+        Failure::new(
+            Exit::BadInput,
+            format!("cannot send {}: {error}", args.signal),
+        )
+        .help("use a number, or a name such as TERM")
+    })?;
+    on(root, &args.container_id, |container| {
+        container.kill(signal, args.all)
+    })
 }
 
 fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
@@ -200,7 +238,7 @@ fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, 
                 .with_no_pivot(args.no_pivot)
         })
         .and_then(|builder| builder.build())
-        .map_err(failed)
+        .map_err(not_made)
 }
 
 /// In the foreground this process stands for the container until that ends.
@@ -217,7 +255,14 @@ fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
         container_id: args.container_id.clone(),
     };
     let mut container = create(&create_args, root, global)?;
-    let terminal = console.map(Console::receive).transpose()?;
+    let terminal = match console.map(Console::receive).transpose() {
+        Ok(terminal) => terminal,
+        Err(failure) => {
+            // That it cannot have a terminal is what is told.
+            let _ = container.delete(true);
+            return Err(failure);
+        }
+    };
     container.start().map_err(failed)?;
     if args.detach {
         return Ok(Exit::Ok);
@@ -271,9 +316,13 @@ fn exec(args: Exec, root: &Path) -> Outcome {
                 .with_sub_cgroup(args.cgroup.clone())
         })
         .and_then(|builder| builder.build())
-        .map_err(failed)?;
+        .map_err(not_made)?;
     drop(file);
-    let terminal = console.map(Console::receive).transpose()?;
+    let terminal = console.map(Console::receive).transpose().inspect_err(|_| {
+        // Fails only if it has ended.
+        let _ = sys::signal::send(pid.as_raw(), foreground::SIGKILL);
+        reap();
+    })?;
     if args.detach {
         return Ok(Exit::Ok);
     }
@@ -358,6 +407,25 @@ fn on(
     let mut container = load(root, id)?;
     does(&mut container).map_err(failed)?;
     Ok(Exit::Ok)
+}
+
+fn not_made(error: LibcontainerError) -> Failure {
+    reap();
+    failed(error)
+}
+
+/// Reaps what was begun and has failed. Nobody else might: a container does not end while somebody is left in its
+/// pid namespace who is dead and not reaped.
+fn reap() {
+    let begun = Instant::now();
+    while begun.elapsed() < END_OF_FAILED {
+        match wait::wait(Target::Any, wait::NO_HANG) {
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(Some(_)) => {}
+            // There are none, or none any more.
+            Err(_) => return,
+        }
+    }
 }
 
 fn failed(error: LibcontainerError) -> Failure {

@@ -253,7 +253,7 @@ pub(super) fn wait_for(pid: i32, mut terminal: Option<Terminal>) -> Result<u8, F
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
 const SIGCHLD: i32 = 17;
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;
 const SIGTTIN: i32 = 21;
