@@ -3,7 +3,9 @@
 use crate::error::{Result, SyscallError};
 use crate::kernel::number;
 
-/// What a child shares with its parent. The exit signal is always SIGCHLD.
+/// What a child shares with its parent, and whether its end is told.
+///
+/// The exit signal is SIGCHLD, but for a child that is [unannounced](Self::UNANNOUNCED).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CloneFlags(pub u64);
 
@@ -31,6 +33,9 @@ impl CloneFlags {
     /// A new control-group namespace.
     pub const NEWCGROUP: Self = Self(libc::CLONE_NEWCGROUP as u64);
 
+    /// No signal tells of the child's end, and only those who ask for such children (`__WCLONE`, `__WALL`) find it by
+    /// waiting: a program that the parent executes knows nothing of it. As an orphan it is a child as any other.
+    pub const UNANNOUNCED: Self = Self(1 << 63);
     /// Memory and threads cannot be shared by this function: the child runs on a copied stack.
     const FORBIDDEN: u64 = (libc::CLONE_VM
         | libc::CLONE_VFORK
@@ -83,7 +88,12 @@ pub unsafe fn clone_child_unchecked(flags: CloneFlags, child: impl FnOnce() -> i
     if flags.0 & CloneFlags::FORBIDDEN != 0 {
         return Err(SyscallError::new("clone", libc::EINVAL));
     }
-    let word = flags.0 | libc::SIGCHLD as u64;
+    let unannounced = CloneFlags::UNANNOUNCED.0;
+    let word = match flags.0 & unannounced {
+        0 => flags.0 | libc::SIGCHLD as u64,
+        // Without a signal.
+        _ => flags.0 & !unannounced,
+    };
     // SAFETY: without CLONE_VM (refused above) the child has its own copy of this stack, so a
     // null stack pointer is right; the other pointers are only used with flags refused above.
     let pid = unsafe {
@@ -155,6 +165,18 @@ mod tests {
         // SAFETY: the flags are refused before anything happens.
         let result = unsafe { clone_child_unchecked(CloneFlags(libc::CLONE_VM as u64), || 0) };
         assert!(result.is_err_and(|e| e.is(libc::EINVAL)));
+    }
+
+    #[test]
+    fn an_unannounced_child_is_found_only_by_those_who_ask_for_such() {
+        // SAFETY: the child does nothing.
+        let pid = unsafe { clone_child_unchecked(CloneFlags::UNANNOUNCED, || 3) }.expect("clone");
+        let unseen = wait::wait(Target::Pid(pid), 0);
+        assert!(unseen.is_err_and(|error| error.is(libc::ECHILD)));
+        assert_eq!(
+            wait::wait(Target::Pid(pid), wait::ALL),
+            Ok(Some((pid, Status::Exited(3))))
+        );
     }
 
     #[test]

@@ -2,21 +2,21 @@
 //!
 //! So it is where what the caller learns of the command is the command's own to tell: the exit status, stops,
 //! signals. What is watched is what it leaves running, which keeper and agent follow to its end as they do
-//! behind any command that has ended. The only process that is waited for is the one that makes the keeper.
+//! behind any command that has ended.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 use abi::{Arch, Syscall};
 use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
 use sys::signal::{MaskChange, SignalSet, change_mask};
-use sys::wait::{self, Status, Target};
 
 use super::board::word;
-use super::inherited::Inherited;
+use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::signals::{self, SIGCONT};
 use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
@@ -25,7 +25,7 @@ use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
     front::check_proc()?;
     let inherited = Inherited::create_alone(stay.words, stay.tenure);
-    let inherited = inherited.map_err(Failure::io("make a pipe"))?;
+    let inherited = Arc::new(inherited.map_err(Failure::io("make a pipe"))?);
     let checked = inherited.tenure.check();
     checked.map_err(Failure::io("open the log of the processes that watch"))?;
     let board = &inherited.board;
@@ -43,6 +43,10 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let ((for_keeper, to_keeper), (for_agent, to_agent)) = (pair()?, pair()?);
     let own = std::process::id().cast_signed();
     let keep = || {
+        // Nor is it to be stopped with the caller's group, for whoever continues the command alone knows nothing of it.
+        if sys::file::new_session().is_err() {
+            return 1;
+        }
         // Their readers are to learn when the command has ended before it had a listener.
         for end in [&to_keeper, &to_agent] {
             sys::fd::close_number(end.as_raw_fd());
@@ -50,14 +54,8 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         let agent = || agent::beside(&inherited, &for_agent, start, own, stay.complain);
         keeper::first(&inherited, &for_keeper, policy, agent)
     };
-    // The keeper is not to be the command's child: crun waits for all that it has. Nor is it to be stopped with the
-    // caller's group, for whoever continues the command alone knows nothing of it.
-    let between = || {
-        let made = sys::file::new_session()
-            .and_then(|_session| sys::clone::clone_child(CloneFlags::default(), keep));
-        i32::from(made.is_err())
-    };
-    let between = sys::clone::clone_child(CloneFlags::default(), between)
+    // The keeper is no child that the command knows of: crun waits for all that it has.
+    let keeper = sys::clone::clone_child(CloneFlags::UNANNOUNCED, keep)
         .map_err(Failure::process("make the keeper process"))?;
     drop((for_keeper, for_agent));
     // The agent has to read what this process passes to exec; see `supervise::run`.
@@ -79,7 +77,8 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let given = Handing {
         listener: Arc::clone(&listener),
         exec_is_asked,
-        between,
+        keeper,
+        inherited,
         to: [to_keeper, to_agent],
     };
     // A thread has no filter that was not there when it was made.
@@ -126,8 +125,8 @@ struct Handing {
     listener: Arc<AtomicI32>,
     /// Whether the filter stops the exec that is to come for certain.
     exec_is_asked: bool,
-    /// The process that has made the keeper.
-    between: i32,
+    keeper: i32,
+    inherited: Arc<Inherited>,
     /// Where keeper and agent wait for the listener; the agent is the last, for when it has answered, this thread
     /// may be no more.
     to: [OwnedFd; 2],
@@ -159,25 +158,22 @@ impl Handing {
         self.listener.store(outcome, Ordering::Release);
     }
 
-    /// Waits for the process between to end: a child that the command knows nothing of would wait for it to be
-    /// reaped, and could still be the keeper's parent.
-    fn has_made_the_keeper(&self) -> bool {
-        loop {
-            match wait::wait(Target::Pid(self.between), wait::UNTRACED) {
-                // With the caller's group, before it had left that.
-                Ok(Some((_, Status::Stopped(_)))) => {
-                    let _ = sys::signal::send(self.between, SIGCONT);
-                }
-                Ok(Some((_, status))) => {
-                    if let Some(code) = status.shell_code() {
-                        return code == 0;
-                    }
-                }
-                Err(error) if error.is(EINTR) => {}
-                // Where the ends of children are ignored there is nothing to learn.
-                Ok(None) | Err(_) => return true,
+    /// Waits until the keeper has left the caller's group; `false`: it has ended.
+    fn keeper_is_apart(&self) -> bool {
+        let mut begun = Instant::now();
+        while self.inherited.board.pid(word::KEEPER_PID) == 0 {
+            std::thread::sleep(agent::LISTENER_POLL);
+            if begun.elapsed() < STOPPED_WITH_GROUP {
+                continue;
             }
+            let keeper = sys::pidfd::open(self.keeper);
+            if keeper.map_or(true, |keeper| is_readable(keeper.as_fd(), Duration::ZERO)) {
+                return false;
+            }
+            let _ = sys::signal::send(self.keeper, SIGCONT);
+            begun = Instant::now();
         }
+        true
     }
 
     /// Whether somebody has it.
@@ -185,7 +181,7 @@ impl Handing {
         let mut exec = Notification::default();
         let is_received =
             self.exec_is_asked && matches!(listener.receive(&mut exec), Ok(Received::Notification));
-        if !self.has_made_the_keeper() {
+        if !self.keeper_is_apart() {
             return false;
         }
         let mut is_given = false;
@@ -202,7 +198,8 @@ impl Handing {
     }
 }
 
-const EINTR: i32 = 4;
+/// After this time a keeper that has not begun may have been stopped with its caller's group.
+const STOPPED_WITH_GROUP: Duration = Duration::from_millis(10);
 const ENOSYS: i32 = 38;
 /// There is no listener.
 const NONE_YET: i32 = -1;
