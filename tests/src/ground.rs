@@ -45,7 +45,7 @@ case "$RUNTIME" in
 esac
 rt() { bin/tollgate-runtime --runtime "$RUNTIME" --root "$PWD/root" "$@"; }
 # Processes of ours and of the runtime that are there.
-left() { grep -lE '^(tollgate|runc|crun|sleep)' /proc/[0-9]*/comm 2> /dev/null || true; }
+left() { grep -lE '^(tollgate|runc|crun|sleep|exe$)' /proc/[0-9]*/comm 2> /dev/null || true; }
 # Waits until there are none.
 settle() {
     for try in $(seq 200); do test -n "$(left)" || return 0; sleep 0.05; done

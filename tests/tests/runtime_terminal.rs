@@ -124,6 +124,9 @@ fn a_session_has_a_terminal_also_where_its_caller_has_none_under_the_embedded_ru
     need_runtime!("embedded");
     let ground = Ground::new();
     ground.changed_bundle("b", "exec sleep 1000", with_terminals);
+    ground.changed_bundle("shell", "", |config| {
+        config["process"]["terminal"] = true.into();
+    });
     let (finished, _) = ground.run(
         "embedded",
         r#"
@@ -133,9 +136,24 @@ rt start $ID
 echo 'seq 20000' | rt exec --tty $ID sh -c 'read line; $line; test -t 0 && test -t 1 && exit 7' > said.txt || echo $?
 wc -l < said.txt
 tail -n 1 said.txt
+# Whoever does not read any more has the session end, as a terminal would that is closed.
+rt exec --tty $ID busybox yes < /dev/null | head -n 1
+# The terminal goes on when its last user has closed it and opens it again.
+rt exec --tty $ID sh -c 't=$(busybox tty); exec < /dev/null > /dev/null 2>&1; sleep 0.2; echo again > $t' < /dev/null
+# Signals are the session's.
+bin/tollgate-runtime --runtime embedded --root "$PWD/root" exec $ID \
+    sh -c "trap 'exit 9' TERM; touch /out/traps; while :; do sleep 0.1; done" < /dev/null & session=$!
+await traps
+kill -TERM $session
+status=0; wait $session || status=$?
+echo "status $status"
+# This program ignores SIGPIPE, as all of Rust; the fourth digit from the right has it.
+rt exec $ID busybox sed -n 's/^SigIgn:.*\(.\)...$/ignored \1/p' /proc/self/status
 # A terminal has to be told where it is to go, if nobody stays to have it.
 ! rt exec --detach --tty $ID true 2> refused.txt
-grep -c console refused.txt
+grep -c 'nobody stays' refused.txt
+! rt create --bundle shell $ID-2 2> refused.txt
+grep -c 'nobody stays' refused.txt
 ! rt exec --cap CAP_KIL $ID true 2> refused.txt
 cat refused.txt
 rt delete --force $ID
@@ -147,6 +165,7 @@ test -z "$(ls temporary)"
     assert_eq!(finished.code(), 0, "{finished:?}");
     // A line more is the echo of what was typed.
     let said = finished.stdout.replace('\r', "");
-    assert!(said.starts_with("7\n20001\n20000\n"), "{finished:?}");
+    let expected = "7\n20001\n20000\ny\nagain\nstatus 9\nignored 0\n1\n1\n";
+    assert!(said.starts_with(expected), "{finished:?}");
     assert!(said.contains("unknown capability CAP_KIL"), "{said}");
 }

@@ -11,7 +11,7 @@ mod session;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,18 +26,19 @@ use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::default::DefaultExecutor;
 use liboci_cli::{CommonCmd, Create, Exec, GlobalOpts, List, Run, StandardCmd};
 
+use sys::signal::Disposition;
 use sys::wait::{self, Target};
 
-use self::foreground::Console;
+use self::foreground::{Console, Foreground};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use crate::{journal, terminal};
 
 /// Where containers are noted if the caller does not say.
 const ROOT: &str = "/run/tollgate/containers";
 /// What libcontainer gives a failure, if nothing says more.
 const FAILED: u8 = 1;
-const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 /// How long the process of a container or session that could not be made may take to end.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
 
@@ -66,6 +67,8 @@ pub(super) fn entering_program() -> Result<Option<OwnedFd>, Failure> {
 
 /// Carries out a runtime's command line, in a process of its own.
 pub(super) fn execute(words: &[OsString]) -> Outcome {
+    // Ignored by this program as by all of Rust, it would be by containers. Fails for no reason that is known.
+    let _ = sys::signal::set_disposition(foreground::SIGPIPE, Disposition::Default);
     let line = match parse(words) {
         Ok(line) => line,
         Err(said) => return said,
@@ -223,6 +226,7 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
 }
 
 fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, Failure> {
+    has_a_place(has_terminal(&args.bundle), args.console_socket.as_ref())?;
     ContainerBuilder::new(args.container_id.clone(), SyscallType::default())
         .with_executor(DefaultExecutor {})
         .with_pid_file(args.pid_file.as_ref())
@@ -243,6 +247,7 @@ fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, 
 
 /// In the foreground this process stands for the container until that ends.
 fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
+    let foreground = (!args.detach).then(Foreground::begin);
     let attaches = !args.detach && args.console_socket.is_none() && has_terminal(&args.bundle);
     let console = attaches.then(Console::new).transpose()?;
     let create_args = Create {
@@ -255,24 +260,39 @@ fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
         container_id: args.container_id.clone(),
     };
     let mut container = create(&create_args, root, global)?;
-    let terminal = match console.map(Console::receive).transpose() {
-        Ok(terminal) => terminal,
-        Err(failure) => {
-            // That it cannot have a terminal is what is told.
+    let status = console
+        .map(Console::receive)
+        .transpose()
+        .and_then(|terminal| {
+            container.start().map_err(failed)?;
+            let pid = container.pid().map_or(0, |pid| pid.as_raw());
+            let waits = foreground.map(|foreground| foreground.wait_for(pid, terminal));
+            waits.transpose()
+        });
+    let Ok(Some(status)) = status else {
+        if status.is_err() {
+            // Why it does not run is what is told.
             let _ = container.delete(true);
-            return Err(failure);
         }
+        return status.map(|_detached| Exit::Ok);
     };
-    container.start().map_err(failed)?;
-    if args.detach {
-        return Ok(Exit::Ok);
-    }
-    let pid = container.pid().map_or(0, |pid| pid.as_raw());
-    let status = foreground::wait_for(pid, terminal)?;
-    if !args.keep {
-        container.delete(true).map_err(failed)?;
+    if !args.keep
+        && let Err(error) = container.delete(true)
+    {
+        journal::warn(&format!("cannot delete the container: {error}"));
     }
     Ok(Exit::Command(status))
+}
+
+/// Refuses a terminal that nobody is told of.
+fn has_a_place(has_terminal: bool, console_socket: Option<&PathBuf>) -> Result<(), Failure> {
+    if !has_terminal || console_socket.is_some() {
+        return Ok(());
+    }
+    let message = "nobody stays to have the terminal that the process asks for";
+    Err(Failure::new(Exit::Command(FAILED), message).help(
+        "say with --console-socket where it is to go, let this process stay, or set `terminal` to false",
+    ))
 }
 
 /// Whether a bundle's process asks for a terminal. What cannot be read is refused when the container is made.
@@ -285,20 +305,19 @@ fn has_terminal(bundle: &Path) -> bool {
 }
 
 fn exec(args: Exec, root: &Path) -> Outcome {
+    if args.cgroup.as_deref().is_some_and(|group| group != "/") {
+        let message = "cannot carry that out: the runtime embedded puts sessions into their container's control group";
+        return Err(Failure::new(Exit::Unsupported, message)
+            .help("leave --cgroup out, or use --runtime runc for it"));
+    }
+    let foreground = (!args.detach).then(Foreground::begin);
     let process = session::process(&args, &load(root, &args.container_id)?)?;
     let has_terminal = process.get("terminal") == Some(&serde_json::Value::Bool(true));
     let attaches = !args.detach && args.console_socket.is_none() && has_terminal;
     let console = attaches.then(Console::new).transpose()?;
-    let cannot = |cause: std::io::Error| {
-        Failure::new(
-            Exit::Command(FAILED),
-            format!("cannot write down what the session is to be: {cause}"),
-        )
-        .help("set TMPDIR to a folder that can be written to")
-    };
-    let mut file = tempfile::NamedTempFile::new().map_err(cannot)?;
-    write!(file, "{process}").map_err(cannot)?;
+    let file = written(&process)?;
     let console_socket = args.console_socket.or(console.as_ref().map(Console::path));
+    has_a_place(has_terminal, console_socket.as_ref())?;
     let pid = ContainerBuilder::new(args.container_id.clone(), SyscallType::default())
         .with_executor(DefaultExecutor {})
         .with_root_path(root)
@@ -311,9 +330,8 @@ fn exec(args: Exec, root: &Path) -> Outcome {
                 .as_tenant()
                 // Only then it takes a terminal's socket; it makes no other difference.
                 .with_detach(args.detach || console_socket.is_some())
-                .with_process(Some(file.path()))
+                .with_process(Some(own_file(&file)))
                 .with_ignore_paused(args.ignore_paused)
-                .with_sub_cgroup(args.cgroup.clone())
         })
         .and_then(|builder| builder.build())
         .map_err(not_made)?;
@@ -323,10 +341,31 @@ fn exec(args: Exec, root: &Path) -> Outcome {
         let _ = sys::signal::send(pid.as_raw(), foreground::SIGKILL);
         reap();
     })?;
-    if args.detach {
-        return Ok(Exit::Ok);
-    }
-    foreground::wait_for(pid.as_raw(), terminal).map(Exit::Command)
+    let status = match foreground {
+        Some(foreground) => foreground.wait_for(pid.as_raw(), terminal)?,
+        None => return Ok(Exit::Ok),
+    };
+    session::clear(&root.join(&args.container_id));
+    Ok(Exit::Command(status))
+}
+
+/// A file in memory: whoever enters a container need not be able to write anywhere.
+fn written(process: &serde_json::Value) -> Result<OwnedFd, Failure> {
+    let made = || {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let mut file = fs::File::from(rustix::fs::memfd_create("tollgate-process", flags)?);
+        write!(file, "{process}")?;
+        std::io::Result::Ok(file.into())
+    };
+    made().map_err(|cause| {
+        let message = format!("cannot write down what the session is to be: {cause}");
+        Failure::new(Exit::Command(FAILED), message).help("free memory, or raise the limit of it")
+    })
+}
+
+/// What this process opens a file by that it has open.
+fn own_file(file: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 fn list(args: &List, root: &Path) -> Outcome {

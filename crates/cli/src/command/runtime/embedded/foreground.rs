@@ -1,15 +1,17 @@
 //! Standing for a container's process, or a session's, until that ends; and for its terminal, if it has one.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::termios::{self, OptionalActions, Termios};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{self, OptionalActions, OutputModes, Termios};
 use sys::poll::{self, PollFd};
-use sys::signal::{MaskChange, SignalSet, SignalStream};
+use sys::signal::{Disposition, MaskChange, SignalSet, SignalStream};
 use sys::wait::{self, Target};
 use tempfile::TempDir;
 
@@ -17,12 +19,18 @@ use super::FAILED;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Signals that are the command's, if it runs in the foreground: all that can be caught but those that
-/// are about this process itself.
-const OWN: [i32; 8] = [
-    SIGKILL, SIGSTOP, SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH,
+/// All that the kernel lets programs use.
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+/// Those that are not the command's, if it runs in the foreground: what cannot be caught, what is about this process
+/// itself, and the two that the C library has for itself.
+const OWN: [i32; 15] = [
+    SIGKILL, SIGSTOP, SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGPIPE, SIGILL,
+    SIGFPE, SIGSEGV, SIGBUS, 32, 33,
 ];
-const SIGNALS: std::ops::Range<i32> = 1..32;
+/// What goes over at once: a pipe that has room has it for this much, so that nothing waits.
+const PIECE: usize = 4096;
+/// The most that a terminal holds of a command that has ended; what comes after that is of others.
+const HELD: usize = 256 * 1024;
 
 /// Where a container's side hands the terminal over that it has made.
 pub(super) struct Console {
@@ -33,14 +41,21 @@ pub(super) struct Console {
 
 /// The end of a terminal that is not the container's.
 pub(super) struct Terminal {
-    master: File,
+    master: OwnedFd,
+    /// The other end: as long as it is open here, the container can close its own and open it again.
+    _kept: OwnedFd,
     /// What was read from standard input and is not in the terminal yet.
-    pending: Vec<u8>,
+    input: Vec<u8>,
     input_ended: bool,
-    /// Nobody in the container has it any more.
-    is_gone: bool,
+    /// What the terminal has said and nobody has yet.
+    output: Vec<u8>,
     /// How the caller's terminal was.
     _callers: Option<Raw>,
+}
+
+/// Signals that came while the command was made, which then was nobody to pass them on to.
+pub(super) struct Foreground {
+    came: Vec<(i32, Arc<AtomicBool>)>,
 }
 
 /// Has the caller's terminal pass everything on, and puts it back at the end.
@@ -71,15 +86,23 @@ impl Console {
             let closed = || io::Error::from(io::ErrorKind::UnexpectedEof);
             let master = master.ok_or_else(closed)?;
             sys::fd::set_non_blocking(master.as_fd(), true)?;
+            // Whoever reads the output does not want a terminal's line ends; a terminal makes them itself.
+            let mut modes = termios::tcgetattr(&master)?;
+            modes.output_modes.remove(OutputModes::ONLCR);
+            termios::tcsetattr(&master, OptionalActions::Now, &modes)?;
             io::Result::Ok(master)
         };
         let master = received().map_err(|cause| cannot_attach(&cause))?;
         let callers = Raw::new().map_err(|cause| cannot_attach(&cause))?;
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let kept = rustix::pty::ioctl_tiocgptpeer(&master, flags);
+        let kept = kept.map_err(|cause| cannot_attach(&cause))?;
         let terminal = Terminal {
-            master: master.into(),
-            pending: Vec::new(),
+            master,
+            _kept: kept,
+            input: Vec::new(),
             input_ended: false,
-            is_gone: false,
+            output: Vec::new(),
             _callers: callers,
         };
         terminal.resize();
@@ -92,7 +115,9 @@ fn cannot_attach(cause: &dyn std::fmt::Display) -> Failure {
         Exit::Command(FAILED),
         format!("cannot attach a terminal: {cause}"),
     )
-    .help("set TMPDIR to a folder that can be written to, or use --console-socket")
+    .help(
+        "set TMPDIR to a folder with a short path that can be written to, or use --console-socket",
+    )
 }
 
 impl Raw {
@@ -105,6 +130,7 @@ impl Raw {
         let before = termios::tcgetattr(input)?;
         let mut raw = before.clone();
         raw.make_raw();
+        raw.output_modes |= OutputModes::OPOST;
         termios::tcsetattr(input, OptionalActions::Now, &raw)?;
         Ok(Some(Self(before)))
     }
@@ -117,6 +143,15 @@ impl Drop for Raw {
     }
 }
 
+/// What became of the output.
+enum Passed {
+    /// There is no more, or nobody takes more now.
+    All,
+    Some,
+    /// Nobody will ever take it.
+    Unwanted,
+}
+
 impl Terminal {
     /// Gives it the size of the caller's, if that is a terminal.
     fn resize(&self) {
@@ -125,126 +160,187 @@ impl Terminal {
             .and_then(|size| termios::tcsetwinsize(&self.master, size));
     }
 
-    /// What is to be waited for: its output, and input or room for some.
-    fn polled(&self) -> [Option<PollFd<'_>>; 2] {
-        let room = if self.pending.is_empty() {
-            0
-        } else {
-            poll::OUT
-        };
-        let takes_input = self.pending.is_empty() && !self.input_ended;
+    /// What is to be waited for: something to read, and room for what was read.
+    fn polled(&self) -> [Option<PollFd<'_>>; 3] {
+        let reads = if self.output.is_empty() { poll::IN } else { 0 };
+        let writes = if self.input.is_empty() { 0 } else { poll::OUT };
+        let takes_input = self.input.is_empty() && !self.input_ended;
         [
-            (!self.is_gone).then(|| PollFd::new(self.master.as_fd(), poll::IN | room)),
-            takes_input.then(|| PollFd::new(input(), poll::IN)),
+            (reads | writes != 0).then(|| PollFd::new(self.master.as_fd(), reads | writes)),
+            takes_input.then(|| PollFd::new(rustix::stdio::stdin(), poll::IN)),
+            (!self.output.is_empty()).then(|| PollFd::new(rustix::stdio::stdout(), poll::OUT)),
         ]
     }
 
-    /// Passes on what there is, without waiting for more.
-    fn pass_on(&mut self) {
-        if self.pending.is_empty() && !self.input_ended && is_ready(input()) {
-            self.read_input();
-        }
-        self.write_pending();
-        self.drain();
-    }
-
-    fn read_input(&mut self) {
-        let mut buffer = [0; 4096];
-        match sys::fd::read(input(), &mut buffer) {
-            Ok(0) => self.input_ended = true,
-            Ok(len) => self.pending.extend_from_slice(&buffer[..len]),
-            Err(error) if error.is(EINTR) || error.is(EAGAIN) => {}
-            // As when it ends: what cannot be read does not end the command.
-            Err(_) => self.input_ended = true,
-        }
-    }
-
-    fn write_pending(&mut self) {
-        while !self.pending.is_empty() {
-            match self.master.write(&self.pending) {
-                Ok(len) => drop(self.pending.drain(..len)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Nobody is there to read it.
-                Err(_) => self.pending.clear(),
+    /// Passes a piece of input on, if there is some, without waiting.
+    fn pass_input(&mut self) {
+        let stdin = rustix::stdio::stdin();
+        if self.input.is_empty() && !self.input_ended && is_ready(stdin, poll::IN) {
+            match read(stdin) {
+                Ok(Some(piece)) if piece.is_empty() => self.input_ended = true,
+                Ok(piece) => self.input = piece.unwrap_or_default(),
+                // As when it ends: what cannot be read does not end the command.
+                Err(_) => self.input_ended = true,
             }
         }
+        if !self.input.is_empty() && write(self.master.as_fd(), &mut self.input).is_err() {
+            // Nobody is there to read it.
+            self.input.clear();
+        }
     }
 
-    /// Passes output on that is there. Whoever does not want it any more does not hold the command up.
-    fn drain(&mut self) {
-        let mut buffer = [0; 16 * 1024];
+    /// Passes a piece of output on, if there is some, without waiting.
+    fn pass_output(&mut self) -> Passed {
         // To ask has the kernel bring here what was written at the other end.
-        while !self.is_gone && is_ready(self.master.as_fd()) {
-            match self.master.read(&mut buffer) {
-                Ok(0) => self.is_gone = true,
-                Ok(len) => {
-                    let mut output = io::stdout().lock();
-                    let _ = output
-                        .write_all(&buffer[..len])
-                        .and_then(|()| output.flush());
+        if self.output.is_empty() && is_ready(self.master.as_fd(), poll::IN) {
+            // An error is the end of its last user.
+            let piece = read(self.master.as_fd()).ok().flatten();
+            self.output = piece.unwrap_or_default();
+        }
+        if self.output.is_empty() || !is_ready(rustix::stdio::stdout(), poll::OUT) {
+            return Passed::All;
+        }
+        match write(rustix::stdio::stdout(), &mut self.output) {
+            Ok(()) => Passed::Some,
+            Err(_) => Passed::Unwanted,
+        }
+    }
+
+    /// Passes on what a command has left that has ended, as long as somebody takes it and no signal says that it is
+    /// not to be waited for.
+    fn finish(mut self, signals: &SignalStream) {
+        let mut pieces = HELD / PIECE;
+        while pieces > 0 {
+            match self.pass_output() {
+                Passed::Some => pieces -= 1,
+                Passed::Unwanted => return,
+                Passed::All if self.output.is_empty() => return,
+                Passed::All => {
+                    let mut polled = [
+                        PollFd::new(signals.as_fd(), poll::IN),
+                        PollFd::new(rustix::stdio::stdout(), poll::OUT),
+                    ];
+                    let _ = poll::poll(&mut polled, None);
+                    while let Ok(Some(signal)) = signals.next() {
+                        if !matches!(signal.signal, SIGCHLD | SIGWINCH | SIGCONT) {
+                            return;
+                        }
+                    }
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // EIO: its last user has closed it.
-                Err(_) => self.is_gone = true,
             }
         }
     }
 }
 
-fn input() -> BorrowedFd<'static> {
-    rustix::stdio::stdin()
+/// Reads a piece; `None`: there is none now.
+fn read(from: BorrowedFd<'_>) -> sys::Result<Option<Vec<u8>>> {
+    let mut piece = vec![0; PIECE];
+    match sys::fd::read(from, &mut piece) {
+        Ok(len) => {
+            piece.truncate(len);
+            Ok(Some(piece))
+        }
+        Err(error) if error.is(EINTR) || error.is(EAGAIN) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
-fn is_ready(fd: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(fd, poll::IN)];
+/// Writes what there is room for.
+fn write(to: BorrowedFd<'_>, bytes: &mut Vec<u8>) -> sys::Result<()> {
+    match sys::fd::write(to, bytes) {
+        Ok(len) => drop(bytes.drain(..len)),
+        Err(error) if error.is(EINTR) || error.is(EAGAIN) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
+    let mut polled = [PollFd::new(fd, events)];
     poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
-/// Passes signals on, and what goes over the terminal, and waits for the end.
-pub(super) fn wait_for(pid: i32, mut terminal: Option<Terminal>) -> Result<u8, Failure> {
-    let cannot = |error: sys::SyscallError| {
-        Failure::new(
-            Exit::Internal,
-            format!("cannot wait for the container: {error}"),
-        )
-        .help("look for it with `list`")
-    };
-    let forwarded: Vec<i32> = SIGNALS.filter(|signal| !OWN.contains(signal)).collect();
-    let mut all = forwarded.clone();
-    all.extend([SIGCHLD, SIGWINCH]);
-    sys::signal::change_mask(MaskChange::Block, SignalSet::of(&all)).map_err(cannot)?;
-    let stream = SignalStream::new(SignalSet::of(&all)).map_err(cannot)?;
-    loop {
-        // It may have ended before its end was waited for.
-        let ended = match wait::wait(Target::Pid(pid), wait::NO_HANG) {
-            Ok(Some((_, status))) if status.is_end() => Some(status),
-            Ok(_) => None,
-            Err(error) if error.is(EINTR) => None,
-            Err(error) => return Err(cannot(error)),
+fn forwarded() -> Vec<i32> {
+    SIGNALS.filter(|signal| !OWN.contains(signal)).collect()
+}
+
+impl Foreground {
+    /// From now on no signal that is the command's ends this process, which would leave half of one. The command
+    /// inherits nothing of that: an exec forgets it.
+    pub(super) fn begin() -> Self {
+        let came = forwarded().into_iter().map(|signal| {
+            let came = Arc::new(AtomicBool::new(false));
+            // Fails for no signal of these.
+            let _ = signal_hook::flag::register(signal, Arc::clone(&came));
+            (signal, came)
+        });
+        Self {
+            came: came.collect(),
+        }
+    }
+
+    /// Passes signals on, and what goes over the terminal, and waits for the end.
+    pub(super) fn wait_for(self, pid: i32, mut terminal: Option<Terminal>) -> Result<u8, Failure> {
+        let cannot = |error: sys::SyscallError| {
+            Failure::new(
+                Exit::Internal,
+                format!("cannot wait for the container: {error}"),
+            )
+            .help("look for it with `list`")
         };
-        if let Some(terminal) = &mut terminal {
-            terminal.pass_on();
+        // Whoever does not take the output any more is not to end this process before the command.
+        sys::signal::set_disposition(SIGPIPE, Disposition::Ignore).map_err(cannot)?;
+        let mut all = forwarded();
+        all.extend([SIGCHLD, SIGWINCH]);
+        sys::signal::change_mask(MaskChange::Block, SignalSet::of(&all)).map_err(cannot)?;
+        let stream = SignalStream::new(SignalSet::of(&all)).map_err(cannot)?;
+        for (signal, came) in self.came {
+            if came.load(Ordering::Acquire) {
+                // Fails only if it has just ended.
+                let _ = sys::signal::send(pid, signal);
+            }
         }
-        if let Some(status) = ended {
-            let code = status.shell_code().and_then(|code| u8::try_from(code).ok());
-            return Ok(code.unwrap_or(u8::MAX));
-        }
-        let mut polled = vec![PollFd::new(stream.as_fd(), poll::IN)];
         if let Some(terminal) = &terminal {
-            polled.extend(terminal.polled().into_iter().flatten());
+            terminal.resize();
         }
-        // Whatever woke it, everything is looked at.
-        let _ = poll::poll(&mut polled, None);
-        while let Ok(Some(signal)) = stream.next() {
-            match (signal.signal, &terminal) {
-                (SIGWINCH, Some(terminal)) => terminal.resize(),
-                (signal, _) if forwarded.contains(&signal) => {
-                    // Fails only if it has just ended.
-                    let _ = sys::signal::send(pid, signal);
+        loop {
+            // It may have ended before its end was waited for.
+            let ended = match wait::wait(Target::Pid(pid), wait::NO_HANG) {
+                Ok(Some((_, status))) if status.is_end() => Some(status),
+                Ok(_) => None,
+                Err(error) if error.is(EINTR) => None,
+                Err(error) => return Err(cannot(error)),
+            };
+            if let Some(status) = ended {
+                if let Some(terminal) = terminal {
+                    terminal.finish(&stream);
                 }
-                _ => {}
+                let code = status.shell_code().and_then(|code| u8::try_from(code).ok());
+                return Ok(code.unwrap_or(u8::MAX));
+            }
+            let passed = terminal.as_mut().map(|terminal| {
+                terminal.pass_input();
+                terminal.pass_output()
+            });
+            if let Some(Passed::Unwanted) = passed {
+                // The command is told as by a terminal that was closed.
+                terminal = None;
+            }
+            let mut polled = vec![PollFd::new(stream.as_fd(), poll::IN)];
+            if let Some(terminal) = &terminal {
+                polled.extend(terminal.polled().into_iter().flatten());
+            }
+            // Whatever woke it, everything is looked at.
+            let _ = poll::poll(&mut polled, None);
+            while let Ok(Some(signal)) = stream.next() {
+                match (signal.signal, &terminal) {
+                    (SIGWINCH, Some(terminal)) => terminal.resize(),
+                    (SIGWINCH | SIGCHLD, _) => {}
+                    (signal, _) => {
+                        // Fails only if it has just ended.
+                        let _ = sys::signal::send(pid, signal);
+                    }
+                }
             }
         }
     }
@@ -252,7 +348,13 @@ pub(super) fn wait_for(pid: i32, mut terminal: Option<Terminal>) -> Result<u8, F
 
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
+const SIGILL: i32 = 4;
+const SIGBUS: i32 = 7;
+const SIGFPE: i32 = 8;
+const SIGSEGV: i32 = 11;
+pub(super) const SIGPIPE: i32 = 13;
 const SIGCHLD: i32 = 17;
+const SIGCONT: i32 = 18;
 pub(super) const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;

@@ -23,8 +23,9 @@ const MFD_EXEC: u32 = 16;
 /// Goes on from such a file: returns if this process runs from one already, else executes it.
 pub(super) fn ensure() -> Result<(), Failure> {
     let Some(file) = file()? else {
-        // Executed by its descriptor, it would go by that one's number.
-        let named = sys::prctl::set_name(c"tollgate-runtim");
+        // Executed by its descriptor, it would go by that one's number. Rules about the first programs of containers
+        // know their parents by names: Falco's by this one, which runc's parents have that were executed anew.
+        let named = sys::prctl::set_name(c"exe");
         return named.map_err(|cause| cannot(&cause));
     };
     let argv = StringArray::own_arguments();

@@ -5,9 +5,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use libcontainer::container::Container;
-use libcontainer::oci_spec::runtime::Capability;
+use libcontainer::oci_spec::runtime::{Capability, Process};
 use liboci_cli::Exec;
 use serde_json::{Map, Value, json};
 
@@ -20,11 +21,22 @@ use crate::failure::Failure;
 const SETS: [&str; 3] = ["bounding", "effective", "permitted"];
 /// And this one, where the container's process has it inheritable: without that the kernel refuses it.
 const AMBIENT: &str = "ambient";
+/// After this time nobody begins a session any more with a socket.
+const UNUSED: Duration = Duration::from_secs(60);
 
 /// The process that a session asks for, as `process.json` has it.
 pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failure> {
     if let Some(file) = &args.process {
-        return read(file);
+        let Value::Object(mut process) = read(file)? else {
+            return Err(unreadable(file, &"it is no object"));
+        };
+        completed(&mut process);
+        let process = Value::Object(process);
+        // The file is named here: libcontainer reads a copy.
+        return match serde_json::from_value::<Process>(process.clone()) {
+            Ok(_) => Ok(process),
+            Err(cause) => Err(unreadable(file, &cause)),
+        };
     }
     if args.command.is_empty() {
         let help = "name the command behind the container, or a file with --process";
@@ -41,15 +53,45 @@ pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failu
 }
 
 fn read(file: &Path) -> Result<Value, Failure> {
-    let cannot = |cause: &dyn std::fmt::Display| {
-        let message = format!("cannot read {}: {cause}", file.display());
-        Failure::new(Exit::Command(FAILED), message).help("name a file of JSON that can be read")
-    };
-    let text = fs::read_to_string(file).map_err(|cause| cannot(&cause))?;
-    serde_json::from_str(&text).map_err(|cause| cannot(&cause))
+    let text = fs::read_to_string(file).map_err(|cause| unreadable(file, &cause))?;
+    serde_json::from_str(&text).map_err(|cause| unreadable(file, &cause))
+}
+
+fn unreadable(file: &Path, cause: &dyn std::fmt::Display) -> Failure {
+    let message = format!("cannot read {}: {cause}", file.display());
+    Failure::new(Exit::Command(FAILED), message)
+        .help("the OCI runtime specification says what is in it")
+}
+
+/// What is left out means, as under runc, root and no capabilities; libcontainer would refuse the one and give all for
+/// the other.
+fn completed(process: &mut Map<String, Value>) {
+    let user = object(process, "user");
+    for id in ["uid", "gid"] {
+        user.entry(id).or_insert(json!(0));
+    }
+    let sets = object(process, "capabilities");
+    for set in SETS.into_iter().chain(["inheritable", AMBIENT]) {
+        sets.entry(set).or_insert(json!([]));
+    }
+}
+
+/// Removes sockets that sessions have left in their container's folder. They are used at once or never; those that may
+/// be another session's that begins just now are left.
+pub(super) fn clear(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_sessions = entry.file_name().to_string_lossy().starts_with("tenant-");
+        let age = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = age.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > UNUSED));
+        if is_sessions && is_old {
+            // Another session may have removed it.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn changed(args: &Exec, mut process: Map<String, Value>) -> Result<Value, Failure> {
+    completed(&mut process);
     process.insert("args".to_owned(), json!(args.command));
     process.insert("terminal".to_owned(), json!(args.tty));
     let texts = [
@@ -84,16 +126,18 @@ fn changed(args: &Exec, mut process: Map<String, Value>) -> Result<Value, Failur
     if !args.cap.is_empty() {
         let sets = object(&mut process, "capabilities");
         for name in &args.cap {
-            serde_json::from_value::<Capability>(json!(name)).map_err(|_unknown| {
+            let known = serde_json::from_value::<Capability>(json!(name)).map_err(|_unknown| {
                 Failure::new(Exit::BadInput, format!("unknown capability {name}"))
                     .help("capabilities(7) names them, for example CAP_NET_RAW")
             })?;
+            // However it was spelt.
+            let name = json!(known);
             let is_inheritable = sets
                 .get("inheritable")
                 .and_then(Value::as_array)
-                .is_some_and(|inheritable| inheritable.contains(&json!(name)));
+                .is_some_and(|inheritable| inheritable.contains(&name));
             for set in SETS.into_iter().chain(is_inheritable.then_some(AMBIENT)) {
-                append(sets, set, std::iter::once(json!(name)));
+                append(sets, set, std::iter::once(name.clone()));
             }
         }
     }
@@ -147,7 +191,10 @@ mod tests {
         let containers = json!({
             "terminal": true, "user": {"uid": 1000, "gid": 1000, "additionalGids": [5]}, "args": ["sleep"],
             "env": ["PATH=/bin"], "cwd": "/tmp", "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 7, "soft": 6}],
-            "capabilities": {"bounding": ["CAP_KILL"]}, "noNewPrivileges": true,
+            "capabilities": {
+                "bounding": ["CAP_KILL"], "effective": [], "permitted": [], "inheritable": [], "ambient": [],
+            },
+            "noNewPrivileges": true,
         });
         let mut expected = containers.clone();
         expected["args"] = json!(["ls", "-l"]);
@@ -180,8 +227,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_made_and_what_is_unknown_is_named() {
         let made_of_nothing = made(&["--user", "7", "--cap", "kill"], json!({})).unwrap();
-        assert_eq!(made_of_nothing["user"], json!({"uid": 7}));
-        assert_eq!(made_of_nothing["capabilities"]["bounding"], json!(["kill"]));
+        assert_eq!(made_of_nothing["user"], json!({"uid": 7, "gid": 0}));
+        let capabilities = &made_of_nothing["capabilities"];
+        assert_eq!(capabilities["bounding"], json!(["CAP_KILL"]));
+        assert_eq!(capabilities["inheritable"], json!([]));
         let failure = made(&["--cap", "CAP_KIL"], json!({})).unwrap_err();
         assert_eq!(failure.message(), "unknown capability CAP_KIL");
     }
