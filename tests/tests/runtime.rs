@@ -270,8 +270,9 @@ there() { nsenter --target ${first% } --pid --mount --wd="$PWD" bin/tollgate-run
 there create --bundle b $ID < /dev/null > create.out 2>&1 || { cat create.out; exit 1; }
 there start $ID
 await one
-! there exec $ID nosuch 2> said.txt
-grep -c "'nosuch' not found" said.txt
+status=0; there exec $ID nosuch 2> said.txt || status=$?
+test $status = 255
+grep -c "'nosuch' not found.*executable file not found" said.txt
 # Signals without a name, and none at all.
 there kill $ID 0
 there kill $ID 40

@@ -38,6 +38,8 @@ use crate::{journal, terminal};
 const ROOT: &str = "/run/tollgate/containers";
 /// What libcontainer gives a failure, if nothing says more.
 const FAILED: u8 = 1;
+/// What a session ends with that could not begin.
+const NOT_ENTERED: u8 = 255;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 /// How long the process of a container or session that could not be made may take to end.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
@@ -334,7 +336,7 @@ fn exec(args: Exec, root: &Path) -> Outcome {
                 .with_ignore_paused(args.ignore_paused)
         })
         .and_then(|builder| builder.build())
-        .map_err(not_made)?;
+        .map_err(not_entered)?;
     drop(file);
     let terminal = console.map(Console::receive).transpose().inspect_err(|_| {
         // Fails only if it has ended.
@@ -451,6 +453,17 @@ fn on(
 fn not_made(error: LibcontainerError) -> Failure {
     reap();
     failed(error)
+}
+
+/// As under runc: engines tell by the status that it was no program of the container that failed, and by these words
+/// which status of a shell that is.
+fn not_entered(error: LibcontainerError) -> Failure {
+    let mut message = not_made(error).message().to_owned();
+    if message.contains("not found in $PATH") {
+        message.push_str(" (executable file not found in $PATH)");
+    }
+    Failure::new(Exit::Command(NOT_ENTERED), message)
+        .help("--runtime runc shows whether it is the configuration or libcontainer")
 }
 
 /// Reaps what was begun and has failed. Nobody else might: a container does not end while somebody is left in its
