@@ -205,6 +205,29 @@ rt delete --force $ID
     assert_eq!(lines, expected, "{finished:?}");
 }
 
+/// A configuration that says nothing of capabilities gives none.
+fn no_capabilities(runtime: &str) {
+    let ground = Ground::new();
+    ground.bundle("b", "busybox grep -E 'Cap(Prm|Eff|Bnd)' /proc/self/status");
+    let script = "rt run --bundle b $ID < /dev/null";
+    let (finished, _) = ground.run(runtime, script);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let none = ["CapPrm", "CapEff", "CapBnd"].map(|set| format!("{set}:\t0000000000000000"));
+    assert_eq!(finished.stdout.lines().collect::<Vec<_>>(), none);
+}
+
+#[test]
+fn a_container_has_no_capabilities_that_it_was_not_given() {
+    need_runtime!("runc");
+    no_capabilities("runc");
+}
+
+#[test]
+fn a_container_has_no_capabilities_that_it_was_not_given_under_the_embedded_runtime() {
+    need_runtime!("embedded");
+    no_capabilities("embedded");
+}
+
 #[test]
 fn a_session_is_its_containers_user() {
     need_runtime!("runc");

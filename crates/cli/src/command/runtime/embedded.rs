@@ -40,6 +40,7 @@ const ROOT: &str = "/run/tollgate/containers";
 const FAILED: u8 = 1;
 /// What a session ends with that could not begin.
 const NOT_ENTERED: u8 = 255;
+const EINVAL: i32 = 22;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 /// How long the process of a container or session that could not be made may take to end.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
@@ -228,7 +229,14 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
 }
 
 fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, Failure> {
-    has_a_place(has_terminal(&args.bundle), args.console_socket.as_ref())?;
+    let process = process(&args.bundle);
+    has_a_place(
+        asks_for_terminal(process.as_ref()),
+        args.console_socket.as_ref(),
+    )?;
+    if process.is_some_and(|process| process.capabilities().is_none()) {
+        give_up_bounding()?;
+    }
     ContainerBuilder::new(args.container_id.clone(), SyscallType::default())
         .with_executor(DefaultExecutor {})
         .with_pid_file(args.pid_file.as_ref())
@@ -250,7 +258,9 @@ fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, 
 /// In the foreground this process stands for the container until that ends.
 fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
     let foreground = (!args.detach).then(Foreground::begin);
-    let attaches = !args.detach && args.console_socket.is_none() && has_terminal(&args.bundle);
+    let attaches = !args.detach
+        && args.console_socket.is_none()
+        && asks_for_terminal(process(&args.bundle).as_ref());
     let console = attaches.then(Console::new).transpose()?;
     let create_args = Create {
         bundle: args.bundle.clone(),
@@ -297,13 +307,33 @@ fn has_a_place(has_terminal: bool, console_socket: Option<&PathBuf>) -> Result<(
     ))
 }
 
-/// Whether a bundle's process asks for a terminal. What cannot be read is refused when the container is made.
-fn has_terminal(bundle: &Path) -> bool {
-    let spec = oci_spec::Spec::load(bundle.join("config.json"));
-    spec.is_ok_and(|spec| {
-        let process = spec.process().as_ref();
-        process.and_then(oci_spec::Process::terminal) == Some(true)
-    })
+/// A bundle's process. What cannot be read is refused when the container is made.
+fn process(bundle: &Path) -> Option<oci_spec::Process> {
+    let spec = oci_spec::Spec::load(bundle.join("config.json")).ok()?;
+    spec.process().clone()
+}
+
+fn asks_for_terminal(process: Option<&oci_spec::Process>) -> bool {
+    process.and_then(oci_spec::Process::terminal) == Some(true)
+}
+
+/// A configuration that is silent on capabilities gives none, as under runc: libcontainer leaves the container those of
+/// this process. What it needs to make the container it keeps; the container's program begins with none, for an exec
+/// gives only those that are in the bounding set. Hooks have none, too.
+fn give_up_bounding() -> Result<(), Failure> {
+    let cannot = |cause: sys::SyscallError| {
+        let message = format!("cannot keep capabilities from the container: {cause}");
+        Failure::new(Exit::Unsupported, message).help("say process.capabilities in config.json")
+    };
+    for capability in 0..=u8::MAX {
+        match sys::prctl::drop_bounding_capability(capability) {
+            Ok(()) => {}
+            // The kernel knows no more.
+            Err(error) if error.is(EINVAL) => break,
+            Err(error) => return Err(cannot(error)),
+        }
+    }
+    Ok(())
 }
 
 fn exec(args: Exec, root: &Path) -> Outcome {
