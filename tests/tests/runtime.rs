@@ -251,6 +251,12 @@ fn the_embedded_runtime_lists_and_limits_and_begins_a_configuration() {
 rt create --bundle b $ID < /dev/null > /dev/null 2>&1
 rt start $ID
 await one
+# What sessions left long ago is removed; what may be one's that begins is not.
+touch -d '2 minutes ago' root/$ID/tenant-notify-old.sock
+touch root/$ID/tenant-notify-new.sock
+rt exec --detach $ID true
+test ! -e root/$ID/tenant-notify-old.sock
+test -e root/$ID/tenant-notify-new.sock
 rt ps $ID
 rt ps --format json $ID
 rt update --pids-limit 77 --memory 300000000 $ID

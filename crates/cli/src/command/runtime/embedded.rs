@@ -41,6 +41,7 @@ const FAILED: u8 = 1;
 /// What a session ends with that could not begin.
 const NOT_ENTERED: u8 = 255;
 const EINVAL: i32 = 22;
+const MFD_CLOEXEC: u32 = 1;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 /// How long the process of a container or session that could not be made may take to end.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
@@ -150,7 +151,9 @@ fn root(global: &GlobalOpts) -> Result<PathBuf, Failure> {
 
 fn standard(verb: StandardCmd, root: &Path, global: &GlobalOpts) -> Outcome {
     match verb {
-        StandardCmd::Create(args) => create(&args, root, global).map(|_| Exit::Ok),
+        StandardCmd::Create(args) => {
+            create(&args, process(&args.bundle), root, global).map(|_| Exit::Ok)
+        }
         StandardCmd::Start(args) => on(root, &args.container_id, Container::start),
         StandardCmd::State(args) => {
             let mut container = load(root, &args.container_id)?;
@@ -228,8 +231,13 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
     }
 }
 
-fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, Failure> {
-    let process = process(&args.bundle);
+/// `process`: what the bundle says of it.
+fn create(
+    args: &Create,
+    process: Option<oci_spec::Process>,
+    root: &Path,
+    global: &GlobalOpts,
+) -> Result<Container, Failure> {
     has_a_place(
         asks_for_terminal(process.as_ref()),
         args.console_socket.as_ref(),
@@ -258,9 +266,9 @@ fn create(args: &Create, root: &Path, global: &GlobalOpts) -> Result<Container, 
 /// In the foreground this process stands for the container until that ends.
 fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
     let foreground = (!args.detach).then(Foreground::begin);
-    let attaches = !args.detach
-        && args.console_socket.is_none()
-        && asks_for_terminal(process(&args.bundle).as_ref());
+    let process = process(&args.bundle);
+    let attaches =
+        !args.detach && args.console_socket.is_none() && asks_for_terminal(process.as_ref());
     let console = attaches.then(Console::new).transpose()?;
     let create_args = Create {
         bundle: args.bundle.clone(),
@@ -271,7 +279,7 @@ fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
         preserve_fds: args.preserve_fds,
         container_id: args.container_id.clone(),
     };
-    let mut container = create(&create_args, root, global)?;
+    let mut container = create(&create_args, process, root, global)?;
     let status = console
         .map(Console::receive)
         .transpose()
@@ -373,19 +381,19 @@ fn exec(args: Exec, root: &Path) -> Outcome {
         let _ = sys::signal::send(pid.as_raw(), foreground::SIGKILL);
         reap();
     })?;
-    let status = match foreground {
-        Some(foreground) => foreground.wait_for(pid.as_raw(), terminal)?,
-        None => return Ok(Exit::Ok),
-    };
     session::clear(&root.join(&args.container_id));
-    Ok(Exit::Command(status))
+    match foreground {
+        Some(foreground) => foreground
+            .wait_for(pid.as_raw(), terminal)
+            .map(Exit::Command),
+        None => Ok(Exit::Ok),
+    }
 }
 
 /// A file in memory: whoever enters a container need not be able to write anywhere.
 fn written(process: &serde_json::Value) -> Result<OwnedFd, Failure> {
     let made = || {
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let mut file = fs::File::from(rustix::fs::memfd_create("tollgate-process", flags)?);
+        let mut file = fs::File::from(sys::fd::memory_file(c"tollgate-process", MFD_CLOEXEC)?);
         write!(file, "{process}")?;
         std::io::Result::Ok(file.into())
     };

@@ -148,8 +148,8 @@ enum Passed {
     /// There is no more, or nobody takes more now.
     All,
     Some,
-    /// Nobody will ever take it.
-    Unwanted,
+    /// Nobody will ever take it, or say more.
+    Over,
 }
 
 impl Terminal {
@@ -178,7 +178,9 @@ impl Terminal {
         if self.input.is_empty() && !self.input_ended && is_ready(stdin, poll::IN) {
             match read(stdin) {
                 Ok(Some(piece)) if piece.is_empty() => self.input_ended = true,
-                Ok(piece) => self.input = piece.unwrap_or_default(),
+                Ok(Some(piece)) => self.input = piece,
+                // Somebody else has read it.
+                Ok(None) => {}
                 // As when it ends: what cannot be read does not end the command.
                 Err(_) => self.input_ended = true,
             }
@@ -193,16 +195,19 @@ impl Terminal {
     fn pass_output(&mut self) -> Passed {
         // To ask has the kernel bring here what was written at the other end.
         if self.output.is_empty() && is_ready(self.master.as_fd(), poll::IN) {
-            // An error is the end of its last user.
-            let piece = read(self.master.as_fd()).ok().flatten();
-            self.output = piece.unwrap_or_default();
+            match read(self.master.as_fd()) {
+                Ok(Some(piece)) => self.output = piece,
+                Ok(None) => {}
+                // It has been hung up, as all that has it open but this end.
+                Err(_) => return Passed::Over,
+            }
         }
         if self.output.is_empty() || !is_ready(rustix::stdio::stdout(), poll::OUT) {
             return Passed::All;
         }
         match write(rustix::stdio::stdout(), &mut self.output) {
             Ok(()) => Passed::Some,
-            Err(_) => Passed::Unwanted,
+            Err(_) => Passed::Over,
         }
     }
 
@@ -213,7 +218,7 @@ impl Terminal {
         while pieces > 0 {
             match self.pass_output() {
                 Passed::Some => pieces -= 1,
-                Passed::Unwanted => return,
+                Passed::Over => return,
                 Passed::All if self.output.is_empty() => return,
                 Passed::All => {
                     let mut polled = [
@@ -322,7 +327,7 @@ impl Foreground {
                 terminal.pass_input();
                 terminal.pass_output()
             });
-            if let Some(Passed::Unwanted) = passed {
+            if let Some(Passed::Over) = passed {
                 // The command is told as by a terminal that was closed.
                 terminal = None;
             }
