@@ -99,11 +99,17 @@ fn a_container_and_a_session_have_a_terminal() {
     assert_eq!(terminals("runc"), (expected(), expected()));
 }
 
-/// crun does not pass a terminal's size on.
+/// crun does not pass a terminal's size on, and does not always put its caller's back, without us either: that is
+/// not compared.
 #[test]
 fn a_container_and_a_session_have_the_terminal_that_they_have_without_us() {
     need_runtime!("crun");
+    let compared = |mut told: Vec<String>| {
+        told.retain(|line| !line.starts_with("the terminal "));
+        told
+    };
     let (without_us, with_us) = terminals("crun");
+    let (without_us, with_us) = (compared(without_us), compared(with_us));
     assert_eq!(with_us, without_us);
     assert!(
         with_us.contains(&"interrupted 130".to_owned()),
