@@ -1,7 +1,9 @@
 //! Tests on register arguments: what a seccomp filter can decide without reading memory.
 
+use serde::{Deserialize, Serialize};
+
 /// How much of the register is compared.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub enum TestWidth {
     /// All 64 bits.
     Full64,
@@ -10,7 +12,7 @@ pub enum TestWidth {
 }
 
 /// The comparison, unsigned.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub enum TestOp {
     /// All bits of `value` are set.
     AllBits,
@@ -34,7 +36,7 @@ pub enum TestOp {
 }
 
 /// One comparison of one register argument.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct RegisterTest {
     /// Argument index, 0 to 5.
     pub arg: u8,

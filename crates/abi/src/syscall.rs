@@ -1,5 +1,7 @@
 //! The call table: one row per call name over all architectures.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 use crate::Arch;
 use crate::argument::{ArgKind, ArgSpec, RegisterWidth};
 
@@ -10,6 +12,23 @@ const NONE: u16 = u16::MAX;
 /// A system call by name, whatever number it has on an architecture.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Syscall(u16);
+
+/// By its place in the table, which is that of one build of this program.
+impl Serialize for Syscall {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Syscall {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let index = u16::deserialize(deserializer)?;
+        match usize::from(index) < Self::COUNT {
+            true => Ok(Self(index)),
+            false => Err(de::Error::custom("there is no such call")),
+        }
+    }
+}
 
 impl Syscall {
     /// How many calls there are; indices run from 0 to one less.

@@ -4,6 +4,7 @@ use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
 use bumpalo::Bump;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Comm, Container, Credentials, Descriptor, DescriptorKind, EventKind, Group, Image, Lookup,
@@ -11,7 +12,7 @@ use crate::{
 };
 
 /// How much of an event is known. Each stage knows all that the one before knew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Stage {
     /// Register arguments only.
     Registers,

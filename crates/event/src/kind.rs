@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use abi::{FlagSet, Syscall};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub use changes::Changes;
 
@@ -234,6 +235,23 @@ pub struct EventSpec {
 /// the system-call table alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventKind(u16);
+
+/// By its place in the table, which is that of one build of this program.
+impl Serialize for EventKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for EventKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let index = u16::deserialize(deserializer)?;
+        match usize::from(index) < TABLE.specs.len() {
+            true => Ok(Self(index)),
+            false => Err(de::Error::custom("there is no such kind of events")),
+        }
+    }
+}
 
 impl EventKind {
     /// The kind of events that a call makes.

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     DescriptorKind, DescriptorSource, Event, EventKind, Known, Name, Outcome, Param, Stage,
 };
@@ -29,7 +31,7 @@ pub struct RuledOut {
 }
 
 /// Where the parameters of a call that opens files stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct OpeningParams {
     /// The name.
     pub name: usize,

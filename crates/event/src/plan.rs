@@ -1,14 +1,16 @@
 //! The interest plan: which system calls matter, and under which register arguments.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use abi::{RegisterTest, Syscall};
+use serde::{Deserialize, Serialize};
 
 use crate::EventKind;
 
 /// When an engine must learn more about a call than its registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Need {
     /// Never.
     Never,
@@ -19,18 +21,18 @@ pub enum Need {
 }
 
 /// Why a call is in the plan.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Reason {
     /// A rule of this name asks for it.
     Rule(String),
     /// The fixed floor of rare security calls, with the floor's own reason.
-    Floor(&'static str),
+    Floor(Cow<'static, str>),
     /// The engine keeps state by it.
-    State(&'static str),
+    State(Cow<'static, str>),
 }
 
 /// What the plan says of one call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct CallPlan {
     /// The call matters if all tests of one of these groups hold. One empty group: always.
     /// Tests are on the x86-64/aarch64 argument positions of the call.
@@ -44,7 +46,7 @@ pub struct CallPlan {
 }
 
 /// An over-approximation of what the loaded rules can match: what it rejects, no rule accepts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Plan {
     /// By call.
     pub calls: BTreeMap<Syscall, CallPlan>,
@@ -64,7 +66,7 @@ pub struct Plan {
 }
 
 /// What one rule asks of one call, over-approximated: where it says no, the rule does not match.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Interest {
     /// As [`CallPlan::any_of`].
     pub any_of: Vec<Vec<RegisterTest>>,
@@ -104,7 +106,7 @@ impl Interest {
 }
 
 /// Families of sockets that rules can ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub enum SocketFamily {
     /// Addresses of IPv4, whatever the family of the socket.
     Ipv4,
@@ -115,7 +117,7 @@ pub enum SocketFamily {
 }
 
 /// What a path can be compared with.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub enum PathPattern {
     /// It is this.
     Exact(Vec<u8>),
@@ -130,7 +132,7 @@ pub enum PathPattern {
 /// Which `dup` that makes descriptor 0, 1 or 2 matters. It can make one only while one of them is
 /// closed, so `dup` itself is not planned: the calls that close one of them are, and from then on
 /// the engine has to watch every `dup` of that process until all three are open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum StdioWatch {
     /// None.
     #[default]

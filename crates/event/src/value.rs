@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 /// What a field of one event is. Borrowed from the event or its arena, so copying is free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
@@ -36,7 +38,7 @@ impl<'a> Value<'a> {
 }
 
 /// The type a field has in the rule language; decides which operators and literals fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub enum ValueType {
     /// `true` / `false`.
     Bool,

@@ -1,12 +1,14 @@
 //! The rule engine: a rule set compiled, judging events.
 
 mod compiler;
+mod image;
 mod options;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use event::{Event, Judge, Weight};
+use serde::{Deserialize, Serialize};
 
 use crate::alert::Alert;
 use crate::compile::Truth;
@@ -22,6 +24,7 @@ use crate::ruleset::{Priority, Rule, Ruleset};
 
 use compiler::Compiler;
 pub use compiler::output_text;
+pub use image::NotAnImage;
 pub use options::{AppendOutput, EngineOptions, ExtraField, RuleMatching};
 
 /// A rule that matched an event.
@@ -65,6 +68,7 @@ pub struct Engine {
 }
 
 /// A rule that is evaluated.
+#[derive(Deserialize, Serialize)]
 pub(crate) struct CompiledRule {
     pub(crate) name: Arc<str>,
     pub(crate) location: Location,
@@ -78,6 +82,7 @@ pub(crate) struct CompiledRule {
     formatted: Vec<(Arc<str>, Template)>,
     capture: bool,
     capture_duration_ms: u32,
+    #[serde(skip)]
     matches: AtomicU64,
 }
 
@@ -147,7 +152,18 @@ impl Engine {
             })
             .collect();
         let program = Program::new(checker.operands, checker.atoms, &sources);
-        let engine = Self {
+        let engine = Self::of(program, rules, options, sink);
+        diagnostics.extend(engine.unrestricted(ruleset));
+        (engine, diagnostics)
+    }
+
+    fn of(
+        program: Program,
+        rules: Vec<CompiledRule>,
+        options: &EngineOptions,
+        sink: Box<dyn AlertSink>,
+    ) -> Self {
+        Self {
             program,
             profile: options
                 .profile
@@ -159,9 +175,7 @@ impl Engine {
             recorder: options.recorder.clone(),
             sink,
             concluded: AtomicU64::new(0),
-        };
-        diagnostics.extend(engine.unrestricted(ruleset));
-        (engine, diagnostics)
+        }
     }
 
     /// Rules that look at nearly every event.

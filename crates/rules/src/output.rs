@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use event::Value;
 use event::field::Field;
+use serde::{Deserialize, Serialize};
 
 use crate::alert::AlertValue;
 use crate::compile::check::{Checker, Problem};
@@ -25,14 +26,14 @@ use crate::diagnostic::Code;
 const ABSENT: &str = "<NA>";
 
 /// A compiled template.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Template {
     parts: Vec<Part>,
     /// Every field that stands in it, without repetition, also inside transformers.
     fields: Vec<(Arc<str>, OperandId)>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 enum Part {
     Text(Box<str>),
     Value {

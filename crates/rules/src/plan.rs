@@ -12,6 +12,7 @@ mod interest;
 mod register;
 mod stdio;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use abi::Syscall;
@@ -193,7 +194,7 @@ impl<'a> Planner<'a> {
         self.traps(sockets, Reason::State);
     }
 
-    fn traps(&mut self, traps: &[abi::Trap], reason: fn(&'static str) -> Reason) {
+    fn traps(&mut self, traps: &[abi::Trap], reason: fn(Cow<'static, str>) -> Reason) {
         for trap in traps {
             let changes_image = EventKind::of_syscall(trap.call).changes().image;
             let planned = self.call(trap.call);
@@ -209,7 +210,7 @@ impl<'a> Planner<'a> {
             } else {
                 any_of
             });
-            planned.reasons.push(reason(trap.reason));
+            planned.reasons.push(reason(trap.reason.into()));
             if changes_image {
                 planned.result = Need::Always;
             }

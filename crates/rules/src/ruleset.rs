@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::condition::ast::{Expr, SourceId, Span};
 use crate::diagnostic::Location;
 use crate::load::{Sources, Version};
@@ -169,7 +171,7 @@ pub struct PluginRequirement {
 }
 
 /// How bad a match of a rule is; syslog's levels. Ordered from worst to least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Priority {
     /// Level 0.
     Emergency,

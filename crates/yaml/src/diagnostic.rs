@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use strsim::osa_distance;
 
 /// How bad it is.
@@ -15,7 +16,7 @@ pub enum Severity {
 }
 
 /// A place in a file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Location {
     /// Name of the file, as the user gave it.
     pub file: Arc<str>,

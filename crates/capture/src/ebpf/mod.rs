@@ -143,7 +143,7 @@ fn watches_state(
                 any_of: vec![tests],
                 strings: false,
                 result: Need::Never,
-                reasons: vec![Reason::State(why)],
+                reasons: vec![Reason::State(why.into())],
             };
             plan.calls.insert(call, planned);
             plan.interests.insert(call, vec![interest]);
@@ -156,7 +156,7 @@ fn watches_state(
             if !planned.any_of.iter().any(Vec::is_empty) {
                 planned.any_of.push(tests);
             }
-            planned.reasons.push(Reason::State(why));
+            planned.reasons.push(Reason::State(why.into()));
         }
     }
 }
@@ -192,7 +192,7 @@ fn watches_rings(plan: &mut Plan) {
             any_of: vec![Vec::new()],
             strings: false,
             result: Need::Never,
-            reasons: vec![Reason::State("makes calls that are not seen")],
+            reasons: vec![Reason::State("makes calls that are not seen".into())],
         },
     );
 }

@@ -30,7 +30,7 @@ fn floor() -> Plan {
             any_of: Vec::new(),
             strings: false,
             result: Need::Never,
-            reasons: vec![Reason::Floor(trap.reason)],
+            reasons: vec![Reason::Floor(trap.reason.into())],
         });
         if trap.any_of.is_empty() {
             entry.any_of.push(Vec::new());

@@ -94,7 +94,7 @@ impl VerifyOptions {
                     .any_of
                     .extend(any_of.iter().map(|group| group.to_vec())),
             }
-            planned.reasons.push(Reason::State(reason));
+            planned.reasons.push(Reason::State((*reason).into()));
         }
     }
 }

@@ -27,6 +27,8 @@ mod user;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 pub use argument::{Argument, ArgumentKind, FieldError};
 pub use coverage::Mechanism;
 pub use dependency::{DescriptorFact, ProcessFact, Source};
@@ -250,6 +252,20 @@ impl std::fmt::Display for Field {
             (Argument::Index(index), _) => write!(f, "[{index}]"),
             (Argument::Name(name), _) => write!(f, "[{name}]"),
         }
+    }
+}
+
+/// As rules write it.
+impl Serialize for Field {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Field {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <&str>::deserialize(deserializer)?;
+        Self::parse(text).map_err(de::Error::custom)
     }
 }
 

@@ -6,6 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use event::field::Cost;
 use event::{Value, ValueType};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::operand::{OperandId, Operands, Spread};
 use super::test::{Context, Order, Test, number};
@@ -15,7 +16,7 @@ use crate::condition::ast::{Op, Quantifier, Text};
 use event::glob::Glob;
 
 /// Position of an atom in [`Atoms`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct AtomId(u32);
 
 impl AtomId {
@@ -26,7 +27,7 @@ impl AtomId {
 }
 
 /// What an atom says. Two atoms with the same key are the same atom.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) struct AtomKey {
     /// What is compared.
     pub(crate) operand: OperandId,
@@ -39,7 +40,7 @@ pub(crate) struct AtomKey {
 }
 
 /// The right-hand side of an atom.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) enum Right {
     /// Constants; none for `exists`.
     Constants(Vec<Text>),
@@ -270,10 +271,30 @@ pub(crate) fn operand_cost(cost: Cost) -> f32 {
 #[derive(Debug, Default)]
 pub(crate) struct Atoms {
     items: Vec<Atom>,
+    /// For the compiler alone.
     by_key: HashMap<AtomKey, AtomId, BuildHasherDefault<ByteHasher>>,
 }
 
+/// What they say: the rest is made of that.
+impl Serialize for Atoms {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.items.iter().map(|atom| &atom.key))
+    }
+}
+
 impl Atoms {
+    /// Those with these keys, in their order.
+    ///
+    /// # Errors
+    /// What is wrong with the constants, as the end of a sentence.
+    pub(crate) fn of(keys: Vec<AtomKey>, operands: &Operands) -> Result<Self, String> {
+        let items = keys.into_iter().map(|key| Atom::new(key, operands));
+        Ok(Self {
+            items: items.collect::<Result<_, _>>()?,
+            by_key: HashMap::default(),
+        })
+    }
+
     /// The atom with this key.
     ///
     /// # Errors

@@ -21,16 +21,27 @@ pub(crate) struct Facts<'a> {
     atoms: &'a Atoms,
     /// By atom: whether it was looked at, and the decision.
     decided: Vec<Option<Option<bool>>>,
+    process: &'a Process,
+    live: Live,
+    arena: Bump,
 }
 
 impl<'a> Facts<'a> {
-    /// Knows nothing yet.
-    pub(crate) fn new(kind: EventKind, operands: &'a Operands, atoms: &'a Atoms) -> Self {
+    /// Knows nothing yet. `process`: a [`blank_process`].
+    pub(crate) fn new(
+        kind: EventKind,
+        operands: &'a Operands,
+        atoms: &'a Atoms,
+        process: &'a Process,
+    ) -> Self {
         Self {
             kind,
             operands,
             atoms,
             decided: vec![None; atoms.len()],
+            process,
+            live: Live::default(),
+            arena: Bump::new(),
         }
     }
 
@@ -57,13 +68,11 @@ impl<'a> Facts<'a> {
         if !is_fixed(field, self.kind) {
             return None;
         }
-        let arena = Bump::new();
-        let (process, live) = (blank_process(), Live::default());
-        let event = blank_event(self.kind, &process, &live, &arena);
+        let event = blank_event(self.kind, self.process, &self.live, &self.arena);
         let value = field.extract(&event);
         let context = Context {
             world: &NoWorld,
-            arena: &arena,
+            arena: &self.arena,
         };
         match atom.decide(&value, &Value::Absent, context) {
             Truth::False => Some(false),

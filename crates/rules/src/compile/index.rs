@@ -9,6 +9,7 @@ use std::hash::BuildHasherDefault;
 
 use event::Value;
 use event::field::Cost;
+use serde::{Deserialize, Serialize};
 
 use super::atom::{AtomKey, Atoms, Right};
 use super::operand::{OperandId, Operands, Spread};
@@ -23,7 +24,7 @@ const MAX_INDEXED: usize = 64;
 const MIN_INDEXED: usize = 3;
 
 /// The rules of one kind by the value of one operand. Bits are positions of entries.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Index {
     /// What is looked up.
     pub(crate) operand: OperandId,

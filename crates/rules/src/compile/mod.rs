@@ -15,6 +15,7 @@ pub(crate) mod opening;
 pub(crate) mod operand;
 mod path_prefix;
 pub(crate) mod program;
+mod substrings;
 pub(crate) mod test;
 mod text_set;
 mod transform;

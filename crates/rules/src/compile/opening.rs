@@ -7,6 +7,7 @@ use std::hash::Hasher as _;
 
 use event::field::Field;
 use event::{Event, EventKind, Opening, OpeningParams, Stage, ValueType};
+use serde::{Deserialize, Serialize};
 
 use super::atom::{AtomId, Atoms, Check};
 use super::operand::Operands;
@@ -14,7 +15,7 @@ use super::test::Test;
 use super::text_set::ByteHasher;
 
 /// What conditions ask of a kind of events that opens files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Openable {
     params: OpeningParams,
     /// Results above this are alike to all conditions.

@@ -7,11 +7,12 @@ use std::fmt;
 
 use event::field::{Cost, Field};
 use event::{EventKind, Stage, ValueType};
+use serde::{Deserialize, Serialize};
 
 use crate::condition::ast::Transformer;
 
 /// Position of an operand in [`Operands`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct OperandId(u32);
 
 impl OperandId {
@@ -22,7 +23,7 @@ impl OperandId {
 }
 
 /// How the values of an operand count in a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) enum Spread {
     /// There is one value.
     One,
@@ -47,7 +48,7 @@ impl Spread {
 }
 
 /// One operand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Operand {
     /// What it is.
     pub(crate) source: OperandSource,
@@ -60,7 +61,7 @@ pub(crate) struct Operand {
 }
 
 /// What an operand is made of.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) enum OperandSource {
     /// A field of the event.
     Field(Field),
@@ -78,9 +79,11 @@ pub(crate) enum OperandSource {
 }
 
 /// All operands of a program.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Operands {
     items: Vec<Operand>,
+    /// For the compiler alone.
+    #[serde(skip)]
     by_source: HashMap<OperandSource, OperandId>,
 }
 

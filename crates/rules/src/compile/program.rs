@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use event::field::{Field, ProcessFact, Source as FieldSource};
-use event::{EventKind, Stage};
+use event::{EventKind, Process, Stage};
+use serde::{Deserialize, Serialize};
 
-use super::atom::{AtomId, Atoms, Check, operand_cost};
-use super::fact::Facts;
+use super::atom::{AtomId, AtomKey, Atoms, Check, operand_cost};
+use super::fact::{Facts, blank_process};
 use super::index::Index;
 use super::opening::Openable;
 use super::operand::{OperandId, Operands};
@@ -20,7 +21,7 @@ use super::text_set::ByteHasher;
 use super::tree::Tree;
 
 /// Position of a node in [`Program::node`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) struct NodeId(u32);
 
 impl NodeId {
@@ -31,7 +32,7 @@ impl NodeId {
 }
 
 /// One node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) enum Node {
     /// An atom or its opposite.
     Literal { atom: AtomId, negated: bool },
@@ -42,14 +43,14 @@ pub(crate) enum Node {
 }
 
 /// A range of the table of children.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Children {
     start: u32,
     end: u32,
 }
 
 /// A rule that can match a kind of events.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Entry {
     /// Position of the rule.
     pub(crate) rule: usize,
@@ -64,7 +65,7 @@ pub(crate) struct Entry {
 }
 
 /// What a rule asks of the process that may be gone when it is looked for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Asks {
     /// The file that the program came from.
     pub(crate) executable_file: bool,
@@ -86,7 +87,7 @@ impl Asks {
 }
 
 /// The rules that can match one kind of events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct KindProgram {
     /// In load order.
     pub(crate) entries: Box<[Entry]>,
@@ -101,13 +102,39 @@ pub(crate) struct KindProgram {
 }
 
 /// All conditions, compiled.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Program {
     pub(crate) operands: Operands,
     pub(crate) atoms: Atoms,
     nodes: Vec<Node>,
     children: Vec<NodeId>,
     kinds: Vec<KindProgram>,
+}
+
+/// What a [`Program`] is written as.
+#[derive(Deserialize)]
+pub(crate) struct Written {
+    operands: Operands,
+    atoms: Vec<AtomKey>,
+    nodes: Vec<Node>,
+    children: Vec<NodeId>,
+    kinds: Vec<KindProgram>,
+}
+
+impl Written {
+    /// The program that was written.
+    ///
+    /// # Errors
+    /// What is wrong with the constants, as the end of a sentence.
+    pub(crate) fn read(self) -> Result<Program, String> {
+        Ok(Program {
+            atoms: Atoms::of(self.atoms, &self.operands)?,
+            operands: self.operands,
+            nodes: self.nodes,
+            children: self.children,
+            kinds: self.kinds,
+        })
+    }
 }
 
 /// A checked rule, as the compiler needs it.
@@ -128,8 +155,9 @@ impl Program {
             children: Vec::new(),
             by_shape: HashMap::default(),
         };
+        let process = blank_process();
         let kinds = EventKind::all()
-            .map(|kind| builder.kind(kind, sources))
+            .map(|kind| builder.kind(kind, sources, &process))
             .collect();
         let Builder {
             nodes, children, ..
@@ -217,8 +245,8 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn kind(&mut self, kind: EventKind, sources: &[Source<'_>]) -> KindProgram {
-        let mut facts = Facts::new(kind, self.operands, self.atoms);
+    fn kind(&mut self, kind: EventKind, sources: &[Source<'_>], process: &Process) -> KindProgram {
+        let mut facts = Facts::new(kind, self.operands, self.atoms, process);
         let mut entries = Vec::new();
         for (rule, source) in sources.iter().enumerate() {
             let root = match self.fold(source.tree, &mut facts) {

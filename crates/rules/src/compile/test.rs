@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use aho_corasick::AhoCorasick;
 use bumpalo::Bump;
 use event::{Lookup, Value, ValueType, World};
 use memchr::memmem::Finder;
@@ -10,6 +9,7 @@ use regex::bytes::Regex;
 
 use super::literal;
 use super::path_prefix::PathPrefixes;
+use super::substrings::Substrings;
 use super::text_set::TextSet;
 use super::truth::Truth;
 use crate::condition::ast::{Op, Quantifier, Text};
@@ -37,7 +37,7 @@ pub(crate) enum Test {
     /// A text has one of these few in it: each is looked for.
     FewSubstrings(Box<[Finder<'static>]>),
     /// A text has one of these in it.
-    Substrings(Box<AhoCorasick>),
+    Substrings(Box<Substrings>),
     /// A text matches one of these shell patterns.
     Globs(Box<[Glob]>),
     /// A text as a whole matches one of these regular expressions.
@@ -216,9 +216,9 @@ impl Test {
                 let finders = bytes().map(|text| Finder::new(text).into_owned());
                 Self::FewSubstrings(finders.collect())
             }
-            Op::Contains => Self::substrings(bytes(), false)?,
-            Op::IContains => Self::substrings(bytes(), true)?,
-            Op::BContains => Self::substrings(literal::hex(constants)?.iter(), false)?,
+            Op::Contains => Self::substrings(bytes(), false),
+            Op::IContains => Self::substrings(bytes(), true),
+            Op::BContains => Self::substrings(literal::hex(constants)?.into_iter(), false),
             Op::StartsWith => Self::Prefixes(boxed()),
             Op::BStartsWith => Self::Prefixes(
                 literal::hex(constants)?
@@ -234,15 +234,8 @@ impl Test {
         })
     }
 
-    fn substrings<B: AsRef<[u8]>>(
-        needles: impl Iterator<Item = B>,
-        ignore_case: bool,
-    ) -> Result<Self, String> {
-        let built = AhoCorasick::builder()
-            .ascii_case_insensitive(ignore_case)
-            .build(needles);
-        let automaton = built.map_err(|error| format!("makes no automaton: {error}"))?;
-        Ok(Self::Substrings(Box::new(automaton)))
+    fn substrings(needles: impl Iterator<Item: Into<Box<[u8]>>>, ignore_case: bool) -> Self {
+        Self::Substrings(Box::new(Substrings::new(needles, ignore_case)))
     }
 
     /// Tests a value that is neither unknown, absent nor a list.
@@ -285,7 +278,7 @@ impl Test {
             Self::FewSubstrings(finders) => {
                 finders.iter().any(|finder| finder.find(text).is_some())
             }
-            Self::Substrings(automaton) => automaton.is_match(text),
+            Self::Substrings(substrings) => substrings.are_in(text),
             Self::Globs(globs) => globs.iter().any(|glob| glob.matches(text)),
             Self::Paths(paths) => paths.matches(text),
             Self::Regexes(regexes) => {

@@ -18,6 +18,8 @@ impl TextSet {
     /// Collects texts.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut set = Self::default();
+        let texts = texts.into_iter();
+        set.items.reserve(texts.size_hint().0);
         for text in texts {
             set.lengths |= 1 << text.len().min(63);
             let (word, bit) = end(text);

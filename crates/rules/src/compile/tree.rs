@@ -1,11 +1,13 @@
 //! A condition in negation normal form: negation stands only at atoms.
 
+use serde::{Deserialize, Serialize};
+
 use super::atom::{AtomId, AtomKey, Atoms, Right};
 use super::operand::{Operands, Spread};
 use crate::condition::ast::Op;
 
 /// A checked condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum Tree {
     /// Always or never.
     Const(bool),

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Names one piece of condition text; `Sources` knows its file and lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId(pub u32);
@@ -202,7 +204,7 @@ pub struct Literal {
 }
 
 /// Text of a constant: bytes, because `\xff` is a legal escape and paths need not be UTF-8.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Deserialize, Serialize)]
 pub struct Text(Box<[u8]>);
 
 impl Text {
@@ -247,7 +249,7 @@ impl fmt::Debug for Text {
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {

@@ -34,7 +34,7 @@ pub struct CallExplanation {
     /// The rules that want it.
     pub rules: Vec<String>,
     /// Why it is planned apart from rules.
-    pub other_reasons: Vec<&'static str>,
+    pub other_reasons: Vec<String>,
     /// What it costs that rules need each of them, if that is felt.
     pub note: Option<String>,
 }
@@ -114,7 +114,7 @@ fn explain_call(call: Syscall, planned: &CallPlan) -> CallExplanation {
     for reason in &planned.reasons {
         match reason {
             Reason::Rule(name) => rules.push(name.clone()),
-            Reason::Floor(why) | Reason::State(why) => other_reasons.push(*why),
+            Reason::Floor(why) | Reason::State(why) => other_reasons.push(why.to_string()),
         }
     }
     let always = planned.any_of.iter().any(Vec::is_empty);

@@ -62,8 +62,22 @@ pub(crate) fn load(text: &str) -> Ruleset {
 
 /// An engine for rules that need not be right.
 pub(crate) fn try_engine(text: &str, options: &EngineOptions) -> (Engine, Kept, Vec<Diagnostic>) {
+    compile(&load(text), options)
+}
+
+/// The engine of a rule set as it is read from its image: what is tested then holds for the compiled one as well.
+pub(crate) fn compile(
+    ruleset: &Ruleset,
+    options: &EngineOptions,
+) -> (Engine, Kept, Vec<Diagnostic>) {
     let kept = Kept::default();
-    let (engine, diagnostics) = Engine::new(&load(text), options, Box::new(kept.clone()));
+    let (compiled, diagnostics) = Engine::new(ruleset, options, Box::new(kept.clone()));
+    let (plan, _) = compiled.plan();
+    let image = compiled.to_image(&plan);
+    let read = Engine::from_image(&image, options, Box::new(kept.clone()));
+    let (engine, read_plan) = read.expect("what was written just now");
+    assert_eq!(read_plan, plan);
+    assert_eq!(engine.plan().0, plan);
     (engine, kept, diagnostics)
 }
 

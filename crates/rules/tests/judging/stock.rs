@@ -7,7 +7,7 @@ use event::{Judge, Stage, StdioWatch, Weight};
 use rules::{Engine, EngineOptions, Loader};
 
 use crate::case::Case;
-use crate::engine::{Kept, weigh};
+use crate::engine::{compile, weigh};
 
 fn stock() -> Option<Engine> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -17,8 +17,7 @@ fn stock() -> Option<Engine> {
         return None;
     };
     let (ruleset, diagnostics) = Loader::new().add("falco_rules.yaml", &text).finish();
-    let kept = Kept::default();
-    let (engine, more) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(kept));
+    let (engine, _, more) = compile(&ruleset, &EngineOptions::default());
     let errors: Vec<_> = diagnostics
         .iter()
         .chain(&more)

@@ -3,7 +3,8 @@
 //! Loading rules takes longer than a runtime takes to make a container. But until the container's first
 //! program begins rules are not asked: all that a runtime needs is the filter, which the same rules,
 //! configuration and program always come to. So it is kept. Where it is found the runtime begins at once,
-//! and the rules are loaded beside it.
+//! and the rules are loaded beside it. They are kept, too, compiled: on a machine with few processors whatever takes
+//! one from the runtime slows it down.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,13 +13,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use capture::filter::FilterProgram;
+use event::Plan;
+use rules::{Engine, EngineOptions};
 
 use super::host;
+use super::sink::DeferredSink;
 use crate::config::Config;
 use crate::rule_files;
 
-/// Filters that are kept; each is some tens of KiB.
-const KEPT: usize = 16;
+/// Files that are kept, two for a filter; each is some tens of KiB.
+const KEPT: usize = 32;
 /// The first bytes of a file, with the version of its form.
 const MAGIC: &[u8; 8] = b"tgplan1\n";
 
@@ -57,14 +61,8 @@ impl Kept {
 
     /// Reads it from a file that was written with the same key.
     fn read(folder: &Path, file: &Path, expected: &[u8]) -> Option<Self> {
-        if !is_private(folder) {
-            return None;
-        }
-        let bytes = fs::read(file).ok()?;
-        let rest = bytes.strip_prefix(MAGIC)?;
-        let (key, rest) = part(rest)?;
-        let (program, rest) = part(rest)?;
-        let (memo, _) = part(rest)?;
+        let bytes = read(folder, file)?;
+        let [key, program, memo] = parts(&bytes)?;
         (key == expected).then_some(())?;
         Some(Self {
             program: FilterProgram::from_bytes(program)?,
@@ -74,19 +72,55 @@ impl Kept {
 
     /// Writes it, whole or not at all.
     fn write(&self, folder: &Path, file: &Path, key: &[u8]) -> std::io::Result<()> {
-        let mut bytes = MAGIC.to_vec();
-        for part in [key, &self.program.to_bytes(), &self.memo] {
-            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(part);
-        }
-        let mut written = tempfile::NamedTempFile::new_in(folder)?;
-        written.write_all(&bytes)?;
-        written.persist(file)?;
-        Ok(())
+        write(folder, file, [key, &self.program.to_bytes(), &self.memo])
+    }
+}
+
+/// Where the rules are kept that come to a filter.
+pub(super) struct KeptRules {
+    key: Key,
+    folder: PathBuf,
+    pub(super) program: FilterProgram,
+}
+
+impl KeptRules {
+    /// The rules, compiled, if they are there.
+    pub(super) fn read(
+        &self,
+        options: &EngineOptions,
+        sink: &DeferredSink,
+    ) -> Option<(Engine, Plan)> {
+        let bytes = read(&self.folder, &self.file())?;
+        let [key, program, image] = parts(&bytes)?;
+        let is_it = *key == self.key.bytes && *program == self.program.to_bytes();
+        is_it.then_some(())?;
+        // What is no image is made again.
+        Engine::from_image(image, options, Box::new(sink.clone())).ok()
+    }
+
+    /// Keeps them. That they cannot be kept costs the next container some time, and nothing else.
+    pub(super) fn keep(&self, engine: &Engine, plan: &Plan) {
+        let image = engine.to_image(plan);
+        let parts = [&*self.key.bytes, &self.program.to_bytes(), &image];
+        // As said above.
+        let _ = write(&self.folder, &self.file(), parts);
+    }
+
+    fn file(&self) -> PathBuf {
+        self.key.file(&self.folder).with_extension("rules")
     }
 }
 
 impl Key {
+    /// Where the rules are kept, compiled, that come to this filter.
+    pub(super) fn rules_of(self, folder: PathBuf, program: FilterProgram) -> KeptRules {
+        KeptRules {
+            key: self,
+            folder,
+            program,
+        }
+    }
+
     /// `policy`: what else it is made from. `None`: something of it cannot be read.
     pub(super) fn new(config: &Config, policy: &str) -> Option<Self> {
         // Another build of this program may make another filter.
@@ -160,6 +194,37 @@ fn make_room(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A file that nobody else can have written.
+fn read(folder: &Path, file: &Path) -> Option<Vec<u8>> {
+    if !is_private(folder) {
+        return None;
+    }
+    fs::read(file).ok()
+}
+
+/// Writes a file of parts, whole or not at all.
+fn write<const N: usize>(folder: &Path, file: &Path, parts: [&[u8]; N]) -> std::io::Result<()> {
+    let mut bytes = MAGIC.to_vec();
+    for part in parts {
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part);
+    }
+    let mut written = tempfile::NamedTempFile::new_in(folder)?;
+    written.write_all(&bytes)?;
+    written.persist(file)?;
+    Ok(())
+}
+
+/// The parts of a file.
+fn parts<const N: usize>(bytes: &[u8]) -> Option<[&[u8]; N]> {
+    let mut rest = bytes.strip_prefix(MAGIC)?;
+    let mut found = [&bytes[..0]; N];
+    for one in &mut found {
+        (*one, rest) = part(rest)?;
+    }
+    Some(found)
+}
+
 /// A length and as many bytes.
 fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
@@ -197,6 +262,37 @@ mod tests {
         let other = key("two");
         fs::copy(one.file(&plans), other.file(&plans)).unwrap();
         assert_eq!(other.look_up(&plans), None);
+    }
+
+    #[test]
+    fn rules_are_found_by_the_same_key_and_filter_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let plans = folder.path().to_owned();
+        let rules = |text: &str| key(text).rules_of(plans.clone(), kept().program);
+        let sink = DeferredSink::default();
+        let options = EngineOptions::default();
+        let mut loaded = crate::rule_files::load(&[]);
+        let (engine, plan) = loaded.compile(&options, sink.clone());
+        let one = rules("one");
+        assert!(one.read(&options, &sink).is_none());
+        one.keep(&engine, &plan);
+        let (read, read_plan) = one.read(&options, &sink).expect("they are kept");
+        assert!(read.matches().eq(engine.matches()));
+        assert_eq!(read_plan, plan);
+
+        let other = rules("two");
+        fs::copy(one.file(), other.file()).unwrap();
+        assert!(other.read(&options, &sink).is_none());
+        let mut with_other_filter = rules("one");
+        let native = abi::Arch::native().expect("a known machine");
+        let tracing = capture::ptrace::filter_options(native);
+        let other = capture::filter::compile(&event::Plan::default(), &tracing);
+        with_other_filter.program = other.expect("an empty plan");
+        assert!(with_other_filter.read(&options, &sink).is_none());
+
+        let whole = fs::read(one.file()).unwrap();
+        fs::write(one.file(), &whole[..whole.len() - 1]).unwrap();
+        assert!(one.read(&options, &sink).is_none());
     }
 
     #[test]

@@ -116,7 +116,8 @@ pub(super) struct Common {
     pub(super) first: Option<Restriction>,
     pub(super) verify: VerifyOptions,
     pub(super) program: FilterProgram,
-    pub(super) entered: FilterProgram,
+    /// As [`Blueprint::entered`](super::services::Blueprint::entered).
+    pub(super) entered: Option<FilterProgram>,
     pub(super) container_id: Option<String>,
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
@@ -287,8 +288,8 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         Some(target) => ptrace::start(parts, pulse, common.program, target)
             .context("cannot start the engine ptrace"),
     }?;
-    if watches_entries {
-        ptrace::watch_entries(&supervisor, common.entered)
+    if let Some(entered) = common.entered.filter(|_| watches_entries) {
+        ptrace::watch_entries(&supervisor, entered)
             .context("cannot look for processes that enter")?;
     }
     Ok(supervisor)

@@ -47,7 +47,7 @@ use policy::compile::witness::Witness;
 use rules::{EngineOptions, Recorder};
 use serve::grpc::GrpcChannel;
 
-use self::early::{Kept, Key};
+use self::early::{Kept, KeptRules, Key};
 use self::first::First;
 use self::pidfile::Pidfile;
 use self::servers::Servers;
@@ -288,10 +288,15 @@ fn prepare_own(
     }
     if let Some(Kept { program, memo }) = kept {
         let expected = program.clone();
+        let rules = key
+            .zip(plans)
+            .map(|(key, plans)| key.rules_of(plans, program.clone()));
         let make = move || {
             let (detection, interception) = (args.detection, args.interception);
-            let mut blueprint = blueprint(detection, interception, mechanism, in_force, None)?;
-            blueprint.told = their_container;
+            let origin = rules.as_ref().map_or(Origin::Files, Origin::Kept);
+            let told = their_container;
+            let mut blueprint =
+                blueprint(detection, interception, mechanism, in_force, origin, told)?;
             blueprint.door = args.told_door;
             blueprint.policy = args.confine.policy;
             blueprint.witness = witness;
@@ -309,8 +314,10 @@ fn prepare_own(
             }),
         });
     }
-    let mut blueprint = blueprint(args.detection, args.interception, mechanism, in_force, memo)?;
-    blueprint.told = their_container;
+    let (detection, interception) = (args.detection, args.interception);
+    let origin = memo.map_or(Origin::Files, Origin::Memo);
+    let told = their_container;
+    let mut blueprint = blueprint(detection, interception, mechanism, in_force, origin, told)?;
     blueprint.door = args.told_door;
     blueprint.first = first;
     blueprint.policy = args.confine.policy;
@@ -327,6 +334,9 @@ fn prepare_own(
     if let Some((key, plans)) = key.zip(plans) {
         let (program, memo) = (blueprint.program.clone(), memo.clone());
         key.keep(&plans, &Kept { program, memo });
+        let rules = &blueprint.rules;
+        key.rules_of(plans, blueprint.program.clone())
+            .keep(&rules.judge, &rules.plan);
     }
     Ok(supervise::Prepared {
         command,
@@ -443,8 +453,9 @@ pub(super) fn services(
     mechanism: Mechanism,
 ) -> Result<supervise::Start, Failure> {
     let interception = Interception::default();
-    let in_force = InForce::nothing();
-    Ok(blueprint(detection, interception, mechanism, in_force, None)?.into_start())
+    let (in_force, origin) = (InForce::nothing(), Origin::Files);
+    let made = blueprint(detection, interception, mechanism, in_force, origin, None)?;
+    Ok(made.into_start())
 }
 
 /// What watches sandboxes of gVisor that connect to `endpoint`, and the session that they have to be
@@ -454,32 +465,39 @@ pub(super) fn sandbox_services(
     endpoint: &Path,
 ) -> Result<(supervise::Start, serde_json::Value), Failure> {
     let interception = Interception::default();
-    let in_force = InForce::nothing();
-    let blueprint = blueprint(detection, interception, Mechanism::Sandbox, in_force, None)?;
+    let (in_force, origin) = (InForce::nothing(), Origin::Files);
+    let mechanism = Mechanism::Sandbox;
+    let blueprint = blueprint(detection, interception, mechanism, in_force, origin, None)?;
     let session = capture::gvisor::configuration(&blueprint.rules.installed, endpoint);
     Ok((blueprint.into_start(), session))
 }
 
-/// Reads rules and configuration and opens files. `memo`: what the first agent left to one that takes
-/// over.
+/// Where the rules of an agent come from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Files,
+    /// The same, and what the first agent left to one that takes over.
+    Memo(&'a [u8]),
+    /// The files, unless their rules are kept. Of those nothing is said any more.
+    Kept(&'a KeptRules),
+}
+
+/// Reads rules and configuration and opens files. `told`: the container of which the agent is told.
 fn blueprint(
     detection: Detection,
     interception: Interception,
     mechanism: Mechanism,
     in_force: InForce,
-    memo: Option<&[u8]>,
+    origin: Origin<'_>,
+    told: Option<TheirContainer>,
 ) -> Result<Blueprint, Failure> {
     let InForce { profile, denials } = in_force;
+    let is_resumed = matches!(origin, Origin::Memo(_));
     let (config, warnings) = configuration(&detection, &interception)?;
     journal::open(config.log, detection.manner, config.time_format_iso_8601);
-    let mut loaded = rule_files::load(&config.rules_files);
-    let idle = loaded.select(&config.rules);
-    if !detection.quiet {
-        let idle = idle.iter().map(|selection| selection.complaint());
+    if !detection.quiet && detection.manner != Manner::Falco {
         // The personality has read the configuration itself.
-        let told = detection.manner == Manner::Falco;
-        let warnings = warnings.into_iter().filter(|_| !told);
-        for warning in warnings.chain(idle) {
+        for warning in warnings {
             journal::warn(&format!("warning: {warning}"));
         }
     }
@@ -487,35 +505,34 @@ fn blueprint(
     let (recordings, unstarted) = Recordings::open(
         record_options(&detection).as_ref(),
         &config.capture,
-        memo.is_some(),
+        is_resumed,
     )?;
     let recorder = recordings.recorder();
     let options = engine_options(&config, recorder.clone());
     let verify = verify_options(&config, mechanism);
-    let (rules, profile, resident) = match memo.map(installed::decode).transpose()? {
-        None => (
-            Rules::first(&mut loaded, &options, &sink, &verify)?,
-            profile,
-            Resident::default(),
-        ),
-        Some((installed, profile, resident)) => {
-            let rules = Rules::later(&mut loaded, &options, &sink, installed)?;
-            (rules, profile, resident)
+    let kept = match origin {
+        Origin::Kept(kept) => kept.read(&options, &sink).zip(Some(kept)),
+        Origin::Files | Origin::Memo(_) => None,
+    };
+    let (rules, program, profile, resident) = match kept {
+        Some(((judge, plan), kept)) => {
+            let rules = Rules::of(judge, plan, &verify);
+            (rules, kept.program.clone(), profile, Resident::default())
+        }
+        None => {
+            let (rules, left) = load(origin, &config, &detection, &options, &sink, &verify)?;
+            let (profile, resident) = left.unwrap_or((profile, Resident::default()));
+            let program = compile(&rules.installed, &profile, mechanism, denials, &config)?;
+            if let Origin::Kept(kept) = origin
+                && kept.program == program
+            {
+                kept.keep(&rules.judge, &rules.plan);
+            }
+            (rules, program, profile, resident)
         }
     };
-    if !detection.quiet {
-        warn(&loaded);
-        let wants_rules = !detection.without_rules && recorder.is_none();
-        if memo.is_none() && wants_rules && rules.judge.matches().next().is_none() {
-            journal::warn(
-                "warning: no rule is in force, so there will be no alert; look at -r and at the \
-                 configuration's keys rules and priority",
-            );
-        }
-    }
-    let program = compile(&rules.installed, &profile, mechanism, denials, &config)?;
-    let servers = Servers::open(&config, memo.is_some(), GrpcChannel::default())?;
-    let open = if memo.is_some() {
+    let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
+    let open = if is_resumed {
         StatsFile::append
     } else {
         StatsFile::create
@@ -530,20 +547,22 @@ fn blueprint(
     let stats = stats.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
     })?;
-    let installed = rules.installed.clone();
     Ok(Blueprint {
-        rules,
         verify,
         mechanism,
         program,
         // Processes that enter are not the command's.
-        entered: compile(
-            &installed,
-            &Profile::default(),
-            Mechanism::Tracer { filtered: true },
-            Denials::InKernel,
-            &config,
-        )?,
+        entered: match told {
+            // Who enters that does so by its runtime, and is watched from there.
+            Some(_) => None,
+            None => Some(compile(
+                &rules.installed,
+                &Profile::default(),
+                Mechanism::Tracer { filtered: true },
+                Denials::InKernel,
+                &config,
+            )?),
+        },
         profile,
         witness: Witness::default(),
         first: None,
@@ -566,14 +585,15 @@ fn blueprint(
         pidfile: detection
             .pidfile
             .as_deref()
-            .map(if memo.is_some() {
+            .map(if is_resumed {
                 Pidfile::open
             } else {
                 Pidfile::create
             })
             .transpose()?,
         container_id: detection.container_id.clone(),
-        told: None,
+        told,
+        rules,
         refuse_non_dumpable: interception.refuse.contains(&args::Refusal::NonDumpable),
         tuning: engines::Tuning {
             filters: !detection.unfiltered,
@@ -590,6 +610,45 @@ fn blueprint(
             configuration(&detection, &interception).map(|(config, _)| config)
         }),
     })
+}
+
+/// Loads rules; with a memo also says what else it tells.
+fn load(
+    origin: Origin<'_>,
+    config: &Config,
+    detection: &Detection,
+    options: &EngineOptions,
+    sink: &DeferredSink,
+    verify: &VerifyOptions,
+) -> Result<(Rules, Option<(Profile, Resident)>), Failure> {
+    let mut loaded = rule_files::load(&config.rules_files);
+    let idle = loaded.select(&config.rules);
+    if !detection.quiet {
+        for selection in idle {
+            journal::warn(&format!("warning: {}", selection.complaint()));
+        }
+    }
+    let (rules, left) = match origin {
+        Origin::Memo(memo) => {
+            let (installed, profile, resident) = installed::decode(memo)?;
+            let rules = Rules::later(&mut loaded, options, sink, installed)?;
+            (rules, Some((profile, resident)))
+        }
+        Origin::Files | Origin::Kept(_) => {
+            (Rules::first(&mut loaded, options, sink, verify)?, None)
+        }
+    };
+    if !detection.quiet {
+        warn(&loaded);
+        let wants_rules = !detection.without_rules && options.recorder.is_none();
+        if left.is_none() && wants_rules && rules.judge.matches().next().is_none() {
+            journal::warn(
+                "warning: no rule is in force, so there will be no alert; look at -r and at the \
+                 configuration's keys rules and priority",
+            );
+        }
+    }
+    Ok((rules, left))
 }
 
 fn exit(status: i32) -> Exit {

@@ -64,14 +64,19 @@ impl Rules {
     ) -> Result<Self, Failure> {
         let (judge, plan) = loaded.compile(options, sink.clone());
         loaded.usable()?;
+        Ok(Self::of(judge, plan, verify))
+    }
+
+    /// The same, compiled already.
+    pub(super) fn of(judge: Engine, plan: Plan, verify: &VerifyOptions) -> Self {
         let mut installed = plan.clone();
         verify.extend(&mut installed);
-        Ok(Self {
+        Self {
             judge: Arc::new(judge),
             installed,
             plan,
             refused: Vec::new(),
-        })
+        }
     }
 
     /// Those of an agent that takes over.
@@ -124,8 +129,8 @@ pub(super) struct Blueprint {
     pub(super) mechanism: Mechanism,
     /// What the plan was compiled to.
     pub(super) program: FilterProgram,
-    /// The same for processes that enter the container.
-    pub(super) entered: FilterProgram,
+    /// The same for processes that enter the container, where they are looked for.
+    pub(super) entered: Option<FilterProgram>,
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) recordings: Vec<Unstarted>,

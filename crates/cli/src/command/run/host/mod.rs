@@ -78,7 +78,8 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
         interception,
         Mechanism::Listener,
         nothing,
-        Some(&memo),
+        super::Origin::Memo(&memo),
+        None,
     )?;
     blueprint.policy = policy;
     blueprint.witness = witness;
