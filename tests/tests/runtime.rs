@@ -1025,7 +1025,8 @@ fn rules_that_have_changed_are_asked_and_broken_ones_start_nothing() {
         r#"
 rt run --bundle b $ID-1 < /dev/null
 rt run --bundle b $ID-2 < /dev/null
-test "$(ls plans | wc -l)" = 1
+test "$(ls plans | wc -l)" = 2
+test "$(ls plans/*.rules | wc -l)" = 1
 sed -i 's/^- rule: Program$/- rule: Changed/' rules.yaml
 rt run --bundle b $ID-3 < /dev/null
 rm out/began
