@@ -43,6 +43,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let ((for_keeper, to_keeper), (for_agent, to_agent)) = (pair()?, pair()?);
     let own = std::process::id().cast_signed();
     let keep = || {
+        agent::hurry();
         // Nor is it to be stopped with the caller's group, for whoever continues the command alone knows nothing of it.
         if sys::file::new_session().is_err() {
             return 1;

@@ -291,6 +291,7 @@ pub(crate) fn sees_descendants_only() -> bool {
 /// Readies this process, which no command stands below, to watch for others: nothing that is meant for a
 /// terminal's programs concerns it, and it may open as much as the system allows.
 pub(crate) fn stand_alone() -> sys::Result<()> {
+    agent::hurry();
     signals::outlive_command()?;
     agent::raise_descriptor_limit()
 }
