@@ -701,7 +701,8 @@ test -z "$(remains $ID)"
     let gap = alerts
         .iter()
         .find(|alert| alert.rule == "Tollgate internal: unwatched gap");
-    assert!(gap.is_some(), "{alerts:?}");
+    let gap = gap.unwrap_or_else(|| panic!("no gap: {alerts:?}"));
+    assert_eq!(gap.field("container.id"), ground.id);
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl Dispatcher {
     }
 
     /// The same dispatcher for one of several things that the program watches: its internal alerts carry
-    /// these fields, too, and are limited and counted apart from those of others.
+    /// these fields, too, if they have none of that name, and are limited and counted apart from those of others.
     #[must_use]
     pub fn about(&self, fields: Vec<(&'static str, AlertValue)>) -> Self {
         let pace = Mutex::default();
@@ -166,7 +166,11 @@ impl Dispatcher {
 
     fn internal(&self, mut event: Internal) -> Alert {
         if let Some(subject) = &self.subject {
-            event.fields.extend(subject.fields.iter().cloned());
+            for (name, value) in &subject.fields {
+                if event.fields.iter().all(|(own, _)| own != name) {
+                    event.fields.push((name, value.clone()));
+                }
+            }
         }
         internal_alert(&self.inner.hub().hostname, event)
     }

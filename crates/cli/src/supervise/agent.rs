@@ -45,7 +45,7 @@ const TELLING_POLL: Duration = Duration::from_millis(100);
 /// Time between two looks for the end of the workload before an agent's turn has come.
 const TURN_POLL: Duration = Duration::from_millis(250);
 /// Short ones come sooner.
-const TURN: Duration = Duration::from_micros(100);
+pub(super) const TURN: Duration = Duration::from_micros(100);
 /// Number of the first agent.
 pub(super) const FIRST: u64 = 0;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use abi::{Arch, Syscall};
 use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
+use sys::schedule::with_short_turns;
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use super::board::word;
@@ -43,7 +44,6 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let ((for_keeper, to_keeper), (for_agent, to_agent)) = (pair()?, pair()?);
     let own = std::process::id().cast_signed();
     let keep = || {
-        agent::hurry();
         // Nor is it to be stopped with the caller's group, for whoever continues the command alone knows nothing of it.
         if sys::file::new_session().is_err() {
             return 1;
@@ -56,8 +56,10 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         keeper::first(&inherited, &for_keeper, policy, agent)
     };
     // The keeper is no child that the command knows of: crun waits for all that it has.
-    let keeper = sys::clone::clone_child(CloneFlags::UNANNOUNCED, keep)
-        .map_err(Failure::process("make the keeper process"))?;
+    let keeper = with_short_turns(agent::TURN, || {
+        sys::clone::clone_child(CloneFlags::UNANNOUNCED, keep)
+    })
+    .map_err(Failure::process("make the keeper process"))?;
     drop((for_keeper, for_agent));
     // The agent has to read what this process passes to exec; see `supervise::run`.
     sys::prctl::set_dumpable(true)
@@ -83,9 +85,10 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         to: [to_keeper, to_agent],
     };
     // A thread has no filter that was not there when it was made.
-    std::thread::Builder::new()
-        .spawn(move || given.hand_over())
-        .map_err(Failure::io("hand the listener over"))?;
+    with_short_turns(agent::TURN, || {
+        std::thread::Builder::new().spawn(move || given.hand_over())
+    })
+    .map_err(Failure::io("hand the listener over"))?;
     match command::install(&program) {
         Ok(number) => listener.store(number, Ordering::Release),
         Err(errno) => {

@@ -354,6 +354,13 @@ fn what_is_about_one_thing_is_limited_apart_from_others() {
         one.internal(event()).fields[0].1,
         AlertValue::Text("one".to_owned())
     );
+    let own = ("x", AlertValue::Int(1));
+    let with_own = Internal {
+        fields: vec![own.clone()],
+        ..event()
+    };
+    let fields = one.internal(with_own).fields;
+    assert_eq!(fields, [(own.0.into(), own.1)]);
     assert_eq!(dispatcher.internal(event()).fields, []);
 }
 

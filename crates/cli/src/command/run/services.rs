@@ -16,7 +16,7 @@ use outputs::{Account, Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::plan::Unserved;
-use rules::{Engine, EngineOptions, Recorder};
+use rules::{AlertValue, Engine, EngineOptions, Recorder};
 
 use super::denials::Denials;
 use super::drops::Drops;
@@ -104,6 +104,13 @@ pub(super) struct TheirContainer {
     pub(super) has_mounts: bool,
 }
 
+impl TheirContainer {
+    /// What internal alerts carry that are about it.
+    pub(super) fn fields(&self) -> Vec<(&'static str, AlertValue)> {
+        vec![("container.id", AlertValue::Text(self.told.id.clone()))]
+    }
+}
+
 /// Everything that was readied before the fork.
 pub(super) struct Blueprint {
     pub(super) rules: Rules,
@@ -174,6 +181,10 @@ impl Blueprint {
             generation: listening.generation,
         });
         let dispatcher = self.outputs.accounting(Arc::clone(&account)).start()?;
+        let dispatcher = match &self.told {
+            Some(their) => dispatcher.about(their.fields()),
+            None => dispatcher,
+        };
         self.servers.alerts().keep_account(Arc::clone(&account));
         self.sink.connect(dispatcher.clone());
         let recordings = std::mem::take(&mut self.recordings).into_iter();

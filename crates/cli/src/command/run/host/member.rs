@@ -143,11 +143,7 @@ impl<'a> Member<'a> {
             has_mounts: hail.has_mounts,
         };
         let id = told.told.id.clone();
-        let container = vec![(
-            "container.id",
-            rules::AlertValue::Text(told.told.id.clone()),
-        )];
-        let dispatcher = host.common.dispatcher.about(container);
+        let dispatcher = host.common.dispatcher.about(told.fields());
         let asking = stream.try_clone().context("cannot keep the connection")?;
         let asked: Asked = Box::new(move || Ok(calls_from_words(&hail::ask_calls(&asking)?)));
         let listening = Listening {
