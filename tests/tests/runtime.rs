@@ -754,15 +754,26 @@ test -z "$(find state -mindepth 2)"
 #[test]
 fn containerd_takes_it_for_its_runtime() {
     need_runtime!("runc");
+    containerd_takes("runc");
+}
+
+#[test]
+fn containerd_takes_the_embedded_runtime_for_its_own() {
+    need_runtime!("embedded");
+    containerd_takes("embedded");
+}
+
+fn containerd_takes(runtime: &str) {
     let tools = ["containerd", "ctr", "podman"];
     if let Some(missing) = tools.into_iter().find(|name| !installed(name)) {
         skip!("needs containerd, ctr and podman", || Ok(format!(
             "{missing} is in no folder of PATH"
         )));
     }
-    let ground = Ground::new();
+    // containerd names none.
+    let ground = Ground::new().settings(&format!("runtime: {{binary: {runtime}}}\n"));
     let (finished, alerts) = ground.run(
-        "runc",
+        runtime,
         &with_own_folders(
             r#"
 podman save --format oci-archive --output tiny.tar localhost/tiny:1.2 > save.out 2>&1
@@ -776,6 +787,8 @@ run="ctr run --runc-binary $PWD/bin/tollgate-runtime --label team=blue \
 $run --rm localhost/tiny:1.2 shop /bin/busybox echo said
 $run -d localhost/tiny:1.2 long /bin/busybox sleep 1000
 ctr task exec --exec-id e1 long /bin/busybox echo inside
+# It is the one that was meant.
+find state -path '*/long/*' -name '*.json' -exec cat {} + | grep -q "\"runtime\":\"[^\"]*$RUNTIME\""
 ctr task kill --signal 9 long
 for try in $(seq 100); do ctr task rm long > /dev/null 2>&1 && break; sleep 0.1; done
 ctr container rm long
