@@ -784,14 +784,14 @@ run="ctr run --runc-binary $PWD/bin/tollgate-runtime --label team=blue \
      --annotation io.kubernetes.cri.sandbox-name=app-7 \
      --annotation io.kubernetes.cri.sandbox-namespace=prod \
      --annotation io.kubernetes.cri.sandbox-uid=u-2"
-$run --rm localhost/tiny:1.2 shop /bin/busybox echo said
-$run -d localhost/tiny:1.2 long /bin/busybox sleep 1000
-ctr task exec --exec-id e1 long /bin/busybox echo inside
+$run --rm localhost/tiny:1.2 $ID-shop /bin/busybox echo said
+$run -d localhost/tiny:1.2 $ID-long /bin/busybox sleep 1000
+ctr task exec --exec-id e1 $ID-long /bin/busybox echo inside
 # It is the one that was meant.
-find state -path '*/long/*' -name '*.json' -exec cat {} + | grep -q "\"runtime\":\"[^\"]*$RUNTIME\""
-ctr task kill --signal 9 long
-for try in $(seq 100); do ctr task rm long > /dev/null 2>&1 && break; sleep 0.1; done
-ctr container rm long
+find state -path '*/'$ID'-long/*' -name '*.json' -exec cat {} + | grep -q "\"runtime\":\"[^\"]*$RUNTIME\""
+ctr task kill --signal 9 $ID-long
+for try in $(seq 100); do ctr task rm $ID-long > /dev/null 2>&1 && break; sleep 0.1; done
+ctr container rm $ID-long
 settle
 test -z "$(find state -mindepth 2)"
 kill $daemon; wait $daemon || true
@@ -801,7 +801,8 @@ kill $daemon; wait $daemon || true
     assert_eq!(finished.code(), 0, "{finished:?}");
     assert_eq!(finished.stdout, "said\ninside\n", "{finished:?}");
     let ids = fields(&alerts, "Program", "container.id");
-    assert_eq!(ids, ["shop", "long", "long"], "{alerts:?}");
+    let id = |name: &str| format!("{}-{name}", ground.id);
+    assert_eq!(ids, [id("shop"), id("long"), id("long")], "{alerts:?}");
     let first = alerts
         .iter()
         .find(|alert| alert.rule == "Program")
