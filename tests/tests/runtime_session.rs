@@ -53,6 +53,35 @@ fn script(text: &str) -> String {
     format!("{PRELUDE}{text}")
 }
 
+/// Processes of ours for which a runtime waits are born with short turns. Nothing else has them: neither what is
+/// watched nor, when it works, what watches.
+#[test]
+fn turns_of_containers_and_of_who_watches_them_are_the_usual_ones() {
+    need_runtime!("runc");
+    let ground = ground("", STAY);
+    let (finished, _) = ground.run(
+        "runc",
+        &script(
+            r#"
+turns() { grep '^se.slice' "$@" || echo none; }
+begin
+turns /proc/self/sched
+rt exec $ID /bin/cat /proc/1/sched < /dev/null | turns
+rt exec $ID /bin/cat /proc/self/sched < /dev/null | turns
+for keeper in $(grep -lx tollgate-keeper /proc/[0-9]*/comm); do turns "${keeper%comm}sched"; done
+turns -h /proc/$(agent)/task/*/sched
+end
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let mut turns: Vec<_> = finished.stdout.lines().collect();
+    assert!(turns.len() > 5, "{finished:?}");
+    // Kernels before 6.12 have `none` everywhere.
+    turns.dedup();
+    assert_eq!(turns.len(), 1, "{finished:?}");
+}
+
 /// How often a program has started that a rule is about.
 fn started(alerts: &[Alert], rule: &str, program: &str) -> usize {
     let is_meant =

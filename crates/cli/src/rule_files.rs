@@ -24,7 +24,7 @@ pub(crate) const MORE: &str = include_str!("../../../rules/more.yaml");
 const BUILTIN_NAME: &str = "built-in rules";
 
 /// A rule file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RuleFile {
     /// As the user named it.
     pub(crate) name: Arc<str>,
@@ -43,7 +43,11 @@ pub(crate) struct Loaded {
 /// Reads the files, of folders those that end in `.yaml` or `.yml` in the order of their names. No
 /// path at all means the built-in rules.
 pub(crate) fn load(paths: &[PathBuf]) -> Loaded {
-    let files = read_all(paths);
+    load_read(read_all(paths))
+}
+
+/// The same of files that have been read.
+pub(crate) fn load_read(files: Vec<RuleFile>) -> Loaded {
     let mut loader = Loader::new();
     for file in &files {
         loader = match &file.text {

@@ -8,7 +8,7 @@ use crate::error::Result;
 const ATTRIBUTES_SIZE: u32 = 48;
 
 /// Gives the calling thread, and those that it makes, turns no longer than `turn`: whose turns are short gets
-/// them sooner, and no more of them. Its policy becomes the usual one; its priority stays.
+/// them sooner, and no more of them. A thread of another policy than the usual one keeps what it has.
 ///
 /// # Kernel
 /// Linux 6.12; older ones take it and do nothing.
@@ -16,16 +16,24 @@ const ATTRIBUTES_SIZE: u32 = 48;
 /// # Errors
 /// None are known.
 pub fn shorten_turns(turn: Duration) -> Result<()> {
-    set(&Attributes {
-        size: ATTRIBUTES_SIZE,
-        sched_policy: USUAL,
-        sched_flags: 0,
-        sched_nice: nice()?,
-        sched_priority: 0,
-        sched_runtime: nanoseconds(turn),
-        sched_deadline: 0,
-        sched_period: 0,
-    })
+    let own = get()?;
+    match own.sched_policy {
+        USUAL => set_turns(own, nanoseconds(turn)),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the calling thread turns of the kernel's length, if they are as long as `turn`: ends what it was born with by
+/// [`with_short_turns`].
+///
+/// # Errors
+/// None are known.
+pub fn lengthen_turns(turn: Duration) -> Result<()> {
+    let own = get()?;
+    match own.sched_policy == USUAL && own.sched_runtime == nanoseconds(turn) {
+        true => set_turns(own, 0),
+        false => Ok(()),
+    }
 }
 
 /// Has the threads and processes that `act` makes be born with turns no longer than `turn`, so that they begin soon
@@ -39,20 +47,14 @@ pub fn with_short_turns<T>(turn: Duration, act: impl FnOnce() -> T) -> T {
     let Some(before) = before else {
         return act();
     };
-    let with_turn = |sched_runtime| {
-        set(&Attributes {
-            sched_runtime,
-            ..before
-        })
-    };
-    let is_short = with_turn(nanoseconds(turn)).is_ok();
+    let is_short = set_turns(before, nanoseconds(turn)).is_ok();
     let made = act();
     if is_short {
-        // Of the kernel's length, which others may change; only who had a length of its own gets that back. What the
-        // kernel took before it takes again.
-        let _ = with_turn(0);
+        // Of the kernel's length, which others may change; only who had a length of its own gets that back. Should the
+        // kernel refuse what it has just granted, turns stay short, which takes nothing from anybody.
+        let _ = set_turns(before, 0);
         if get().is_ok_and(|now| now.sched_runtime != before.sched_runtime) {
-            let _ = with_turn(before.sched_runtime);
+            let _ = set_turns(before, before.sched_runtime);
         }
     }
     made
@@ -67,14 +69,19 @@ fn nanoseconds(turn: Duration) -> u64 {
     u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn set(attributes: &Attributes) -> Result<()> {
+/// The same with turns of this length, in nanoseconds; 0: the kernel's.
+fn set_turns(own: Attributes, sched_runtime: u64) -> Result<()> {
+    let attributes = Attributes {
+        sched_runtime,
+        ..own
+    };
     // SAFETY: the kernel reads `size` bytes of `attributes`, which is as long and lives to the end.
     unsafe {
         syscall!(
             "sched_setattr",
             libc::SYS_sched_setattr,
             THIS_THREAD,
-            std::ptr::from_ref(attributes),
+            &raw const attributes,
             0_u32,
         )
     }?;
@@ -106,34 +113,42 @@ fn get() -> Result<Attributes> {
     Ok(attributes)
 }
 
-/// The priority of the calling thread (`nice`).
-fn nice() -> Result<i32> {
-    // SAFETY: no argument is an address.
-    let raw = unsafe {
-        syscall!(
-            "getpriority",
-            libc::SYS_getpriority,
-            libc::PRIO_PROCESS,
-            0_i32
-        )
-    }?;
-    // The kernel tells 20 less the priority, so that no answer looks like an error.
-    Ok(20 - crate::kernel::number(raw))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn turns_can_be_shortened_and_priorities_stay() {
+    fn turns_can_be_shortened_and_the_rest_stays() {
         assert_eq!(std::mem::size_of::<Attributes>(), ATTRIBUTES_SIZE as usize);
-        let before = nice().unwrap();
-        let shortened = std::thread::spawn(|| {
-            shorten_turns(Duration::from_micros(100)).unwrap();
-            nice().unwrap()
+        let rest = |own: Attributes| (own.sched_policy, own.sched_flags, own.sched_nice);
+        let before = rest(get().unwrap());
+        let turn = Duration::from_micros(100);
+        let shortened = std::thread::spawn(move || {
+            let usual = get().unwrap().sched_runtime;
+            shorten_turns(turn).unwrap();
+            let short = get().unwrap();
+            lengthen_turns(turn).unwrap();
+            assert_eq!(get().unwrap().sched_runtime, usual);
+            rest(short)
         });
         assert_eq!(shortened.join().unwrap(), before);
+    }
+
+    #[test]
+    fn who_has_another_policy_keeps_it() {
+        let batch = libc::SCHED_BATCH.cast_unsigned();
+        let own = std::thread::spawn(move || {
+            let mut own = get().unwrap();
+            own.sched_policy = batch;
+            set_turns(own, 0).unwrap();
+            let turn = Duration::from_micros(100);
+            shorten_turns(turn).unwrap();
+            let born = with_short_turns(turn, || std::thread::spawn(|| get().unwrap()));
+            (get().unwrap(), born.join().unwrap())
+        });
+        let (own, born) = own.join().unwrap();
+        assert_eq!((own.sched_policy, born.sched_policy), (batch, batch));
+        assert_eq!(own.sched_runtime, born.sched_runtime);
     }
 
     #[test]

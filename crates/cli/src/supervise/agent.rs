@@ -44,8 +44,6 @@ const END_POLL: Duration = Duration::from_millis(2);
 const TELLING_POLL: Duration = Duration::from_millis(100);
 /// Time between two looks for the end of the workload before an agent's turn has come.
 const TURN_POLL: Duration = Duration::from_millis(250);
-/// Short ones come sooner.
-pub(super) const TURN: Duration = Duration::from_micros(100);
 /// Number of the first agent.
 pub(super) const FIRST: u64 = 0;
 
@@ -142,13 +140,6 @@ fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Opti
     let (_, listener) = sys::socket::receive_fd(from.as_fd(), &mut [0])?;
     sys::prctl::set_parent_death_signal(0)?;
     Ok(listener.map(Listener::new))
-}
-
-/// Has this thread, and those and the processes that it makes, get its turn soon where others use all processors: calls
-/// are held until it comes.
-pub(super) fn hurry() {
-    // A kernel that refuses gives turns of its own length.
-    let _ = sys::schedule::shorten_turns(TURN);
 }
 
 /// As [`first`], where there is no keeper: this process is in its place.
@@ -338,8 +329,6 @@ fn start(
     services: Start,
 ) -> Result<Started, String> {
     let board = &inherited.board;
-    // The command, which is not to hurry, has been made.
-    hurry();
     let ours = [
         inherited.front_pid,
         board.pid(word::KEEPER_PID),

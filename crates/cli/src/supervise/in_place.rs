@@ -56,7 +56,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         keeper::first(&inherited, &for_keeper, policy, agent)
     };
     // The keeper is no child that the command knows of: crun waits for all that it has.
-    let keeper = with_short_turns(agent::TURN, || {
+    let keeper = with_short_turns(super::START_SLICE, || {
         sys::clone::clone_child(CloneFlags::UNANNOUNCED, keep)
     })
     .map_err(Failure::process("make the keeper process"))?;
@@ -85,7 +85,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         to: [to_keeper, to_agent],
     };
     // A thread has no filter that was not there when it was made.
-    with_short_turns(agent::TURN, || {
+    with_short_turns(super::START_SLICE, || {
         std::thread::Builder::new().spawn(move || given.hand_over())
     })
     .map_err(Failure::io("hand the listener over"))?;

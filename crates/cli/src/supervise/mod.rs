@@ -46,6 +46,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use capture::filter::FilterProgram;
 use capture::notify::Answering;
@@ -291,7 +292,6 @@ pub(crate) fn sees_descendants_only() -> bool {
 /// Readies this process, which no command stands below, to watch for others: nothing that is meant for a
 /// terminal's programs concerns it, and it may open as much as the system allows.
 pub(crate) fn stand_alone() -> sys::Result<()> {
-    agent::hurry();
     signals::outlive_command()?;
     agent::raise_descriptor_limit()
 }
@@ -328,7 +328,16 @@ pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
     Ok(agent::resumed(&inherited, generation, listener, prepare))
 }
 
+/// Turns of processes and threads for which a runtime waits until they have begun: short ones come sooner where others
+/// use all processors.
+const START_SLICE: Duration = Duration::from_micros(100);
 const SOCK_SEQPACKET: i32 = 5;
+
+/// Gives this thread turns as long as others have: whoever watches has them, and what it starts.
+pub(crate) fn take_usual_turns() {
+    // A kernel that refuses has not granted others either.
+    let _ = sys::schedule::lengthen_turns(START_SLICE);
+}
 
 /// Why the command did not run.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,9 @@
 //! and the rules are loaded beside it. They are kept, too, compiled: on a machine with few processors whatever takes
 //! one from the runtime slows it down.
 
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -19,12 +19,30 @@ use rules::{Engine, EngineOptions};
 use super::host;
 use super::sink::DeferredSink;
 use crate::config::Config;
-use crate::rule_files;
+use crate::rule_files::{self, RuleFile};
 
-/// Files that are kept, two for a filter; each is some tens of KiB.
+/// Files that are kept, two for a filter: one of some tens of KiB, and one twice as large.
 const KEPT: usize = 32;
+/// Longer files are none of these: nobody is to wait until one is read.
+const LONGEST: u64 = 64 << 20;
 /// The first bytes of a file, with the version of its form.
 const MAGIC: &[u8; 8] = b"tgplan1\n";
+
+/// What rules and filter are made from, read once: what is kept under a key is made from nothing else.
+#[derive(Clone)]
+pub(super) struct Sources {
+    pub(super) config: Config,
+    pub(super) files: Vec<RuleFile>,
+}
+
+impl Sources {
+    pub(super) fn read(config: Config) -> Self {
+        Self {
+            files: rule_files::read_all(&config.rules_files),
+            config,
+        }
+    }
+}
 
 /// What the filter is made from, as bytes.
 pub(super) struct Key {
@@ -81,6 +99,7 @@ pub(super) struct KeptRules {
     key: Key,
     folder: PathBuf,
     pub(super) program: FilterProgram,
+    pub(super) sources: Sources,
 }
 
 impl KeptRules {
@@ -100,10 +119,16 @@ impl KeptRules {
 
     /// Keeps them. That they cannot be kept costs the next container some time, and nothing else.
     pub(super) fn keep(&self, engine: &Engine, plan: &Plan) {
-        let image = engine.to_image(plan);
-        let parts = [&*self.key.bytes, &self.program.to_bytes(), &image];
+        let write = || -> std::io::Result<()> {
+            if ready(&self.folder)? {
+                let image = engine.to_image(plan);
+                let parts = [&*self.key.bytes, &self.program.to_bytes(), &image];
+                write(&self.folder, &self.file(), parts)?;
+            }
+            Ok(())
+        };
         // As said above.
-        let _ = write(&self.folder, &self.file(), parts);
+        let _ = write();
     }
 
     fn file(&self) -> PathBuf {
@@ -113,16 +138,22 @@ impl KeptRules {
 
 impl Key {
     /// Where the rules are kept, compiled, that come to this filter.
-    pub(super) fn rules_of(self, folder: PathBuf, program: FilterProgram) -> KeptRules {
+    pub(super) fn rules_of(
+        self,
+        folder: PathBuf,
+        program: FilterProgram,
+        sources: Sources,
+    ) -> KeptRules {
         KeptRules {
             key: self,
             folder,
             program,
+            sources,
         }
     }
 
     /// `policy`: what else it is made from. `None`: something of it cannot be read.
-    pub(super) fn new(config: &Config, policy: &str) -> Option<Self> {
+    pub(super) fn new(sources: &Sources, policy: &str) -> Option<Self> {
         // Another build of this program may make another filter.
         let program = fs::metadata("/proc/self/exe").ok()?;
         let program = (
@@ -132,11 +163,11 @@ impl Key {
             program.mtime_nsec(),
             program.mtime(),
         );
-        let mut bytes = format!("{config:?}\n").into_bytes();
-        for file in rule_files::read_all(&config.rules_files) {
+        let mut bytes = format!("{:?}\n", sources.config).into_bytes();
+        for file in &sources.files {
             bytes.extend_from_slice(file.name.as_bytes());
             bytes.push(0);
-            bytes.extend_from_slice(file.text.ok()?.as_bytes());
+            bytes.extend_from_slice(file.text.as_ref().ok()?.as_bytes());
             bytes.push(0);
         }
         let rules = hash(&bytes);
@@ -156,13 +187,10 @@ impl Key {
     /// Keeps it. That it cannot be kept costs the next container some time, and nothing else.
     pub(super) fn keep(&self, folder: &Path, kept: &Kept) {
         let write = || -> std::io::Result<()> {
-            let mut builder = fs::DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(folder)?;
-            if !is_private(folder) {
-                return Ok(());
+            if ready(folder)? {
+                kept.write(folder, &self.file(folder), &self.bytes)?;
             }
-            make_room(folder)?;
-            kept.write(folder, &self.file(folder), &self.bytes)
+            Ok(())
         };
         // As said above.
         let _ = write();
@@ -183,6 +211,17 @@ pub(super) fn is_private(folder: &Path) -> bool {
     })
 }
 
+/// Makes the folder, and room in it. `false`: what is written there is not trusted.
+fn ready(folder: &Path) -> std::io::Result<bool> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder)?;
+    let is_private = is_private(folder);
+    if is_private {
+        make_room(folder)?;
+    }
+    Ok(is_private)
+}
+
 /// Removes all when there are too many: those still in use are made again.
 fn make_room(folder: &Path) -> std::io::Result<()> {
     let files: Vec<_> = fs::read_dir(folder)?.flatten().collect();
@@ -199,7 +238,13 @@ fn read(folder: &Path, file: &Path) -> Option<Vec<u8>> {
     if !is_private(folder) {
         return None;
     }
-    fs::read(file).ok()
+    let file = File::open(file).ok()?;
+    if file.metadata().ok()?.len() > LONGEST {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    (&file).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Writes a file of parts, whole or not at all.
@@ -268,7 +313,10 @@ mod tests {
     fn rules_are_found_by_the_same_key_and_filter_alone() {
         let folder = tempfile::tempdir().unwrap();
         let plans = folder.path().to_owned();
-        let rules = |text: &str| key(text).rules_of(plans.clone(), kept().program);
+        let rules = |text: &str| {
+            let sources = Sources::read(Config::default());
+            key(text).rules_of(plans.clone(), kept().program, sources)
+        };
         let sink = DeferredSink::default();
         let options = EngineOptions::default();
         let mut loaded = crate::rule_files::load(&[]);

@@ -47,7 +47,7 @@ use policy::compile::witness::Witness;
 use rules::{EngineOptions, Recorder};
 use serve::grpc::GrpcChannel;
 
-use self::early::{Kept, KeptRules, Key};
+use self::early::{Kept, KeptRules, Key, Sources};
 use self::first::First;
 use self::pidfile::Pidfile;
 use self::servers::Servers;
@@ -225,17 +225,20 @@ fn prepare_own(
         .as_ref()
         .is_some_and(|made| made.profile.is_some());
     let plans = args.told_plans.filter(|_| memo.is_none() && !is_own);
-    let key = match &plans {
+    let sources = match &plans {
         Some(_) => {
             let (config, _) = configuration(&args.detection, &args.interception)?;
-            let policy = format!(
-                "{:?} {:?} {elsewhere:?} {resident:?}",
-                in_force.profile, in_force.denials
-            );
-            Key::new(&config, &policy)
+            Some(Sources::read(config))
         }
         None => None,
     };
+    let key = sources.as_ref().and_then(|sources| {
+        let policy = format!(
+            "{:?} {:?} {elsewhere:?} {resident:?}",
+            in_force.profile, in_force.denials
+        );
+        Key::new(sources, &policy)
+    });
     let kept = key.as_ref().zip(plans.as_deref());
     let kept = kept.and_then(|(key, plans)| key.look_up(plans));
     // A runtime is not restricted itself.
@@ -245,7 +248,11 @@ fn prepare_own(
     }
     let confinement = confinement.filter(|_| place == Place::Here);
     if let Some((folder, container)) = args.told_agent.as_ref().zip(their_container.clone()) {
-        let (config, _) = configuration(&args.detection, &args.interception)?;
+        let sources = match sources {
+            Some(sources) => sources,
+            None => Sources::read(configuration(&args.detection, &args.interception)?.0),
+        };
+        let config = &sources.config;
         let kept = match (memo, kept) {
             (Some(memo), _) => Kept {
                 // It has been installed.
@@ -254,7 +261,7 @@ fn prepare_own(
                     &Profile::default(),
                     mechanism,
                     Denials::InKernel,
-                    &config,
+                    config,
                 )?,
                 memo: memo.to_vec(),
             },
@@ -262,7 +269,7 @@ fn prepare_own(
             (None, None) => {
                 let resident = resident.clone().unwrap_or_default();
                 let made =
-                    filter_alone(&config, in_force, mechanism, elsewhere.as_ref(), &resident)?;
+                    filter_alone(&sources, in_force, mechanism, elsewhere.as_ref(), &resident)?;
                 if let Some((key, plans)) = key.as_ref().zip(plans.as_deref()) {
                     key.keep(plans, &made);
                 }
@@ -288,9 +295,9 @@ fn prepare_own(
     }
     if let Some(Kept { program, memo }) = kept {
         let expected = program.clone();
-        let rules = key
-            .zip(plans)
-            .map(|(key, plans)| key.rules_of(plans, program.clone()));
+        let rules = key.zip(plans).zip(sources);
+        let rules =
+            rules.map(|((key, plans), sources)| key.rules_of(plans, program.clone(), sources));
         let make = move || {
             let (detection, interception) = (args.detection, args.interception);
             let origin = rules.as_ref().map_or(Origin::Files, Origin::Kept);
@@ -315,7 +322,11 @@ fn prepare_own(
         });
     }
     let (detection, interception) = (args.detection, args.interception);
-    let origin = memo.map_or(Origin::Files, Origin::Memo);
+    let origin = match (memo, &sources) {
+        (Some(memo), _) => Origin::Memo(memo),
+        (None, Some(sources)) => Origin::Read(sources),
+        (None, None) => Origin::Files,
+    };
     let told = their_container;
     let mut blueprint = blueprint(detection, interception, mechanism, in_force, origin, told)?;
     blueprint.door = args.told_door;
@@ -331,11 +342,11 @@ fn prepare_own(
         elsewhere.as_ref(),
         &blueprint.resident,
     );
-    if let Some((key, plans)) = key.zip(plans) {
+    if let Some(((key, plans), sources)) = key.zip(plans).zip(sources) {
         let (program, memo) = (blueprint.program.clone(), memo.clone());
         key.keep(&plans, &Kept { program, memo });
         let rules = &blueprint.rules;
-        key.rules_of(plans, blueprint.program.clone())
+        key.rules_of(plans, blueprint.program.clone(), sources)
             .keep(&rules.judge, &rules.plan);
     }
     Ok(supervise::Prepared {
@@ -398,14 +409,15 @@ fn let_work(listening: &supervise::Listening) -> anyhow::Result<Answering> {
 
 /// The filter that rules come to, for an agent that does not judge by them itself.
 fn filter_alone(
-    config: &Config,
+    sources: &Sources,
     in_force: InForce,
     mechanism: Mechanism,
     elsewhere: Option<&Elsewhere>,
     resident: &Resident,
 ) -> Result<Kept, Failure> {
     let InForce { profile, denials } = in_force;
-    let mut loaded = rule_files::load(&config.rules_files);
+    let config = &sources.config;
+    let mut loaded = rule_files::load_read(sources.files.clone());
     // Selections that select nothing are told by the agent that judges.
     loaded.select(&config.rules);
     let (sink, verify) = (DeferredSink::default(), verify_options(config, mechanism));
@@ -478,8 +490,20 @@ enum Origin<'a> {
     Files,
     /// The same, and what the first agent left to one that takes over.
     Memo(&'a [u8]),
-    /// The files, unless their rules are kept. Of those nothing is said any more.
+    /// Files that have been read.
+    Read(&'a Sources),
+    /// The same, unless their rules are kept. Warnings about those are not repeated.
     Kept(&'a KeptRules),
+}
+
+impl<'a> Origin<'a> {
+    fn sources(self) -> Option<&'a Sources> {
+        match self {
+            Self::Files | Self::Memo(_) => None,
+            Self::Read(sources) => Some(sources),
+            Self::Kept(kept) => Some(&kept.sources),
+        }
+    }
 }
 
 /// Reads rules and configuration and opens files. `told`: the container of which the agent is told.
@@ -493,7 +517,10 @@ fn blueprint(
 ) -> Result<Blueprint, Failure> {
     let InForce { profile, denials } = in_force;
     let is_resumed = matches!(origin, Origin::Memo(_));
-    let (config, warnings) = configuration(&detection, &interception)?;
+    let (config, warnings) = match origin.sources() {
+        Some(sources) => (sources.config.clone(), Vec::new()),
+        None => configuration(&detection, &interception)?,
+    };
     journal::open(config.log, detection.manner, config.time_format_iso_8601);
     if !detection.quiet && detection.manner != Manner::Falco {
         // The personality has read the configuration itself.
@@ -512,7 +539,7 @@ fn blueprint(
     let verify = verify_options(&config, mechanism);
     let kept = match origin {
         Origin::Kept(kept) => kept.read(&options, &sink).zip(Some(kept)),
-        Origin::Files | Origin::Memo(_) => None,
+        Origin::Files | Origin::Memo(_) | Origin::Read(_) => None,
     };
     let (rules, program, profile, resident) = match kept {
         Some(((judge, plan), kept)) => {
@@ -621,7 +648,10 @@ fn load(
     sink: &DeferredSink,
     verify: &VerifyOptions,
 ) -> Result<(Rules, Option<(Profile, Resident)>), Failure> {
-    let mut loaded = rule_files::load(&config.rules_files);
+    let mut loaded = match origin.sources() {
+        Some(sources) => rule_files::load_read(sources.files.clone()),
+        None => rule_files::load(&config.rules_files),
+    };
     let idle = loaded.select(&config.rules);
     if !detection.quiet {
         for selection in idle {
@@ -634,7 +664,7 @@ fn load(
             let rules = Rules::later(&mut loaded, options, sink, installed)?;
             (rules, Some((profile, resident)))
         }
-        Origin::Files | Origin::Kept(_) => {
+        Origin::Files | Origin::Read(_) | Origin::Kept(_) => {
             (Rules::first(&mut loaded, options, sink, verify)?, None)
         }
     };

@@ -40,7 +40,9 @@ use crate::learn::Learner;
 use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
-use crate::supervise::{Board, Listening, Mechanism, Report, Services, Source, Start, signals};
+use crate::supervise::{
+    self, Board, Listening, Mechanism, Report, Services, Source, Start, signals,
+};
 use crate::terminal;
 
 /// The rules that an agent starts with.
@@ -174,6 +176,7 @@ impl Blueprint {
     }
 
     pub(super) fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
+        supervise::take_usual_turns();
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
         let account: Arc<dyn Account> = Arc::new(AlertAccount {

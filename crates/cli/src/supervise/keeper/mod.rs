@@ -78,7 +78,10 @@ pub(super) fn first(
     inherited.board.set_pid(word::KEEPER_PID, own_pid);
     let may_lead = Orphans::decide() == Orphans::TakeIn;
     match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
-        Ok(pid) => inherited.board.set_agent_pid(FIRST, pid),
+        Ok(pid) => {
+            super::take_usual_turns();
+            inherited.board.set_agent_pid(FIRST, pid);
+        }
         Err(error) => {
             tell(inherited, Message::NotReady(error.errno()));
             inherited.board.set(word::KEEPER_DONE, 1);
