@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use aho_corasick::AhoCorasick;
 
 /// Texts to look for. What finds them at once is made when it is first asked for: that takes longer than all else
-/// that is made of a rule, and most programs of a container never come so far.
+/// that is made of a rule, and most programs of a container never come so far. The first call that asks waits for it,
+/// some tens of microseconds.
 #[derive(Debug)]
 pub(crate) struct Substrings {
     needles: Box<[Box<[u8]>]>,
