@@ -68,7 +68,8 @@ begin
 turns /proc/self/sched
 rt exec $ID /bin/cat /proc/1/sched < /dev/null | turns
 rt exec $ID /bin/cat /proc/self/sched < /dev/null | turns
-for keeper in $(grep -lx tollgate-keeper /proc/[0-9]*/comm); do turns "${keeper%comm}sched"; done
+none_else
+turns /proc/$(keeper)/sched
 turns -h /proc/$(agent)/task/*/sched
 end
 "#,
