@@ -14,6 +14,11 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     bounded(File::open(path)?, LIMIT)
 }
 
+/// The same of a file that need not be text.
+pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    bounded_bytes(File::open(path)?, LIMIT)
+}
+
 /// Where a path leads, and the folder that has it or will.
 pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let real = match fs::canonicalize(path) {
@@ -58,17 +63,21 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn bounded(from: impl Read, limit: u64) -> io::Result<String> {
+    String::from_utf8(bounded_bytes(from, limit)?).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        let message = format!("it is not UTF-8 text (byte {place})");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+fn bounded_bytes(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).map_or(true, |len| len > limit) {
         let message = format!("it is longer than {} MiB", limit >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let place = error.utf8_error().valid_up_to();
-        let message = format!("it is not UTF-8 text (byte {place})");
-        io::Error::new(io::ErrorKind::InvalidData, message)
-    })
+    Ok(bytes)
 }
 
 #[cfg(test)]

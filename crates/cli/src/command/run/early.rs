@@ -6,9 +6,9 @@
 //! and the rules are loaded beside it. They are kept, too, compiled: on a machine with few processors whatever takes
 //! one from the runtime slows it down.
 
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -20,11 +20,10 @@ use super::host;
 use super::sink::DeferredSink;
 use crate::config::Config;
 use crate::rule_files::{self, RuleFile};
+use crate::text_file;
 
 /// Files that are kept, two for a filter: one of some tens of KiB, and one twice as large.
 const KEPT: usize = 32;
-/// Longer files are none of these: nobody is to wait until one is read.
-const LONGEST: u64 = 64 << 20;
 /// The first bytes of a file, with the version of its form.
 const MAGIC: &[u8; 8] = b"tgplan1\n";
 
@@ -238,13 +237,8 @@ fn read(folder: &Path, file: &Path) -> Option<Vec<u8>> {
     if !is_private(folder) {
         return None;
     }
-    let file = File::open(file).ok()?;
-    if file.metadata().ok()?.len() > LONGEST {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    (&file).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    // What cannot be read is made again.
+    text_file::read_bytes(file).ok()
 }
 
 /// Writes a file of parts, whole or not at all.

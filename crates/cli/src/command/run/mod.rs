@@ -248,11 +248,6 @@ fn prepare_own(
     }
     let confinement = confinement.filter(|_| place == Place::Here);
     if let Some((folder, container)) = args.told_agent.as_ref().zip(their_container.clone()) {
-        let sources = match sources {
-            Some(sources) => sources,
-            None => Sources::read(configuration(&args.detection, &args.interception)?.0),
-        };
-        let config = &sources.config;
         let kept = match (memo, kept) {
             (Some(memo), _) => Kept {
                 // It has been installed.
@@ -261,12 +256,16 @@ fn prepare_own(
                     &Profile::default(),
                     mechanism,
                     Denials::InKernel,
-                    config,
+                    &configuration(&args.detection, &args.interception)?.0,
                 )?,
                 memo: memo.to_vec(),
             },
             (None, Some(kept)) => kept,
             (None, None) => {
+                let sources = match sources {
+                    Some(sources) => sources,
+                    None => Sources::read(configuration(&args.detection, &args.interception)?.0),
+                };
                 let resident = resident.clone().unwrap_or_default();
                 let made =
                     filter_alone(&sources, in_force, mechanism, elsewhere.as_ref(), &resident)?;
