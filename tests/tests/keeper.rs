@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use e2e::{Alert, Fixture, Scratch, need_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sys::ptrace::{self, SyscallOp};
+use sys::wait::{self, Target};
 
 /// How long an agent may take with calls that wait, in milliseconds, where one that does not move is what
 /// is looked at: longer than a loaded machine lets one wait that does.
@@ -370,6 +372,83 @@ fn hold_rules(run: &Run) -> impl FnOnce() + use<> {
         // Opening waits for the reader.
         fs::write(&rules, RULES).expect("the agent reads");
         replace(&rules, RULES);
+    }
+}
+
+fn threads(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    let number = |thread: std::io::Result<fs::DirEntry>| {
+        let name = thread.expect("procfs").file_name();
+        name.to_str().expect("a number").parse().expect("a number")
+    };
+    threads.map(number).collect()
+}
+
+/// Those of them that wait for a call of the workload's.
+fn receiving(pid: i32) -> Vec<i32> {
+    let request = format!(" {RECEIVE:#x} ");
+    let waits = |tid: &i32| {
+        let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+        call.is_ok_and(|call| call.contains(&request))
+    };
+    threads(pid).into_iter().filter(waits).collect()
+}
+
+/// The request of ioctl by which a call of the workload's is received.
+const RECEIVE: u64 = 0xc050_2100;
+
+/// The threads of a process, followed from call to call until one has been given a call of the workload's.
+struct Traced {
+    pid: i32,
+    threads: Vec<i32>,
+}
+
+impl Traced {
+    fn seize(pid: i32) -> Self {
+        let threads = threads(pid);
+        for tid in &threads {
+            ptrace::seize(*tid, ptrace::OPTION_TRACESYSGOOD).expect("root may");
+            ptrace::interrupt(*tid).expect("seized");
+        }
+        Self { pid, threads }
+    }
+
+    /// Kills the process at the end of the very call in which it is given one: nothing of it has seen that.
+    fn kill_when_it_has_received(self) {
+        let mut receiving = Vec::new();
+        loop {
+            let stopped = self.threads.iter().find_map(|tid| {
+                let flags = wait::ALL | wait::NO_HANG;
+                wait::wait(Target::Pid(*tid), flags).expect("a tracee")
+            });
+            let Some((tid, status)) = stopped else {
+                std::thread::yield_now();
+                continue;
+            };
+            assert!(!status.is_end(), "{tid} has ended: {status:?}");
+            match ptrace::syscall_info(tid).expect("it is stopped").op {
+                SyscallOp::Entry { nr, args } if nr == Self::ioctl() && args[1] == RECEIVE => {
+                    receiving.push(tid);
+                }
+                SyscallOp::Exit { rval: 0, .. } if receiving.contains(&tid) => break,
+                SyscallOp::Exit { .. } => receiving.retain(|other| *other != tid),
+                _ => {}
+            }
+            ptrace::resume_to_syscall(tid, 0).expect("it is stopped");
+        }
+        signal(self.pid, Signal::KILL);
+        // The first of them ends for us when the others have.
+        for tid in self.threads.iter().rev() {
+            while let Ok(Some((_, status))) = wait::wait(Target::Pid(*tid), wait::ALL)
+                && !status.is_end()
+            {}
+        }
+    }
+
+    fn ioctl() -> u64 {
+        let arch = abi::Arch::native().expect("a known architecture");
+        let number = abi::Syscall::IOCTL.number(arch).expect("it has one");
+        arch.raw_number(number).into()
     }
 }
 
@@ -909,6 +988,37 @@ fn another_keeper_takes_the_place_of_one_that_was_killed() {
     assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(1)));
     let counted = run.of("Counted").len();
     assert_eq!(counted, 2000);
+}
+
+/// Each agent is given its first call and killed with it; the same with a keeper that stands in.
+#[test]
+fn a_call_that_was_just_received_by_who_is_killed_is_answered() {
+    need_root!();
+    let mut run = Run::start(&[]);
+    for _ in 0..2 {
+        let former = run.kill_idle_agent();
+        let agent = run.next_agent(former);
+        until("it receives", || !receiving(agent).is_empty());
+        let traced = Traced::seize(agent);
+        run.order(1, 1, "counted");
+        traced.kill_when_it_has_received();
+        assert_eq!(run.answer(), all(1));
+        assert_eq!(run.next_agent(agent), run.idle_agent());
+    }
+    let (keeper, go_on) = (run.keeper(), hold_rules(&run));
+    let traced = Traced::seize(keeper);
+    let agent = run.agent();
+    signal(agent, Signal::KILL);
+    run.order(1, 1, "counted");
+    traced.kill_when_it_has_received();
+    assert_eq!(run.answer(), all(1));
+    go_on();
+    run.next_agent(agent);
+    run.sees_again();
+    let gaps = run.gaps(1);
+    assert_eq!(calls(&gaps), 3, "{gaps:?}");
+    assert_eq!(run.of("Counted").len(), 0);
+    run.ends_well();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The supervisor's side of seccomp user notification.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Result, SyscallError};
 use crate::kernel::number;
@@ -23,6 +24,47 @@ pub struct Notification {
     pub ip: u64,
     /// The register arguments.
     pub args: [u64; 6],
+}
+
+/// Memory shared with other processes into which the kernel writes the call that is received. A receiver that is
+/// killed is killed after that or before the call is given to it: in no moment is there a call that only it knows of.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot<'a>(&'a [AtomicU64; SLOT_WORDS]);
+
+const SLOT_WORDS: usize = size_of::<Notification>() / size_of::<u64>();
+
+impl<'a> Slot<'a> {
+    /// Words that it takes.
+    pub const WORDS: usize = SLOT_WORDS;
+
+    /// The first of these words.
+    ///
+    /// # Panics
+    /// If there are fewer than [`Slot::WORDS`].
+    #[must_use]
+    pub fn new(words: &'a [AtomicU64]) -> Self {
+        Self(words.first_chunk().expect("as many words as a slot takes"))
+    }
+
+    /// The call that was received last; `None` before the first one, and while the next one is waited for.
+    #[must_use]
+    pub fn call(&self) -> Option<Notification> {
+        Some(self.read()).filter(|call| call.id != 0)
+    }
+
+    fn read(&self) -> Notification {
+        let words = self.0.each_ref().map(|word| word.load(Ordering::Acquire));
+        // SAFETY: the structure is as long as these words, which the compiler checks, and all of its fields are
+        // numbers, which any bytes are.
+        unsafe { std::mem::transmute::<[u64; SLOT_WORDS], Notification>(words) }
+    }
+
+    /// Forgets the call.
+    pub fn clear(&self) {
+        for word in self.0 {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 #[repr(C)]
@@ -113,6 +155,30 @@ impl Listener {
     pub fn receive(&self, notification: &mut Notification) -> Result<Received> {
         // The kernel refuses a structure that is not zero (EINVAL).
         *notification = Notification::default();
+        // SAFETY: there is a structure to write to, which nobody else uses.
+        unsafe { self.receive_at(std::ptr::from_mut(notification)) }
+    }
+
+    /// As [`Self::receive`], where others can see the call as soon as it is received. A slot is one receiver's.
+    ///
+    /// # Errors
+    /// As [`Self::receive`]. EINVAL if somebody else writes to the slot.
+    pub fn receive_into(
+        &self,
+        slot: Slot<'_>,
+        notification: &mut Notification,
+    ) -> Result<Received> {
+        slot.clear();
+        // SAFETY: the slot is as long as the structure and aligned as it is; whoever else looks at it does so by
+        // atomic loads, for which the kernel is one more processor that stores.
+        let received = unsafe { self.receive_at(slot.0.as_ptr().cast_mut().cast()) }?;
+        *notification = slot.read();
+        Ok(received)
+    }
+
+    /// # Safety
+    /// The kernel may write a `Notification` there.
+    unsafe fn receive_at(&self, notification: *mut Notification) -> Result<Received> {
         // SAFETY: RECV carries the size of `Notification`, so the kernel writes exactly that.
         let result = unsafe {
             syscall!(
@@ -120,7 +186,7 @@ impl Listener {
                 libc::SYS_ioctl,
                 self.as_fd(),
                 RECV,
-                std::ptr::from_mut(notification)
+                notification
             )
         };
         match result {
@@ -432,6 +498,47 @@ mod tests {
         let null = std::fs::File::open("/dev/null").expect("a device");
         let added = listener.add_fd(waiting.id, null.as_fd(), None, 0, AddMode::Add);
         assert_eq!(added, Ok(None));
+    }
+
+    /// Stopped at the very end of the call with which it receives, a receiver has told nobody anything.
+    #[test]
+    fn what_a_killed_receiver_had_just_received_is_known() {
+        let (child, listener) = supervised(|| {
+            syscall::getppid_raw();
+            Ok(())
+        });
+        let (words, _file) = crate::shared::SharedWords::create(Slot::WORDS).expect("memory");
+        let slot = Slot::new(words.words());
+        assert_eq!(slot.call(), None);
+        let receiver = testing::spawn(|| {
+            let mut call = Notification::default();
+            // The tracer's first stop interrupts the wait.
+            while listener.receive_into(slot, &mut call) == Ok(Received::Interrupted) {}
+            Err(200)
+        });
+        ptrace::seize(receiver, ptrace::OPTION_TRACESYSGOOD).expect("our child");
+        ptrace::interrupt(receiver).expect("seized");
+        while slot.call().is_none() {
+            let stopped = wait::wait(wait::Target::Pid(receiver), wait::ALL);
+            assert!(
+                !matches!(stopped, Ok(Some((_, end))) if end.is_end()),
+                "{stopped:?}"
+            );
+            if slot.call().is_none() {
+                ptrace::resume_to_syscall(receiver, 0).expect("stopped");
+            }
+        }
+        testing::kill_and_reap(receiver);
+        let call = slot.call().expect("it was received");
+        assert_eq!((call.tid, i64::from(call.nr)), (child, libc::SYS_getppid));
+        assert_eq!(listener.respond_continue(call.id), Ok(Delivery::Delivered));
+        assert_eq!(testing::reap(child), Ok(()));
+        let mut call = Notification::default();
+        assert_eq!(
+            listener.receive_into(slot, &mut call),
+            Ok(Received::CallerGone)
+        );
+        assert_eq!((slot.call(), call), (None, Notification::default()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ use event::{
 };
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
-use sys::notify::{Delivery, Listener, Notification};
+use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::seccomp::{FilterFlags, flags_available};
 use sys::signal::{SignalSet, SignalStream};
 
@@ -665,6 +665,15 @@ impl Seat {
 
     pub(crate) fn is_second(&self) -> bool {
         self.order == Order::Second
+    }
+
+    /// Waits for a call.
+    pub(crate) fn receive(
+        &self,
+        listener: &Listener,
+        notification: &mut Notification,
+    ) -> sys::Result<Received> {
+        self.pulse.receive(listener, notification)
     }
 
     /// A call was received; until [`Seat::proceed`] the watchdog may take it away.

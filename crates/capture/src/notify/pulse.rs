@@ -2,16 +2,18 @@
 //!
 //! All of it is in memory that both share and that outlives the supervisor: which calls it holds,
 //! whether its receivers make progress, and its totals. Each receiver writes words of its own, so
-//! this costs a call a few stores and no locked instruction.
+//! this costs a call a few stores and no locked instruction. The kernel itself writes there what a
+//! receiver is given: one that is killed in the same moment leaves no call behind that nobody knows of.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sys::notify::Notification;
+use sys::notify::{Listener, Notification, Received, Slot};
 use sys::shared::SharedWords;
 
 use super::counters::CounterSnapshot;
+use super::watchdog::STUCK_LIMIT;
 
 /// Id of the first call that was received; the kernel counts up from a random number.
 const FIRST_ID: usize = 0;
@@ -19,10 +21,12 @@ const FIRST_ID: usize = 0;
 const TICKS: usize = 1;
 /// Where the totals begin.
 const TOTALS: usize = 2;
+/// Seats below this number have been taken: others need not be looked at, nor have memory.
+const SEATS_USED: usize = 63;
 /// Where the receivers' words begin.
 const SEATS: usize = 64;
-/// Receivers at once: two, and those that a hostile page holds up.
-const SEAT_COUNT: usize = 72;
+/// Receivers at once: two, who answers a runtime, and those that hostile pages hold up.
+const SEAT_COUNT: usize = 3 + STUCK_LIMIT;
 
 /// Words of one receiver.
 mod seat {
@@ -34,8 +38,10 @@ mod seat {
     pub(super) const ID: usize = 2;
     /// Architecture and number of the last one.
     pub(super) const CALL: usize = 3;
-    /// How many there are.
-    pub(super) const WORDS: usize = 4;
+    /// Where the kernel writes what is received.
+    pub(super) const SLOT: usize = 4;
+    /// How many there are: whole cache lines, two receivers write into none.
+    pub(super) const WORDS: usize = 16;
 }
 
 /// The shared memory of one supervisor.
@@ -104,19 +110,48 @@ impl Pulse {
         self.word(SEATS + seat * seat::WORDS + index)
     }
 
-    /// Words for a receiver. There are more than there can be receivers; should they ever run out
-    /// the last ones are shared, which only blurs what is seen.
+    fn slot(&self, seat: usize) -> Slot<'_> {
+        let at = self.base + SEATS + seat * seat::WORDS + seat::SLOT;
+        Slot::new(&self.words.words()[at..])
+    }
+
+    /// A call is received that may be the oldest one: receivers may tell of theirs in another order than that in
+    /// which they got them.
+    fn note_first(&self, id: u64) {
+        let first = self.word(FIRST_ID);
+        let is_older = |known: u64| known == 0 || id.wrapping_sub(known) > u64::MAX / 2;
+        let mut known = first.load(Ordering::Relaxed);
+        while is_older(known) {
+            match first.compare_exchange_weak(known, id, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => known = now,
+            }
+        }
+    }
+
+    /// Words for a receiver. There are as many as there can be receivers; should they ever run out
+    /// the last ones are shared, which blurs what is seen.
     pub(crate) fn seat(self: &Arc<Self>) -> SeatPulse {
-        let number = self
+        let free = self
             .free
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .pop();
+        let number = free.unwrap_or(SEAT_COUNT - 1);
+        let used = u64::try_from(number + 1).expect("a small number");
+        self.word(SEATS_USED).fetch_max(used, Ordering::AcqRel);
         SeatPulse {
             pulse: Arc::clone(self),
-            number: number.unwrap_or(SEAT_COUNT - 1),
+            number,
+            is_own: free.is_some(),
             is_left: false,
         }
+    }
+
+    /// Seats that have been taken.
+    fn used(&self) -> std::ops::Range<usize> {
+        let used = self.word(SEATS_USED).load(Ordering::Acquire);
+        0..usize::try_from(used).map_or(SEAT_COUNT, |used| used.min(SEAT_COUNT))
     }
 
     /// The threads are scheduled, and these are the totals.
@@ -138,7 +173,7 @@ impl Pulse {
             ticks: self.word(TICKS).load(Ordering::Acquire),
             ..Vitals::default()
         };
-        for number in 0..SEAT_COUNT {
+        for number in self.used() {
             // In this order: one that is done between the two looks busy at most.
             let done = self.seat_word(number, seat::DONE).load(Ordering::Acquire);
             let received = self
@@ -150,18 +185,26 @@ impl Pulse {
         vitals
     }
 
-    /// The calls that receivers are at work on.
+    /// The calls that receivers are at work on, and those that they have just been given.
     pub fn held(&self) -> impl Iterator<Item = Held> + '_ {
-        (0..SEAT_COUNT).filter_map(|number| {
+        self.used().flat_map(|number| {
             let load = |index| self.seat_word(number, index).load(Ordering::Acquire);
-            (load(seat::RECEIVED) != load(seat::DONE)).then(|| {
+            let id = load(seat::ID);
+            let at_work = (load(seat::RECEIVED) != load(seat::DONE)).then(|| {
                 let call = load(seat::CALL);
                 Held {
-                    id: load(seat::ID),
+                    id,
                     audit: u32::try_from(call >> 32).expect("32 bits are left"),
                     nr: u32::try_from(call & u64::from(u32::MAX)).expect("masked"),
                 }
-            })
+            });
+            let given = self.slot(number).call().filter(|given| given.id != id);
+            let given = given.map(|given| Held {
+                id: given.id,
+                audit: given.arch,
+                nr: given.nr,
+            });
+            at_work.into_iter().chain(given)
         })
     }
 
@@ -176,7 +219,7 @@ impl Pulse {
             // A seat that was never taken would be as old as the kernel's random start.
             if id == 0 { 0 } else { id.wrapping_sub(first) }
         };
-        let newest = (0..SEAT_COUNT).map(age).filter(|age| *age < u64::MAX / 2);
+        let newest = self.used().map(age).filter(|age| *age < u64::MAX / 2);
         Some((first, first.wrapping_add(newest.max().unwrap_or(0))))
     }
 
@@ -188,7 +231,8 @@ impl Pulse {
 
     /// Makes the words a new supervisor's. Only when the former one has ended.
     pub fn reset(&self) {
-        for index in 0..Self::WORDS {
+        let used = SEATS + self.used().end * seat::WORDS;
+        for index in 0..used {
             self.word(index).store(0, Ordering::Release);
         }
     }
@@ -199,6 +243,8 @@ impl Pulse {
 pub(crate) struct SeatPulse {
     pulse: Arc<Pulse>,
     number: usize,
+    /// Nobody else has them.
+    is_own: bool,
     /// What it has received is still to be dealt with.
     is_left: bool,
 }
@@ -208,18 +254,32 @@ impl SeatPulse {
         self.pulse.seat_word(self.number, index)
     }
 
-    /// A call was received.
+    /// Waits for a call. It is [held](Pulse::held) from the moment on in which the kernel gives it.
+    pub(crate) fn receive(
+        &self,
+        listener: &Listener,
+        notification: &mut Notification,
+    ) -> sys::Result<Received> {
+        match self.is_own {
+            true => listener.receive_into(self.pulse.slot(self.number), notification),
+            false => listener.receive(notification),
+        }
+    }
+
+    /// The receiver begins with a call, which it has received or taken over from another.
     pub(crate) fn received(&self, notification: &Notification) {
+        let slot = self.pulse.slot(self.number);
+        // What it has been given before, or another one in the same place, it is done with.
+        if slot.call().is_some_and(|given| given.id != notification.id) {
+            slot.clear();
+        }
         let call = u64::from(notification.arch) << 32 | u64::from(notification.nr);
         self.word(seat::ID)
             .store(notification.id, Ordering::Relaxed);
         self.word(seat::CALL).store(call, Ordering::Relaxed);
         let received = self.word(seat::RECEIVED);
         received.store(received.load(Ordering::Relaxed) + 1, Ordering::Release);
-        let first = self.pulse.word(FIRST_ID);
-        if first.load(Ordering::Relaxed) == 0 {
-            first.store(notification.id, Ordering::Release);
-        }
+        self.pulse.note_first(notification.id);
     }
 
     /// It has been dealt with.
@@ -239,12 +299,9 @@ impl Drop for SeatPulse {
         if !self.is_left {
             self.done();
         }
-        let mut free = self
-            .pulse
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if !free.contains(&self.number) {
+        if self.is_own {
+            let free = self.pulse.free.lock();
+            let mut free = free.unwrap_or_else(PoisonError::into_inner);
             free.push(self.number);
         }
     }
@@ -292,6 +349,23 @@ mod tests {
     }
 
     #[test]
+    fn no_two_receivers_are_given_calls_in_one_place() {
+        let pulse = Arc::new(Pulse::private().expect("memory"));
+        assert_eq!(pulse.used(), 0..0);
+        let mut seats: Vec<_> = (0..SEAT_COUNT).map(|_| pulse.seat()).collect();
+        assert!(seats.iter().all(|seat| seat.is_own));
+        // More cannot be; one that is there nevertheless leaves the others theirs.
+        assert!(!pulse.seat().is_own && !pulse.seat().is_own);
+        assert_eq!(pulse.used(), 0..SEAT_COUNT);
+        let left = seats.pop().expect("there are some").number;
+        let next = pulse.seat();
+        assert!(next.is_own && next.number == left);
+        assert!(!pulse.seat().is_own);
+        pulse.reset();
+        assert_eq!(pulse.used(), 0..0);
+    }
+
+    #[test]
     fn ids_may_wrap_around() {
         let pulse = Arc::new(Pulse::private().expect("memory"));
         let seat = pulse.seat();
@@ -301,10 +375,51 @@ mod tests {
     }
 
     #[test]
+    fn the_first_id_is_the_oldest_whoever_tells_of_it_first() {
+        let pulse = Arc::new(Pulse::private().expect("memory"));
+        let (early, late) = (pulse.seat(), pulse.seat());
+        late.received(&call(1));
+        early.received(&call(u64::MAX));
+        late.received(&call(2));
+        assert_eq!(pulse.ids(), Some((u64::MAX, 2)));
+    }
+
+    #[test]
+    fn what_the_kernel_has_given_is_held_before_the_receiver_tells_of_it() {
+        let pulse = Arc::new(Pulse::private().expect("memory"));
+        let seat = pulse.seat();
+        seat.received(&call(7));
+        seat.done();
+        let given = |id: u64| {
+            // As the kernel lays it out: the id, then the number with the architecture above it.
+            let at = |index| pulse.seat_word(0, seat::SLOT + index);
+            at(0).store(id, Ordering::Release);
+            at(2).store(0xc000_003e << 32 | 257, Ordering::Release);
+        };
+        let ids = || pulse.held().map(|held| held.id).collect::<Vec<_>>();
+        given(8);
+        let expected = Held {
+            id: 8,
+            audit: 0xc000_003e,
+            nr: 257,
+        };
+        assert_eq!(pulse.held().collect::<Vec<_>>(), [expected]);
+        seat.received(&call(8));
+        assert_eq!(ids(), [8]);
+        seat.done();
+        assert!(ids().is_empty());
+        // One that is taken over from another receiver comes by another way.
+        seat.received(&call(5));
+        assert_eq!(ids(), [5]);
+        seat.done();
+        assert!(ids().is_empty());
+    }
+
+    #[test]
     fn totals_come_back_as_they_were() {
         let pulse = Pulse::private().expect("memory");
         let totals = CounterSnapshot::from_values(|index| index as u64 + 1);
-        assert!(totals.values().len() <= SEATS - TOTALS);
+        assert!(totals.values().len() <= SEATS_USED - TOTALS);
         pulse.tick(&totals);
         assert_eq!((pulse.totals(), pulse.vitals().ticks), (totals, 1));
     }

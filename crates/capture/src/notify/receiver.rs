@@ -87,7 +87,8 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let mut notification = sys::notify::Notification::default();
         while !self.seat.is_retired() && self.may_receive() {
-            match self.worker.shared.listener.receive(&mut notification) {
+            let listener = &self.worker.shared.listener;
+            match self.seat.receive(listener, &mut notification) {
                 Ok(Received::Notification) => {
                     self.note_arrival(&notification);
                     let access = self.access(&notification);

@@ -134,7 +134,8 @@ impl Setup {
     /// Lets a call pass, or holds it.
     fn answer(&mut self) -> std::io::Result<()> {
         let mut call = Notification::default();
-        if !matches!(self.listener.receive(&mut call)?, Received::Notification) {
+        let received = self.seat.receive(&self.listener, &mut call)?;
+        if !matches!(received, Received::Notification) {
             return Ok(());
         }
         self.seat.received(&call);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use abi::{Arch, Capabilities, Syscall};
 use capture::notify::Pulse;
+use sys::notify::Slot;
 use sys::shared::SharedWords;
 
 use super::message::Message;
@@ -68,6 +69,8 @@ pub(super) mod word {
     pub(super) const TENANT: usize = 46;
     /// Capabilities that a policy drops and a container's first program would not have had.
     pub(super) const LACKED: usize = 47;
+    /// What the keeper has received.
+    pub(super) const KEEPERS_CALL: usize = 48;
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
@@ -75,7 +78,7 @@ pub(super) mod word {
     pub(super) const PULSES: usize = 800;
 }
 
-const LAYOUT: u64 = 2;
+const LAYOUT: u64 = 3;
 /// Native calls are counted one by one below this number.
 pub(super) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.
@@ -268,6 +271,11 @@ impl Board {
     /// What a container's first program lacks.
     pub(crate) fn set_lacked(&self, set: Capabilities) {
         self.set(word::LACKED, set.0);
+    }
+
+    /// Where the kernel writes what the keeper receives, for a keeper that comes after it.
+    pub(super) fn keepers_call(&self) -> Slot<'_> {
+        Slot::new(&self.words.words()[word::KEEPERS_CALL..])
     }
 
     /// A pid; 0 if it is not known.

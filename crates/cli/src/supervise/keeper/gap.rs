@@ -20,9 +20,6 @@ const TURN: Duration = Duration::from_millis(50);
 const SWEEP: u64 = 4096;
 /// Calls answered in one turn.
 const CALLS: usize = 256;
-/// Ids after the newest one that the agent had published: it may have been killed just before
-/// publishing.
-const UNPUBLISHED: u64 = 64;
 const EPERM: i32 = 1;
 
 /// What a turn came to.
@@ -98,9 +95,8 @@ impl<'a> Gap<'a> {
         self.board.set(word::GAPS_ENDED, begun);
     }
 
-    /// Answers the calls that a dead agent had received: those that its receivers worked on, and
-    /// any others (calls handed to the tracer, calls received and not published yet) by their ids,
-    /// which the kernel counts up. The newest are looked up at once, the rest is for
+    /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
+    /// given, and any others (calls handed to the tracer) by their ids, which the kernel counts up. The newest are looked up at once, the rest is for
     /// [`Gap::sweep`], which need not end before the gap does: the next agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) -> Option<Unswept> {
         for held in self.board.pulse(generation).held() {
@@ -111,9 +107,8 @@ impl<'a> Gap<'a> {
             self.count(self.index(held.audit, held.nr));
         }
         let (first, newest) = self.board.pulse(generation).ids()?;
-        let next = newest.wrapping_add(UNPUBLISHED);
-        let left = next.wrapping_sub(first).saturating_add(1);
-        self.sweep(Unswept { next, left }).1
+        let left = newest.wrapping_sub(first).saturating_add(1);
+        self.sweep(Unswept { next: newest, left }).1
     }
 
     /// Answers the calls that receivers of a living agent are at work on.
@@ -171,9 +166,22 @@ impl<'a> Gap<'a> {
     /// Should another receiver take the call first, this waits for the next one.
     fn receive(&self) {
         let mut call = Notification::default();
-        if !matches!(self.listener.receive(&mut call), Ok(Received::Notification)) {
-            return;
+        let received = self
+            .listener
+            .receive_into(self.board.keepers_call(), &mut call);
+        if matches!(received, Ok(Received::Notification)) {
+            self.pass(&call);
         }
+    }
+
+    /// Answers the call that a keeper had received, and was killed.
+    pub(super) fn take_over_keepers(&self) {
+        if let Some(call) = self.board.keepers_call().call() {
+            self.pass(&call);
+        }
+    }
+
+    fn pass(&self, call: &Notification) {
         if self.answer(call.id, call.arch, call.nr, Some(&call.args)) {
             self.count(self.index(call.arch, call.nr));
         }

@@ -107,6 +107,7 @@ pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Poli
     inherited.agent_bell(board.generation()).ring();
     // The caller's pipes would stay open; without a log it can still keep watch.
     let _ = inherited.tenure.leave();
+    Gap::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
     keep(inherited, Source::Own(listener), policy, false)
 }
 
