@@ -5,10 +5,16 @@ TARGET   := $(or $(CARGO_TARGET_DIR),target)
 TOLLGATE  = $(TARGET)/release/tollgate
 HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC    = $(TARGET)/$(HOST)/release/tollgate
+# A test program that hangs fails after so many seconds, and the others run. Cargo knows no limit.
+LIMIT     = 600
+RUNNER    = CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
 test test-all test-guest test-kernels test-engines bless isolation: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-all test-guest test-kernels test-engines test-recorded: \
+    export $(RUNNER) = timeout --foreground --kill-after=10 $(LIMIT)
+test-all test-guest: LIMIT = 3600
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
