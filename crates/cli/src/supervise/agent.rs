@@ -14,6 +14,7 @@ use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
 use sys::shared::SharedPage;
 use sys::signal::SignalSet;
+use sys::wait;
 
 use super::board::{Board, Order, State, word};
 use super::command::slot;
@@ -197,8 +198,8 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     served
 }
 
-/// Has this process killed when the keeper is: until that has the listener nothing can go on without it, and
-/// the front, which tells of it then, perhaps does not know this process yet.
+/// Has this process killed when the keeper is. Of the first agent: until the keeper has the listener nothing can go
+/// on without it, and the front, which tells of it then, perhaps does not know this process yet.
 fn end_with_keeper(board: &Board) -> Result<(), Message> {
     sys::prctl::set_parent_death_signal(SIGKILL)
         .map_err(|error| Message::NotReady(error.errno()))?;
@@ -272,6 +273,12 @@ pub(super) fn resumed(
     prepare: Prepare,
 ) -> i32 {
     let board = &inherited.board;
+    // A keeper that replaces one that was killed starts an agent of its own: two of one number would write what
+    // they hold in the same places. Where this process was the keeper, that is its child.
+    let keeper = board.pid(word::KEEPER_PID);
+    if wait::peek_end_of(keeper).is_err() && end_with_keeper(board).is_err() {
+        return 1;
+    }
     board.set_agent_pid(generation, std::process::id().cast_signed());
     // An agent that may open too little says so itself.
     let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
@@ -287,7 +294,7 @@ pub(super) fn resumed(
     };
     board.set_state(generation, State::Prepared);
     inherited.keeper_bell.ring();
-    let keeper = sys::pidfd::open(board.pid(word::KEEPER_PID));
+    let keeper = sys::pidfd::open(keeper);
     let is_forgotten = || {
         let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
         keeper.as_ref().map_or(true, has_ended)
@@ -300,6 +307,8 @@ pub(super) fn resumed(
         is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
         inherited.agent_bell(generation).hush();
     }
+    // Fails for no reason that is known. A keeper that is killed before has another agent started.
+    let _ = sys::prctl::set_parent_death_signal(0);
     let source = Source::Listener(listener);
     let started = match start(inherited, generation, source, prepared.start) {
         Ok(started) => started,

@@ -236,7 +236,8 @@ impl Keeper<'_> {
             polled[2] = PollFd::new(process.as_fd(), poll::IN);
             count = 3;
         }
-        let patience = if self.unswept.is_some() {
+        // One that had ended before this process was there wakes nobody.
+        let patience = if self.unswept.is_some() || self.agent.process.is_none() {
             Some(Duration::ZERO)
         } else if self.upgrade.is_some() {
             Some(UPGRADE_POLL)
