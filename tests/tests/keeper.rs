@@ -434,7 +434,9 @@ impl Traced {
     /// Kills the process at the end of the very call in which it is given one: nothing of it has seen that.
     fn kill_when_it_has_received(self) {
         let mut receiving = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
         loop {
+            assert!(Instant::now() < deadline, "no call was received");
             let stopped = self.threads.iter().find_map(|tid| {
                 let flags = wait::ALL | wait::NO_HANG;
                 wait::wait(Target::Pid(*tid), flags).expect("a tracee")

@@ -301,11 +301,15 @@ pub(super) fn resumed(
     };
     while board.order(generation) != Order::Start {
         // While there is a keeper it says whether this one is needed, be it to tell of a gap.
-        if has_hung_up(&listener) && is_forgotten() {
-            return 0;
+        if is_forgotten() {
+            return i32::from(!has_hung_up(&listener));
         }
         is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
         inherited.agent_bell(generation).hush();
+    }
+    // The order may be meant for another one, of the same number.
+    if is_forgotten() {
+        return 1;
     }
     // Fails for no reason that is known. A keeper that is killed before has another agent started.
     let _ = sys::prctl::set_parent_death_signal(0);

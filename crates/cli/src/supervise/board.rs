@@ -340,9 +340,7 @@ impl Board {
 
     /// An agent's work is over: its totals become part of the past.
     pub(super) fn bury(&self, generation: u64) {
-        let pulse = self.pulse(generation);
-        self.past.accumulate(pulse);
-        pulse.reset();
+        self.past.bury(self.pulse(generation));
     }
 
     /// Readies an agent's words.

@@ -96,11 +96,17 @@ impl<'a> Gap<'a> {
     }
 
     /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
-    /// given, and any others (calls handed to the tracer) by their ids, which the kernel counts up. The newest are looked up at once, the rest is for
-    /// [`Gap::sweep`], which need not end before the gap does: the next agent's are newer.
+    /// given, and any others (calls handed to the tracer) by their ids, which the kernel counts up. The newest
+    /// are looked up at once, the rest is for [`Gap::sweep`], which need not end before the gap does: the next
+    /// agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) -> Option<Unswept> {
         for held in self.board.pulse(generation).held() {
-            if !self.answer(held.id, held.audit, held.nr, None) {
+            let is_answered = self.answer(held.id, held.audit, held.nr, None);
+            if !is_answered && !held.is_begun {
+                // Its caller is gone.
+                continue;
+            }
+            if !is_answered {
                 // It had let the call go, and perhaps not learnt the result nor told the rules.
                 self.board.add(word::PASSED + self.cause as usize, 1);
             }
@@ -113,7 +119,8 @@ impl<'a> Gap<'a> {
 
     /// Answers the calls that receivers of a living agent are at work on.
     pub(super) fn answer_held(&self, generation: u64) {
-        for held in self.board.pulse(generation).held() {
+        let held = self.board.pulse(generation).held();
+        for held in held.filter(|held| held.is_begun) {
             if self.answer(held.id, held.audit, held.nr, None) {
                 self.count(self.index(held.audit, held.nr));
             }

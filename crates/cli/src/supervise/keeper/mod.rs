@@ -147,7 +147,7 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         deaths: [0; STORM_DEATHS],
         upgrade: None,
         wants_upgrade: false,
-        unswept: None,
+        unswept: Vec::new(),
         stall: Stall::default(),
         fruitless: 0,
         may_lead,
@@ -173,8 +173,8 @@ struct Keeper<'a> {
     upgrade: Option<Upgrade>,
     /// An upgrade was asked for and has not begun.
     wants_upgrade: bool,
-    /// What a dead agent may hold still.
-    unswept: Option<Unswept>,
+    /// What dead agents may hold still.
+    unswept: Vec<Unswept>,
     stall: Stall,
     /// How often in a row the agent was scheduled again and did not receive.
     fruitless: u32,
@@ -237,7 +237,7 @@ impl Keeper<'_> {
             count = 3;
         }
         // One that had ended before this process was there wakes nobody.
-        let patience = if self.unswept.is_some() || self.agent.process.is_none() {
+        let patience = if !self.unswept.is_empty() || self.agent.process.is_none() {
             Some(Duration::ZERO)
         } else if self.upgrade.is_some() {
             Some(UPGRADE_POLL)
@@ -251,17 +251,24 @@ impl Keeper<'_> {
     /// Goes on looking for calls that a dead agent had received. One that is found late is a gap of
     /// its own.
     fn sweep(&mut self) {
-        let (Some(listener), Some(unswept)) = (&self.listener, self.unswept.take()) else {
+        let (Some(listener), Some(unswept)) = (&self.listener, self.unswept.pop()) else {
             return;
         };
         let cause = Cause::Gone;
         let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
         let (found, rest) = gap.sweep(unswept);
-        self.unswept = rest;
+        self.unswept.extend(rest);
         if found > 0 {
             Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
             let generation = self.inherited.board.generation();
             self.inherited.agent_bell(generation).ring();
+        }
+    }
+
+    /// The same within a gap.
+    fn sweep_in(&mut self, gap: &Gap<'_>) {
+        if let Some(unswept) = self.unswept.pop() {
+            self.unswept.extend(gap.sweep(unswept).1);
         }
     }
 

@@ -50,8 +50,8 @@ impl Stall {
         agent: i32,
     ) -> Verdict {
         let now = now_ns(Clock::Monotonic);
-        // One that is stopped just when the kernel has handed it a call holds that call, and nothing
-        // shows it: whether calls wait cannot be told.
+        // One that is stopped just when the kernel has handed it a call holds that call, and neither the
+        // listener nor its counts show it: whether calls wait cannot be told.
         let is_stopped = vitals.progress == self.last.progress && is_stopped(agent);
         let is_needed = is_waited_for || is_stopped;
         self.begin_again_under(patience);

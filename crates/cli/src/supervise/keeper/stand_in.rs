@@ -43,7 +43,7 @@ impl Keeper<'_> {
         // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
         let is_over = has_hung_up(listener);
         let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
-        self.unswept = gap.take_over_held(generation);
+        self.unswept.extend(gap.take_over_held(generation));
         board.bury(generation);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !is_over {
             return self.kill_workload(listener, &gap);
@@ -63,6 +63,8 @@ impl Keeper<'_> {
         board.invite(generation);
         let own_pid = std::process::id().cast_signed();
         let keeper = sys::clone::clone_child(CloneFlags::default(), || {
+            // Whoever is told looks there.
+            board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
             tell(inherited, Message::KeeperMoved);
             self.listener = listener.try_clone().ok();
             let next = self.find_successor(listener, gap, Some(Successor::of(own_pid)));
@@ -133,9 +135,10 @@ impl Keeper<'_> {
                 gap::rest(&self.signals, &self.inherited.keeper_bell);
             } else if gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::HungUp {
                 gap.end();
-                self.unswept = None;
+                self.unswept.clear();
                 is_over = true;
             }
+            self.sweep_in(gap);
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
@@ -166,7 +169,7 @@ impl Keeper<'_> {
     fn serve_a_while(&mut self, gap: &Gap<'_>) -> Option<Next> {
         for _ in 0..RETRY_TURNS {
             let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-            self.unswept = self.unswept.and_then(|unswept| gap.sweep(unswept).1);
+            self.sweep_in(gap);
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
@@ -217,7 +220,7 @@ impl Keeper<'_> {
                 }
             }
             let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-            self.unswept = self.unswept.and_then(|unswept| gap.sweep(unswept).1);
+            self.sweep_in(gap);
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
