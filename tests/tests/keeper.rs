@@ -225,6 +225,7 @@ impl Run {
         let file = self.path("pid").display().to_string();
         let entries = fs::read_dir("/proc").expect("procfs").flatten();
         let is_agent = |entry: &fs::DirEntry| {
+            // What is no process, or has just ended, has none.
             let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             line.contains("--resume=") && line.contains(&file)
         };
