@@ -18,8 +18,9 @@ pub fn write_bytes(out: &mut String, bytes: &[u8]) {
 
 /// Appends `text` escaped as inside a JSON string, without quotes.
 ///
-/// Besides what JSON requires, DEL and the C1 controls are escaped: some terminals take U+009B for
-/// the start of a control sequence. A JSON reader sees the same text either way.
+/// Besides what JSON requires, every character that has no ink of its own is escaped: controls, formats
+/// (which turn the direction of writing or hide text), separators of lines and paragraphs, blanks other
+/// than U+0020, private and unassigned code points. A JSON reader sees the same text either way.
 pub fn write_escaped(out: &mut String, text: &str) {
     let mut clean = 0;
     for (at, c) in text.char_indices() {
@@ -34,7 +35,37 @@ pub fn write_escaped(out: &mut String, text: &str) {
 }
 
 fn needs_escape(c: char) -> bool {
-    c == '"' || c == '\\' || c.is_control()
+    if c.is_ascii() {
+        return c == '"' || c == '\\' || c.is_ascii_control();
+    }
+    !is_printable(c) || is_ignorable(c)
+}
+
+/// Whether the standard library prints a character as it is: one of the categories L, M, N, P and S. Its tables
+/// know every code point, so that one that they do not know is escaped.
+fn is_printable(c: char) -> bool {
+    // Only behind another character is a combining one printed as it is.
+    let mut text = [b'a', 0, 0, 0, 0];
+    let length = 1 + c.encode_utf8(&mut text[1..]).len();
+    let text = std::str::from_utf8(&text[..length]).expect("both characters are whole");
+    text.escape_debug().nth(1) == Some(c)
+}
+
+/// Letters and marks that Unicode has terminals show as nothing (`Default_Ignorable_Code_Point`): joiners,
+/// fillers and variation selectors. A test compares them with all code points.
+fn is_ignorable(c: char) -> bool {
+    matches!(
+        c,
+        '\u{34f}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180d}'
+            | '\u{180f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{ffa0}'
+            | '\u{e0100}'..='\u{e01ef}'
+    )
 }
 
 fn write_escape(out: &mut String, c: char) {
@@ -46,8 +77,12 @@ fn write_escape(out: &mut String, c: char) {
         '\n' => out.push_str("\\n"),
         '\u{c}' => out.push_str("\\f"),
         '\r' => out.push_str("\\r"),
-        // Every control character is below U+00A0, so four digits are enough.
-        _ => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        _ => {
+            // Two for a character that needs more than four digits, as JSON has it.
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
     }
 }
 
@@ -129,14 +164,40 @@ mod tests {
 
     #[test]
     fn every_character_survives_a_round_trip() {
-        for code in (0..0x3000).chain([0xd7ff, 0xe000, 0xfffd, 0xffff, 0x1_0000, 0x10_ffff]) {
-            let Some(c) = char::from_u32(code) else {
-                continue;
-            };
+        for c in '\0'..=char::MAX {
             let text = format!("a{c}b");
             let back: String = serde_json::from_str(&string(&text)).unwrap();
-            assert_eq!(back, text, "U+{code:04X}");
+            assert_eq!(back, text, "U+{:04X}", u32::from(c));
         }
+    }
+
+    #[test]
+    fn what_has_no_ink_is_escaped_and_what_has_is_not() {
+        let class = |class: &str| regex::Regex::new(&format!("^(?s:{class})$")).unwrap();
+        let hidden = class(r"[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}--\x20]");
+        // The standard library may know a later version of Unicode, which has letters there.
+        let unassigned = class(r"\p{Cn}");
+        let mut letters_since = 0;
+        for c in '\0'..=char::MAX {
+            let text = c.to_string();
+            let escaped = string(&text) != format!("\"{c}\"");
+            let expected = hidden.is_match(&text) || matches!(c, '"' | '\\');
+            if escaped != expected && unassigned.is_match(&text) {
+                letters_since += 1;
+                continue;
+            }
+            assert_eq!(escaped, expected, "U+{:04X}", u32::from(c));
+        }
+        assert!(letters_since < 20_000, "{letters_since}");
+        assert_eq!(
+            string("a\u{202e}b\u{2028}c\u{e0041}d\u{fe0f}"),
+            r#""a\u202eb\u2028c\udb40\udc41d\ufe0f""#
+        );
+        // A letter with a combining accent, and other scripts.
+        assert_eq!(
+            string("e\u{301} \u{65e5} \u{1f600}"),
+            "\"e\u{301} \u{65e5} \u{1f600}\""
+        );
     }
 
     #[test]

@@ -25,6 +25,17 @@ use crate::diagnostic::Code;
 /// What is printed for a value that does not exist.
 const ABSENT: &str = "<NA>";
 
+/// Longest template, in bytes. The longest one in public rule sets has about 1 kB.
+const MAX_LENGTH: usize = 1 << 16;
+/// Problems of one template that are reported one by one.
+const MAX_PROBLEMS: usize = 20;
+/// Widest column. The standard library formats none wider than 65,535.
+const MAX_WIDTH: usize = 4096;
+/// Longest message, in bytes: values have up to 4 KiB, and a template may name them thousands of times.
+const MAX_MESSAGE: usize = 1 << 18;
+/// What stands at the end of a message that is cut there.
+const CUT: &str = "... (cut)";
+
 /// A compiled template.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Template {
@@ -52,6 +63,9 @@ impl Template {
         source: SourceId,
         checker: &mut Checker,
     ) -> Result<Self, Vec<Problem>> {
+        if text.len() > MAX_LENGTH {
+            return Err(vec![too_long(text, source)]);
+        }
         let mut template = Self::default();
         let mut problems = Vec::new();
         let mut at = usize::from(text.starts_with('*'));
@@ -63,6 +77,11 @@ impl Template {
                     problems.extend(found);
                     at = percent + 1;
                 }
+            }
+            if problems.len() > MAX_PROBLEMS {
+                problems.truncate(MAX_PROBLEMS);
+                problems.push(unread(&text[at..], span(source, percent, text.len())));
+                break;
             }
         }
         template.push_text(&text[at..]);
@@ -95,9 +114,9 @@ impl Template {
         let after = percent + 1;
         let digits = text[after..].bytes().take_while(u8::is_ascii_digit).count();
         let start = after + digits;
-        let span = |from: usize, to: usize| {
-            let offset = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-            Span::new(source, offset(from), offset(to))
+        let span = |from: usize, to: usize| span(source, from, to);
+        let Some(width) = width(&text[after..start]) else {
+            return Err(vec![too_wide(&text[after..start], span(after, start))]);
         };
         let (mut operand, mut len) =
             parser::parse_operand_prefix(&text[start..], source).map_err(|error| {
@@ -134,7 +153,6 @@ impl Template {
                 .for_each(|problem| problem.span = span(start, start + len));
             problems
         })?;
-        let width = text[after..start].parse().ok().filter(|width| *width > 0);
         self.parts.push(Part::Value { operand: id, width });
         self.add_fields(id, &checker.operands);
         Ok(start + len)
@@ -167,7 +185,7 @@ impl Template {
         printed.chain(self.fields.iter().map(|(_, id)| *id))
     }
 
-    /// The text for an event.
+    /// The text for an event, cut where it gets too long.
     pub(crate) fn message(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> String {
         let mut out = String::new();
         for part in &self.parts {
@@ -186,6 +204,10 @@ impl Template {
                     let text: String = text.chars().take(*width).collect();
                     push(&mut out, format_args!("{text:<width$}"));
                 }
+            }
+            if out.len() > MAX_MESSAGE {
+                cut(&mut out);
+                break;
             }
         }
         out
@@ -210,19 +232,65 @@ impl Template {
     }
 }
 
+fn span(source: SourceId, from: usize, to: usize) -> Span {
+    let offset = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    Span::new(source, offset(from), offset(to))
+}
+
+/// The width that stands behind a percent sign, if there is one; `None` if it is too wide.
+fn width(digits: &str) -> Option<Option<usize>> {
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Some(None);
+    }
+    let width = digits.parse().ok()?;
+    (width <= MAX_WIDTH).then_some(Some(width))
+}
+
+/// Shortens a message to its limit, at the end of a character.
+fn cut(message: &mut String) {
+    let limit = MAX_MESSAGE - CUT.len();
+    let end = (0..=limit).rev().find(|end| message.is_char_boundary(*end));
+    message.truncate(end.unwrap_or(0));
+    message.push_str(CUT);
+}
+
+fn problem(span: Span, message: String, help: &str) -> Problem {
+    Problem {
+        code: Code::CompileOutput,
+        span,
+        message,
+        help: Some(help.to_owned()),
+        unknown: false,
+    }
+}
+
+fn too_long(text: &str, source: SourceId) -> Problem {
+    let length = text.len();
+    let message = format!("the output has {length} bytes, the limit is {MAX_LENGTH}");
+    // The whole text as a place would make the report as long.
+    problem(span(source, 0, 1), message, "write a shorter output")
+}
+
+fn too_wide(width: &str, span: Span) -> Problem {
+    let message = format!("the width {width} is too large, the limit is {MAX_WIDTH}");
+    problem(span, message, "write a smaller width, or none")
+}
+
+fn unread(rest: &str, span: Span) -> Problem {
+    let left = rest.matches('%').count();
+    let message = format!("too many problems; {left} more `%` in this output are not checked");
+    problem(span, message, "correct those above first")
+}
+
 fn unfinished(rest: &str, span: Span, message: &str) -> Problem {
     let what = match rest.chars().next() {
         None => "the output ends with `%`".to_owned(),
         Some('%') => "`%%` is no field, and a percent sign cannot be printed".to_owned(),
         Some(_) => format!("no field follows `%`: {message}"),
     };
-    Problem {
-        code: Code::CompileOutput,
-        span,
-        message: what,
-        help: Some("write the name of a field after `%`, or leave the `%` out".to_owned()),
-        unknown: false,
-    }
+    let help = "write the name of a field after `%`, or leave the `%` out";
+    problem(span, what, help)
 }
 
 fn push(out: &mut String, args: std::fmt::Arguments<'_>) {
@@ -392,6 +460,36 @@ mod tests {
                 .last()
                 .is_some_and(|problem| problem.message.contains("ends with `%`"))
         );
+    }
+
+    #[test]
+    fn what_is_wrong_many_times_is_reported_at_a_limit() {
+        let few = compile(&"%".repeat(MAX_PROBLEMS)).unwrap_err();
+        assert_eq!(few.len(), MAX_PROBLEMS);
+        let many = compile(&"%".repeat(MAX_LENGTH)).unwrap_err();
+        assert_eq!(many.len(), MAX_PROBLEMS + 1);
+        let last = &many[MAX_PROBLEMS].message;
+        assert!(last.starts_with("too many problems; 65515 more"), "{last}");
+        let long = compile(&"%".repeat(MAX_LENGTH + 1)).unwrap_err();
+        assert_eq!(long.len(), 1);
+        assert!(long[0].message.contains("the limit is 65536"));
+        assert!(compile(&"x".repeat(MAX_LENGTH)).is_ok());
+    }
+
+    #[test]
+    fn a_width_that_cannot_be_printed_is_an_error() {
+        assert_eq!(shape("%4096proc.name %0proc.pname").len(), 3);
+        for wide in ["4097", "65536", "99999999999999999999999"] {
+            let problems = compile(&format!("%{wide}proc.name")).unwrap_err();
+            assert!(problems[0].message.contains(wide), "{wide}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_cut_at_the_end_of_a_character() {
+        let mut message = "\u{65e5}".repeat(MAX_MESSAGE);
+        cut(&mut message);
+        assert!(message.len() <= MAX_MESSAGE && message.ends_with("\u{65e5}... (cut)"));
     }
 
     #[test]
