@@ -395,12 +395,26 @@ fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Resu
         "samples, summary and report.html: {}{note}",
         folder.display()
     ));
-    let broken = verdict(&broken);
+    let code = verdict(&broken).max(measured(&summary));
     Ok(if ended == Ended::Interrupted {
         INTERRUPTED
     } else {
-        broken
+        code
     })
+}
+
+/// Says which subjects could not be measured at all; 1 if there are any.
+fn measured(summary: &Summary) -> u8 {
+    let failed = summary.failed_subjects();
+    for (subject, reason) in &failed {
+        // Nobody reads it when standard error is closed; the exit status says it, too.
+        let _ = writeln!(
+            std::io::stderr(),
+            "tollgate: cannot measure {subject}: every sample failed: {reason}\n  \
+             help: run the subject's command line by hand"
+        );
+    }
+    u8::from(!failed.is_empty())
 }
 
 fn form(summary: &Summary, json: bool, markdown: bool) -> String {
@@ -529,6 +543,31 @@ mod tests {
         assert!(parse("bench quick --rounds 0").is_err());
     }
 
+    fn quick(subject: &str, workload: &str) -> u8 {
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!(
+            "bench quick --rounds 1 --workload '{workload}' --subject \"{subject}\" --out {}",
+            folder.path().join("results").display()
+        );
+        let bench = Bench {
+            verb: parse(&line).unwrap(),
+        };
+        // A program that plays the workloads: one of two prints a figure.
+        let program = folder.path().join("program");
+        let text = "#!/bin/sh\ncase $2 in umask) exit 3; esac\n\
+                    echo '{\"operations\": 10, \"elapsed_ns\": 1000}'\n";
+        std::fs::write(&program, text).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, executable).unwrap();
+        execute(&bench, &program, &mut Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn a_subject_that_always_fails_ends_with_1_and_one_that_sometimes_fails_does_not() {
+        assert_eq!(quick("broken=sh -c 'exit 4' {}", "^getppid$"), 1);
+        assert_eq!(quick("env=env {}", "^(getppid|umask)$"), 0);
+    }
+
     /// Real processes from plan to summary, and the summary again from the folder alone.
     #[test]
     fn a_plan_of_true_runs_and_can_be_reported_again() {
@@ -558,7 +597,7 @@ mod tests {
         };
         let code = execute(&bench, Path::new("/nowhere"), &mut printed).unwrap();
         let printed = String::from_utf8(printed).unwrap();
-        assert_eq!(code, 0);
+        assert_eq!(code, 1, "every sample of `broken` failed");
         assert!(printed.contains("left out: 6 of 6 samples of true under broken: exit status 4"));
         let samples = std::fs::read_to_string(results.join("samples.jsonl")).unwrap();
         assert_eq!(samples.lines().count(), 24);

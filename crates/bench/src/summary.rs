@@ -530,6 +530,23 @@ impl Summary {
         table
     }
 
+    /// Subjects of which every sample failed, each once, with the first reason. They have no figure at all.
+    pub(crate) fn failed_subjects(&self) -> Vec<(&str, &str)> {
+        let mut failed: Vec<(&str, &str)> = Vec::new();
+        for row in &self.rows {
+            let mut rows = self
+                .rows
+                .iter()
+                .filter(|other| other.subject == row.subject);
+            let is_new = failed.iter().all(|(subject, _)| *subject != row.subject);
+            if row.invalid > 0 && is_new && rows.all(|row| row.n == 0) {
+                let reason = row.first_failure.as_deref().unwrap_or("unknown");
+                failed.push((&row.subject, reason));
+            }
+        }
+        failed
+    }
+
     /// One line for each row that has invalid samples.
     fn failures(&self, before: &str) -> String {
         let failed = self.rows.iter().filter(|row| row.invalid > 0);
