@@ -137,6 +137,52 @@ fn no_files() -> ClientFiles {
     }
 }
 
+/// What one server with no address of its own says on standard error, and whether it can be reached by an address
+/// that is no loopback's, here the one of all.
+fn warned(address: &str) -> String {
+    let scratch = Scratch::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    drop(listener);
+    fs::write(scratch.path().join("rules.yaml"), RULES).expect("the scratch folder is writable");
+    let output = Command::new(program())
+        .args(["run", "-r"])
+        .arg(scratch.path().join("rules.yaml"))
+        .args([
+            "-o",
+            "webserver.enabled=true",
+            "-o",
+            &format!("webserver.listen_port={port}"),
+        ])
+        .args(address.split_ascii_whitespace())
+        // The table of listening sockets has each address as the kernel keeps it.
+        .args(["--", "cat", "/proc/net/tcp"])
+        .output()
+        .expect("the program was built");
+    let table = String::from_utf8_lossy(&output.stdout);
+    let expected = if address.contains("0.0.0.0") {
+        "00000000"
+    } else {
+        "0100007F"
+    };
+    let listening = format!("{expected}:{port:04X} 00000000:0000 0A");
+    assert!(table.contains(&listening), "{table}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn pages_are_served_to_this_machine_unless_more_is_asked_for() {
+    let silent = warned("");
+    assert!(!silent.contains("webserver"), "{silent}");
+    let silent = warned("-o webserver.listen_address=127.0.0.1");
+    assert!(!silent.contains("webserver"), "{silent}");
+    let loud = warned("-o webserver.listen_address=0.0.0.0");
+    assert!(
+        loud.contains("serves every host that reaches it, without authentication"),
+        "{loud}"
+    );
+}
+
 #[test]
 fn health_versions_and_metrics_are_served_with_falcos_names() {
     let agent = Agent::start("");

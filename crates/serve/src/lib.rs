@@ -5,9 +5,11 @@
 //! only if the configuration asks for a server. Listening and serving are separate, because a process
 //! that still has to fork must not have threads.
 
+mod connections;
 mod error;
 pub mod grpc;
 mod listen;
+mod progress;
 mod tls;
 mod web;
 

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::connections::Peer;
 use crate::error::ServeError;
 
 /// Where a server listens, or is reached.
@@ -135,10 +136,17 @@ pub(crate) enum Registered {
 }
 
 impl Registered {
-    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
-            Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
-            Self::Tcp(listener) => Ok(Stream::Tcp(listener.accept().await?.0)),
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = Peer::User(stream.peer_cred()?.uid());
+                Ok((Stream::Unix(stream), peer))
+            }
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                Ok((Stream::Tcp(stream), Peer::at(address.ip())))
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -17,10 +18,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::connections::{Connections, Limits, PlaceHandle};
 use crate::error::ServeError;
 use crate::listen::{Address, Listener, Registered};
+use crate::progress::Progress;
 use crate::tls::{self, ServerFiles};
 
 /// A page.
@@ -29,19 +33,47 @@ pub struct Page {
     pub path: String,
     /// What it is.
     pub content_type: &'static str,
-    /// Makes it, each time it is asked for. Called on the server's thread.
+    /// Whether it is made at once, without looking at anything outside this process. Other pages are made on
+    /// another thread, one at a time.
+    pub is_instant: bool,
+    /// Makes it, each time it is asked for.
     pub content: Box<dyn Fn() -> String + Send + Sync>,
 }
 
-/// Connections at a time; more wait.
-const MAX_CONNECTIONS: usize = 64;
-/// How long a client may take over its request, and over the handshake of TLS.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at a time. Those of one address are fewer, so that one host does not take all.
+const LIMITS: Limits = Limits {
+    all: 64,
+    of_one_peer: 16,
+};
+
+/// How long a connection may stay in each state.
+#[derive(Clone, Copy, Debug)]
+struct Deadlines {
+    /// Until the handshake of TLS is done.
+    handshake: Duration,
+    /// Until a request's header is there, from the connection's start or the answer before.
+    request: Duration,
+    /// Until a page is made, those before it in the queue included.
+    page: Duration,
+    /// Until a client that does not read reads on.
+    write: Duration,
+    /// Until the connection's last request has to have begun; bodies of requests are not waited for.
+    age: Duration,
+}
+
+const DEADLINES: Deadlines = Deadlines {
+    handshake: Duration::from_secs(5),
+    request: Duration::from_secs(5),
+    page: Duration::from_secs(5),
+    write: Duration::from_secs(5),
+    age: Duration::from_secs(60),
+};
 
 /// A server that listens and does not answer yet.
 pub struct WebListener {
     listener: Listener,
     tls: Option<Arc<ServerConfig>>,
+    deadlines: Deadlines,
 }
 
 impl WebListener {
@@ -53,7 +85,11 @@ impl WebListener {
     pub fn bind(address: SocketAddr, files: Option<&ServerFiles>) -> Result<Self, ServeError> {
         let tls = files.map(|files| tls::server(files, false)).transpose()?;
         let listener = Listener::bind(&Address::Tcp(address.to_string()))?;
-        Ok(Self { listener, tls })
+        Ok(Self {
+            listener,
+            tls,
+            deadlines: DEADLINES,
+        })
     }
 
     /// Answers, on a thread of its own.
@@ -65,10 +101,15 @@ impl WebListener {
         let start = |source| ServeError::Start { source };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .max_blocking_threads(1)
             .build()
             .map_err(start)?;
         let (stop, stopped) = oneshot::channel();
-        let pages: Arc<[Page]> = pages.into();
+        let site = Arc::new(Site {
+            pages: pages.into(),
+            making: Arc::new(Semaphore::new(1)),
+            deadlines: self.deadlines,
+        });
         let work = move || {
             runtime.block_on(async move {
                 let Ok(listener) = self.listener.register() else {
@@ -76,11 +117,13 @@ impl WebListener {
                 };
                 let acceptor = self.tls.map(TlsAcceptor::from);
                 tokio::select! {
-                    () = serve(&listener, acceptor, pages) => {}
+                    () = serve(&listener, acceptor, site) => {}
                     // Also when the other end is dropped.
                     _ = stopped => {}
                 }
             });
+            // A page that is being made is not waited for.
+            runtime.shutdown_background();
         };
         thread::Builder::new()
             .name("web".to_owned())
@@ -101,65 +144,115 @@ pub struct WebServer {
     _stop: oneshot::Sender<()>,
 }
 
-async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, pages: Arc<[Page]>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// What connections share.
+struct Site {
+    pages: Arc<[Page]>,
+    /// Held while a page is made that is not made at once.
+    making: Arc<Semaphore>,
+    deadlines: Deadlines,
+}
+
+async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, site: Arc<Site>) {
+    let connections = Connections::new(LIMITS);
     loop {
-        let place = Arc::clone(&places).acquire_owned().await;
-        let Ok(stream) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Out of descriptors, most likely: others may close some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (acceptor, pages) = (acceptor.clone(), Arc::clone(&pages));
+        let Some(mut place) = connections.admit(peer).await else {
+            continue;
+        };
+        let (acceptor, site) = (acceptor.clone(), Arc::clone(&site));
         tokio::spawn(async move {
-            let _place = place;
-            match acceptor {
-                None => connection(stream, pages).await,
-                Some(acceptor) => {
-                    let accepted = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await;
-                    if let Ok(Ok(stream)) = accepted {
-                        connection(stream, pages).await;
-                    }
+            let closed = place.closed();
+            let work = async {
+                let Some(acceptor) = acceptor else {
+                    return connection(stream, &site, place.handle()).await;
+                };
+                let handshake = site.deadlines.handshake;
+                let accepted = tokio::time::timeout(handshake, acceptor.accept(stream)).await;
+                if let Ok(Ok(stream)) = accepted {
+                    connection(stream, &site, place.handle()).await;
                 }
+            };
+            tokio::select! {
+                () = work => {}
+                () = closed => {}
             }
         });
     }
 }
 
 /// What goes wrong with one client is nobody else's affair.
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Arc<[Page]>) {
-    let service = service_fn(move |request| {
-        let pages = Arc::clone(&pages);
-        async move { Ok::<_, Infallible>(answer(&request, &pages)) }
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    site: &Arc<Site>,
+    place: PlaceHandle,
+) {
+    let service = service_fn(|request| {
+        place.is_used();
+        let site = Arc::clone(site);
+        async move { Ok::<_, Infallible>(site.answer(request).await) }
     });
-    let _ = http1::Builder::new()
+    let deadlines = site.deadlines;
+    let stream = TokioIo::new(Progress::new(stream, deadlines.write));
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .header_read_timeout(deadlines.request)
+        .serve_connection(stream, service);
+    let mut connection = pin!(connection);
+    if timeout(deadlines.age, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        // The answer that is on its way, to its end or not.
+        let _ = timeout(deadlines.page + deadlines.write, connection).await;
+    }
 }
 
-fn answer(request: &Request<Incoming>, pages: &[Page]) -> Response<Full<Bytes>> {
-    let path = request.uri().path();
-    let plain = |status: StatusCode| {
-        let text = format!("{status}\n");
-        let mut response = Response::new(Full::new(Bytes::from(text)));
-        *response.status_mut() = status;
+impl Site {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let path = request.uri().path();
+        let Some(at) = self.pages.iter().position(|page| page.path == path) else {
+            return plain(StatusCode::NOT_FOUND);
+        };
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
+            let methods = HeaderValue::from_static("GET, HEAD");
+            response.headers_mut().insert(ALLOW, methods);
+            return response;
+        }
+        let page = &self.pages[at];
+        let content = if page.is_instant {
+            (page.content)()
+        } else {
+            match timeout(self.deadlines.page, self.made(at)).await {
+                Ok(Some(content)) => content,
+                Ok(None) => return plain(StatusCode::INTERNAL_SERVER_ERROR),
+                Err(_elapsed) => return plain(StatusCode::SERVICE_UNAVAILABLE),
+            }
+        };
+        let mut response = Response::new(Full::new(Bytes::from(content)));
+        let content_type = HeaderValue::from_static(page.content_type);
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
         response
-    };
-    let Some(page) = pages.iter().find(|page| page.path == path) else {
-        return plain(StatusCode::NOT_FOUND);
-    };
-    if request.method() != Method::GET && request.method() != Method::HEAD {
-        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
-        let methods = "GET, HEAD".parse().expect("it has no odd characters");
-        response.headers_mut().insert(ALLOW, methods);
-        return response;
     }
-    let mut response = Response::new(Full::new(Bytes::from((page.content)())));
-    let content_type = page.content_type.parse();
-    let content_type = content_type.expect("types of content have no odd characters");
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
+
+    /// A page from another thread; `None` if making it failed.
+    async fn made(&self, at: usize) -> Option<String> {
+        let turn = Arc::clone(&self.making).acquire_owned().await.ok()?;
+        let pages = Arc::clone(&self.pages);
+        let made = tokio::task::spawn_blocking(move || {
+            // Until the page is made, also if nobody waits for it any more.
+            let _turn = turn;
+            (pages[at].content)()
+        });
+        made.await.ok()
+    }
+}
+
+fn plain(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(format!("{status}\n"))));
+    *response.status_mut() = status;
     response
 }
 
@@ -187,6 +280,7 @@ mod tests {
         let page = Page {
             path: "/count".to_owned(),
             content_type: "text/plain",
+            is_instant: false,
             content: Box::new(move || {
                 let count = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 format!("n={count}")
@@ -213,5 +307,149 @@ mod tests {
         let again = WebListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), None);
         assert!(again.is_err(), "a port has one listener");
         drop(server);
+    }
+
+    const SHORT: Deadlines = Deadlines {
+        handshake: Duration::from_millis(300),
+        request: Duration::from_millis(300),
+        page: Duration::from_millis(300),
+        write: Duration::from_millis(300),
+        age: Duration::from_secs(60),
+    };
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn page(
+        path: &str,
+        is_instant: bool,
+        content: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Page {
+        Page {
+            path: path.to_owned(),
+            content_type: "text/plain",
+            is_instant,
+            content: Box::new(content),
+        }
+    }
+
+    /// A server with an instant page, one of a megabyte and one that takes an hour.
+    fn server(deadlines: Deadlines) -> (WebServer, u16) {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut listener = WebListener::bind(address, None).expect("a free port");
+        listener.deadlines = deadlines;
+        let port = listener.port();
+        let pages = vec![
+            page("/healthz", true, || "ok".to_owned()),
+            page("/large", false, || "x".repeat(1 << 20)),
+            page("/stuck", false, || {
+                thread::sleep(Duration::from_secs(3600));
+                String::new()
+            }),
+        ];
+        (listener.start(pages).expect("threads can be made"), port)
+    }
+
+    fn connect(port: u16, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("a limit");
+        stream
+            .write_all(request.as_bytes())
+            .expect("it is buffered");
+        stream
+    }
+
+    fn is_healthy_within(port: u16, limit: Duration) {
+        let start = std::time::Instant::now();
+        let answer = ask(
+            port,
+            "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        );
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+    }
+
+    /// Far below the deadlines: it is not they that make room.
+    #[test]
+    fn health_is_told_beside_clients_that_never_read_and_some_that_never_ask() {
+        let (_server, port) = server(DEADLINES);
+        let many = "GET /large HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50);
+        let _deaf: Vec<_> = (0..64).map(|_| connect(port, &many)).collect();
+        is_healthy_within(port, Duration::from_secs(4));
+        let _mute: Vec<_> = (0..192).map(|_| connect(port, "GET /heal")).collect();
+        is_healthy_within(port, Duration::from_secs(4));
+    }
+
+    #[test]
+    fn health_is_told_while_a_page_is_stuck_and_the_page_is_given_up() {
+        let (_server, port) = server(SHORT);
+        let mut stuck = connect(
+            port,
+            "GET /stuck HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        );
+        is_healthy_within(port, Duration::from_secs(2));
+        let mut answer = String::new();
+        stuck.read_to_string(&mut answer).expect("it answers");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        // The next waits for the one before, no longer than it may.
+        let second = ask(
+            port,
+            "GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        );
+        assert!(second.starts_with("HTTP/1.1 503 "), "{second}");
+        is_healthy_within(port, Duration::from_secs(2));
+    }
+
+    /// Whether the server ends the connection, however much it has sent.
+    fn is_closed(mut stream: TcpStream) -> bool {
+        let mut sink = Vec::new();
+        match stream.read_to_end(&mut sink) {
+            Ok(_) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+
+    #[test]
+    fn no_state_lasts_longer_than_its_deadline() {
+        let short_life = Deadlines {
+            age: Duration::from_millis(300),
+            ..DEADLINES
+        };
+        let get = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+        let body = "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx";
+        for (deadlines, request) in [
+            (SHORT, ""),
+            (SHORT, "GET /"),
+            // Idle after an answer, and a body that does not come.
+            (SHORT, get),
+            (SHORT, body),
+            (short_life, get),
+        ] {
+            let (_server, port) = server(deadlines);
+            assert!(is_closed(connect(port, request)), "{request}");
+        }
+        let (_server, port) = server(SHORT);
+        let deaf = connect(port, &"GET /large HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50));
+        thread::sleep(Duration::from_secs(2));
+        let mut received = Vec::new();
+        // Cut off in the middle, not answered fifty times.
+        let _ = (&deaf).read_to_end(&mut received);
+        assert!(received.len() < 50 << 20, "{}", received.len());
+    }
+
+    /// A neighbour: one that reads slowly gets all, and several requests go by one connection.
+    #[test]
+    fn a_slow_reader_gets_all() {
+        let (_server, port) = server(SHORT);
+        let get = "GET /large HTTP/1.1\r\nHost: x\r\n\r\n".repeat(9);
+        let last = "GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let mut stream = connect(port, &(get + last));
+        let (mut received, mut chunk) = (0, vec![0; 1 << 20]);
+        loop {
+            match stream.read(&mut chunk).expect("it goes on") {
+                0 => break,
+                length => received += length,
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(received > 10 << 20, "{received}");
     }
 }

@@ -365,7 +365,8 @@ impl Default for Webserver {
     fn default() -> Self {
         Self {
             enabled: false,
-            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            // Falco has all addresses here, and pages tell what is watched to whoever asks.
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8765,
             healthz: "/healthz".to_owned(),
             metrics: false,

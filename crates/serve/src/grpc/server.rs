@@ -133,7 +133,7 @@ struct Shared {
 
 async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, shared: Arc<Shared>) {
     loop {
-        let Ok(stream) = listener.accept().await else {
+        let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, most likely: others may close some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;

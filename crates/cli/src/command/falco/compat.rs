@@ -31,6 +31,10 @@ pub(super) fn page() -> String {
         row(&mut out, &[&format!("`{key}`"), json_type]);
     }
     out.push_str(
+        "\n`webserver.listen_address` is 127.0.0.1 unless it is set, where Falco has 0.0.0.0; a value that \
+         other hosts can reach is used, with a warning.\n",
+    );
+    out.push_str(
         "\n## Keys that are warned about\n\nUnless the value asks for nothing. That of a group stands for \
          all below it.\n\n| key | why |\n|---|---|\n",
     );

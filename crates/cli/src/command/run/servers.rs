@@ -69,6 +69,9 @@ impl Servers {
             patiently(patience, || WebListener::bind(address, files.as_ref()))
         });
         let grpc = config.grpc.enabled.then(|| grpc(config, patience));
+        if !is_resumed {
+            warn_if_exposed(config);
+        }
         let is_on = config.metrics.enabled;
         let snapshots = is_on.then(|| Snapshots::open(&config.metrics.output_file));
         Ok(Self {
@@ -89,9 +92,12 @@ impl Servers {
     /// Answers from now on.
     pub(super) fn start(self, source: &Source) -> anyhow::Result<Serving> {
         let mut pages = vec![
-            page(self.healthz, "application/json", || {
-                "{\"status\": \"ok\"}".to_owned()
-            }),
+            Page {
+                is_instant: true,
+                ..page(self.healthz, "application/json", || {
+                    "{\"status\": \"ok\"}".to_owned()
+                })
+            },
             page("/versions".to_owned(), "application/json", || {
                 versions().to_string()
             }),
@@ -169,6 +175,9 @@ impl Reception {
         };
         match open(new) {
             Ok((started, from)) => {
+                if old.webserver != new.webserver {
+                    warn_if_exposed(new);
+                }
                 *serving = Some(started);
                 *source = from;
                 Ok(())
@@ -189,6 +198,18 @@ impl Reception {
     }
 }
 
+/// Says who can read the pages where that is not this machine alone.
+fn warn_if_exposed(config: &Config) {
+    let web = &config.webserver;
+    if web.enabled && !web.address.to_canonical().is_loopback() {
+        let address = SocketAddr::new(web.address, web.port);
+        journal::warn(&format!(
+            "webserver: {address} serves every host that reaches it, without authentication\n  \
+             help: set webserver.listen_address to 127.0.0.1, or let only known hosts reach it"
+        ));
+    }
+}
+
 fn page(
     path: String,
     content_type: &'static str,
@@ -197,6 +218,7 @@ fn page(
     Page {
         path,
         content_type,
+        is_instant: false,
         content: Box::new(content),
     }
 }
