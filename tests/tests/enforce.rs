@@ -831,6 +831,78 @@ const CAPABILITIES: [&str; 41] = [
     "checkpoint-restore",
 ];
 
+/// A policy with one raw rule: this call fails.
+fn without_call(call: &str) -> String {
+    format!(
+        "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
+         syscallRawRules: [{{names: [{call}], action: SCMP_ACT_ERRNO}}]\n"
+    )
+}
+
+#[test]
+fn a_ring_does_nothing_that_is_denied_as_a_call() {
+    let lab = Lab::unprivileged();
+    let last = lab.outcomes(&lab.policy(ALLOW), &["ring_last"])["ring_last"];
+    let known = abi::RING_OPERATIONS.len();
+    assert!(
+        (40..i32::try_from(known).expect("a table is small")).contains(&last),
+        "the kernel knows operations up to {last}, and the table {known}"
+    );
+    let mut refused = 0;
+    for operation in abi::RING_OPERATIONS {
+        let deed = format!("ring_does={}", operation.number);
+        // Under the last one: the program needs some calls for itself.
+        let needed = [
+            "read",
+            "write",
+            "close",
+            "openat",
+            "mmap",
+            "fstat",
+            "newfstatat",
+            "ioctl",
+        ];
+        let mut calls = operation.calls.iter().map(|call| call.name());
+        let Some(call) = calls.find(|call| !needed.contains(call)) else {
+            continue;
+        };
+        let found = lab.outcomes(&lab.policy(&without_call(call)), &[&deed]);
+        assert_eq!(found[&deed], EPERM, "{} under {call}", operation.name);
+        refused += 1;
+    }
+    assert!(refused > 40, "{refused}");
+}
+
+#[test]
+fn a_ring_that_was_made_elsewhere_cannot_be_used_and_one_stays_where_nothing_speaks_against_it() {
+    let lab = Lab::unprivileged();
+    let deeds = [
+        "ring",
+        "ring_enters=100",
+        "ring_registers=100",
+        "ring_received=101",
+    ];
+    let under = |text: &str| {
+        let mut command = Command::new(&lab.workload);
+        command.uid(65534).gid(65534).arg("--hand-over-ring");
+        command
+            .arg(&lab.program)
+            .args(["enforce", "-q", "--policy"]);
+        command.arg(lab.policy(text)).arg("--").arg(&lab.workload);
+        let finished = Limited::start(command.args(deeds).stdin(Stdio::null()), LIMIT).finish(b"");
+        let found = outcomes(&finished.stdout);
+        assert_eq!(found.len(), 4, "{}{}", finished.stdout, finished.stderr);
+        deeds.map(|deed| found[deed])
+    };
+    let [made, entered, registered, received] = under(&without_call("mkdirat"));
+    assert_eq!([made, entered, registered], [EPERM; 3]);
+    // Since Linux 6.8 a ring cannot be sent.
+    assert!(received == EPERM || received == 0, "{received}");
+    for text in [ALLOW.to_owned(), without_call("getppid")] {
+        assert_eq!(under(&text), [0; 4], "{text}");
+    }
+}
+
 /// Lines of alerts.
 fn violations(finished: &Finished) -> Vec<Value> {
     let lines = finished.stdout.lines();

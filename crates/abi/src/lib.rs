@@ -15,6 +15,7 @@ pub mod flags;
 pub mod floor;
 pub mod harmless;
 pub mod register;
+pub mod ring;
 pub mod signal;
 pub mod syscall;
 
@@ -24,6 +25,8 @@ pub use capability::Capabilities;
 pub use errno::Errno;
 pub use flags::FlagSet;
 pub use floor::{FLOOR, STATE, Trap};
+pub use harmless::is_harmless;
 pub use register::{RegisterTest, TestOp, TestWidth};
+pub use ring::{RING_CALLS, RING_OPERATIONS, RingOperation, ring_may_do};
 pub use signal::Signal;
 pub use syscall::Syscall;

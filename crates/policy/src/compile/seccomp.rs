@@ -47,6 +47,12 @@ impl Action {
         }
     }
 
+    /// Whether the call is not made.
+    #[must_use]
+    pub fn denies(self) -> bool {
+        !matches!(self, Self::Watch | Self::Report)
+    }
+
     fn rank(self) -> u8 {
         match self {
             Self::Watch => 0,
@@ -83,6 +89,16 @@ pub struct CallRule {
     pub action: Action,
 }
 
+/// Refuses io_uring, which a filter does not see into: to make a ring, and to use one that was made elsewhere.
+pub(super) fn without_rings(rule: &str) -> [CallRule; 3] {
+    abi::RING_CALLS.map(|call| CallRule {
+        rule: rule.to_owned(),
+        call,
+        when: Vec::new(),
+        action: Action::Refuse(Errno::EPERM),
+    })
+}
+
 /// A filter: what no rule names is allowed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
@@ -93,28 +109,6 @@ pub struct Profile {
     pub refuse_foreign: bool,
 }
 
-/// Calls that a ring of io_uring makes too, unseen by any filter.
-const IN_A_RING: [Syscall; 18] = [
-    Syscall::OPEN,
-    Syscall::OPENAT,
-    Syscall::OPENAT2,
-    Syscall::SOCKET,
-    Syscall::CONNECT,
-    Syscall::BIND,
-    Syscall::LISTEN,
-    Syscall::ACCEPT4,
-    Syscall::SENDTO,
-    Syscall::SENDMSG,
-    Syscall::RECVMSG,
-    Syscall::SPLICE,
-    Syscall::TEE,
-    Syscall::UNLINKAT,
-    Syscall::RENAMEAT2,
-    Syscall::LINKAT,
-    Syscall::SETXATTR,
-    Syscall::SETSOCKOPT,
-];
-
 impl Profile {
     /// The filter of a policy's rules. A profile of the mode `DefenseInDepth` is not made of rules:
     /// [`super::check`] says so.
@@ -122,20 +116,14 @@ impl Profile {
     pub fn compile(policy: &Policy) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
         let rules: Vec<CallRule> = lowered.flat_map(|lowered| lowered.entries).collect();
-        let denies = |rule: &CallRule| rule.action != Action::Report;
         let mut profile = Self {
-            refuse_foreign: rules.iter().any(denies),
+            refuse_foreign: rules.iter().any(|rule| rule.action.denies()),
             rules,
         };
-        let by_ring = |rule: &&CallRule| denies(rule) && IN_A_RING.contains(&rule.call);
+        let by_ring = |rule: &&CallRule| rule.action.denies() && abi::ring_may_do(rule.call);
         if let Some(rule) = profile.rules.iter().find(by_ring) {
-            let guard = CallRule {
-                rule: rule.rule.clone(),
-                call: Syscall::IO_URING_SETUP,
-                when: Vec::new(),
-                action: Action::Refuse(Errno::EPERM),
-            };
-            profile.rules.push(guard);
+            let guard = without_rings(&rule.rule);
+            profile.rules.extend(guard);
         }
         profile
     }

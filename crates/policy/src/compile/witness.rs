@@ -15,7 +15,7 @@ use super::landlock::{
     self, Denied, EXECUTE, Entry, Grant, LISTING, MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK,
     MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE, is_below,
 };
-use super::seccomp::{Action, CallRule};
+use super::seccomp::{Action, CallRule, without_rings};
 use super::{Machine, caps};
 use crate::operation::{OperationCall, read_call};
 use crate::pattern::Pattern;
@@ -348,12 +348,7 @@ impl Witness {
         let Some(rule) = found.first().map(|rule| rule.rule.clone()) else {
             return;
         };
-        found.push(CallRule {
-            rule,
-            call: Syscall::IO_URING_SETUP,
-            when: Vec::new(),
-            action: Action::Refuse(EPERM),
-        });
+        found.extend(without_rings(&rule));
     }
 
     /// Whether a call that failed so can have been denied.
