@@ -205,7 +205,8 @@ const BY_SECCOMP: &[Row] = &[
     ),
 ];
 
-/// What Landlock carries. `%S`: the folder with a token, `%O`: a process outside.
+/// What Landlock carries. `%S`: the folder with a token, `%O`: a process outside, `%N`: a folder with second
+/// names of files.
 const BY_LANDLOCK: &[Row] = &[
     row(
         "disallow-mount",
@@ -235,6 +236,12 @@ const BY_LANDLOCK: &[Row] = &[
             ("reads_in_namespace=/etc/shadow", EACCES),
             ("reads_i386=/etc/shadow", EACCES),
             ("ring_opens=/etc/shadow", EACCES),
+            ("reads=%N/bound/shadow", EACCES),
+            ("reads=%N/one", EACCES),
+            ("reads=%N/over/shadow", EACCES),
+            ("reads=/etc/linked", EACCES),
+            ("reads=/etc/links/far", EACCES),
+            ("reads=%N/bound/links/far", EACCES),
         ],
         &[
             "reads=/etc/group",
@@ -242,6 +249,8 @@ const BY_LANDLOCK: &[Row] = &[
             "own_status",
             "lists=/etc",
             "lists=/",
+            "reads=%N/bound/group",
+            "reads=%N/over/group",
         ],
     ),
     row(
@@ -320,6 +329,7 @@ const BY_LANDLOCK: &[Row] = &[
             ("reads=/var%S/token", EACCES),
             ("reads=%S/..data/token", EACCES),
             ("reads_by_root=%S/token", EACCES),
+            ("reads=%N/part/token", EACCES),
         ],
         &["reads=/run/other"],
     ),
@@ -459,7 +469,11 @@ mount -t tmpfs none "$W/etc" && cp -a /etc/. "$W/etc" && : > "$W/etc/removable" 
 mkdir -p "/run$S/..2024" && echo t > "/run$S/..2024/token" && ln -s ..2024 "/run$S/..data" &&
 ln -s ..data/token "/run$S/token" && : > /run/other && mount -t tmpfs none /sys/fs/cgroup &&
 mkdir /sys/fs/cgroup/tollgate-test && : > /sys/fs/cgroup/tollgate-test/release_agent &&
-mkdir /sys/fs/cgroup/devices && mount -t cgroup2 none /sys/fs/cgroup/devices && exec "$@"
+mkdir /sys/fs/cgroup/devices && mount -t cgroup2 none /sys/fs/cgroup/devices || exit
+cd "$W/names" && mkdir -p bound part layer over && : > one && ln /etc/shadow /etc/linked && mkdir /etc/links &&
+ln /etc/shadow /etc/links/far && mount --bind /etc bound && mount --bind /etc/shadow one &&
+mount --bind "/run$S/..2024" part && mount -t overlay -o "lowerdir=/etc:$W/names/layer" none over && cd / &&
+exec "$@"
 "#;
 /// Below /run.
 const SECRETS: &str = "/secrets/kubernetes.io/serviceaccount";
@@ -470,7 +484,7 @@ impl Lab {
         let program = scratch.program(&e2e::program(), "tollgate");
         let workload = Fixture::compile("violate");
         let workload = scratch.program(workload.program(), "violate");
-        for folder in ["etc", "mount", "work"] {
+        for folder in ["etc", "mount", "names", "work"] {
             let path = scratch.path().join(folder);
             std::fs::create_dir_all(&path).expect("the scratch folder is writable");
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -540,6 +554,7 @@ impl Lab {
         let own = std::process::id().to_string();
         let fill = |deed: &&str| {
             deed.replace("%W", &self.folder("work"))
+                .replace("%N", &self.folder("names"))
                 .replace("%M", &self.folder("mount"))
                 .replace("%S", &format!("/run{SECRETS}"))
                 .replace("%O", &own)
@@ -726,6 +741,7 @@ fn filters_and_rulesets_need_no_privilege() {
                     || deed.contains("%S")
                     || deed.contains("/run/")
                     || deed.contains("%O")
+                    || deed.contains("%N")
                     || deed.contains("to-shadow")
             };
             let denied: Vec<_> = row
@@ -990,6 +1006,50 @@ fn what_landlock_and_caps_deny_is_told_once_each_and_nothing_else_is() {
     let by_caps = BY_CAPS.iter().flat_map(|row| untold(&plain, row));
     let mistakes: Vec<String> = by_landlock.chain(by_caps).collect();
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
+/// Runs `policy check` where a shell has made names for files of /etc, which is a file system of its own.
+fn checked(lab: &Lab, rule: &str, stage: &str) -> String {
+    let script = format!(
+        "mount --make-rprivate / && mount -t tmpfs none \"$W/etc\" && cp -a /etc/. \"$W/etc\" && \
+         mount --move \"$W/etc\" /etc && mkdir /etc/hidden && {stage} && exec \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-ec", &script, "sh"])
+        .arg(&lab.program)
+        .args(["policy", "check"])
+        .arg(lab.policy(&policy(rule, "Landlock")))
+        .env("W", lab.scratch.path())
+        .stdin(Stdio::null());
+    let finished = Limited::start(&mut command, LIMIT).finish(b"");
+    finished.stdout + &finished.stderr
+}
+
+#[test]
+fn a_name_that_is_not_found_makes_the_rule_partial_and_one_that_is_found_does_not() {
+    e2e::need_root!();
+    let lab = Lab::new();
+    for (stage, way) in [
+        ("ln /etc/shadow /etc/found", ""),
+        (
+            "mount --bind /etc/hidden /mnt && mount --bind /etc /mnt",
+            "",
+        ),
+        (
+            "ln /etc/shadow /etc/hidden/x && mount -t tmpfs none /etc/hidden",
+            "/etc/shadow has 2 names (hard links), of which 1 were found",
+        ),
+        (
+            "mkdir /etc/a /etc/b && cd /etc/a && mount -t overlay -o lowerdir=../b:../hidden none /mnt",
+            "layers of the overlay at /mnt have no absolute path",
+        ),
+    ] {
+        let printed = checked(&lab, "disable-access-shadow", stage);
+        let is_partial = printed.contains("POLICY_PARTIAL");
+        assert_eq!(is_partial, !way.is_empty(), "{stage}: {printed}");
+        assert!(printed.contains(way), "{stage}: {printed}");
+    }
 }
 
 #[test]

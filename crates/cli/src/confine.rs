@@ -123,6 +123,10 @@ pub(crate) fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepare
         if how.audit {
             only_report(policy);
         }
+        // A container's are looked for when it begins.
+        if place == Place::Here {
+            machine = files::with_other_names(&machine, policy);
+        }
         file.diagnostics
             .extend(problems(policy, how, &machine, place));
     }

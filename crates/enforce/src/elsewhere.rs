@@ -10,7 +10,6 @@ use policy::compile::{Machine, bpf as hooks, caps, landlock as holes};
 use sys::credential::{self, CapabilitySets};
 
 use crate::bpf::Tenancy;
-use crate::tree::Mounted;
 use crate::{Error, Step, Unapplied, apparmor, landlock};
 
 /// What has to be done to it, beside what becomes of its calls.
@@ -57,15 +56,17 @@ impl Tenant {
 ///
 /// # Errors
 /// If it cannot be made.
+///
+/// Answers with the ruleset and what it lacks, ways past its rules that were found there among it.
 pub fn ruleset(
     policy: &Policy,
     machine: &Machine,
     mounts: &str,
     path: Option<&OsStr>,
-) -> Result<Option<OwnedFd>, Error> {
+) -> Result<Option<(OwnedFd, Vec<String>)>, Error> {
     let profile = holes::Profile::compile(policy, machine);
-    let made = landlock::make_for(&profile, &Mounted::of(mounts), path)?;
-    Ok(made.map(|made| made.ruleset))
+    let made = landlock::make_for(&profile, mounts, path)?;
+    Ok(made.map(|made| (made.ruleset, made.lacks)))
 }
 
 impl Elsewhere {

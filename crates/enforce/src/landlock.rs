@@ -1,6 +1,6 @@
 //! From a profile of holes to a ruleset of the kernel.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,15 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
+use policy::Policy;
 use policy::compile::landlock::{
     Denied, EXECUTE, Entry, Grant, LISTING, Profile, grants, grants_below,
 };
+use policy::compile::{Machine, NameKind, OtherName};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::names::{self, Mounts};
 use crate::tree::{Mounted, resolved};
 
 /// A ruleset that was made, and what it lacks.
@@ -61,22 +64,57 @@ const PORTS: i32 = 4;
 
 /// Makes the ruleset of a profile; `None` if the profile denies nothing.
 pub(crate) fn make(profile: &Profile) -> Result<Option<Made>, LandlockError> {
-    let tree = Mounted::new().map_err(|cause| LandlockError::Path {
-        path: "/proc/self/mountinfo".to_owned(),
-        cause,
-    })?;
-    make_for(profile, &tree, std::env::var_os("PATH").as_deref())
+    make_for(profile, &own_mounts()?, std::env::var_os("PATH").as_deref())
 }
 
-/// As [`make`], for the file systems of a tree that is this process's, and programs in `path`.
+fn own_mounts() -> Result<String, LandlockError> {
+    const TABLE: &str = "/proc/self/mountinfo";
+    let text = std::fs::read(TABLE).map_err(|cause| LandlockError::Path {
+        path: TABLE.to_owned(),
+        cause,
+    })?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Other names of the files that a policy names by their paths, by rule. Patterns are not looked for.
+///
+/// # Errors
+/// If the table of mounts cannot be read.
+pub fn other_names(
+    policy: &Policy,
+    machine: &Machine,
+) -> Result<BTreeMap<String, BTreeSet<OtherName>>, LandlockError> {
+    let named = policy.rules.iter().flat_map(|rule| {
+        let lowered = policy::compile::landlock::lower(policy, rule, machine);
+        let entries = lowered.entries.into_iter();
+        entries.filter(|entry| match entry {
+            Entry::Hole { path, .. } => path.literal().or_else(|| path.subtree()).is_some(),
+            _ => false,
+        })
+    });
+    let profile = Profile {
+        handled: 0,
+        entries: named.collect(),
+    };
+    if profile.entries.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let table = own_mounts()?;
+    let given = holes(&profile, &Mounted::of(&table), None);
+    Ok(names::find(given, &Mounts::new(&table)).others)
+}
+
+/// As [`make`], for a process with these mounts (`/proc/PID/mountinfo`), which are those of this one, and
+/// programs in `path`.
 pub(crate) fn make_for(
     profile: &Profile,
-    tree: &Mounted,
+    mounts: &str,
     path: Option<&OsStr>,
 ) -> Result<Option<Made>, LandlockError> {
     if profile.entries.is_empty() {
         return Ok(None);
     }
+    let tree = &Mounted::of(mounts);
     let version = sys::landlock::version()?;
     let abi = ABI::from(version);
     let mut lacks = Vec::new();
@@ -112,13 +150,17 @@ pub(crate) fn make_for(
     let mut rules = 0;
     let (mut named, mut granted) = (Vec::new(), Vec::new());
     if !rights.is_empty() {
-        named = holes(profile, tree, path);
+        let found = names::find(holes(profile, tree, path), &Mounts::new(mounts));
+        let others = found.others.into_values().flatten();
+        let unknown = others.filter(|name| name.kind == NameKind::Unknown);
+        lacks.extend(unknown.map(|name| name.text).collect::<BTreeSet<_>>());
+        named = found.denied;
         let denied: Vec<Denied> = named.iter().map(|(_, hole)| hole.clone()).collect();
         granted = match roots(profile) {
             roots if roots.is_empty() => grants(&denied, tree),
             roots => grants_below(roots, &denied, tree),
         };
-        rules += grant_paths(&mut created, &granted, rights)?;
+        rules += grant_paths(&mut created, &granted, &denied, rights)?;
     }
     if !ports.is_empty() && version >= PORTS {
         rules += grant_ports(&mut created, &ports)?;
@@ -145,9 +187,11 @@ fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
 fn grant_paths(
     created: &mut RulesetCreated,
     grants: &[Grant],
+    denied: &[Denied],
     rights: BitFlags<AccessFs>,
 ) -> Result<usize, LandlockError> {
     let mut rules = 0;
+    let withheld = by_inode(denied);
     let shortcuts = shortcuts(grants, &busy_folders());
     for grant in grants.iter().chain(&shortcuts) {
         let given = BitFlags::<AccessFs>::from_bits_truncate(grant.rights) & rights;
@@ -167,10 +211,32 @@ fn grant_paths(
                 });
             }
         };
+        // Under another name it may be a file that is withheld: a rule holds for all names of a file.
+        let data = rustix::fs::fstat(&file).map_err(|cause| LandlockError::Path {
+            path: grant.path.clone(),
+            cause: cause.into(),
+        })?;
+        let taken = withheld.get(&(data.st_dev, data.st_ino));
+        let given = given & !BitFlags::from_bits_truncate(taken.copied().unwrap_or(0));
+        if given.is_empty() {
+            continue;
+        }
         created.add_rule(PathBeneath::new(file, given))?;
         rules += 1;
     }
     Ok(rules)
+}
+
+/// The rights that are withheld from files that exist.
+fn by_inode(denied: &[Denied]) -> BTreeMap<(u64, u64), u64> {
+    let mut rights = BTreeMap::new();
+    for hole in denied {
+        // What does not exist has no other name.
+        if let Ok(data) = std::fs::symlink_metadata(&hole.path) {
+            *rights.entry(names::inode(&data)).or_default() |= hole.rights;
+        }
+    }
+    rights
 }
 
 /// What may be used where nothing else may be, by where it leads. A folder that is named by itself can be

@@ -14,6 +14,7 @@ mod confinement;
 mod denial;
 mod elsewhere;
 mod landlock;
+mod names;
 mod needs;
 pub mod probe;
 mod tree;
@@ -22,7 +23,7 @@ pub use audit::Audit;
 pub use confinement::{Confinement, Line, Place, Reach, Resident, Step, Unapplied, available};
 pub use denial::Denial;
 pub use elsewhere::{Elsewhere, Tenant, ruleset};
-pub use landlock::LandlockError;
+pub use landlock::{LandlockError, other_names};
 pub use needs::Needs;
 
 /// Why a policy cannot be put in force.

@@ -53,12 +53,7 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        let table = fs::read_to_string("/proc/self/mountinfo")?;
-        Ok(Self::of(&table))
-    }
-
-    /// By a table that was read before, as of `/proc/PID/mountinfo`.
+    /// By the text of `/proc/PID/mountinfo`.
     pub(crate) fn of(table: &str) -> Self {
         let (skipped, others): (Vec<_>, Vec<_>) =
             points(table).partition(|(_, kind)| OF_THE_KERNEL.contains(kind));
@@ -258,8 +253,8 @@ mod tests {
     fn expand(dir: &Path, rest: &str) -> Vec<String> {
         let real = fs::canonicalize(dir).unwrap();
         let text = format!("{}{rest}", real.display());
-        let found = Mounted::new()
-            .unwrap()
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let found = Mounted::of(&table)
             .expand(&[&Pattern::parse(&text).unwrap()])
             .remove(0);
         let prefix = real.to_string_lossy().into_owned();

@@ -9,6 +9,8 @@ pub struct MountLine<'a> {
     pub id: u64,
     /// Id of the mount it is mounted on.
     pub parent: u64,
+    /// Number of the device, as `8:1`.
+    pub device: &'a [u8],
     /// Directory of the file system that is mounted, escaped.
     pub root: &'a [u8],
     /// Where it is mounted relative to the process's root, escaped.
@@ -50,7 +52,7 @@ fn parse_line(line: &[u8]) -> Option<MountLine<'_>> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = super::parse_number(fields.next()?)?;
     let parent = super::parse_number(fields.next()?)?;
-    fields.next()?;
+    let device = fields.next()?;
     let root = fields.next()?;
     let mount_point = fields.next()?;
     let options = fields.next()?;
@@ -62,6 +64,7 @@ fn parse_line(line: &[u8]) -> Option<MountLine<'_>> {
     Some(MountLine {
         id,
         parent,
+        device,
         root,
         mount_point,
         options,

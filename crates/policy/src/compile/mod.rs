@@ -9,6 +9,7 @@ pub mod seccomp;
 mod tests;
 pub mod witness;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use abi::Capabilities;
@@ -32,6 +33,56 @@ pub struct Machine {
     pub is_root: bool,
     /// Enforcers that were asked for and cannot be used there.
     pub unavailable: Vec<Unavailable>,
+    /// Other names that the files of a rule have there, by rule.
+    pub other_names: BTreeMap<String, BTreeSet<OtherName>>,
+}
+
+/// Another name of a file that a rule is about, or a reason why there may be one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OtherName {
+    /// How it comes about.
+    pub kind: NameKind,
+    /// What is said of it.
+    pub text: String,
+}
+
+/// How a file has another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NameKind {
+    /// Its file system is mounted a second time, as a whole or in part.
+    Mount,
+    /// An overlay shows it, or it is shown by one.
+    Layer,
+    /// A hard link.
+    Link,
+    /// Whether there is one cannot be found out.
+    Unknown,
+}
+
+impl NameKind {
+    /// What a file of this path is said to be.
+    #[must_use]
+    pub fn of(self, path: &str) -> String {
+        match self {
+            Self::Mount => format!("a second mount of {path}"),
+            Self::Layer => format!("{path} in another layer of an overlay"),
+            Self::Link => format!("a hard link of {path}"),
+            Self::Unknown => format!("{path}, perhaps"),
+        }
+    }
+
+    /// Whether an enforcer denies a file by such a name as by the one that a rule has.
+    fn is_covered_by(self, enforcer: Enforcer) -> bool {
+        match (self, enforcer) {
+            // The ruleset is made with all names that were found.
+            (Self::Mount | Self::Layer | Self::Link, Enforcer::Landlock) => true,
+            // Files are known by their place in their file system, too.
+            (Self::Mount, Enforcer::Bpf) => true,
+            // They know no files.
+            (_, Enforcer::Seccomp | Enforcer::Caps) => true,
+            (_, Enforcer::AppArmor | Enforcer::Bpf | Enforcer::Landlock) => false,
+        }
+    }
 }
 
 /// An enforcer that does not work.
@@ -164,7 +215,11 @@ impl<T> Lowered<T> {
         }
     }
 
-    fn assess(self, text: impl Fn(&T) -> String) -> Assessment {
+    /// `names`: other names of the files, which lead past whatever there is.
+    fn assess(mut self, names: Vec<String>, text: impl Fn(&T) -> String) -> Assessment {
+        if !self.entries.is_empty() {
+            self.gaps.extend(names);
+        }
         Assessment {
             grade: self.grade(),
             notes: self.missing.into_iter().chain(self.gaps).collect(),
@@ -190,13 +245,23 @@ pub struct Assessment {
 /// What an enforcer makes of a rule of a policy.
 #[must_use]
 pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Assessment {
+    let names = other_names(rule, enforcer, machine);
     match enforcer {
-        Enforcer::Seccomp => seccomp::lower(policy, rule).assess(ToString::to_string),
-        Enforcer::Landlock => landlock::lower(policy, rule, machine).assess(ToString::to_string),
-        Enforcer::Caps => caps::lower(policy, rule, machine).assess(ToString::to_string),
-        Enforcer::AppArmor => apparmor::lower(rule, machine).assess(|line| line.clone()),
-        Enforcer::Bpf => bpf::lower(rule).assess(ToString::to_string),
+        Enforcer::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
+        Enforcer::Landlock => {
+            landlock::lower(policy, rule, machine).assess(names, ToString::to_string)
+        }
+        Enforcer::Caps => caps::lower(policy, rule, machine).assess(names, ToString::to_string),
+        Enforcer::AppArmor => apparmor::lower(rule, machine).assess(names, |line| line.clone()),
+        Enforcer::Bpf => bpf::lower(rule).assess(names, ToString::to_string),
     }
+}
+
+/// Names of a rule's files that lead past an enforcer.
+fn other_names(rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Vec<String> {
+    let known = machine.other_names.get(&rule.id).into_iter().flatten();
+    let open = known.filter(|name| !name.kind.is_covered_by(enforcer));
+    open.map(|name| name.text.clone()).collect()
 }
 
 /// What an enforcer makes of a built-in rule, if every enforcer is there and violations are denied.

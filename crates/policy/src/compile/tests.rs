@@ -1,5 +1,6 @@
 //! The defects that `D1` to `D11` stand for were found in another enforcer of the same language.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use abi::{Capabilities, Errno, Syscall};
@@ -403,6 +404,45 @@ fn what_no_failed_call_shows_is_listed_once() {
     let all = parts.len();
     parts.dedup();
     assert_eq!(parts.len(), all, "{list}");
+}
+
+#[test]
+fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
+    let of = |kind, enforcer, rule: &str| {
+        let name = OtherName {
+            kind,
+            text: "/x is it".to_owned(),
+        };
+        let machine = Machine {
+            other_names: BTreeMap::from([(rule.to_owned(), BTreeSet::from([name]))]),
+            ..disks()
+        };
+        let found = assess_builtin(builtin::find(rule).unwrap(), enforcer, &machine);
+        let is_said = found.notes.contains(&"/x is it".to_owned());
+        assert_eq!(
+            is_said,
+            found.grade == Grade::Partial,
+            "{enforcer} {kind:?}"
+        );
+        found.grade
+    };
+    use Grade::{Full, Partial};
+    for (kind, landlock, apparmor, bpf) in [
+        (NameKind::Mount, Full, Partial, Full),
+        (NameKind::Layer, Full, Partial, Partial),
+        (NameKind::Link, Full, Partial, Partial),
+        (NameKind::Unknown, Partial, Partial, Partial),
+    ] {
+        let grade = |enforcer| of(kind, enforcer, "disable-access-shadow");
+        assert_eq!(grade(Enforcer::Landlock), landlock, "{kind:?}");
+        assert_eq!(grade(Enforcer::AppArmor), apparmor, "{kind:?}");
+        assert_eq!(grade(Enforcer::Bpf), bpf, "{kind:?}");
+    }
+    // A filter carries nothing of files, and stays what it is.
+    assert_eq!(
+        of(NameKind::Link, Enforcer::Seccomp, "disable-network"),
+        Full
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::{EnforcerName, Explain};
 use super::list::{json_assessment, push_assessment};
-use super::{check, load, machine, profiles};
+use super::{check, load, machine, profiles, with_other_names};
 use crate::exit::Exit;
 use crate::failure::Outcome;
 use crate::terminal;
@@ -32,13 +32,17 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
     let text = if args.json {
         let policies = loaded.policies.iter();
         let values: Vec<_> = policies
-            .map(|policy| json_policy(policy, &enforcers(policy), &machine))
+            .map(|policy| {
+                let machine = with_other_names(&machine, policy);
+                json_policy(policy, &enforcers(policy), &machine)
+            })
             .collect();
         format!("{}\n", json!({ "policies": values }))
     } else {
         let policies = loaded.policies.iter();
         let texts: Vec<_> = policies
             .map(|policy| {
+                let machine = with_other_names(&machine, policy);
                 let mut text = text_policy(policy, &enforcers(policy), &machine);
                 if let Some(enforcer) = only {
                     text.push_str(&format!("\n{enforcer} profile:\n"));

@@ -9,10 +9,11 @@ mod loaded;
 mod profiles;
 mod replace;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use ::policy::compile::Machine;
+use ::policy::compile::{Machine, NameKind, OtherName};
 
 use self::args::Policy;
 pub(crate) use self::check::exit;
@@ -46,6 +47,27 @@ pub(crate) fn machine() -> Machine {
         is_root: rustix::process::geteuid().is_root(),
         // Known where they have been tried.
         unavailable: Vec::new(),
+        // Known for each policy: `with_other_names`.
+        other_names: BTreeMap::new(),
+    }
+}
+
+/// A machine with the other names that the files of a policy have on it. If they cannot be found out, that
+/// is said of every rule.
+pub(crate) fn with_other_names(machine: &Machine, policy: &::policy::Policy) -> Machine {
+    let other_names = enforce::other_names(policy, machine).unwrap_or_else(|error| {
+        let unknown = OtherName {
+            kind: NameKind::Unknown,
+            text: format!("other names of its files cannot be looked for: {error}"),
+        };
+        let rules = policy.rules.iter();
+        rules
+            .map(|rule| (rule.id.clone(), BTreeSet::from([unknown.clone()])))
+            .collect()
+    });
+    Machine {
+        other_names,
+        ..machine.clone()
     }
 }
 
@@ -71,7 +93,8 @@ pub(crate) struct Loaded {
 fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
     let mut loaded = read(path);
     for policy in &loaded.policies {
-        let problems = ::policy::compile::check(policy, accepted, machine);
+        let machine = with_other_names(machine, policy);
+        let problems = ::policy::compile::check(policy, accepted, &machine);
         loaded.diagnostics.extend(problems);
     }
     loaded

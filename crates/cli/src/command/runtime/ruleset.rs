@@ -14,6 +14,7 @@ use oci::Spec;
 use crate::confine::{self, How};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::journal;
 
 const CLONE_NEWNS: u32 = 0x2_0000;
 
@@ -43,7 +44,14 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     let ruleset = enforce::ruleset(&policy, &machine, &mounts, path).map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
     })?;
-    let ruleset = ruleset.ok_or_else(|| broken("the policy has changed and asks for none"))?;
+    let made = ruleset.ok_or_else(|| broken("the policy has changed and asks for none"))?;
+    let (ruleset, lacks) = made;
+    if !lacks.is_empty() {
+        journal::warn(&format!(
+            "Landlock enforces the policy of the container only partially: {}",
+            lacks.join("; ")
+        ));
+    }
     let sent = sys::socket::send_fd(std::io::stdin().as_fd(), b"R", Some(ruleset.as_fd()));
     sent.map_err(|error| cannot("hand it over")(error.into()))?;
     Ok(Exit::Ok)

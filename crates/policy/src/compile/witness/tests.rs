@@ -7,6 +7,7 @@ const ALL: Machine = Machine {
     held: Some(Capabilities::ALL),
     is_root: true,
     unavailable: Vec::new(),
+    other_names: std::collections::BTreeMap::new(),
 };
 
 fn witness(enforcer: &str, rules: &str, machine: &Machine) -> Witness {
