@@ -33,6 +33,11 @@ impl Agent {
 
     /// `engine`: options of `run` that choose it.
     fn start_by(engine: &[&str], further: &str) -> Self {
+        Self::start_first(engine, further, |_folder| String::new())
+    }
+
+    /// The command does something first, by a shell script about the scratch folder.
+    fn start_first(engine: &[&str], further: &str, first: impl Fn(&str) -> String) -> Self {
         let scratch = Scratch::new();
         let at = |name: &str| scratch.path().join(name);
         // Somebody else may take it before the agent does, but hardly in this moment.
@@ -52,7 +57,8 @@ impl Agent {
              file_output: {{enabled: true, keep_alive: true, filename: {folder}/alerts}}\n{further}"
         );
         fs::write(at("config.yaml"), config).expect("the scratch folder is writable");
-        let script = format!("while :; do : < {folder}/it; sleep 0.05; done");
+        let first = first(&folder);
+        let script = format!("{first}\nwhile :; do : < {folder}/it; sleep 0.05; done");
         let mut command = Command::new(program());
         command
             .args(["run", "-c"])
@@ -356,6 +362,86 @@ fn servers_and_metrics_are_exchanged_while_the_agent_runs() {
         .expect("an alert comes")
         .expect("it can be read");
     assert!(!agent.scratch.path().join("sock").exists());
+}
+
+/// Begins to speak HTTP/2 at the socket, as a client of gRPC does, and writes what comes of it.
+const CLIENT: &str = r#"
+import os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.settimeout(20)
+try:
+    client.connect(sys.argv[1])
+    client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+    said = "answered" if client.recv(1) else "refused"
+except (ConnectionResetError, BrokenPipeError):
+    said = "refused"
+except Exception as error:
+    said = repr(error)
+with open(sys.argv[2] + ".new", "w") as out:
+    out.write(said)
+os.rename(sys.argv[2] + ".new", sys.argv[2])
+"#;
+
+/// A workload that asks for the alerts about it: by itself, as an orphan in a session of its own, and from
+/// namespaces of its own.
+#[test]
+fn a_watched_process_gets_no_alerts_by_grpc_and_others_get_all() {
+    need_root!();
+    for engine in [
+        Engine::Notify,
+        Engine::Ptrace,
+        Engine::EveryCall,
+        Engine::Ebpf,
+    ] {
+        let agent = Agent::start_first(engine.options(), "", |folder| {
+            fs::write(format!("{folder}/client.py"), CLIENT).expect("the folder is writable");
+            let client = |name| format!("python3 {folder}/client.py {folder}/sock {folder}/{name}");
+            format!(
+                "{}\n(setsid {} &)\nunshare --user --map-root-user --pid --fork {}",
+                client("child"),
+                client("orphan"),
+                client("namespace")
+            )
+        });
+        for name in ["child", "orphan", "namespace"] {
+            let said = agent.wait_for(name, |said| !said.is_empty());
+            assert_eq!(said, "refused", "{name} under {engine:?}");
+        }
+        // This process is none of the workload's, nor is one that it starts.
+        let folder = agent.scratch.path().display().to_string();
+        let status = Command::new("python3")
+            .arg(format!("{folder}/client.py"))
+            .args([format!("{folder}/sock"), format!("{folder}/outside")])
+            .status();
+        assert!(status.expect("python is installed").success());
+        assert_eq!(
+            agent.wait_for("outside", |_| true),
+            "answered",
+            "{engine:?}"
+        );
+        let subscribers: Vec<_> = (0..2)
+            .map(|_| subscribe(&agent.address(), &no_files()).expect("it answers"))
+            .collect();
+        let numbers = |alerts: &std::sync::mpsc::Receiver<_>| -> Vec<_> {
+            let next = || alerts.recv_timeout(SOON).expect("an alert comes");
+            let alerts = (0..20).map(|_| {
+                let alert: Result<serve::grpc::Output, serve::ServeError> = next();
+                alert.expect("it can be read").time
+            });
+            alerts.collect()
+        };
+        let [first, second] = [numbers(&subscribers[0]), numbers(&subscribers[1])];
+        // One came a little later, and missed none since.
+        let from = first.iter().position(|time| *time == second[0]);
+        let common = from.map(|from| &first[from..]).unwrap_or_default();
+        assert!(
+            common.len() > 5 && second.starts_with(common),
+            "{first:?} {second:?}"
+        );
+        agent.wait_for("alerts", |alerts| {
+            alerts.contains("a process was refused alerts over gRPC")
+        });
+    }
 }
 
 #[test]

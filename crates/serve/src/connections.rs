@@ -203,7 +203,6 @@ impl PlaceHandle {
     }
 
     /// The connection stays when others come, or does not any more.
-    #[cfg(test)]
     pub(crate) fn keep(&self, is_kept: bool) {
         self.connections
             .with(self.id, |entry| entry.is_kept = is_kept);

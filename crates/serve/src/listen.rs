@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -111,12 +113,13 @@ impl Listener {
     }
 }
 
-/// Takes the place of a socket that nobody listens at any more.
+/// Listens at a socket that its owner alone can connect to. Takes the place of one that nobody listens at any
+/// more.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    match UnixListener::bind(path) {
+    let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let refused = UnixStream::connect(path).map_err(|error| error.kind());
             if !matches!(refused, Err(io::ErrorKind::ConnectionRefused)) {
@@ -126,7 +129,10 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
             UnixListener::bind(path)
         }
         result => result,
-    }
+    }?;
+    // Until this is done a stranger may connect, and is refused by its credentials.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
 }
 
 /// A listener that a runtime waits for.
@@ -159,6 +165,14 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// The socket, if the other end is a process on this machine.
+    pub(crate) fn local(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Unix(stream) => Some(stream.as_fd()),
+            Self::Tcp(_) => None,
+        }
+    }
+
     pub(crate) async fn connect(address: &Address) -> io::Result<Self> {
         match address {
             Address::Unix(path) => Ok(Self::Unix(tokio::net::UnixStream::connect(path).await?)),
@@ -226,6 +240,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder for temporary files");
         let address = Address::Unix(dir.path().join("deep/s"));
         drop(Listener::bind(&address).expect("a new one"));
+        let mode = fs::metadata(dir.path().join("deep/s")).expect("it is there");
+        assert_eq!(mode.permissions().mode() & 0o777, 0o600);
         let _live = Listener::bind(&address).expect("nobody listens at the old one");
         assert!(Listener::bind(&address).is_err());
     }

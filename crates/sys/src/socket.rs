@@ -284,6 +284,20 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<(i32, u32, u32)> {
     Ok((pid.cast_signed(), uid, gid))
 }
 
+/// `SO_PEERPIDFD`, which libc does not name everywhere.
+const PEER_PIDFD: i32 = 77;
+
+/// A pidfd of the process that made or connected the other end of a unix socket. Its pid cannot have become
+/// another process's.
+///
+/// # Errors
+/// ENOPROTOOPT before Linux 6.5; ESRCH, EINVAL or ENODATA if the process is gone.
+pub fn peer_pidfd(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let raw = integer(fd, PEER_PIDFD)?;
+    // SAFETY: the kernel has made this descriptor for the call.
+    Ok(unsafe { own(raw.cast_unsigned() as usize) })
+}
+
 /// Stops a listening or connected socket: its readers wake with the end.
 ///
 /// # Errors

@@ -334,6 +334,12 @@ impl Maps {
             .map_err(Error::map)
     }
 
+    /// Whether a process is one of the watched ones.
+    pub(super) fn watches(&self, pid: Pid) -> Result<bool, Error> {
+        let found = self.scope.lookup(&pid.0.to_ne_bytes(), MapFlags::ANY);
+        Ok(found.map_err(Error::map)?.is_some())
+    }
+
     /// Whether any watched process is left.
     ///
     /// Looking for one takes the kernel long enough for a process to be born where it has looked already, and

@@ -447,6 +447,15 @@ impl<J: Judge + 'static> Engine<J> {
         Arc::new(move || shared.snapshot())
     }
 
+    /// What tells whether a process is watched, if processes and their descendants are. Yes where the kernel
+    /// does not say.
+    pub fn scope(&self) -> Option<Arc<dyn Fn(Pid) -> bool + Send + Sync>> {
+        let shared = Arc::clone(&self.shared);
+        self.shared
+            .ends_with_processes
+            .then(|| Arc::new(move |pid| shared.maps.watches(pid).unwrap_or(true)) as _)
+    }
+
     /// Whether the last watched process has ended and all its events were judged.
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)

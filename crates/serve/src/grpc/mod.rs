@@ -11,4 +11,4 @@ mod server;
 pub use client::{ClientFiles, subscribe};
 pub use message::{Output, Timestamp, Version};
 pub use queue::GrpcChannel;
-pub use server::{GrpcListener, GrpcServer};
+pub use server::{GrpcListener, GrpcServer, PeerCheck};

@@ -1,4 +1,5 @@
-//! Alerts that wait for a client. Each goes to one, as with Falco.
+//! Alerts on their way to clients. Each subscriber gets all that come after it, and those before that no client
+//! has taken yet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +12,7 @@ use tokio::sync::Notify;
 use super::frame;
 use super::message::Output;
 
-/// Alerts that wait when no client takes them. What comes then is lost, and counted.
+/// Alerts that are kept. What no client has taken is kept, and what comes then is lost, and counted.
 const CAPACITY: usize = 8192;
 /// Their bytes.
 const MAX_BYTES: usize = 8 << 20;
@@ -22,17 +23,44 @@ pub struct GrpcChannel {
     pub(super) queue: Arc<Queue>,
 }
 
+/// One list for all subscribers, so that memory does not grow with their number.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+    state: Mutex<State>,
     arrived: Notify,
     account: OnceLock<Arc<dyn Account>>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct State {
     frames: VecDeque<Bytes>,
     bytes: usize,
+    /// Number of the first frame that is kept. Frames are numbered from 0 as they come.
+    first: u64,
+    /// Number of the first frame that no client has taken.
+    taken: u64,
+    subscribers: Vec<Cursor>,
+    last_id: u64,
+    /// Alerts that subscribers were too slow for, each counted once for each subscriber.
+    missed: u64,
+}
+
+/// How far a subscriber is.
+#[derive(Debug)]
+struct Cursor {
+    id: u64,
+    /// Number of the frame that it gets next.
+    next: u64,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pushed {
+    Kept,
+    /// Kept, and a subscriber that was too slow misses older ones.
+    KeptAndMissed,
+    /// There was no room.
+    Lost,
 }
 
 impl GrpcChannel {
@@ -42,70 +70,181 @@ impl GrpcChannel {
         let _ = self.queue.account.set(account);
     }
 
-    /// How many alerts wait for a client.
+    /// How many alerts no client has taken yet.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.queue.waiting().frames.len()
+    pub fn waiting(&self) -> u64 {
+        let state = self.queue.state();
+        state.end() - state.taken
+    }
+
+    /// How many alerts subscribers were too slow for, counted once for each subscriber.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.queue.state().missed
     }
 }
 
+impl State {
+    /// Number of the next frame.
+    fn end(&self) -> u64 {
+        self.first + count(self.frames.len())
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(frame) = self.frames.pop_front() {
+            self.bytes -= frame.len();
+            self.first += 1;
+        }
+    }
+
+    /// Drops what nobody needs any more.
+    fn trim(&mut self) {
+        let slowest = self.subscribers.iter().map(|cursor| cursor.next).min();
+        let needed = slowest.map_or(self.taken, |slowest| slowest.min(self.taken));
+        while self.first < needed {
+            self.drop_first();
+        }
+    }
+
+    fn is_full(&self, more: usize) -> bool {
+        self.frames.len() >= CAPACITY || self.bytes + more > MAX_BYTES
+    }
+
+    fn push(&mut self, frame: Bytes) -> Pushed {
+        // What some client has got makes room; who has not got it misses it.
+        while self.is_full(frame.len()) && self.first < self.taken {
+            self.drop_first();
+        }
+        let before = self.missed;
+        for cursor in &mut self.subscribers {
+            self.missed += self.first.saturating_sub(cursor.next);
+            cursor.next = cursor.next.max(self.first);
+        }
+        if self.is_full(frame.len()) {
+            return Pushed::Lost;
+        }
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+        if self.missed > before {
+            Pushed::KeptAndMissed
+        } else {
+            Pushed::Kept
+        }
+    }
+
+    fn cursor(&mut self, id: u64) -> Option<&mut Cursor> {
+        self.subscribers.iter_mut().find(|cursor| cursor.id == id)
+    }
+}
+
+fn count(frames: usize) -> u64 {
+    u64::try_from(frames).expect("no supported machine has more than 64-bit addresses")
+}
+
 impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing between the two numbers can panic.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Sums and moves that cannot panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, frame: Bytes) -> bool {
-        let mut waiting = self.waiting();
-        if waiting.frames.len() >= CAPACITY || waiting.bytes + frame.len() > MAX_BYTES {
-            return false;
-        }
-        waiting.bytes += frame.len();
-        waiting.frames.push_back(frame);
-        self.queued();
-        drop(waiting);
-        self.arrived.notify_one();
-        true
-    }
-
-    /// The oldest, if there is one.
-    pub(super) fn pop(&self) -> Option<Bytes> {
-        let mut waiting = self.waiting();
-        let frame = waiting.frames.pop_front()?;
-        waiting.bytes -= frame.len();
-        if let Some(account) = self.account.get() {
-            account.settled(1);
-        }
-        Some(frame)
-    }
-
-    fn queued(&self) {
-        if let Some(account) = self.account.get() {
+    fn push(&self, frame: Bytes) -> Pushed {
+        let mut state = self.state();
+        let pushed = state.push(frame);
+        if pushed != Pushed::Lost
+            && let Some(account) = self.account.get()
+        {
             account.queued();
         }
+        drop(state);
+        self.arrived.notify_waiters();
+        pushed
     }
 
-    /// Puts back what a client did not take.
-    pub(super) fn put_back(&self, frame: Bytes) {
-        let mut waiting = self.waiting();
-        waiting.bytes += frame.len();
-        waiting.frames.push_front(frame);
-        self.queued();
-        drop(waiting);
-        self.arrived.notify_one();
+    #[cfg(test)]
+    pub(super) fn subscribers(&self) -> usize {
+        self.state().subscribers.len()
     }
 
-    /// The oldest, once there is one.
-    pub(super) async fn next(&self) -> Bytes {
+    /// One more client. The first frame that it gets is the first that nobody has taken.
+    pub(super) fn subscribe(self: &Arc<Self>) -> Subscriber {
+        let mut state = self.state();
+        state.last_id += 1;
+        let (id, next) = (state.last_id, state.taken);
+        state.subscribers.push(Cursor { id, next });
+        Subscriber {
+            id,
+            queue: Arc::clone(self),
+        }
+    }
+}
+
+/// A client that gets alerts, until this is dropped. What it alone has not taken waits for others.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    id: u64,
+    queue: Arc<Queue>,
+}
+
+impl Subscriber {
+    /// The next frame and its number, if there is one. It stays the next until [`Subscriber::took`].
+    pub(super) fn peek(&self) -> Option<(u64, Bytes)> {
+        let mut state = self.queue.state();
+        let next = state.cursor(self.id)?.next;
+        let at = usize::try_from(next.checked_sub(state.first)?).ok()?;
+        Some((next, state.frames.get(at)?.clone()))
+    }
+
+    /// The next frame, once there is one.
+    pub(super) async fn next(&self) -> (u64, Bytes) {
         loop {
-            let arrived = self.arrived.notified();
-            if let Some(frame) = self.pop() {
-                // Another client may wait for the rest.
-                self.arrived.notify_one();
+            let arrived = self.queue.arrived.notified();
+            if let Some(frame) = self.peek() {
                 return frame;
             }
             arrived.await;
         }
+    }
+
+    /// The client has got the frame with this number.
+    pub(super) fn took(&self, number: u64) {
+        let mut state = self.queue.state();
+        let Some(cursor) = state.cursor(self.id) else {
+            return;
+        };
+        if cursor.next > number {
+            // It was dropped on its way, and counted.
+            state.missed -= 1;
+            return;
+        }
+        cursor.next = number + 1;
+        let next = cursor.next;
+        let more = next.saturating_sub(state.taken);
+        state.taken += more;
+        state.trim();
+        if more > 0
+            && let Some(account) = self.queue.account.get()
+        {
+            account.settled(more);
+        }
+    }
+
+    /// The client is given up: it misses what is left.
+    pub(super) fn give_up(self) {
+        let mut state = self.queue.state();
+        let end = state.end();
+        if let Some(cursor) = state.cursor(self.id) {
+            let left = end - cursor.next;
+            state.missed += left;
+        }
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        let id = self.id;
+        state.subscribers.retain(|cursor| cursor.id != id);
+        state.trim();
     }
 }
 
@@ -115,17 +254,106 @@ impl Channel for GrpcChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        let mut is_missed = false;
         for (delivered, alert) in alerts.iter().enumerate() {
             let output = Output::of(alert.alert(), &alert.output());
-            if !self.queue.push(frame::encode(&output)) {
-                let source = io::Error::other("no client takes them");
-                return Err(DeliveryError {
-                    delivered,
-                    dead: false,
-                    source,
-                });
+            match self.queue.push(frame::encode(&output)) {
+                Pushed::Kept => {}
+                Pushed::KeptAndMissed => is_missed = true,
+                Pushed::Lost => {
+                    let source = io::Error::other("no client takes them");
+                    return Err(DeliveryError {
+                        delivered,
+                        dead: false,
+                        source,
+                    });
+                }
             }
         }
-        Ok(())
+        if !is_missed {
+            return Ok(());
+        }
+        // Others have got older ones, or will get these; one client has not.
+        Err(DeliveryError {
+            delivered: alerts.len().saturating_sub(1),
+            dead: false,
+            source: io::Error::other("a client takes them too slowly, and misses some"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(n: usize) -> Bytes {
+        Bytes::from(n.to_string())
+    }
+
+    fn take(subscriber: &Subscriber) -> Option<Bytes> {
+        let (number, frame) = subscriber.peek()?;
+        subscriber.took(number);
+        Some(frame)
+    }
+
+    fn all(subscriber: &Subscriber) -> Vec<Bytes> {
+        std::iter::from_fn(|| take(subscriber)).collect()
+    }
+
+    fn frames(range: std::ops::Range<usize>) -> Vec<Bytes> {
+        range.map(frame).collect()
+    }
+
+    #[test]
+    fn every_subscriber_gets_all_and_the_first_what_was_there() {
+        let queue = Arc::new(Queue::default());
+        for n in 0..3 {
+            assert_eq!(queue.push(frame(n)), Pushed::Kept);
+        }
+        let one = queue.subscribe();
+        let two = queue.subscribe();
+        assert_eq!(all(&one), frames(0..3));
+        queue.push(frame(3));
+        assert_eq!((all(&one), all(&two)), (frames(3..4), frames(0..4)));
+        // Nobody needs them any more.
+        let state = queue.state();
+        assert_eq!((state.frames.len(), state.bytes), (0, 0));
+        drop(state);
+        drop((one, two));
+        queue.push(frame(4));
+        let late = queue.subscribe();
+        assert_eq!(all(&late), frames(4..5));
+    }
+
+    #[test]
+    fn a_slow_subscriber_misses_the_oldest_and_harms_nobody() {
+        let queue = Arc::new(Queue::default());
+        let (fast, slow) = (queue.subscribe(), queue.subscribe());
+        for n in 0..CAPACITY + 10 {
+            let expected = if n < CAPACITY {
+                Pushed::Kept
+            } else {
+                Pushed::KeptAndMissed
+            };
+            assert_eq!(queue.push(frame(n)), expected);
+            assert_eq!(take(&fast), Some(frame(n)));
+        }
+        assert_eq!(queue.state().missed, 10);
+        assert_eq!(all(&slow), frames(10..CAPACITY + 10));
+        queue.push(frame(0));
+        slow.give_up();
+        assert_eq!(queue.state().missed, 11);
+    }
+
+    #[test]
+    fn what_nobody_takes_stays_and_what_comes_is_lost() {
+        let queue = Arc::new(Queue::default());
+        let stuck = queue.subscribe();
+        for n in 0..CAPACITY {
+            queue.push(frame(n));
+        }
+        assert_eq!(queue.push(frame(0)), Pushed::Lost);
+        drop(stuck);
+        assert_eq!(all(&queue.subscribe()), frames(0..CAPACITY));
     }
 }

@@ -1,7 +1,9 @@
 //! The server.
 
 use std::convert::Infallible;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -23,12 +25,30 @@ use super::authority::Renamed;
 use super::frame;
 use super::message::Version;
 use super::queue::{GrpcChannel, Queue};
+use crate::connections::{Connections, Limits, PlaceHandle};
 use crate::error::ServeError;
 use crate::listen::{Address, Listener, Registered};
+use crate::progress::Progress;
 use crate::tls::{self, ServerFiles};
 
-/// How long the handshake of TLS may take.
+/// Decides by its socket whether a process on this machine may have alerts.
+pub type PeerCheck = Arc<dyn Fn(BorrowedFd<'_>) -> bool + Send + Sync>;
+
+/// Connections at a time; one that takes alerts stays when others come.
+const LIMITS: Limits = Limits {
+    all: 64,
+    of_one_peer: 32,
+};
+/// Calls at a time that one connection may make.
+const MAX_CALLS: u32 = 8;
+/// How long the handshake of TLS may take, and the time until the first call.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection may be without a call.
+const IDLE: Duration = Duration::from_secs(300);
+/// How long a client may not read, or not take the next alert.
+const STALL: Duration = Duration::from_secs(30);
+/// How often a client that is silent is asked whether it is there.
+const PING: Duration = Duration::from_secs(20);
 /// Frames on their way to one client.
 const ON_THE_WAY: usize = 16;
 
@@ -43,7 +63,7 @@ pub struct GrpcListener {
 }
 
 impl GrpcListener {
-    /// Listens. A socket in the file system asks nobody who they are; over TCP both sides show
+    /// Listens. A socket in the file system is its owner's, and its clients are looked at; over TCP both sides show
     /// certificates.
     ///
     /// # Errors
@@ -58,7 +78,7 @@ impl GrpcListener {
         Ok(Self { listener, tls })
     }
 
-    /// Answers, on so many threads.
+    /// Answers, on so many threads. `check` decides about clients of a socket in the file system.
     ///
     /// # Errors
     ///
@@ -68,6 +88,7 @@ impl GrpcListener {
         channel: &GrpcChannel,
         version: Version,
         threads: usize,
+        check: PeerCheck,
     ) -> Result<GrpcServer, ServeError> {
         let start = |source| ServeError::Start { source };
         let (stop, stopped) = watch::channel(());
@@ -75,6 +96,8 @@ impl GrpcListener {
         let shared = Arc::new(Shared {
             queue: Arc::clone(&channel.queue),
             version,
+            check,
+            connections: Connections::new(LIMITS),
         });
         for _ in 0..threads.max(1) {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -129,25 +152,40 @@ impl Drop for GrpcServer {
 struct Shared {
     queue: Arc<Queue>,
     version: Version,
+    check: PeerCheck,
+    connections: Connections,
 }
 
 async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, shared: Arc<Shared>) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Out of descriptors, most likely: others may close some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        if let Some(socket) = stream.local()
+            && !(shared.check)(socket)
+        {
+            continue;
+        }
+        let Some(mut place) = shared.connections.admit(peer).await else {
+            continue;
+        };
         let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
         tokio::spawn(async move {
-            match acceptor {
-                None => connection(stream, shared).await,
-                Some(acceptor) => {
-                    let accepted = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await;
-                    if let Ok(Ok(stream)) = accepted {
-                        connection(stream, shared).await;
-                    }
+            let closed = place.closed();
+            let work = async {
+                let Some(acceptor) = acceptor else {
+                    return connection(stream, shared, place.handle()).await;
+                };
+                let accepted = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await;
+                if let Ok(Ok(stream)) = accepted {
+                    connection(stream, shared, place.handle()).await;
                 }
+            };
+            tokio::select! {
+                () = work => {}
+                () = closed => {}
             }
         });
     }
@@ -157,46 +195,57 @@ async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, shared: Arc
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     shared: Arc<Shared>,
+    place: PlaceHandle,
 ) {
+    let calls = Calls::new(place);
+    let made = calls.clone();
     let service = service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(answer(request, shared)) }
+        let (shared, call) = (Arc::clone(&shared), made.begin());
+        async move { Ok::<_, Infallible>(answer(request, shared, call)) }
     });
-    let _ = http2::Builder::new(TokioExecutor::new())
-        .serve_connection(TokioIo::new(Renamed::new(stream)), service)
-        .await;
+    let stream = Renamed::new(Progress::new(stream, STALL));
+    let mut connection = pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_CALLS)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PATIENCE)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = calls.none_for_long() => connection.as_mut().graceful_shutdown(),
+    }
+    // What was called at the last moment is answered.
+    let _ = tokio::time::timeout(PATIENCE, connection).await;
 }
 
-fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Response<Body<Bytes>> {
+fn answer(request: Request<Incoming>, shared: Arc<Shared>, call: Call) -> Response<Body<Bytes>> {
     let path = request.uri().path().to_owned();
     let (sender, body) = Body::new(ON_THE_WAY);
     let mut response = Response::new(body);
     let grpc = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(CONTENT_TYPE, grpc);
     let requests = request.into_body();
-    match path.as_str() {
-        "/falco.outputs.service/sub" => {
-            tokio::spawn(subscription(shared, requests, sender));
+    tokio::spawn(async move {
+        let _call = call;
+        match path.as_str() {
+            "/falco.outputs.service/sub" => subscription(shared, requests, sender).await,
+            "/falco.outputs.service/get" => all_that_wait(shared, sender).await,
+            "/falco.version.service/version" => version(shared, sender).await,
+            _ => end(sender, UNIMPLEMENTED).await,
         }
-        "/falco.outputs.service/get" => {
-            tokio::spawn(all_that_wait(shared, sender));
-        }
-        "/falco.version.service/version" => {
-            tokio::spawn(version(shared, sender));
-        }
-        _ => {
-            tokio::spawn(end(sender, UNIMPLEMENTED));
-        }
-    }
+    });
     response
 }
 
 /// Alerts as they come, until the client has said its last word or is gone.
 async fn subscription(shared: Arc<Shared>, mut requests: Incoming, mut sender: Sender<Bytes>) {
+    let subscriber = shared.queue.subscribe();
     let mut received = BytesMut::new();
     loop {
-        let frame = tokio::select! {
-            frame = shared.queue.next() => frame,
+        let (number, frame) = tokio::select! {
+            next = subscriber.next() => next,
             word = next_data(&mut requests) => match word {
                 // Requests are empty; that there is one more means nothing.
                 Some(data) if received.len() + data.len() < MAX_REQUESTS => {
@@ -207,9 +256,28 @@ async fn subscription(shared: Arc<Shared>, mut requests: Incoming, mut sender: S
                 _ => return end(sender, OK).await,
             },
         };
-        if sender.send_data(frame.clone()).await.is_err() {
-            return shared.queue.put_back(frame);
+        match send(&mut sender, frame).await {
+            Sent::Yes => subscriber.took(number),
+            Sent::No => return,
+            Sent::Stalled => return subscriber.give_up(),
         }
+    }
+}
+
+/// What became of a frame for a client.
+enum Sent {
+    Yes,
+    /// The client is gone.
+    No,
+    /// The client has not taken anything for too long.
+    Stalled,
+}
+
+async fn send(sender: &mut Sender<Bytes>, frame: Bytes) -> Sent {
+    match tokio::time::timeout(STALL, sender.send_data(frame)).await {
+        Ok(Ok(())) => Sent::Yes,
+        Ok(Err(_gone)) => Sent::No,
+        Err(_elapsed) => Sent::Stalled,
     }
 }
 
@@ -233,9 +301,12 @@ async fn next_data(requests: &mut Incoming) -> Option<Bytes> {
 }
 
 async fn all_that_wait(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
-    while let Some(frame) = shared.queue.pop() {
-        if sender.send_data(frame.clone()).await.is_err() {
-            return shared.queue.put_back(frame);
+    let subscriber = shared.queue.subscribe();
+    while let Some((number, frame)) = subscriber.peek() {
+        match send(&mut sender, frame).await {
+            Sent::Yes => subscriber.took(number),
+            // What it has not taken waits for the next.
+            Sent::No | Sent::Stalled => return,
         }
     }
     end(sender, OK).await;
@@ -243,7 +314,7 @@ async fn all_that_wait(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
 
 async fn version(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
     // A client that is gone needs no answer.
-    let _ = sender.send_data(frame::encode(&shared.version)).await;
+    let _ = send(&mut sender, frame::encode(&shared.version)).await;
     end(sender, OK).await;
 }
 
@@ -251,7 +322,55 @@ async fn end(mut sender: Sender<Bytes>, status: &'static str) {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static(status));
     // A client that is gone needs no answer.
-    let _ = sender.send_trailers(trailers).await;
+    let _ = tokio::time::timeout(STALL, sender.send_trailers(trailers)).await;
+}
+
+/// The calls that a connection is making.
+#[derive(Clone)]
+struct Calls {
+    count: watch::Sender<usize>,
+    place: PlaceHandle,
+}
+
+/// One of them, until it is dropped.
+struct Call(Calls);
+
+impl Calls {
+    fn new(place: PlaceHandle) -> Self {
+        Self {
+            count: watch::Sender::new(0),
+            place,
+        }
+    }
+
+    fn begin(&self) -> Call {
+        self.count.send_modify(|count| *count += 1);
+        self.place.keep(true);
+        Call(self.clone())
+    }
+
+    /// Ends when there has been none for too long.
+    async fn none_for_long(&self) {
+        let mut count = self.count.subscribe();
+        let mut limit = PATIENCE;
+        loop {
+            let first = count.wait_for(|count| *count > 0);
+            if tokio::time::timeout(limit, first).await.is_err() {
+                return;
+            }
+            limit = IDLE;
+            // Fails only without a sender, which this has.
+            let _ = count.wait_for(|count| *count == 0).await;
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.count.send_modify(|count| *count -= 1);
+        self.0.place.keep(*self.0.count.borrow() > 0);
+        self.0.place.is_used();
+    }
 }
 
 #[cfg(test)]

@@ -151,6 +151,9 @@ impl Common {
     }
 }
 
+/// Tells whether a process is watched.
+pub(super) type Scope = Arc<dyn Fn(Pid) -> bool + Send + Sync>;
+
 /// A running engine, as the services see it.
 pub(super) trait Watcher {
     /// Whether the last watched process has ended.
@@ -161,6 +164,10 @@ pub(super) trait Watcher {
     }
     /// Receives no more calls; [`Watcher::join`] waits for those at hand.
     fn let_go(&self);
+    /// What tells whether the kernel knows a process as a watched one, where it knows each of them.
+    fn scope(&self) -> Option<Scope> {
+        None
+    }
     /// Keeps the workload's hands off another process of ours.
     fn protect(&self, pid: Pid);
     /// Waits for the end.
@@ -362,6 +369,10 @@ impl Watcher for ebpf::Engine<Engine> {
 
     fn has_given_up(&self) -> bool {
         ebpf::Engine::has_given_up(self)
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        ebpf::Engine::scope(self)
     }
 
     fn let_go(&self) {

@@ -22,6 +22,7 @@ mod servers;
 mod services;
 pub(super) mod sink;
 mod status_line;
+mod subscribers;
 mod violations;
 mod watched_files;
 

@@ -1,14 +1,14 @@
 //! What others can ask of the agent: pages over HTTP, alerts over gRPC, metrics on an interval.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use outputs::Channel;
 use rules::load::ENGINE_VERSION;
-use serve::grpc::{GrpcChannel, GrpcListener, GrpcServer, Version};
+use serve::grpc::{GrpcChannel, GrpcListener, GrpcServer, PeerCheck, Version};
 use serve::{Address, Page, ServeError, ServerFiles, WebListener, WebServer};
 
 use crate::command::falco::version::{FALCO_VERSION, versions};
@@ -90,7 +90,7 @@ impl Servers {
     }
 
     /// Answers from now on.
-    pub(super) fn start(self, source: &Source) -> anyhow::Result<Serving> {
+    pub(super) fn start(self, source: &Source, check: &PeerCheck) -> anyhow::Result<Serving> {
         let mut pages = vec![
             Page {
                 is_instant: true,
@@ -112,9 +112,9 @@ impl Servers {
             ));
         }
         let web = self.web.map(|listener| listener.start(pages));
-        let grpc = self
-            .grpc
-            .map(|(listener, threads)| listener.start(&self.alerts, version(), threads));
+        let grpc = self.grpc.map(|(listener, threads)| {
+            listener.start(&self.alerts, version(), threads, Arc::clone(check))
+        });
         let snapshots = self
             .snapshots
             .map(|snapshots| snapshots.start(source.clone()));
@@ -135,17 +135,20 @@ pub(super) fn channel(config: &Config, alerts: &GrpcChannel) -> Option<Box<dyn C
 /// What answers at present, to be exchanged for what another configuration asks for.
 pub(super) struct Reception {
     alerts: GrpcChannel,
+    /// Decides about clients on this machine.
+    check: PeerCheck,
     source: Mutex<Source>,
     serving: Mutex<Option<Serving>>,
 }
 
 impl Reception {
     /// Answers from now on.
-    pub(super) fn open(servers: Servers, source: Source) -> anyhow::Result<Self> {
+    pub(super) fn open(servers: Servers, source: Source, check: PeerCheck) -> anyhow::Result<Self> {
         let alerts = servers.alerts();
-        let serving = servers.start(&source)?;
+        let serving = servers.start(&source, &check)?;
         Ok(Self {
             alerts,
+            check,
             source: Mutex::new(source),
             serving: Mutex::new(Some(serving)),
         })
@@ -168,7 +171,7 @@ impl Reception {
                 ..source.clone()
             };
             let servers = Servers::open(config, true, self.alerts.clone())?;
-            let serving = servers.start(&source).map_err(|error| {
+            let serving = servers.start(&source, &self.check).map_err(|error| {
                 Failure::new(Exit::Unsupported, format!("cannot serve: {error:#}"))
             })?;
             Ok::<_, Failure>((serving, source))

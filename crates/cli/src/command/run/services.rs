@@ -30,6 +30,7 @@ use super::reports;
 use super::servers::{Reception, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
+use super::subscribers;
 use super::violations::Violations;
 use super::watched_files::{self, Watched};
 use crate::command::falco::totals;
@@ -286,7 +287,9 @@ impl Blueprint {
             files: metrics::Files::of(&self.settings),
             started: SystemTime::now(),
         };
-        let reception = Arc::new(Reception::open(self.servers, source)?);
+        let has_filter = matches!(carries, Carries::Notify | Carries::Ptrace);
+        let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
+        let reception = Arc::new(Reception::open(self.servers, source, check)?);
         let watches_files = self.settings.watch_config_files;
         let watched = Watched::of(&self.settings);
         let reloader = Reloader {
@@ -556,6 +559,11 @@ impl Services for Running {
         let waiting = self.reception.alerts().waiting();
         if waiting > 0 {
             let problem = format!("grpc: {waiting} alerts waited for a client, and none took them");
+            complain(self.quiet, &problem);
+        }
+        let missed = self.reception.alerts().missed();
+        if missed > 0 {
+            let problem = format!("grpc: clients were too slow for {missed} alerts");
             complain(self.quiet, &problem);
         }
         self.dispatcher.close(self.output_timeout);

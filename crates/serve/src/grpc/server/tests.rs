@@ -36,6 +36,15 @@ fn dispatcher(channel: &GrpcChannel) -> Dispatcher {
         .expect("threads can be made")
 }
 
+fn anybody() -> PeerCheck {
+    Arc::new(|_socket| true)
+}
+
+/// Of this machine. Over TCP certificates decide.
+fn nobody() -> PeerCheck {
+    Arc::new(|_socket| false)
+}
+
 fn next(alerts: &Receiver<Result<Output, ServeError>>) -> Output {
     let next = alerts.recv_timeout(SOON).expect("an alert comes");
     next.expect("it can be read")
@@ -83,7 +92,7 @@ fn alerts_before_and_after_a_subscription_come_in_order() {
     let dispatcher = dispatcher(&channel);
     let listener = GrpcListener::bind(&address, &server_files(dir.path())).expect("a free name");
     let server = listener
-        .start(&channel, Version::default(), 2)
+        .start(&channel, Version::default(), 2, anybody())
         .expect("threads can be made");
     for n in 0..3 {
         dispatcher.emit(alert(n));
@@ -125,7 +134,7 @@ fn over_tcp_both_sides_show_certificates() {
     let listener = GrpcListener::bind(&address, &server_files(dir.path())).expect("a free port");
     let address = Address::Tcp(format!("localhost:{}", listener.port()));
     let _server = listener
-        .start(&channel, Version::default(), 1)
+        .start(&channel, Version::default(), 1, nobody())
         .expect("threads can be made");
     dispatcher.emit(alert(1));
     let foreign = tempfile::tempdir().expect("a folder for temporary files");
@@ -178,4 +187,58 @@ fn alerts_that_nobody_takes_are_lost_at_a_limit_and_counted() {
     let counters = &dispatcher.counters().channels[0];
     assert_eq!(counters.delivered, 8192, "{counters:?}");
     assert!(counters.lost_write_failed >= 9000 - 8192, "{counters:?}");
+}
+
+#[test]
+fn every_subscriber_gets_every_alert() {
+    let dir = tempfile::tempdir().expect("a folder for temporary files");
+    let address = Address::Unix(dir.path().join("s"));
+    let channel = GrpcChannel::default();
+    let dispatcher = dispatcher(&channel);
+    let listener = GrpcListener::bind(&address, &server_files(dir.path())).expect("a free name");
+    let _server = listener
+        .start(&channel, Version::default(), 2, anybody())
+        .expect("threads can be made");
+    let files = client_files(dir.path(), "client");
+    let subscribers: Vec<_> = (0..3)
+        .map(|_| subscribe(&address, &files).expect("it can be reached"))
+        .collect();
+    // The first may come while there is one only.
+    let is_there = |count: usize| {
+        let subscribed = || channel.queue.subscribers();
+        (0..2000).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            subscribed() == count
+        })
+    };
+    assert!(is_there(3), "all have subscribed");
+    for n in 0..100 {
+        dispatcher.emit(alert(n));
+    }
+    for subscriber in &subscribers {
+        for n in 0..100 {
+            assert_eq!(next(subscriber).rule, format!("R{n}"));
+        }
+    }
+    assert_eq!((channel.waiting(), channel.missed()), (0, 0));
+}
+
+#[test]
+fn who_is_refused_gets_nothing() {
+    let dir = tempfile::tempdir().expect("a folder for temporary files");
+    let address = Address::Unix(dir.path().join("s"));
+    let channel = GrpcChannel::default();
+    let dispatcher = dispatcher(&channel);
+    let listener = GrpcListener::bind(&address, &server_files(dir.path())).expect("a free name");
+    let _server = listener
+        .start(&channel, Version::default(), 1, nobody())
+        .expect("threads can be made");
+    dispatcher.emit(alert(0));
+    dispatcher.flush(Instant::now() + SOON);
+    let files = client_files(dir.path(), "client");
+    if let Ok(alerts) = subscribe(&address, &files) {
+        let first = alerts.recv_timeout(SOON);
+        assert!(!matches!(first, Ok(Ok(_))), "{first:?}");
+    }
+    assert_eq!(channel.waiting(), 1);
 }
