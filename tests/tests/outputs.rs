@@ -399,10 +399,10 @@ fn descriptors(listing: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_agent_reopens_files_when_it_is_told_and_not_before() {
+fn the_agent_reopens_files_when_it_is_told() {
     for signal in [Signal::USR1, Signal::HUP] {
         let watch = marking(&format!(
-            "cd %W; : < %W/mark; mv alerts alerts.1; : < %W/mark; sleep 0.1; \
+            "cd %W; : < %W/mark; sleep 0.2; mv alerts alerts.1; \
              {}; while [ ! -e alerts ]; do sleep 0.01; done; : < %W/mark",
             Postman::order(signal, "pid")
         ));
@@ -419,7 +419,7 @@ fn the_agent_reopens_files_when_it_is_told_and_not_before() {
         let watched = set(watch, &settings).run();
         assert_eq!(watched.code(), 0, "{}", watched.story());
         let lines = |path: &Path| marks(&fs::read_to_string(path).expect("a file")).len();
-        assert_eq!(lines(&alerts.with_extension("1")), 2, "{}", watched.story());
+        assert_eq!(lines(&alerts.with_extension("1")), 1, "{}", watched.story());
         assert_eq!(lines(&alerts), 1, "{}", watched.story());
         // The file is gone with the agent.
         assert!(!pid.exists());
@@ -453,4 +453,119 @@ fn what_an_output_cannot_work_with_stops_the_start() {
         assert!(text.contains(message), "{settings:?}: {text}");
         assert!(!watched.scratch.path().join("work/ran").exists());
     }
+}
+
+/// A run whose command is a Python program that can open `mark` in the folder, its working directory.
+fn run_in(folder: &Path, settings: &[&str], program: &str) -> Command {
+    fs::write(folder.join("rules.yaml"), MARK)
+        .and_then(|()| fs::write(folder.join("mark"), ""))
+        .expect("the scratch folder is writable");
+    let mut command = Command::new(e2e::program());
+    command
+        .current_dir(folder)
+        .args(["run", "-r", "rules.yaml"]);
+    command.args(settings.iter().flat_map(|setting| ["-o", setting]));
+    command
+        .args(["--", "python3", "-c", program])
+        .stdin(Stdio::null());
+    command
+}
+
+/// The command shares the open file of the standard output with the agent, and may do with it what it likes.
+#[test]
+fn a_command_that_takes_the_append_flag_away_writes_over_no_alert_and_gets_none_written_over() {
+    const PROGRAM: &str = "\
+import fcntl, os, time
+fcntl.fcntl(1, fcntl.F_SETFL, 0)
+os.lseek(1, 0, 0)
+open('mark').close()
+time.sleep(0.5)
+open('mark').close()
+";
+    let scratch = e2e::Scratch::new();
+    let out = scratch.path().join("out");
+    fs::write(&out, "before\n").expect("the scratch folder is writable");
+    let file = fs::File::options()
+        .append(true)
+        .open(&out)
+        .expect("it is there");
+    let status = run_in(scratch.path(), &[], PROGRAM).stdout(file).status();
+    assert!(status.expect("the program was built").success());
+    let text = fs::read_to_string(&out).expect("it is there");
+    assert!(text.starts_with("before\n"), "{text}");
+    assert_eq!(marks(&text).len(), 2, "{text}");
+}
+
+/// Neither the end nor a message waits for a terminal that the command has stopped.
+#[test]
+fn a_command_that_stops_the_terminal_delays_nobody() {
+    const PROGRAM: &str = "\
+import termios
+termios.tcflow(1, termios.TCOOFF)
+for n in range(20): open('mark').close()
+";
+    let scratch = e2e::Scratch::new();
+    let pair =
+        rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY)
+            .and_then(|pair| rustix::pty::unlockpt(&pair).map(|()| pair))
+            .expect("terminals can be made");
+    let name = rustix::pty::ptsname(&pair, Vec::new()).expect("it has a name");
+    let name = name.into_string().expect("it is a path");
+    let terminal = || {
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&name)
+            .expect("it is there")
+    };
+    let mut command = run_in(scratch.path(), &["output_timeout=300"], PROGRAM);
+    let start = Instant::now();
+    let status = command.stdout(terminal()).stderr(terminal()).status();
+    assert!(status.expect("the program was built").success());
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// What the command does to the file that alerts go to is told, and alerts are found where they are looked for.
+#[test]
+fn a_command_that_exchanges_the_file_of_alerts_is_told_and_gets_none_of_them() {
+    const PROGRAM: &str = "\
+import os, time
+open('mark').close()
+time.sleep(0.5)
+os.rename('alerts', 'stolen')
+open('mark').close()
+time.sleep(0.5)
+os.rename('alerts', 'first')
+open('other', 'w').close()
+os.symlink('other', 'alerts')
+open('mark').close()
+time.sleep(0.5)
+os.unlink('alerts')
+open('mark').close()
+";
+    let scratch = e2e::Scratch::new();
+    let settings = [
+        "file_output.enabled=true",
+        "file_output.keep_alive=true",
+        "file_output.filename=alerts",
+        "stdout_output.enabled=false",
+    ];
+    let output = run_in(scratch.path(), &settings, PROGRAM).output();
+    let output = output.expect("the program was built");
+    let count = |name: &str| {
+        let text = fs::read_to_string(scratch.path().join(name)).unwrap_or_default();
+        marks(&text).len()
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let found = ["stolen", "first", "other", "alerts"].map(count);
+    assert_eq!(found, [1, 1, 0, 1], "{errors}");
+    assert!(
+        errors.contains("was renamed, removed or replaced"),
+        "{errors}"
+    );
+    assert!(errors.contains("file: 1 alerts lost"), "{errors}");
 }

@@ -161,6 +161,11 @@ pub trait Channel: Send {
         Ok(())
     }
 
+    /// What somebody else has done to the place since this was last asked, if users should know.
+    fn notice(&mut self) -> Option<String> {
+        None
+    }
+
     /// Nothing will be delivered any more: ends what the channel has started.
     fn close(&mut self) {}
 

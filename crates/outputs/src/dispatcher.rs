@@ -394,6 +394,7 @@ impl Prepared {
                 lane,
                 channel,
                 buffered: settings.buffered,
+                told: None,
             };
             let started = thread::Builder::new()
                 .name(format!("out-{name}"))
@@ -579,6 +580,16 @@ impl Hub {
             if at != losing && other.queue.push(&notice).is_err() {
                 continue;
             }
+        }
+    }
+
+    /// Sends an internal alert to all channels.
+    pub(crate) fn tell_all(&self, event: Internal) {
+        let alert = internal_alert(&self.hostname, event);
+        let notice = Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)));
+        for lane in &self.lanes {
+            // A refusal is counted by the queue.
+            let _ = lane.queue.push(&notice);
         }
     }
 

@@ -1,8 +1,8 @@
 //! A file that alerts are appended to.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +10,28 @@ use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::stream::LineStream;
 
 /// Appends lines to a file.
+///
+/// A file that is kept open is looked for at its path before alerts are written and after: one that was renamed,
+/// removed or replaced gets no more, and the path is opened again. A path that was no symbolic link at the start is
+/// never followed through one, and a regular file is only replaced by a regular file.
 #[derive(Debug)]
 pub struct FileChannel {
     path: PathBuf,
     keep_alive: bool,
     file: Option<File>,
     stream: LineStream,
+    /// What the path was at the start.
+    was: Kind,
+    /// Length of the file that is kept open, after the last alert.
+    length: u64,
+    notice: Option<String>,
+}
+
+/// What of a path an exchange must not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    is_link: bool,
+    is_regular: bool,
 }
 
 /// The file cannot be opened.
@@ -36,17 +52,87 @@ impl FileChannel {
     ///
     /// If it cannot be opened. A FIFO without a reader cannot.
     pub fn open(path: PathBuf, keep_alive: bool) -> Result<Self, OpenError> {
-        let file = match open(&path) {
-            Ok(file) => file,
-            Err(source) => return Err(OpenError { path, source }),
+        let opened = open(&path, 0).and_then(|file| {
+            let was = Kind {
+                is_link: fs::symlink_metadata(&path)?.is_symlink(),
+                is_regular: file.metadata()?.is_file(),
+            };
+            Ok((was, file.metadata()?.len(), file))
+        });
+        match opened {
+            Err(source) => Err(OpenError { path, source }),
+            Ok((was, length, file)) => Ok(Self {
+                path,
+                keep_alive,
+                file: keep_alive.then_some(file),
+                stream: LineStream::default(),
+                was,
+                length,
+                notice: None,
+            }),
+        }
+    }
+
+    /// The file to write to: the one that is kept open if it still is what the path leads to.
+    fn current(&mut self) -> io::Result<File> {
+        let Some(file) = self.file.take() else {
+            return self.open_again();
         };
-        let file = keep_alive.then_some(file);
-        Ok(Self {
-            path,
-            keep_alive,
-            file,
-            stream: LineStream::default(),
-        })
+        let own = file.metadata()?;
+        if !self.leads_to(&own) {
+            self.say("was renamed, removed or replaced; the next alerts are in the file that is there now");
+            return self.open_again();
+        }
+        if own.is_file() && own.len() < self.length {
+            self.say("was made shorter; alerts that were in it are lost");
+        }
+        Ok(file)
+    }
+
+    fn open_again(&self) -> io::Result<File> {
+        let file = open(&self.path, if self.was.is_link { 0 } else { NO_FOLLOW })?;
+        if self.was.is_regular && !file.metadata()?.is_file() {
+            return Err(io::Error::other(
+                "it was replaced by what is no regular file",
+            ));
+        }
+        Ok(file)
+    }
+
+    fn leads_to(&self, own: &Metadata) -> bool {
+        let there = if self.was.is_link {
+            fs::metadata(&self.path)
+        } else {
+            fs::symlink_metadata(&self.path)
+        };
+        there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino()))
+    }
+
+    fn say(&mut self, what: &str) {
+        self.notice = Some(format!("alert file {} {what}", self.path.display()));
+    }
+
+    /// Writes alerts to the file; whether they can be found there.
+    fn write(&mut self, alerts: &[Arc<Delivery>]) -> Result<bool, DeliveryError> {
+        let none = |source| DeliveryError {
+            delivered: 0,
+            dead: false,
+            source,
+        };
+        let file = self.current().map_err(none)?;
+        let result = self.stream.write(&file, alerts);
+        let own = file.metadata().map_err(none)?;
+        self.length = own.len();
+        // After an error the next delivery opens the file anew; the reader of a FIFO may be back.
+        if result.is_ok() && self.keep_alive {
+            self.file = Some(file);
+        }
+        result.map_err(|error| DeliveryError {
+            dead: false,
+            ..error
+        })?;
+        // Nobody finds what is in a file without a name.
+        Ok(!own.is_file() || own.nlink() > 0)
     }
 }
 
@@ -56,44 +142,46 @@ impl Channel for FileChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => open(&self.path).map_err(|source| DeliveryError {
-                delivered: 0,
-                dead: false,
-                source,
-            })?,
-        };
-        let result = self.stream.write(&file, alerts);
-        if self.keep_alive && result.is_ok() {
-            self.file = Some(file);
+        for _ in 0..ATTEMPTS {
+            if self.write(alerts)? {
+                return Ok(());
+            }
         }
-        // After an error the next delivery opens the file anew; the reader of a FIFO may be back.
-        result.map_err(|error| DeliveryError {
+        Err(DeliveryError {
+            delivered: 0,
             dead: false,
-            ..error
+            source: io::Error::other("it is removed each time alerts are written"),
         })
     }
 
     fn reopen(&mut self) -> io::Result<()> {
         self.file = None;
-        let file = open(&self.path)?;
+        let file = self.open_again()?;
+        self.length = file.metadata()?.len();
         self.file = self.keep_alive.then_some(file);
         Ok(())
     }
+
+    fn notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+fn open(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new()
         .append(true)
         .create(true)
         // Without this, opening a FIFO that nobody reads would hang the start of the program.
-        .custom_flags(NONBLOCK)
+        .custom_flags(NONBLOCK | flags)
         .open(path)
 }
 
+/// How often alerts are written that a removal of the file has made vanish.
+const ATTEMPTS: usize = 3;
 /// `O_NONBLOCK`, which is the same on every architecture that this program supports.
 const NONBLOCK: i32 = 0o4000;
+/// `O_NOFOLLOW`, which is not.
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 #[cfg(test)]
 mod tests {
@@ -125,20 +213,107 @@ mod tests {
         }
     }
 
+    /// A channel whose file has two alerts, and its path.
+    fn opened(keep_alive: bool) -> (tempfile::TempDir, PathBuf, FileChannel) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerts");
+        let mut channel = FileChannel::open(path.clone(), keep_alive).unwrap();
+        channel.deliver(&deliveries(2)).unwrap();
+        assert_eq!(channel.notice(), None);
+        (dir, path, channel)
+    }
+
     #[test]
-    fn a_rotated_file_is_followed_after_reopen_when_kept_alive_and_at_once_otherwise() {
+    fn a_rotated_file_is_followed_at_once_and_a_file_kept_open_says_so() {
         for keep_alive in [false, true] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("alerts");
-            let mut channel = FileChannel::open(path.clone(), keep_alive).unwrap();
-            channel.deliver(&deliveries(1)).unwrap();
+            let (dir, path, mut channel) = opened(keep_alive);
             fs::rename(&path, dir.path().join("old")).unwrap();
             channel.deliver(&deliveries(1)).unwrap();
-            assert_eq!(path.exists(), !keep_alive);
+            let notice = channel.notice();
+            assert_eq!(
+                notice.is_some_and(|text| text.contains("was renamed")),
+                keep_alive
+            );
+            channel.deliver(&deliveries(1)).unwrap();
+            assert_eq!((channel.notice(), lines(&path)), (None, 2));
+            // Whoever rotates asks for it, too.
+            fs::rename(&path, dir.path().join("older")).unwrap();
             channel.reopen().unwrap();
             channel.deliver(&deliveries(1)).unwrap();
-            assert_eq!(lines(&path), if keep_alive { 1 } else { 2 });
+            assert_eq!((channel.notice(), lines(&path)), (None, 1));
         }
+    }
+
+    #[test]
+    fn a_file_that_was_removed_or_replaced_gets_no_more_alerts() {
+        let exchanges: [fn(&Path); 3] = [
+            |path| fs::remove_file(path).unwrap(),
+            |path| {
+                fs::write(path.with_extension("new"), "other\n").unwrap();
+                fs::rename(path.with_extension("new"), path).unwrap();
+            },
+            |path| {
+                fs::rename(
+                    path.parent().unwrap(),
+                    path.parent().unwrap().with_extension("o"),
+                )
+                .and_then(|()| fs::create_dir(path.parent().unwrap()))
+                .unwrap();
+            },
+        ];
+        for exchange in exchanges {
+            let (dir, path, mut channel) = opened(true);
+            exchange(&path);
+            channel.deliver(&deliveries(3)).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(text.matches("n=").count(), 3, "{text}");
+            assert!(channel.notice().is_some());
+            drop(dir);
+        }
+    }
+
+    #[test]
+    fn a_path_that_was_no_link_is_not_followed_through_one() {
+        for keep_alive in [false, true] {
+            let (dir, path, mut channel) = opened(keep_alive);
+            let victim = dir.path().join("victim");
+            fs::write(&victim, "").unwrap();
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(&victim, &path).unwrap();
+            let error = channel.deliver(&deliveries(1)).unwrap_err();
+            assert_eq!((error.delivered, lines(&victim)), (0, 0), "{error:?}");
+            // Nor to what is no file, and to the file again when there is one.
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+            assert!(channel.deliver(&deliveries(1)).is_err());
+            fs::remove_file(&path).unwrap();
+            channel.deliver(&deliveries(1)).unwrap();
+            assert_eq!(lines(&path), 1);
+        }
+    }
+
+    /// A neighbour: who names a link means what it leads to.
+    #[test]
+    fn a_path_that_is_a_link_from_the_start_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, target) = (dir.path().join("alerts"), dir.path().join("target"));
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let mut channel = FileChannel::open(path.clone(), true).unwrap();
+        channel.deliver(&deliveries(1)).unwrap();
+        fs::rename(&target, dir.path().join("old")).unwrap();
+        channel.deliver(&deliveries(1)).unwrap();
+        assert_eq!(lines(&target), 1);
+        assert!(channel.notice().is_some());
+    }
+
+    #[test]
+    fn alerts_that_were_cut_out_of_the_file_are_said_to_be_lost() {
+        let (_dir, path, mut channel) = opened(true);
+        File::create(&path).unwrap();
+        channel.deliver(&deliveries(1)).unwrap();
+        assert!(channel.notice().unwrap().contains("was made shorter"));
+        channel.deliver(&deliveries(1)).unwrap();
+        assert_eq!((channel.notice(), lines(&path)), (None, 2));
     }
 
     #[test]

@@ -56,6 +56,16 @@ pub(crate) fn lost(channel: &str, lost: u64, total: u64) -> Internal {
     }
 }
 
+/// Somebody has changed what a channel writes to.
+pub(crate) fn exchanged(notice: &str) -> Internal {
+    Internal {
+        rule: "Tollgate internal: output changed",
+        priority: Priority::Error,
+        message: notice.to_owned(),
+        fields: Vec::new(),
+    }
+}
+
 /// The throttle held some alerts back.
 pub(crate) fn suppressed(suppressed: u64, total: u64) -> Internal {
     Internal {

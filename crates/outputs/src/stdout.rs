@@ -1,34 +1,85 @@
 //! The standard output.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::stream::LineStream;
 
 /// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with
 /// what the watched program writes there.
+///
+/// The watched program shares the descriptor's open file, and can change its flags. So a terminal, a pipe and a
+/// file that is appended to are opened once more. A file that is not appended to is shared with its offset, which
+/// keeps what both write in order; a socket cannot be opened.
 #[derive(Debug)]
 pub struct StdoutChannel {
     file: File,
     stream: LineStream,
+    /// Length of a regular file after the last alert.
+    length: u64,
+    notice: Option<String>,
 }
 
 impl StdoutChannel {
-    /// Duplicates the standard output.
+    /// Opens the standard output once more, or duplicates it where that cannot be done.
     ///
     /// # Errors
     ///
     /// If it is closed.
     pub fn open() -> io::Result<Self> {
-        let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Self {
+        let shared = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Ok(Self::of(shared))
+    }
+
+    fn of(shared: File) -> Self {
+        // Of another user's file, for example, or without /proc.
+        let file = reopened(&shared).ok().flatten().unwrap_or(shared);
+        Self {
+            length: length(&file),
             file,
             stream: LineStream::default(),
-        })
+            notice: None,
+        }
     }
+}
+
+/// Device number of terminals that are another one at each opening (`/dev/tty`, `/dev/ptmx`).
+const MAJOR_OF_ALIASES: u64 = 5;
+
+/// The same file with flags of its own, if it is of a kind that can be opened so.
+fn reopened(shared: &File) -> io::Result<Option<File>> {
+    let metadata = shared.metadata()?;
+    let kind = metadata.file_type();
+    let is_terminal = shared.is_terminal() && metadata.rdev() >> 8 != MAJOR_OF_ALIASES;
+    let flags = if kind.is_file() && fcntl_getfl(shared)?.contains(OFlags::APPEND) {
+        OFlags::APPEND
+    } else if kind.is_fifo() || is_terminal {
+        // The thread that writes can wait for a terminal that is stopped, and for the end.
+        OFlags::NONBLOCK
+    } else {
+        return Ok(None);
+    };
+    let flags = flags | OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(format!("/proc/self/fd/{}", shared.as_raw_fd()))?;
+    let of_file = file.metadata()?;
+    let is_same = (of_file.dev(), of_file.ino(), of_file.rdev())
+        == (metadata.dev(), metadata.ino(), metadata.rdev());
+    Ok(is_same.then_some(file))
+}
+
+/// Length of a regular file; 0 of anything else.
+fn length(file: &File) -> u64 {
+    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file());
+    metadata.map_or(0, |metadata| metadata.len())
 }
 
 impl Channel for StdoutChannel {
@@ -37,6 +88,110 @@ impl Channel for StdoutChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
-        self.stream.write(&self.file, alerts)
+        if length(&self.file) < self.length {
+            let notice = "the file of the standard output was made shorter; alerts that were in it may be lost";
+            self.notice = Some(notice.to_owned());
+        }
+        let result = self.stream.write(&self.file, alerts);
+        self.length = length(&self.file);
+        result
+    }
+
+    fn notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read, Seek, Write};
+
+    use rustix::fs::fcntl_setfl;
+
+    use super::*;
+    use crate::channel::testing;
+    use crate::format::Format;
+
+    fn deliveries(count: usize) -> Vec<Arc<Delivery>> {
+        testing::deliveries(count, Format::default())
+    }
+
+    /// What the watched program can do with a descriptor that it shares.
+    #[test]
+    fn alerts_are_appended_whatever_is_done_to_the_shared_flags() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("out");
+        fs::write(&path, "before\n").expect("the folder is writable");
+        let mut shared = File::options()
+            .append(true)
+            .open(&path)
+            .expect("it is there");
+        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        fcntl_setfl(&shared, OFlags::empty()).expect("flags can be taken off");
+        shared.rewind().expect("it is a file");
+        channel.deliver(&deliveries(2)).expect("it is writable");
+        let text = fs::read_to_string(&path).expect("it is there");
+        assert!(
+            text.starts_with("before\n") && text.lines().count() == 3,
+            "{text}"
+        );
+        assert_eq!(channel.notice(), None);
+        shared.set_len(0).expect("it is a file");
+        channel.deliver(&deliveries(1)).expect("it is writable");
+        let notice = channel.notice().expect("alerts are lost");
+        assert!(notice.contains("was made shorter"), "{notice}");
+        channel.deliver(&deliveries(1)).expect("it is writable");
+        assert_eq!(channel.notice(), None);
+    }
+
+    /// A neighbour: `> file` shares the offset, or the program would write over alerts.
+    #[test]
+    fn a_file_that_is_not_appended_to_keeps_the_order_of_both() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("out");
+        let mut shared = File::create(&path).expect("the folder is writable");
+        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        shared.write_all(b"one\n").expect("it is writable");
+        channel.deliver(&deliveries(1)).expect("it is writable");
+        shared.write_all(b"two\n").expect("it is writable");
+        channel.deliver(&deliveries(1)).expect("it is writable");
+        let text = fs::read_to_string(&path).expect("it is there");
+        let kinds: Vec<bool> = text.lines().map(|line| line.contains("n=0")).collect();
+        assert_eq!(kinds, [false, true, false, true], "{text}");
+    }
+
+    #[test]
+    fn a_pipe_and_a_terminal_have_flags_of_their_own_and_aliases_are_not_opened() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let shared = File::from(std::os::fd::OwnedFd::from(writer));
+        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let flags = |file: &File| {
+            fcntl_getfl(file)
+                .expect("it is open")
+                .contains(OFlags::NONBLOCK)
+        };
+        assert!(flags(&channel.file) && !flags(&shared));
+        channel.deliver(&deliveries(1)).expect("it is read");
+        drop((channel, shared));
+        let mut text = String::new();
+        reader
+            .read_to_string(&mut text)
+            .expect("all ends are closed");
+        assert!(text.ends_with("n=0\n"), "{text}");
+        let master = File::options().read(true).write(true).open("/dev/ptmx");
+        let master = master.expect("terminals can be made");
+        assert!(reopened(&master).expect("it is looked at").is_none());
+    }
+
+    #[test]
+    fn a_socket_is_written_to_as_it_is() {
+        let (mut here, there) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let mut channel = StdoutChannel::of(File::from(std::os::fd::OwnedFd::from(there)));
+        channel.deliver(&deliveries(1)).expect("it is read");
+        drop(channel);
+        let mut text = String::new();
+        here.read_to_string(&mut text).expect("it is closed");
+        assert!(text.ends_with("n=0\n"), "{text}");
     }
 }

@@ -42,16 +42,28 @@ impl LineStream {
     }
 }
 
+/// How soon a file is tried again that takes nothing although it says so.
+const RETRY: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Like [`Write::write_all`], but tells how much was written before an error, and waits where the
 /// descriptor is non-blocking: an inherited one is if any program that shares it made it so.
 fn write_all(mut file: &File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
+    let mut is_said_ready = false;
     while written < bytes.len() {
         match file.write(&bytes[written..]) {
             Ok(0) => return (written, Err(ErrorKind::WriteZero.into())),
-            Ok(count) => written += count,
+            Ok(count) => {
+                written += count;
+                is_said_ready = false;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if is_said_ready {
+                    // Some terminals say so while they are stopped.
+                    std::thread::sleep(RETRY);
+                }
+                is_said_ready = true;
                 match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
                     Ok(_) | Err(rustix::io::Errno::INTR) => {}
                     Err(error) => return (written, Err(error.into())),

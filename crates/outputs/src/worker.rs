@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::{Channel, Delivery};
 use crate::dispatcher::Hub;
+use crate::internal;
 use crate::queue::Task;
 
 /// Alerts delivered at once when outputs are buffered and a backlog has built up.
@@ -21,6 +22,8 @@ pub(crate) struct Worker {
     pub(crate) lane: usize,
     pub(crate) channel: Box<dyn Channel>,
     pub(crate) buffered: bool,
+    /// When it was last said that somebody has changed the channel's place.
+    pub(crate) told: Option<Instant>,
 }
 
 impl Worker {
@@ -56,8 +59,12 @@ impl Worker {
     }
 
     fn deliver(&mut self, batch: &[Arc<Delivery>], reported: &mut Option<Instant>) {
+        let result = self.channel.deliver(batch);
+        if let Some(notice) = self.channel.notice() {
+            self.tell(&notice);
+        }
         let queue = &self.hub.lanes[self.lane].queue;
-        match self.channel.deliver(batch) {
+        match result {
             Ok(()) => queue.finish_delivery(batch.len()),
             Err(error) => {
                 if error.dead {
@@ -87,6 +94,19 @@ impl Worker {
             self.report(reported, "cannot write alerts to", &error.source);
         }
         true
+    }
+
+    /// Says what was done to the channel's place, at most once a second.
+    fn tell(&mut self, notice: &str) {
+        if self
+            .told
+            .is_some_and(|last| last.elapsed() < ANNOUNCE_INTERVAL)
+        {
+            return;
+        }
+        self.told = Some(Instant::now());
+        (self.hub.on_problem)(notice);
+        self.hub.tell_all(internal::exchanged(notice));
     }
 
     fn report(&self, reported: &mut Option<Instant>, what: &str, error: &std::io::Error) {

@@ -178,6 +178,7 @@ impl Blueprint {
 
     pub(super) fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
         supervise::take_usual_turns();
+        terminal::wait_at_most(MESSAGE_PATIENCE);
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
         let account: Arc<dyn Account> = Arc::new(AlertAccount {
@@ -367,6 +368,9 @@ impl Blueprint {
         })
     }
 }
+
+/// How long a message may wait for the standard error while somebody is watched.
+const MESSAGE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Tells the keeper which alerts die with this agent.
 #[derive(Debug)]
