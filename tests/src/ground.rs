@@ -35,6 +35,8 @@ const RULES: &str = r#"
 /// Functions of all scripts. `rt` is the runtime under test.
 const PRELUDE: &str = r#"
 set -eu
+# Scripts look for processes by name and end them: only where all that there are belong to this script.
+test $$ = 1 && test /proc/1/cwd -ef . || exit 99
 export TOLLGATE_RUNTIME_STATE=$PWD/state TOLLGATE_RUNTIME_CONFIG=$PWD/tollgate.yaml
 # crun 1.8 refuses a machine with both hierarchies of control groups; the mounts are this script's own.
 # It makes folders in the place of the second, and leaves them, also without us.

@@ -35,6 +35,10 @@ const UNFINISHED: [(&str, &str, &str); 3] = [
     ("TO", "DO:", "name the issue: `TODO(#number): ...`"),
 ];
 
+/// Programs that find processes by their names, in two parts for the same reason. On a machine with several runs
+/// they find others', too.
+const BY_NAME: [(&str, &str); 4] = [("pk", "ill"), ("kill", "all"), ("pg", "rep"), ("pid", "of")];
+
 /// Module names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 5] = ["common", "helper", "helpers", "misc", "utils"];
 
@@ -77,6 +81,18 @@ fn in_file(file: &File, root: &str) -> Vec<Finding> {
                 );
             }
         }
+        for (start, end) in BY_NAME {
+            let program = format!("{start}{end}");
+            let is_word = |word: &str| word == program;
+            if is_test(&file.path) && text.split(|c: char| !c.is_alphanumeric()).any(is_word) {
+                report(
+                    line,
+                    format!(
+                        "`{program}` finds others' processes; use the pid of one that the test started"
+                    ),
+                );
+            }
+        }
         for (start, end, advice) in UNFINISHED {
             if is_code(&file.path) && text.contains(&format!("{start}{end}")) {
                 report(
@@ -95,6 +111,12 @@ fn has_empty_name(path: &str) -> bool {
         .next()
         .and_then(|name| name.strip_suffix(".rs"));
     name.is_some_and(|name| EMPTY_NAMES.contains(&name))
+}
+
+/// Code of tests: what they play for detectors are rules' names, which are in other files.
+fn is_test(path: &str) -> bool {
+    let is_script = [".rs", ".sh", ".py"].iter().any(|end| path.ends_with(end));
+    is_script && (path.starts_with("tests/") || path.contains("/tests/"))
 }
 
 /// Documents may explain the marks; code may not use them.
@@ -140,6 +162,20 @@ mod tests {
         assert_eq!(messages("a.rs", &["    #[ign", "ore]"].concat()).len(), 1);
         assert_eq!(messages("a.rs", "// TODO(#12): later").len(), 0);
         assert_eq!(messages("a.md", &["FIX", "ME"].concat()).len(), 0);
+    }
+
+    #[test]
+    fn a_search_for_processes_by_name_is_found_in_tests() {
+        let line = ["    pk", "ill -f tollgate"].concat();
+        for path in [
+            "tests/tests/a.rs",
+            "crates/a/tests/b.rs",
+            "tests/fixtures/c.sh",
+        ] {
+            assert_eq!(messages(path, &line).len(), 1, "{path}");
+        }
+        assert_eq!(messages("crates/a/src/b.rs", &line).len(), 0);
+        assert_eq!(messages("tests/tests/a.rs", "pg_reply pidofs").len(), 0);
     }
 
     #[test]
