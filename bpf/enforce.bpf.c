@@ -72,6 +72,7 @@ _Static_assert(sizeof(struct ledger) == 40, "see programs.rs");
 #define TS_COMPAT 2
 #define PF_IO_WORKER 0x10
 #define BPF_FS_MAGIC 0xcafe4a11
+#define MQUEUE_MAGIC 0x19800202
 
 struct scratch {
 	struct violation head;
@@ -979,6 +980,20 @@ int BPF_PROG(path_mknod, const struct path *dir, struct dentry *dentry, u16 mode
 	    plain_verdict(&me, mode_outcome(me.policy, mode), WHAT_MODE, mode, 0, 0))
 		return -EPERM;
 	return IN(dir, dentry, ON(WRITE), WHAT_CHANGE, CHANGE_CREATE);
+}
+
+/* mq_open(2) makes a file without a path. */
+SEC("?lsm/inode_create")
+int BPF_PROG(inode_create, struct inode *dir, struct dentry *dentry, u16 mode)
+{
+	struct subject me;
+
+	if (dir->i_sb->s_magic != MQUEUE_MAGIC || !confined(&me))
+		return 0;
+	if (!me.policy ||
+	    plain_verdict(&me, mode_outcome(me.policy, mode), WHAT_MODE, mode, 0, 0))
+		return -EPERM;
+	return 0;
 }
 
 SEC("?lsm/path_symlink")

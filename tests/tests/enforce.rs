@@ -47,6 +47,7 @@ const NEW_USER: &[(&str, i32)] = &[
     ("user_clone", EPERM),
     ("user_clone3", ENOSYS),
     ("user_setns", EPERM),
+    ("user_setns_any", EPERM),
     ("user_i386", EPERM),
     ("user_x32", EPERM),
 ];
@@ -59,6 +60,7 @@ const MOUNT_CALLS: &[(&str, i32)] = &[
     ("moves_mount", EPERM),
     ("mounts_anew=%M", EPERM),
     ("changes_mount", EPERM),
+    ("makes_writable=/", EPERM),
     ("pivots", EPERM),
 ];
 
@@ -129,8 +131,26 @@ const BY_SECCOMP: &[Row] = &[
     row(
         "disable-chmod-s-bit",
         "Seccomp",
-        &[("chmod_s", EPERM), ("mknod_with_s", EPERM)],
-        &["chmod_plain", "chmod_x", "open_with_x"],
+        &[
+            ("chmod_s", EPERM),
+            ("fchmod_s", EPERM),
+            ("fchmodat_s", EPERM),
+            ("fchmodat2_s", EPERM),
+            ("mknod_with_s", EPERM),
+            ("mknodat_with_s", EPERM),
+            ("open_with_s", EPERM),
+            ("openat_with_s", EPERM),
+            ("openat2_with_s", ENOSYS),
+            ("creat_with_s", EPERM),
+            ("tmpfile_with_s", EPERM),
+            ("mq_with_s", EPERM),
+        ],
+        &[
+            "chmod_plain",
+            "chmod_x",
+            "open_with_x",
+            "makes_folder_with_s",
+        ],
     ),
     row(
         "disable-network",
@@ -176,6 +196,8 @@ const BY_SECCOMP: &[Row] = &[
             ("tcp", EPERM),
             ("tcp_named", EPERM),
             ("tcp_multipath", EPERM),
+            ("smc", EPERM),
+            ("smc_inet", EPERM),
             ("tcp6", EPERM),
         ],
         &["udp", "local"],
@@ -392,6 +414,13 @@ const BY_LANDLOCK: &[Row] = &[
 
 /// What dropped capabilities carry, beyond that they are gone.
 const BY_CAPS: &[Row] = &[
+    row("disallow-mount", "Caps", MOUNT_CALLS, SERVICES),
+    row(
+        "disallow-umount",
+        "Caps",
+        &[("unmounts=%M/mounted", EPERM)],
+        SERVICES,
+    ),
     row(
         "disable-cap-net-raw",
         "CapsSeccomp",
@@ -697,6 +726,95 @@ fn check(lab: &Lab, rows: &[Row]) {
 fn what_a_filter_carries_fails_with_its_error_and_nothing_else_does() {
     e2e::need_root!();
     check(&Lab::new(), BY_SECCOMP);
+}
+
+/// A rule as the only one of a policy.
+fn graded(rule: &str, enforcer: ::policy::Enforcer) -> ::policy::compile::Assessment {
+    let builtin = ::policy::builtin::find(rule).expect("there is such a rule");
+    let machine = ::policy::compile::Machine {
+        disks: vec!["sda".to_owned()],
+        ..Default::default()
+    };
+    ::policy::compile::assess_builtin(builtin, enforcer, &machine)
+}
+
+#[test]
+fn every_rule_that_is_graded_full_has_an_attack() {
+    use ::policy::Enforcer;
+    use ::policy::compile::Grade;
+    let mut lacking = Vec::new();
+    let mut full = 0;
+    for builtin in ::policy::builtin::all() {
+        let rule = builtin.name.as_str();
+        for (enforcer, rows) in [
+            (Enforcer::Seccomp, BY_SECCOMP),
+            (Enforcer::Landlock, BY_LANDLOCK),
+            (Enforcer::Caps, BY_CAPS),
+        ] {
+            if graded(rule, enforcer).grade != Grade::Full {
+                continue;
+            }
+            full += 1;
+            let name = enforcer.to_string();
+            let is_attacked = |row: &&Row| row.rule == rule && row.enforcer.contains(&name);
+            // Each capability has a test of its own.
+            let is_each = enforcer == Enforcer::Caps
+                && CAPABILITIES
+                    .iter()
+                    .any(|own| rule == format!("disable-cap-{own}"));
+            let attacks = rows.iter().filter(is_attacked).map(|row| row.denied.len());
+            if attacks.sum::<usize>() == 0 && !is_each {
+                lacking.push(format!("{rule} by {name}"));
+            }
+        }
+    }
+    assert!(
+        lacking.is_empty(),
+        "graded full without an attack: {lacking:?}"
+    );
+    assert!(full > 50, "{full}");
+}
+
+/// A call whose arguments meet the tests, and the error that is expected of it.
+fn meeting(rule: &::policy::compile::seccomp::CallRule) -> Option<(String, i32)> {
+    let native = abi::Arch::native().expect("the tests' machine has calls");
+    let mut args = [u64::MAX; 6];
+    for test in &rule.when {
+        args[usize::from(test.arg)] = match test.op {
+            abi::TestOp::AnyBit => test.value & test.value.wrapping_neg(),
+            _ => test.value,
+        };
+    }
+    let words = args.map(|word| format!("{word:x}")).join(":");
+    let errno = rule.action.errno()?.0;
+    Some((
+        format!("call={:x}:{words}", rule.call.number(native)?),
+        errno,
+    ))
+}
+
+/// What a rule compiles to is what the kernel denies: each line of each filter is tried.
+#[test]
+fn every_call_that_a_filter_is_compiled_to_deny_is_denied() {
+    let lab = Lab::unprivileged();
+    let mut tried = 0;
+    for builtin in ::policy::builtin::all() {
+        let rule = builtin.name.as_str();
+        let (policies, problems) = ::policy::load("p.yaml", &policy(rule, "Seccomp"));
+        assert!(problems.is_empty(), "{problems:?}");
+        let profile = ::policy::compile::seccomp::Profile::compile(&policies[0]);
+        let calls: BTreeMap<String, i32> = profile.rules.iter().filter_map(meeting).collect();
+        if calls.is_empty() {
+            continue;
+        }
+        let deeds: Vec<&str> = calls.keys().map(String::as_str).collect();
+        let options = ["--accept-partial", rule];
+        let finished = lab.enforce(&options, &lab.policy(&policy(rule, "Seccomp")), &deeds);
+        let found = outcomes(&finished.stdout);
+        assert_eq!(found, calls, "{rule}: {}", finished.stderr);
+        tried += calls.len();
+    }
+    assert!(tried > 150, "{tried}");
 }
 
 #[test]
@@ -1448,13 +1566,13 @@ fn nothing_runs_if_the_policy_cannot_be_put_in_force() {
 #[test]
 fn quiet_hides_no_way_past_that_was_not_accepted() {
     let lab = Lab::unprivileged();
-    let rule = "disallow-create-user-ns";
+    let rule = "disable-chmod-x-bit";
     // One becomes the command, the other watches it.
     for switches in ["", "    auditViolations: true\n"] {
         let file = lab.policy(&policy_with(rule, "Seccomp", switches));
         let open = lab.enforce(&[], &file, &["forks"]);
         assert_eq!(open.code(), 0, "{open:?}");
-        let named = "[POLICY_PARTIAL]: carried in part: `disallow-create-user-ns`;";
+        let named = "[POLICY_PARTIAL]: carried in part: `disable-chmod-x-bit`;";
         assert!(open.stderr.contains(named), "{open:?}");
         assert_eq!(open.stderr.lines().count(), 1, "{open:?}");
         let accepted = lab.enforce(&["--accept-partial", rule], &file, &["forks"]);

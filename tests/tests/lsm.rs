@@ -380,8 +380,18 @@ const ROWS: &[Row] = &[
     ),
     row(
         "disable-chmod-s-bit",
-        &[("chmod_s", P, NONE), ("mknod_with_s", P, NONE)],
-        &["chmod_plain", "chmod_x"],
+        &[
+            ("chmod_s", P, NONE),
+            ("fchmod_s", P, NONE),
+            ("fchmodat_s", P, NONE),
+            ("mknod_with_s", P, NONE),
+            ("open_with_s", P, NONE),
+            ("openat2_with_s", P, NONE),
+            ("creat_with_s", P, NONE),
+            ("tmpfile_with_s", P, NONE),
+            ("mq_with_s", P, NONE),
+        ],
+        &["chmod_plain", "chmod_x", "makes_folder_with_s"],
     ),
     row(
         "disable-network",
@@ -415,7 +425,13 @@ const ROWS: &[Row] = &[
     ),
     row(
         "disable-tcp",
-        &[("tcp", P, A), ("tcp_named", P, A), ("tcp6", P, A)],
+        &[
+            ("tcp", P, A),
+            ("tcp_named", P, A),
+            ("tcp6", P, A),
+            ("smc", P, A),
+            ("smc_inet", P, A),
+        ],
         &["udp", "local"],
     ),
     row(
@@ -655,6 +671,41 @@ fn denied(row: &Row, enforcer: &str) -> Vec<(&'static str, i32)> {
         (errno != NONE).then_some((*deed, errno))
     };
     row.denied.iter().filter_map(pick).collect()
+}
+
+#[test]
+fn every_rule_that_is_graded_full_here_has_an_attack() {
+    use ::policy::compile::{Grade, Machine, assess_builtin};
+    let machine = Machine {
+        disks: vec!["loop0".to_owned()],
+        ..Machine::default()
+    };
+    let mut lacking = Vec::new();
+    let mut full = 0;
+    for builtin in ::policy::builtin::all() {
+        let rule = builtin.name.as_str();
+        // Those of one capability are one mechanism; `disable-cap-all` is tried.
+        let is_one = |set: &::policy::Restriction| matches!(set, ::policy::Restriction::Capabilities(set) if set.0.count_ones() == 1);
+        if builtin.restrictions.iter().all(is_one) {
+            continue;
+        }
+        for enforcer in [::policy::Enforcer::Bpf, ::policy::Enforcer::AppArmor] {
+            if assess_builtin(builtin, enforcer, &machine).grade != Grade::Full {
+                continue;
+            }
+            full += 1;
+            let rows = ROWS.iter().filter(|row| row.rule == rule);
+            let attacks = rows.map(|row| denied(row, &enforcer.to_string()).len());
+            if attacks.sum::<usize>() == 0 {
+                lacking.push(format!("{rule} by {enforcer}"));
+            }
+        }
+    }
+    assert!(
+        lacking.is_empty(),
+        "graded full without an attack: {lacking:?}"
+    );
+    assert!(full > 50, "{full}");
 }
 
 #[test]

@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn what_an_enforcer_carries_in_part_is_said() {
         let text = "policy:\n  enforcer: SeccompLandlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
-                    privileged: true\n    hardeningRules: [disallow-mount, disallow-insmod]\n";
+                    privileged: true\n    hardeningRules: [disallow-umount, disallow-insmod]\n";
         let (policies, problems) = policy::load("p.yaml", text);
         assert!(problems.is_empty(), "{problems:?}");
         let machine = Machine::default();

@@ -21,12 +21,30 @@ pub struct Operation {
     pub capabilities: Capabilities,
     /// Hooks of BPF LSM; after `:` the object that is meant.
     pub hooks: Vec<String>,
-    /// Why Landlock denies it, if it does.
-    pub landlock: Option<String>,
+    /// Ways to do it without a call that a filter could refuse.
+    pub ways: Vec<Way>,
     /// Ways past an enforcer.
     pub weak: BTreeMap<Enforcer, Vec<String>>,
     /// Why an enforcer cannot.
     pub none: BTreeMap<Enforcer, String>,
+}
+
+/// A way to do an operation that is no call of its own.
+#[derive(Debug, PartialEq)]
+pub struct Way {
+    /// What it is.
+    pub text: String,
+    /// Hooks at which it can be denied.
+    pub hooks: Vec<String>,
+}
+
+/// What of an operation an enforcer denies at the hooks where it decides.
+#[derive(Debug, Default, PartialEq)]
+pub struct Coverage {
+    /// Calls that are denied.
+    pub calls: Vec<Syscall>,
+    /// What is not, in words.
+    pub gaps: Vec<String>,
 }
 
 /// A call that does an operation.
@@ -38,6 +56,10 @@ pub struct OperationCall {
     pub tests: Vec<RegisterTest>,
     /// Set if the call is refused with this error only to make callers use another one.
     pub diverted: Option<Errno>,
+    /// Hooks of security modules of which any can deny it.
+    pub hooks: Vec<String>,
+    /// Whether it does the operation; others are refused by a filter to keep callers from going round it.
+    pub is_way: bool,
 }
 
 static TABLE: LazyLock<BTreeMap<String, Operation>> = LazyLock::new(|| {
@@ -49,6 +71,39 @@ impl Operation {
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         TABLE.get(name)
+    }
+
+    /// What is denied by an enforcer that decides at these hooks.
+    #[must_use]
+    pub fn coverage(&self, decides: impl Fn(&str) -> bool) -> Coverage {
+        let is_denied = |hooks: &[String]| hooks.iter().any(|hook| decides(hook));
+        let ways = self.calls.iter().filter(|entry| entry.is_way);
+        let (denied, open): (Vec<_>, Vec<_>) = ways.partition(|entry| is_denied(&entry.hooks));
+        let mut names: Vec<String> = Vec::new();
+        for entry in open {
+            let name = format!("{}(2)", entry.call);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let mut gaps = Vec::new();
+        if let [first @ .., last] = &names[..] {
+            gaps.push(match first.is_empty() {
+                true => format!("{last} is not mediated"),
+                false => format!("{} and {last} are not mediated", first.join(", ")),
+            });
+        }
+        let others = self.ways.iter().filter(|way| !is_denied(&way.hooks));
+        gaps.extend(others.map(|way| way.text.clone()));
+        Coverage {
+            calls: denied.into_iter().map(|entry| entry.call).collect(),
+            gaps,
+        }
+    }
+
+    /// What gets past an enforcer besides, by the table.
+    pub fn weak(&self, enforcer: Enforcer) -> impl Iterator<Item = String> {
+        self.weak.get(&enforcer).into_iter().flatten().cloned()
     }
 
     /// All, by name.
@@ -83,13 +138,17 @@ fn read(text: &str) -> Result<BTreeMap<String, Operation>, String> {
 fn add(operation: &mut Operation, key: &str, value: &str) -> Result<(), String> {
     match key {
         "call" => operation.calls.push(read_call(value)?),
+        "also" => operation.calls.push(OperationCall {
+            is_way: false,
+            ..read_call(value)?
+        }),
+        "way" => operation.ways.push(read_way(value)?),
         "apparmor" => operation.apparmor.push(value.to_owned()),
         "capability" => {
             let words: Vec<&str> = value.split(' ').collect();
             operation.capabilities = read_capabilities(&words)?;
         }
         "hook" => operation.hooks.extend(value.split(' ').map(str::to_owned)),
-        "landlock" => operation.landlock = Some(value.to_owned()),
         "weak" => {
             let (enforcer, text) = read_note(value)?;
             operation.weak.entry(enforcer).or_default().push(text);
@@ -120,10 +179,31 @@ pub(crate) fn read_call(value: &str) -> Result<OperationCall, String> {
         None => (name, None),
     };
     let call = Syscall::from_name(name).ok_or_else(|| format!("`{name}` is no call"))?;
+    let (hooks, tests): (Vec<&str>, Vec<&str>) = words.partition(|word| word.starts_with('@'));
     Ok(OperationCall {
         call,
-        tests: words.map(read_test).collect::<Result<_, _>>()?,
+        tests: tests.into_iter().map(read_test).collect::<Result<_, _>>()?,
         diverted: errno,
+        hooks: hooks.into_iter().flat_map(read_hooks).collect(),
+        is_way: true,
+    })
+}
+
+/// `@HOOK,HOOK`
+fn read_hooks(word: &str) -> Vec<String> {
+    let names = word.trim_start_matches('@').split(',');
+    names.map(str::to_owned).collect()
+}
+
+/// `@HOOK,HOOK TEXT`
+fn read_way(value: &str) -> Result<Way, String> {
+    let (hooks, text) = value
+        .split_once(' ')
+        .filter(|(hooks, _)| hooks.starts_with('@'))
+        .ok_or("expected hooks and a text")?;
+    Ok(Way {
+        text: text.to_owned(),
+        hooks: read_hooks(hooks),
     })
 }
 
@@ -156,8 +236,17 @@ mod tests {
         assert_eq!(table.len(), 10);
         for operation in table.values() {
             assert!(!operation.calls.is_empty(), "{}", operation.name);
-            let bpf = operation.none.contains_key(&Enforcer::Bpf);
-            assert_eq!(operation.hooks.is_empty(), bpf, "{}", operation.name);
+            // What is decided at a hook is said to pass it.
+            let passed: Vec<_> = operation
+                .calls
+                .iter()
+                .flat_map(|entry| &entry.hooks)
+                .chain(operation.ways.iter().flat_map(|way| &way.hooks))
+                .collect();
+            let own = operation.hooks.iter().filter(|hook| *hook != "sb_remount");
+            for hook in own {
+                assert!(passed.contains(&hook), "{}: {hook}", operation.name);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use abi::capability;
 
 use super::{Lowered, Machine, lower_rule};
+use crate::operation::Operation;
 use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Mode, Policy, Rule, Verdict};
 use crate::restriction::{
@@ -183,20 +184,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
             let short = names.map(|name| name.trim_start_matches("CAP_").to_lowercase());
             Lowered::many(short.map(|name| line(format!("capability {name},"))))
         }
-        Restriction::Operation(operation) => match operation.none.get(&Enforcer::AppArmor) {
-            Some(reason) => Lowered::missing(reason.clone()),
-            None if operation.apparmor.is_empty() => {
-                Lowered::missing("AppArmor does not mediate it")
-            }
-            None => Lowered {
-                gaps: operation
-                    .weak
-                    .get(&Enforcer::AppArmor)
-                    .cloned()
-                    .unwrap_or_default(),
-                ..Lowered::many(operation.apparmor.iter().map(|text| line(text.clone())))
-            },
-        },
+        Restriction::Operation(operation) => lower_operation(operation, &line),
         Restriction::Mode { .. } => Lowered::missing("AppArmor does not mediate permission bits"),
         Restriction::Syscall(_) => Lowered::missing("AppArmor knows operations, not system calls"),
         Restriction::OnlyFiles(_) => {
@@ -206,6 +194,38 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
         Restriction::AppArmorText(_) => Lowered::missing(
             "the text of the rule says what is denied, which allowViolations cannot change",
         ),
+    }
+}
+
+fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lowered<String> {
+    let missing = operation.none.get(&Enforcer::AppArmor);
+    if let Some(reason) = missing {
+        return Lowered::missing(reason.clone());
+    }
+    if operation.apparmor.is_empty() {
+        return Lowered::missing("AppArmor does not mediate it");
+    }
+    let decides = |hook: &str| operation.apparmor.iter().any(|text| decides_at(text, hook));
+    let coverage = operation.coverage(decides);
+    let more = operation.weak(Enforcer::AppArmor);
+    Lowered {
+        gaps: coverage.gaps.into_iter().chain(more).collect(),
+        ..Lowered::many(operation.apparmor.iter().map(|text| line(text.clone())))
+    }
+}
+
+/// Whether a rule is asked at a hook.
+fn decides_at(rule: &str, hook: &str) -> bool {
+    let rule = rule.trim_end_matches(',');
+    match hook {
+        "sb_mount" | "move_mount" => rule == "mount",
+        "sb_umount" => rule == "umount",
+        "sb_pivotroot" => rule == "pivot_root",
+        _ => match hook.split_once(':') {
+            Some(("capable", name)) => rule == format!("capability {name}"),
+            Some(("file_open", path)) => rule.split_once(' ').is_some_and(|(own, _)| own == path),
+            _ => false,
+        },
     }
 }
 

@@ -10,6 +10,7 @@ use abi::Capabilities;
 use ipnet::IpNet;
 
 use super::{Lowered, lower_rule};
+use crate::operation::Operation;
 use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Policy, Rule, Verdict};
 use crate::restriction::{
@@ -179,6 +180,7 @@ impl Key {
             Self::Mode(_) => vec![
                 "path_chmod",
                 "path_mknod",
+                "inode_create",
                 "file_open",
                 "inode_setxattr",
                 "inode_set_acl",
@@ -307,27 +309,38 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         }),
         Restriction::Capabilities(set) => one(Key::Capabilities(*set)),
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
-        Restriction::Operation(operation) => match operation.none.get(&Enforcer::Bpf) {
-            Some(reason) => Lowered::missing(reason.clone()),
-            None => Lowered {
-                gaps: operation
-                    .weak
-                    .get(&Enforcer::Bpf)
-                    .cloned()
-                    .unwrap_or_default(),
-                ..Lowered::many(
-                    operation
-                        .hooks
-                        .iter()
-                        .map(|hook| entry(Key::Hook(hook.clone()))),
-                )
-            },
-        },
+        Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => Lowered::missing("hooks see operations, not system calls"),
         Restriction::OnlyFiles(_) => {
             Lowered::missing("a list of all files that may be used is for Landlock")
         }
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+    }
+}
+
+/// The hooks of an operation, and the calls that pass none of those that programs are attached to.
+fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lowered<Entry> {
+    if let Some(reason) = operation.none.get(&Enforcer::Bpf) {
+        return Lowered::missing(reason.clone());
+    }
+    let hooks = operation.hooks.iter();
+    let keys: Vec<Key> = hooks.map(|hook| Key::Hook(hook.clone())).collect();
+    let attached: Vec<&str> = keys.iter().flat_map(Key::hooks).collect();
+    let decides = |hook: &str| match hook.split_once(':') {
+        Some(("capable", _)) => attached.contains(&"capable"),
+        _ => attached.contains(&hook) || operation.hooks.iter().any(|own| own == hook),
+    };
+    let coverage = operation.coverage(decides);
+    if keys.is_empty() {
+        return Lowered::missing("no hook sees it");
+    }
+    Lowered {
+        gaps: coverage
+            .gaps
+            .into_iter()
+            .chain(operation.weak(Enforcer::Bpf))
+            .collect(),
+        ..Lowered::many(keys.into_iter().map(entry))
     }
 }
 

@@ -73,10 +73,14 @@ fn of_each(things: &BTreeSet<&str>) -> String {
 }
 
 fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
+    let mut gaps = Vec::new();
     let set = match restriction {
         Restriction::Capabilities(set) => *set,
         Restriction::Operation(operation) if operation.capabilities.0 != 0 => {
-            operation.capabilities
+            let dropped = operation.capabilities;
+            gaps = operation.coverage(|hook| asks_for(hook, dropped)).gaps;
+            gaps.extend(operation.weak(Enforcer::Caps));
+            dropped
         }
         // Without them a process is as any other to processes outside.
         Restriction::Ptrace {
@@ -92,12 +96,22 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
         }
         _ => return Lowered::missing("no capability decides about it"),
     };
-    let lowered = Lowered::one(Drop(set));
+    let lowered = Lowered {
+        gaps,
+        ..Lowered::one(Drop(set))
+    };
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
     match blocks(Enforcer::Seccomp) || blocks(Enforcer::Bpf) {
         true => lowered,
         false => lowered.gap("a new user namespace has all capabilities again; add Seccomp or BPF"),
     }
+}
+
+/// Whether a hook is the question for one of these capabilities.
+fn asks_for(hook: &str, set: Capabilities) -> bool {
+    let name = hook.strip_prefix("capable:");
+    let number = name.and_then(capability::from_name);
+    number.is_some_and(|number| set.contains(number))
 }
 
 impl fmt::Display for Drop {

@@ -9,6 +9,7 @@ use std::fmt;
 use abi::{Arch, capability, flags};
 
 use super::{Lowered, Machine, caps, lower_rule};
+use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Policy, Rule};
 use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
@@ -138,10 +139,7 @@ fn lower_one(
                  (memfd), and `ld.so PROGRAM` still run",
         ),
         Restriction::Disk { access } => lower_disks(rule, *access, machine),
-        Restriction::Operation(operation) => match &operation.landlock {
-            Some(_) => Lowered::one(Entry::AnyRuleset),
-            None => Lowered::missing("Landlock has no right for it"),
-        },
+        Restriction::Operation(operation) => lower_operation(operation),
         Restriction::Ptrace {
             scope: PtraceScope::Outside,
             access,
@@ -188,6 +186,32 @@ fn lower_one(
         | Restriction::Capabilities(_)
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
+    }
+}
+
+/// Hooks at which a process under any ruleset on files is denied whatever it asks for: changes of the tree of
+/// mounts (security/landlock/fs.c).
+const HOOKS: [&str; 5] = [
+    "move_mount",
+    "sb_mount",
+    "sb_pivotroot",
+    "sb_remount",
+    "sb_umount",
+];
+
+/// What of an operation any ruleset denies.
+pub(super) fn coverage(operation: &Operation) -> Coverage {
+    operation.coverage(|hook| HOOKS.contains(&hook))
+}
+
+fn lower_operation(operation: &Operation) -> Lowered<Entry> {
+    let coverage = coverage(operation);
+    match coverage.calls.is_empty() {
+        true => Lowered::missing("Landlock has no right for it"),
+        false => Lowered {
+            gaps: coverage.gaps,
+            ..Lowered::one(Entry::AnyRuleset)
+        },
     }
 }
 

@@ -3,6 +3,8 @@
 pub mod apparmor;
 pub mod bpf;
 pub mod caps;
+#[cfg(test)]
+mod classes;
 pub mod landlock;
 pub mod seccomp;
 #[cfg(test)]

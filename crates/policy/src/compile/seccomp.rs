@@ -245,21 +245,29 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
             }),
             None => refused(rule, entry.call, entry.tests.clone(), Errno::EPERM),
         });
+    let unseen = operation.ways.iter().map(|way| way.text.clone());
     Lowered {
-        gaps: operation.weak.get(&enforcer).cloned().unwrap_or_default(),
+        gaps: unseen.chain(operation.weak(enforcer)).collect(),
         ..Lowered::many(calls)
     }
 }
 
+/// Calls that look into or change other processes: the class `trace` of data/classes.txt.
+const TRACES: [Syscall; 10] = [
+    Syscall::PTRACE,
+    Syscall::PROCESS_VM_READV,
+    Syscall::PROCESS_VM_WRITEV,
+    Syscall::PIDFD_GETFD,
+    Syscall::KCMP,
+    Syscall::PROCESS_MADVISE,
+    Syscall::GET_ROBUST_LIST,
+    Syscall::MOVE_PAGES,
+    Syscall::MIGRATE_PAGES,
+    Syscall::PERF_EVENT_OPEN,
+];
+
 fn trace_calls(rule: &Rule) -> Vec<CallRule> {
-    let calls = [
-        Syscall::PTRACE,
-        Syscall::PROCESS_VM_READV,
-        Syscall::PROCESS_VM_WRITEV,
-        Syscall::PIDFD_GETFD,
-        Syscall::KCMP,
-    ];
-    let each = calls.into_iter();
+    let each = TRACES.into_iter();
     each.filter_map(|call| refused(rule, call, Vec::new(), Errno::EPERM))
         .collect()
 }
@@ -298,8 +306,10 @@ fn sockets(rule: &Rule, socket: &SocketMatch) -> Vec<CallRule> {
 /// `O_CREAT`, and the bit that makes `O_TMPFILE` (include/uapi/asm-generic/fcntl.h).
 const CREATES: u64 = 0o100 | 0o20_000_000;
 
-/// Calls that give a file its permissions: where they stand, and which flags make them count.
-const MODE_CALLS: [(Syscall, u8, Option<u8>); 9] = [
+/// Calls that give a file its permissions: where they stand, and which flags make them count. With openat2,
+/// whose flags are in memory, they are the class `mode` of data/classes.txt. mkdir(2) is none: the kernel takes
+/// the set-user-ID and set-group-ID bits away, and a directory is not executed.
+const MODE_CALLS: [(Syscall, u8, Option<u8>); 10] = [
     (Syscall::CHMOD, 1, None),
     (Syscall::FCHMOD, 1, None),
     (Syscall::FCHMODAT, 2, None),
@@ -309,6 +319,7 @@ const MODE_CALLS: [(Syscall, u8, Option<u8>); 9] = [
     (Syscall::OPENAT, 3, Some(2)),
     (Syscall::MKNOD, 1, None),
     (Syscall::MKNODAT, 2, None),
+    (Syscall::MQ_OPEN, 2, Some(1)),
 ];
 
 fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {

@@ -13,7 +13,7 @@ use super::seccomp::{Action, Profile};
 use super::*;
 use crate::restriction::{MountMatch, SocketMatch};
 
-fn policy(enforcer: &str, rules: &str) -> Policy {
+pub(super) fn policy(enforcer: &str, rules: &str) -> Policy {
     let text = format!(
         "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
          privileged: true\n{rules}"
@@ -24,7 +24,7 @@ fn policy(enforcer: &str, rules: &str) -> Policy {
 }
 
 /// A policy of built-in rules, each in the list that it belongs to.
-fn of_builtins(enforcer: &str, names: &[&str]) -> Policy {
+pub(super) fn of_builtins(enforcer: &str, names: &[&str]) -> Policy {
     let mut text = String::new();
     for class in [builtin::Class::Hardening, builtin::Class::Vulnerability] {
         let own = names
@@ -709,6 +709,7 @@ fn violates(name: &str, call: Syscall, args: &[u64; 6]) -> bool {
     let mode = |bits: u64| match call.name() {
         "chmod" | "fchmod" | "creat" | "mknod" => low(1) & bits != 0,
         "fchmodat" | "fchmodat2" | "mknodat" => low(2) & bits != 0,
+        "mq_open" => low(1) & 0o20_000_100 != 0 && low(2) & bits != 0,
         "open" => low(1) & 0o20_000_100 != 0 && low(2) & bits != 0,
         "openat" => low(2) & 0o20_000_100 != 0 && low(3) & bits != 0,
         "openat2" => true,
@@ -716,15 +717,16 @@ fn violates(name: &str, call: Syscall, args: &[u64; 6]) -> bool {
     };
     match name {
         "disable-network" => makes_socket,
-        "disable-inet6" => socket(&[10], &[], &[]),
-        "disable-tcp" => socket(&[2, 10], &[1], &[0, 6, 262]),
-        "disable-udp" => socket(&[2, 10], &[2], &[0, 17, 136]),
+        // SMC, RDS and RxRPC go over IPv6, TCP and UDP.
+        "disable-inet6" => socket(&[10, 21, 33, 43], &[], &[]),
+        "disable-tcp" => socket(&[2, 10], &[1], &[0, 6, 256, 262]) || socket(&[21, 43], &[], &[]),
+        "disable-udp" => socket(&[2, 10], &[2], &[0, 17, 136]) || socket(&[33], &[], &[]),
         "disable-icmp" => socket(&[2, 10], &[3], &[]) || socket(&[2, 10], &[2], &[1, 58]),
         "disable-chmod-x-bit" => mode(0o111),
         "disable-chmod-s-bit" => mode(0o6000),
         "disallow-create-user-ns" => match call.name() {
             "unshare" | "clone" => low(0) & 0x1000_0000 != 0,
-            "setns" => low(1) & 0x1000_0000 != 0,
+            "setns" => low(1) & 0x1000_0000 != 0 || low(1) == 0,
             "clone3" => true,
             _ => false,
         },
@@ -749,7 +751,8 @@ const RULES: [&str; 9] = [
     "disallow-load-bpf-via-setsockopt",
 ];
 
-const CALLS: [&str; 17] = [
+const CALLS: [&str; 18] = [
+    "mq_open",
     "socket",
     "socketpair",
     "chmod",
@@ -782,6 +785,8 @@ fn register() -> impl Strategy<Value = u64> {
         Just(6),
         Just(17),
         Just(26),
+        Just(33),
+        Just(43),
         Just(50),
         Just(58),
         Just(262),

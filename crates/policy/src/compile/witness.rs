@@ -215,10 +215,8 @@ impl Witness {
 
     fn add_mounts(&mut self, rule: &Rule) {
         for restriction in &rule.restrictions {
-            if let Restriction::Operation(operation) = restriction
-                && operation.landlock.is_some()
-            {
-                let calls = operation.calls.iter().map(|entry| entry.call);
+            if let Restriction::Operation(operation) = restriction {
+                let calls = landlock::coverage(operation).calls.into_iter();
                 self.mounts
                     .extend(calls.map(|call| (rule.id.clone(), call)));
             }
