@@ -1239,3 +1239,115 @@ fn without_a_keeper_the_command_ends_with_the_agent() {
         );
     }
 }
+
+const UPGRADED: &str = "Tollgate internal: agent upgraded";
+const UPGRADE_FAILED: &str = "Tollgate internal: upgrade failed";
+
+/// Runs a command as the first process of a pid namespace and of a session: process groups reach across namespaces.
+fn first_process() -> Command {
+    let mut command = Command::new("unshare");
+    command.args("--pid --fork --mount-proc --kill-child -- setsid".split(' '));
+    command.arg(e2e::program());
+    command
+}
+
+/// Runs a command in a session of its own: signals to its group are for nobody else.
+fn own_session() -> Command {
+    let mut command = Command::new("setsid");
+    command.arg(e2e::program());
+    command
+}
+
+/// A workload of `orders` with something before the program.
+fn start_under(program: Command) -> Run {
+    let fixture = Fixture::compile("orders");
+    let command = Command::new(fixture.program());
+    Run::start_under(program, &[], RULES, fixture, command)
+}
+
+fn keeper_below(run: &Run) -> i32 {
+    let keepers = descendants(run.front.id(), "tollgate-keeper");
+    assert_eq!(keepers.len(), 1, "{keepers:?}");
+    keepers[0].as_raw_nonzero().get()
+}
+
+#[test]
+fn no_signal_of_the_workloads_gives_an_order() {
+    need_root!();
+    for (place, program) in [("pid 1", first_process()), ("host", own_session())] {
+        let mut run = start_under(program);
+        let keeper = keeper_below(&run);
+        let agents = descendants(run.front.id(), "tollgate-agent");
+        for _ in 0..3 {
+            run.tell("harass\n");
+            let sums = run.answer();
+            assert_eq!(sums.ok, 1, "{place}: {}", run.stderr());
+            assert!(
+                sums.other >= 4,
+                "{place}: {} processes of ours in sight",
+                sums.other
+            );
+            run.sees_again();
+        }
+        assert_eq!(keeper_below(&run), keeper, "{place}");
+        let now = descendants(run.front.id(), "tollgate-agent");
+        assert_eq!(now, agents, "{place}");
+        for rule in [
+            UPGRADED,
+            UPGRADE_FAILED,
+            GAP,
+            "Tollgate internal: rules loaded",
+            "Tollgate internal: keeper replaced",
+            "Tollgate internal: unwatched process",
+        ] {
+            assert_eq!(run.of(rule), [], "{place}");
+        }
+        assert!(
+            !run.of("Tollgate internal: call aimed at the watcher")
+                .is_empty(),
+            "{place}"
+        );
+        run.ends_well();
+    }
+}
+
+#[test]
+fn an_operator_upgrades_the_agent_of_a_first_process_every_time() {
+    need_root!();
+    let rounds = if e2e::slow() { 100 } else { 6 };
+    let mut run = start_under(first_process());
+    let keeper = keeper_below(&run);
+    for round in 1..=rounds {
+        signal(keeper, Signal::USR2);
+        until("the upgrade is reported", || {
+            run.of(UPGRADED).len() == round
+        });
+        run.sees_again();
+    }
+    for rule in [UPGRADE_FAILED, GAP, "Tollgate internal: unwatched process"] {
+        assert_eq!(run.of(rule), []);
+    }
+    run.ends_well();
+}
+
+#[test]
+fn upgrades_that_are_ordered_without_pause_are_made_one_a_second_and_never_given_up() {
+    need_root!();
+    let mut run = start_under(own_session());
+    let keeper = keeper_below(&run);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(7) {
+        signal(keeper, Signal::USR2);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    run.sees_again();
+    let upgrades = run.of(UPGRADED).len();
+    assert!((3..=9).contains(&upgrades), "{upgrades} upgrades");
+    assert_eq!((run.of(GAP), run.of(UPGRADE_FAILED)), (vec![], vec![]));
+    assert!(
+        !run.stderr().contains("not started again"),
+        "{}",
+        run.stderr()
+    );
+    run.ends_well();
+}

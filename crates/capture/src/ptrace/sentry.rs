@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
@@ -33,6 +33,9 @@ const LIST_EVERY: u32 = 10;
 /// How long a process that may not be traced yet is tried before that is announced: a runtime's own
 /// process may not, and becomes the program that was asked for within a few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(60);
+/// How long a child of the first process that runs this program may take to be known as a process of ours: the next
+/// keeper writes its pid down as the first thing that it does, and the agent is woken.
+const INTRODUCTION: Duration = Duration::from_millis(200);
 /// Parents that are looked up; more than any real chain.
 const ANCESTOR_LIMIT: usize = 64;
 /// Inode of the first pid namespace (include/linux/proc_ns.h).
@@ -101,6 +104,7 @@ impl<J: Judge + 'static> Sentry<J> {
             std::thread::sleep(TICK);
             ticks = ticks.wrapping_add(1);
             if self.scan.has_news() || ticks.is_multiple_of(LIST_EVERY) {
+                self.scan.ours = self.shared.guard.ours();
                 for (pid, name) in self.scan.entered() {
                     self.waiting.insert(
                         pid,
@@ -222,8 +226,10 @@ struct Scan {
     last_pid: File,
     last: Vec<u8>,
     known: HashSet<Pid>,
-    /// Processes of ours; the last one is the command's parent.
+    /// Processes of ours. They change: keepers are replaced.
     ours: Vec<Pid>,
+    /// Processes that may turn out to be ours, and since when they are there.
+    perhaps_ours: HashMap<Pid, Instant>,
     /// How many filters this process has, of the container's; `None` before Linux 5.9.
     own_filters: Option<u32>,
 }
@@ -258,6 +264,7 @@ impl Scan {
             last: Vec::new(),
             known: HashSet::new(),
             ours: ours.to_vec(),
+            perhaps_ours: HashMap::new(),
             own_filters: entry(own)?.filters,
         };
         if ours.contains(&Pid(1)) {
@@ -296,18 +303,37 @@ impl Scan {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().map(Pid))
             .collect();
         self.known.retain(|pid| there.contains(pid));
+        self.perhaps_ours.retain(|pid, _| there.contains(pid));
         let mut entered = Vec::new();
         for pid in there {
             if self.known.contains(&pid) || self.ours.contains(&pid) {
                 continue;
             }
             let Some(found) = entry(pid) else { continue };
+            if self.is_perhaps_ours(pid, &found) {
+                continue;
+            }
             self.known.insert(pid);
             if self.has_entered(&found) {
                 entered.push((pid, found.name));
             }
         }
         entered
+    }
+
+    /// Whether it may be a keeper that the first process has just started. Somebody who enters and starts this
+    /// program is told from it by not becoming known as one of ours.
+    fn is_perhaps_ours(&mut self, pid: Pid, process: &Entry) -> bool {
+        let is_child_of_front = process.parent == Pid(1) && self.ours.contains(&Pid(1));
+        if !is_child_of_front || !runs_this_program(pid) {
+            return false;
+        }
+        let since = self.perhaps_ours.entry(pid).or_insert_with(Instant::now);
+        since.elapsed() < INTRODUCTION
+    }
+
+    fn is_ours(&self, pid: Pid) -> bool {
+        self.ours.contains(&pid) || pid == Pid(std::process::id().cast_signed())
     }
 
     fn has_entered(&self, process: &Entry) -> bool {
@@ -322,9 +348,9 @@ impl Scan {
         }
         let mut parent = process.parent;
         for _ in 0..ANCESTOR_LIMIT {
-            // Below the command's parent is the workload; below the agent is what it starts itself.
-            let is_waiter = self.ours.last() == Some(&parent);
-            if is_waiter || parent == Pid(std::process::id().cast_signed()) {
+            // Below the command's parent is the workload, below the keeper are agents, below an agent is what it
+            // starts itself. Orphans of anybody are below the first process.
+            if parent != Pid(1) && self.is_ours(parent) {
                 return false;
             }
             // An orphan's parent is the namespace's first process, whoever it was born to.
@@ -340,6 +366,19 @@ impl Scan {
             }
         }
         false
+    }
+}
+
+/// Whether the process runs the file that this one runs, or may not be looked at, as processes of ours.
+fn runs_this_program(pid: Pid) -> bool {
+    let file = |process: &str| {
+        let file = std::fs::metadata(format!("/proc/{process}/exe"))?;
+        Ok::<_, std::io::Error>((file.dev(), file.ino()))
+    };
+    match (file("self"), file(&pid.0.to_string())) {
+        (Ok(own), Ok(its)) => own == its,
+        (_, Err(error)) => error.kind() == std::io::ErrorKind::PermissionDenied,
+        (Err(_), _) => false,
     }
 }
 
@@ -373,6 +412,7 @@ mod tests {
             last: Vec::new(),
             known: HashSet::new(),
             ours: vec![Pid(1), Pid(2), Pid(3)],
+            perhaps_ours: HashMap::new(),
             own_filters: Some(1),
         }
     }
@@ -398,6 +438,10 @@ mod tests {
         assert!(
             !scan.has_entered(&process(3, 1)),
             "the command before its filter"
+        );
+        assert!(
+            !scan.has_entered(&process(2, 1)),
+            "an agent that takes over, below the keeper"
         );
         let own = std::process::id().cast_signed();
         assert!(

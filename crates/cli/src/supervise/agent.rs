@@ -608,6 +608,7 @@ struct Reporter<'a> {
     replaced: u64,
     upgrades: u64,
     failed_upgrades: u64,
+    refused_orders: u64,
 }
 
 impl<'a> Reporter<'a> {
@@ -621,6 +622,7 @@ impl<'a> Reporter<'a> {
             replaced: board.load(word::KEEPERS_REPLACED),
             upgrades: board.load(word::UPGRADES) - u64::from(is_upgrade),
             failed_upgrades: board.load(word::UPGRADES_FAILED),
+            refused_orders: board.load(word::ORDERS_REFUSED),
         }
     }
 
@@ -660,6 +662,9 @@ impl<'a> Reporter<'a> {
         }
         if news(word::UPGRADES_FAILED, &mut self.failed_upgrades) {
             services.report(&Report::UpgradeFailed);
+        }
+        if news(word::ORDERS_REFUSED, &mut self.refused_orders) {
+            services.report(&Report::OrderRefused);
         }
         let is_replaced = news(word::KEEPERS_REPLACED, &mut self.replaced);
         let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);

@@ -54,6 +54,8 @@ pub(super) mod word {
     pub(super) const GAP_ALERTS: usize = 27;
     /// Processes of the workload outlived the command, and are watched on.
     pub(in crate::supervise) const OUTLIVED: usize = 28;
+    /// Signals that asked for an upgrade and were no operator's.
+    pub(in crate::supervise) const ORDERS_REFUSED: usize = 29;
     /// Calls that passed unwatched, by cause.
     pub(in crate::supervise) const PASSED: usize = 30;
     /// Calls that were refused because nobody watched.
@@ -78,7 +80,7 @@ pub(super) mod word {
     pub(super) const PULSES: usize = 800;
 }
 
-const LAYOUT: u64 = 3;
+const LAYOUT: u64 = 4;
 /// Native calls are counted one by one below this number.
 pub(super) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.

@@ -36,6 +36,7 @@ mod in_place;
 mod inherited;
 mod keeper;
 mod message;
+mod order;
 mod orphans;
 mod relay;
 pub(crate) mod signals;
@@ -58,6 +59,7 @@ use sys::signal::SignalSet;
 pub(crate) use board::{Board, Cause, Gaps};
 pub(crate) use command::{Command, install_alone};
 pub(crate) use keeper::{OnAgentDeath, Policy};
+pub(crate) use order::OrderCheck;
 pub(crate) use tenure::{Ends, Tenure};
 
 /// What the agent is given to start from.
@@ -151,6 +153,8 @@ pub(crate) enum Report {
     Upgraded,
     /// One that was to take over from this one did not.
     UpgradeFailed,
+    /// A signal that asks the keeper for an upgrade was no operator's.
+    OrderRefused,
     /// The keeper is gone.
     KeeperGone,
     /// There is another keeper.

@@ -2,7 +2,7 @@
 //!
 //! Signals, limits, priorities and looks into memory that are aimed at the agent, the keeper, the
 //! waiter or the front fail with EPERM and are told. A signal to many (`kill(-1)`, a process group)
-//! that would end or stop one of them as well is passed on to the others from here. Everything else
+//! that would end, stop or give an order to one of them as well is passed on to the others from here. Everything else
 //! goes on untouched: arguments in registers cannot change any more, so letting such a call go on
 //! after a look is safe.
 //!
@@ -218,7 +218,7 @@ impl Guard {
     fn kill(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Action)> {
         match pid {
             1.. => self.signal_one(tid, pid, signal),
-            _ if !is_deadly(signal) => None,
+            _ if !is_harmful(signal) => None,
             0 => self.signal_group(tid, None, signal),
             -1 => self.signal_members(tid, Members::All, signal),
             // The kernel finds no such group.
@@ -245,7 +245,7 @@ impl Guard {
         const TO_GROUP: u64 = 4;
         let (tid, signal) = (call.tid, call.int(1));
         if call.raw(3) & TO_GROUP != 0 {
-            if !is_deadly(signal) {
+            if !is_harmful(signal) {
                 return None;
             }
             return match self.process_behind(tid, call.int(0)) {
@@ -377,7 +377,8 @@ impl Guard {
         numbers > 1
     }
 
-    fn ours(&self) -> Vec<Pid> {
+    /// The processes that are protected.
+    pub(crate) fn ours(&self) -> Vec<Pid> {
         self.ours
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -393,12 +394,20 @@ fn refused(hit: Hit) -> Option<(Aim, Action)> {
     }
 }
 
+/// Whether the signal does something to a process that watches: it is deadly, or an order (reload, reopen, upgrade).
+fn is_harmful(signal: i32) -> bool {
+    is_deadly(signal) || matches!(signal, SIGHUP | SIGUSR1 | SIGUSR2)
+}
+
 /// Whether the signal ends or stops a process that ignores or blocks whatever it can: faults and
 /// the C library's own signals keep their effect there.
 fn is_deadly(signal: i32) -> bool {
     matches!(signal, 4 | 5 | 7 | 8 | 9 | 11 | 19 | 31 | 32 | 33)
 }
 
+const SIGHUP: i32 = 1;
+const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
 const F_SETSIG: i32 = 10;
 const PR_SET_DUMPABLE: i32 = 4;
 const PTRACE_ATTACH: u64 = 16;

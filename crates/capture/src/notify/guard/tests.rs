@@ -89,8 +89,8 @@ fn what_is_aimed_at_others_goes_on() {
     let pidfd = i64::from(std::os::fd::AsRawFd::as_raw_fd(&descriptor));
     let innocent = [
         (Syscall::KILL, [other, 9, 0, 0]),
-        (Syscall::KILL, [0, 1, 0, 0]),
-        (Syscall::KILL, [-1, 12, 0, 0]),
+        (Syscall::KILL, [0, 15, 0, 0]),
+        (Syscall::KILL, [-1, 2, 0, 0]),
         (Syscall::KILL, [i64::from(i32::MIN), 9, 0, 0]),
         (Syscall::TGKILL, [other, other, 9, 0]),
         (Syscall::PIDFD_SEND_SIGNAL, [pidfd, 9, 0, 0]),
@@ -110,7 +110,7 @@ fn what_is_aimed_at_others_goes_on() {
 }
 
 #[test]
-fn deadly_signals_to_many_are_passed_on_and_others_go_on() {
+fn deadly_signals_and_orders_to_many_are_passed_on_and_all_others_go_on() {
     let guard = guard(GuardOptions::default());
     let group = rustix::process::getpgrp().as_raw_nonzero().get();
     for (pid, members) in [
@@ -118,9 +118,12 @@ fn deadly_signals_to_many_are_passed_on_and_others_go_on() {
         (0, Members::Group(group)),
         (-i64::from(group), Members::Group(group)),
     ] {
-        let deadly = action(&guard, Syscall::KILL, [pid, 9, 0, 0]);
-        assert_eq!(deadly, Some(Action::Relay(members, 9)), "{pid}");
-        assert_eq!(action(&guard, Syscall::KILL, [pid, 1, 0, 0]), None);
+        for signal in 0..=64 {
+            let harms = [1, 4, 5, 7, 8, 9, 10, 11, 12, 19, 31, 32, 33].contains(&signal);
+            let expected = harms.then_some(Action::Relay(members, signal));
+            let found = action(&guard, Syscall::KILL, [pid, i64::from(signal), 0, 0]);
+            assert_eq!(found, expected, "signal {signal} to {pid}");
+        }
     }
     // Nobody's.
     assert_eq!(action(&guard, Syscall::KILL, [-0x3fff_fff0, 9, 0, 0]), None);

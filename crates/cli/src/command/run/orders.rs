@@ -1,6 +1,7 @@
 //! What the agent does when it is told by a signal.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
@@ -8,21 +9,29 @@ use outputs::Dispatcher;
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 
+use super::reports;
 use crate::supervise::signals::{SIGHUP, SIGUSR1};
+use crate::supervise::{Board, OrderCheck, Report};
 
 /// Follows orders on a thread of its own for as long as the process lives. SIGUSR1 and SIGHUP make
-/// every output close and open what it writes to; SIGHUP calls `on_reload` first.
+/// every output close and open what it writes to; SIGHUP calls `on_reload` first. A signal that is no
+/// operator's is reported and ignored.
 pub(super) fn follow(
     orders: SignalStream,
+    board: Arc<Board>,
     dispatcher: Dispatcher,
     on_reload: impl Fn() + Send + 'static,
 ) -> anyhow::Result<()> {
+    let mut check = OrderCheck::new(&board);
     let work = move || {
         while wait(&orders) {
             while let Ok(Some(order)) = orders.next() {
                 match order.signal {
                     // The terminal has hung up: that is for the command.
                     SIGHUP if order.code == SI_KERNEL => {}
+                    _ if !check.accepts(&board, &order) => {
+                        dispatcher.emit_internal(reports::internal(&Report::OrderRefused));
+                    }
                     SIGHUP => {
                         on_reload();
                         dispatcher.reopen();

@@ -28,6 +28,12 @@ pub(super) fn internal(report: &Report) -> Internal {
             Priority::Error,
             "an agent that was to take over ended instead; this one goes on",
         ),
+        Report::OrderRefused => plain(
+            "Tollgate internal: order refused",
+            Priority::Critical,
+            "a signal that asks to upgrade, reload or reopen came from the workload, or its sender could not be \
+             proven; it was ignored",
+        ),
         Report::KeeperGone => plain(
             "Tollgate internal: keeper gone",
             Priority::Critical,

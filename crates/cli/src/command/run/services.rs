@@ -316,7 +316,10 @@ impl Blueprint {
             host.when_stale(Box::new(move || reloader.reload()));
         }
         let on_hangup = Arc::clone(&reloader);
-        orders::follow(signals, dispatcher.clone(), move || on_hangup.reload())?;
+        let own_board = Arc::clone(&board);
+        orders::follow(signals, own_board, dispatcher.clone(), move || {
+            on_hangup.reload();
+        })?;
         if watches_files {
             watched_files::follow(watched, move || {
                 reloader.reload();

@@ -18,6 +18,8 @@ pub(super) struct Agent {
     pub(super) status: Option<Status>,
     /// The keeper killed it, for this reason.
     killed_for: Option<Cause>,
+    /// The keeper killed it because an upgrade failed.
+    ends_for_upgrade: bool,
 }
 
 impl Agent {
@@ -27,6 +29,7 @@ impl Agent {
             process: sys::pidfd::open(pid).ok(),
             status: None,
             killed_for: None,
+            ends_for_upgrade: false,
         }
     }
 
@@ -50,6 +53,18 @@ impl Agent {
     /// The keeper has killed it, and it may be ending still.
     pub(super) fn is_condemned(&self) -> bool {
         self.killed_for.is_some()
+    }
+
+    /// Kills it because it cannot go on after an upgrade that failed. That is not its own death.
+    pub(super) fn end_for_upgrade(&mut self, cause: Cause) {
+        self.ends_for_upgrade = true;
+        self.kill(cause);
+    }
+
+    /// Whether its end does not count among those after which no other agent is started. True once: successors
+    /// that end count.
+    pub(super) fn take_pardon(&mut self) -> bool {
+        std::mem::take(&mut self.ends_for_upgrade)
     }
 
     pub(super) fn kill(&mut self, cause: Cause) {

@@ -32,6 +32,7 @@ use super::agent::FIRST;
 use super::board::{Cause, Order, State, word};
 use super::inherited::{Inherited, has_calls, is_readable};
 use super::message::Message;
+use super::order::OrderCheck;
 use super::orphans::{self, Orphans};
 use super::relay::tell;
 use super::signals::{self, SIGCHLD};
@@ -147,6 +148,8 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         deaths: [0; STORM_DEATHS],
         upgrade: None,
         wants_upgrade: false,
+        upgraded_ns: 0,
+        orders: OrderCheck::new(&inherited.board),
         unswept: Vec::new(),
         stall: Stall::default(),
         fruitless: 0,
@@ -173,6 +176,9 @@ struct Keeper<'a> {
     upgrade: Option<Upgrade>,
     /// An upgrade was asked for and has not begun.
     wants_upgrade: bool,
+    /// When the last one began, 0: never.
+    upgraded_ns: u64,
+    orders: OrderCheck,
     /// What dead agents may hold still.
     unswept: Vec<Unswept>,
     stall: Stall,
@@ -208,7 +214,7 @@ impl Keeper<'_> {
             return self.agent_ended();
         }
         self.sweep();
-        if self.wants_upgrade && self.upgrade.is_none() {
+        if self.wants_upgrade && self.upgrade.is_none() && self.may_upgrade() {
             self.begin_upgrade();
         }
         if self.upgrade.is_some() {
@@ -239,7 +245,7 @@ impl Keeper<'_> {
         // One that had ended before this process was there wakes nobody.
         let patience = if !self.unswept.is_empty() || self.agent.process.is_none() {
             Some(Duration::ZERO)
-        } else if self.upgrade.is_some() {
+        } else if self.upgrade.is_some() || self.wants_upgrade {
             Some(UPGRADE_POLL)
         } else {
             self.listener.as_ref().map(|_| self.policy.limit / LOOKS)
@@ -274,7 +280,16 @@ impl Keeper<'_> {
 
     fn read_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.next() {
-            self.wants_upgrade |= signal.signal == UPGRADE;
+            if signal.signal != UPGRADE {
+                continue;
+            }
+            if self.orders.accepts(&self.inherited.board, &signal) {
+                self.wants_upgrade = true;
+            } else {
+                let board = &self.inherited.board;
+                board.add(word::ORDERS_REFUSED, 1);
+                self.inherited.agent_bell(board.generation()).ring();
+            }
         }
     }
 

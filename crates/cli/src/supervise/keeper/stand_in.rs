@@ -186,6 +186,9 @@ impl Keeper<'_> {
 
     /// Records a death; whether there were too many.
     fn is_storm(&mut self) -> bool {
+        if self.agent.take_pardon() {
+            return false;
+        }
         let now = now_ns(Clock::Monotonic);
         self.deaths.rotate_left(1);
         self.deaths[STORM_DEATHS - 1] = now;

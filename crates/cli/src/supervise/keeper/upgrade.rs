@@ -18,12 +18,22 @@ pub(super) struct Upgrade {
     ordered_ns: Option<u64>,
 }
 
+/// Time between the beginnings of two upgrades. One that is ordered sooner waits.
+const UPGRADE_INTERVAL_NS: u64 = 1_000_000_000;
+
 impl Keeper<'_> {
+    /// Whether the last upgrade is long enough ago.
+    pub(super) fn may_upgrade(&self) -> bool {
+        let since = now_ns(Clock::Monotonic) - self.upgraded_ns;
+        self.upgraded_ns == 0 || since >= UPGRADE_INTERVAL_NS
+    }
+
     pub(super) fn begin_upgrade(&mut self) {
         let Some(listener) = &self.listener else {
             return;
         };
         self.wants_upgrade = false;
+        self.upgraded_ns = now_ns(Clock::Monotonic);
         let generation = self.inherited.board.generation() + 1;
         match Successor::start(self.inherited, listener, generation, Program::Installed) {
             Ok(successor) => {
@@ -52,7 +62,7 @@ impl Keeper<'_> {
                 self.upgrade_failed();
                 if is_told {
                     // The old one hands over to nobody: a gap, and another agent.
-                    self.agent.kill(Cause::Exited);
+                    self.agent.end_for_upgrade(Cause::Exited);
                 }
             }
             None if board.state(new) == State::Prepared => {
@@ -69,7 +79,9 @@ impl Keeper<'_> {
                     self.hand_to(new, upgrade.successor);
                 }
             }
-            Some(ordered) if now - ordered > HAND_OVER_NS => self.agent.kill(Cause::Stopped),
+            Some(ordered) if now - ordered > HAND_OVER_NS => {
+                self.agent.end_for_upgrade(Cause::Stopped);
+            }
             None | Some(_) => {}
         }
     }

@@ -461,6 +461,7 @@ impl Services for Remote {
             Report::Gaps(_) => Order::Gaps,
             Report::Upgraded => Order::Upgraded,
             Report::UpgradeFailed => Order::UpgradeFailed,
+            Report::OrderRefused => Order::SignalRefused,
             Report::KeeperGone => Order::KeeperGone,
             Report::KeeperReplaced { pid } => Order::KeeperReplaced(*pid),
         });

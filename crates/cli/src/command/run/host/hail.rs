@@ -45,6 +45,7 @@ pub(super) enum Order {
     Gaps,
     Upgraded,
     UpgradeFailed,
+    SignalRefused,
     KeeperGone,
     /// There is another keeper, of this pid.
     KeeperReplaced(i32),
@@ -204,13 +205,14 @@ pub(super) fn obey(mut stream: &UnixStream, answer: bool) {
 const ORDER_BYTES: usize = 5;
 
 impl Order {
-    fn all(pid: i32) -> [Self; 8] {
+    fn all(pid: i32) -> [Self; 9] {
         [
             Self::HasEnded,
             Self::Flush,
             Self::Gaps,
             Self::Upgraded,
             Self::UpgradeFailed,
+            Self::SignalRefused,
             Self::KeeperGone,
             Self::KeeperReplaced(pid),
             Self::HandOver,
@@ -224,6 +226,7 @@ impl Order {
             Self::Gaps => b'g',
             Self::Upgraded => b'u',
             Self::UpgradeFailed => b'x',
+            Self::SignalRefused => b'o',
             Self::KeeperGone => b'k',
             Self::KeeperReplaced(_) => b'r',
             Self::HandOver => b'h',

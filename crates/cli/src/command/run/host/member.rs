@@ -203,6 +203,7 @@ impl<'a> Member<'a> {
             Order::Gaps => self.tell_gaps(),
             Order::Upgraded => self.report(&Report::Upgraded),
             Order::UpgradeFailed => self.report(&Report::UpgradeFailed),
+            Order::SignalRefused => self.report(&Report::OrderRefused),
             Order::KeeperGone => self.report(&Report::KeeperGone),
             Order::KeeperReplaced(pid) => {
                 if let Some(live) = self.host.state().live.get(&self.number) {
