@@ -157,7 +157,8 @@ impl OpenFlags {
     }
 
     /// Whether a success means that a file was made.
-    pub(crate) fn must_create(self) -> bool {
+    #[must_use]
+    pub fn must_create(self) -> bool {
         self.0 & NAMED.exclusive != 0 || self.makes_temporary()
     }
 }

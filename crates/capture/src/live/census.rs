@@ -130,6 +130,14 @@ impl Census {
         self.deadline.run(WORK_LIMIT, work).ok()
     }
 
+    /// The stack pointer of a thread that waits in a call.
+    pub(crate) fn stack_pointer(&self, tid: Tid) -> Option<u64> {
+        let text = self.proc.contents(&format!("{}/syscall", tid.0)).ok()?;
+        // The number, six arguments, the stack pointer and the instruction pointer (proc(5)).
+        let stack = text.split_ascii_whitespace().nth(7)?;
+        u64::from_str_radix(stack.strip_prefix("0x")?, 16).ok()
+    }
+
     /// What tells the root of a thread from others: its mount and inode.
     pub(crate) fn root(&self, tid: Tid) -> Option<(u64, u64)> {
         let root = self.proc.stat_link(tid.0, "root").ok()?;

@@ -605,19 +605,6 @@ impl Decoded<'_> {
 }
 
 impl OwnedDecoded {
-    /// Whether both were read from the same arguments. The rest of a descriptor may change while its
-    /// call sleeps: a connect first gives its socket a local address.
-    pub(crate) fn has_arguments_of(&self, other: &Self) -> bool {
-        let given = |decoded: &Self| {
-            let (plain, name, unix_path) = decoded.descriptor.as_ref()?;
-            let remote = plain.socket.map(|socket| socket.remote);
-            Some((plain.number, name.clone(), remote, unix_path.clone()))
-        };
-        self.params == other.params
-            && self.unreadable == other.unreadable
-            && given(self) == given(other)
-    }
-
     /// Copies it into an arena.
     pub(crate) fn borrow<'a>(&self, arena: &'a Bump) -> Decoded<'a> {
         let copy = |text: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(text) };

@@ -3,8 +3,10 @@
 //! While the caller is parked in its notification it is seized and interrupted; then the call is
 //! let go. With `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` (5.19+) the parked caller does not notice
 //! the interruption, so the one stop comes after the call, before any user code: its result is in
-//! the return register. A call that sleeps instead notices the interruption, is undone with a
-//! restart code and will be made again by the kernel; see [`super::tracer`]. An exec is told by an
+//! the return register. A call that waits instead notices the interruption, is undone with a
+//! restart code and will be made again by the kernel. Only calls that may notice it are let go like
+//! this ([`super::interruption`]), and each of them once: made again it is, as all others are from the
+//! start, the tracer's, under which no call is interrupted. An exec is told by an
 //! event of its own, because the interruption is lost when another thread than the leader execs.
 
 use std::sync::{Mutex, PoisonError};
@@ -34,8 +36,9 @@ pub(crate) enum Stop {
         /// What is held.
         held: Held,
     },
-    /// The call sleeps and has been undone; it comes again when the caller is released.
-    Sleeps(Held),
+    /// The call has noticed the stop and is undone; it comes again when the caller is released. With
+    /// the caller's stack pointer.
+    Sleeps(Held, u64),
     /// A signal had taken the caller out of the call before it was let go (Linux before 5.19); it
     /// makes it again when its handler has run.
     Withdrawn(Held),
@@ -96,7 +99,7 @@ pub(crate) fn stop_after(
     seat.waiting.leave();
     match stop {
         // Whatever it has done since, perhaps the same call again, somebody else looks at.
-        Stop::Returned { held, .. } | Stop::Sleeps(held) if !is_let_go => Stop::Withdrawn(held),
+        Stop::Returned { held, .. } | Stop::Sleeps(held, _) if !is_let_go => Stop::Withdrawn(held),
         Stop::Gone if is_let_go => Stop::Died,
         stop => stop,
     }
@@ -179,7 +182,7 @@ pub(crate) fn stopped_at(tid: i32, status: Status, call: Option<&Call>) -> Stop 
     }
     let result = registers.result();
     if RESTART_CODES.contains(&result) || is_own_interruption(tid, &mut registers) {
-        return Stop::Sleeps(held);
+        return Stop::Sleeps(held, registers.stack_pointer());
     }
     Stop::Returned { result, held }
 }

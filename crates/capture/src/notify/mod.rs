@@ -9,11 +9,13 @@
 //!
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
+mod awaited;
 mod confine;
 pub(crate) mod escalation;
 mod first;
 mod gate;
 pub(crate) mod guard;
+mod interruption;
 mod obstacle;
 mod privileges;
 mod pulse;
@@ -512,6 +514,16 @@ impl<J: Judge> Shared<J> {
         };
         if answered.is_err() {
             Counters::add(&self.counters.answer_errors);
+        }
+    }
+
+    /// The result of a call cannot be learnt: says so if another program traces the caller.
+    pub(crate) fn note_tracer(&self, call: &Call, process: &Arc<Process>) {
+        if let Some(tracer) = self.tree.census.tracer(call.tid)
+            && self.verifier.tell(process, verify::Told::Traced)
+        {
+            Counters::add(&self.counters.traced_by_others);
+            self.notices.traced_by_another(process, tracer);
         }
     }
 

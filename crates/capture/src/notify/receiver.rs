@@ -19,6 +19,7 @@ use super::counters::Counters;
 use super::decode;
 use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
+use super::interruption;
 use super::lineage;
 use super::reserve::{Hazard, Unfinished};
 use super::stdio;
@@ -168,11 +169,12 @@ impl<J: Judge + 'static> Receiver<J> {
             }
             return;
         };
-        // First: whatever else a call is waited for, it is not to be made.
-        if self.is_refused(&call) {
+        // A call that is made again was looked at before, and what the policy says of it was told.
+        if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
             return;
         }
-        if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
+        // First: whatever else a call is waited for, it is not to be made.
+        if self.is_refused(&call) {
             return;
         }
         if shared.is_repeated(&call) {
@@ -492,11 +494,16 @@ impl<J: Judge + 'static> Receiver<J> {
             Counters::add(&counters.gone);
             return;
         }
+        let is_limited = view.decoded.refused && self.memory.is_limited();
+        if !is_limited && !interruption::may_notice(call, &view.decoded) {
+            self.follow(view, process);
+            return;
+        }
         let is_exec = Role::of(call.syscall) == Role::Exec;
         if is_exec {
             shared.tracer.exec_begins(process.pid);
         }
-        let stop = if view.decoded.refused && self.memory.is_limited() {
+        let stop = if is_limited {
             // The kernel waits for the same page.
             escalation::stop_some_time(call, &shared.listener, &self.seat)
         } else if !shared.stuck.may_attach(call.tid, &shared.tree.census) {
@@ -510,18 +517,15 @@ impl<J: Judge + 'static> Receiver<J> {
                 self.finish(view, Outcome::Returned(result), process);
                 escalation::release(held.tid, held.signal);
             }
-            Stop::Sleeps(held) => {
+            Stop::Sleeps(held, stack) => {
                 if is_exec {
                     // Undone: until it is made again its process may be attached to.
                     shared.tracer.exec_returned(process.pid, false);
                 }
+                let mut followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                followed.note_stack(Some(stack));
                 // Before the caller can make the call again.
-                shared.tracer.expect_again(Followed::new(
-                    call,
-                    view.time_ns,
-                    &view.decoded,
-                    process,
-                ));
+                shared.tracer.expect_again(followed);
                 escalation::release(held.tid, held.signal);
             }
             Stop::Withdrawn(held) => {
@@ -535,7 +539,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 let followed = Followed::new(call, view.time_ns, &view.decoded, process);
                 if !shared.tracer.await_result(followed) {
                     Counters::add(&counters.escalation_refused);
-                    self.note_tracer(call, process);
+                    shared.note_tracer(call, process);
                     self.finish(view, Outcome::Unlearnt, process);
                 }
                 shared.answer(call.id);
@@ -559,6 +563,14 @@ impl<J: Judge + 'static> Receiver<J> {
             Stop::TakenAway if is_exec => _ = shared.tracer.exec_returned(process.pid, false),
             Stop::TakenAway => {}
         }
+    }
+
+    /// Leaves a call that must not notice the stop to the tracer.
+    fn follow(&mut self, view: &View<'_>, process: &Arc<Process>) {
+        let shared = Arc::clone(&self.worker.shared);
+        let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
+        let id = view.call.id;
+        shared.tracer.request(Request::Follow { followed, id });
     }
 
     /// Stops the caller after its call. On Linux before 5.19 another of our threads may just be
@@ -594,17 +606,6 @@ impl<J: Judge + 'static> Receiver<J> {
             }
         }
         Stop::Refused
-    }
-
-    /// The result cannot be learnt: says so if another program traces the caller.
-    fn note_tracer(&self, call: &Call, process: &Arc<Process>) {
-        let shared = &self.worker.shared;
-        if let Some(tracer) = shared.tree.census.tracer(call.tid)
-            && shared.verifier.tell(process, Told::Traced)
-        {
-            Counters::add(&shared.counters.traced_by_others);
-            shared.notices.traced_by_another(process, tracer);
-        }
     }
 
     fn finish(&mut self, view: &View<'_>, outcome: Outcome, process: &Arc<Process>) {
@@ -652,8 +653,8 @@ impl<J: Judge + 'static> Receiver<J> {
     /// Calls that the tracer waits for are its to answer.
     fn belongs_to_tracer(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
-        let decode = || decode::decode(call, &self.memory, &Bump::new()).detach();
-        match shared.tracer.claim(call, decode) {
+        let stack = || shared.tree.census.stack_pointer(call.tid);
+        match shared.tracer.claim(call, stack) {
             Claim::Nothing => false,
             Claim::Again(followed) => {
                 shared.tracer.request(Request::Follow {
@@ -662,7 +663,13 @@ impl<J: Judge + 'static> Receiver<J> {
                 });
                 true
             }
-            Claim::Restarted => {
+            Claim::Restarted { begins } => {
+                if begins && Role::of(call.syscall) == Role::Exec {
+                    let pid = shared.tree.census.thread_group(call.tid);
+                    shared
+                        .tracer
+                        .exec_begins(pid.unwrap_or(event::Pid(call.tid.0)));
+                }
                 shared.answer(call.id);
                 true
             }
@@ -705,8 +712,9 @@ impl<J: Judge + 'static> Receiver<J> {
                 followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
                 escalation::release(held.tid, held.signal);
             }
-            (Stop::Sleeps(held), Some(followed)) => {
+            (Stop::Sleeps(held, stack), Some(mut followed)) => {
                 shared.tracer.exec_returned(followed.process.pid, false);
+                followed.note_stack(Some(stack));
                 shared.tracer.expect_again(followed);
                 escalation::release(held.tid, held.signal);
             }
@@ -715,7 +723,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 shared.tracer.exec_returned(followed.process.pid, false);
                 escalation::release(held.tid, held.signal);
             }
-            (Stop::Returned { held, .. } | Stop::Sleeps(held) | Stop::Withdrawn(held), None) => {
+            (Stop::Returned { held, .. } | Stop::Sleeps(held, _) | Stop::Withdrawn(held), None) => {
                 escalation::release(held.tid, held.signal);
             }
             (_, Some(followed)) => {

@@ -21,10 +21,12 @@ use sys::signal::SignalStream;
 use sys::wait::{self, Status};
 
 use super::Shared;
+use super::awaited::{AwaitedCalls, Entered, Trapped};
 use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded, OwnedDecoded};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
+use super::interruption::RESTART;
 use super::worker::{Role, Worker};
 use crate::memory::{Gauge, Memory};
 
@@ -35,6 +37,9 @@ pub(crate) struct Followed {
     time_ns: u64,
     decoded: OwnedDecoded,
     pub(crate) process: Arc<Process>,
+    /// The caller's stack pointer, as soon as it has been seen: a signal handler that makes the same
+    /// call with the same registers has another one.
+    stack: Option<u64>,
 }
 
 impl Followed {
@@ -50,17 +55,29 @@ impl Followed {
             time_ns,
             decoded: decoded.detach(),
             process,
+            stack: None,
         }
     }
 
-    /// Whether a trapped call is this one made again.
-    pub(crate) fn is_again(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> bool {
-        let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
-        key(&self.call) == key(call) && self.decoded.has_arguments_of(&decode())
+    /// Remembers where the caller's stack is.
+    pub(crate) fn note_stack(&mut self, stack: Option<u64>) {
+        self.stack = stack.or(self.stack);
     }
 
-    /// Whether what a thread entered is this call.
-    fn is_entered(&self, entered: Option<(u32, u64, [u64; 6])>) -> bool {
+    /// Whether a trapped call is this one made again: the kernel puts the registers back as they were.
+    /// What they point to does not count, because others may change it meanwhile. `stack`: the
+    /// caller's stack pointer now, if it can be told.
+    pub(crate) fn is_again(&self, call: &Call, stack: impl FnOnce() -> Option<u64>) -> bool {
+        let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
+        if key(&self.call) != key(call) {
+            return false;
+        }
+        let now = self.stack.and_then(|_| stack());
+        now.is_none() || now == self.stack
+    }
+
+    /// Whether what a thread entered is this call, or what the kernel goes on with it by.
+    pub(crate) fn is_entered(&self, entered: Option<Entered>) -> bool {
         let Some((audit, number, args)) = entered else {
             // Seized inside it.
             return true;
@@ -70,6 +87,7 @@ impl Followed {
         match decoded {
             // Its arguments are in memory.
             Some((_, Some(abi::Syscall::SOCKETCALL))) => true,
+            Some((_, Some(abi::Syscall::RESTART_SYSCALL))) => true,
             Some((_, Some(syscall))) => syscall == self.call.syscall && args == self.call.args,
             _ => false,
         }
@@ -92,7 +110,7 @@ impl Followed {
 /// What a receiver asks for while the caller is parked. Unless said otherwise the tracer answers.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Follow a sleeping call, parked for the second time under this id, to its end.
+    /// Learn the result of a call that is parked under this id, without the stop being noticed by it.
     Follow {
         /// The call as it was first seen.
         followed: Followed,
@@ -118,8 +136,11 @@ pub(crate) enum Claim {
     Nothing,
     /// The call that was undone, made again.
     Again(Followed),
-    /// A followed call, restarted under the tracer's eyes: let it go.
-    Restarted,
+    /// A followed call, restarted under the tracer's eyes: let it go. `begins`: it was not under way.
+    Restarted {
+        /// Whether the call begins.
+        begins: bool,
+    },
     /// Another call of a thread whose sleeping call was expected again: a signal ended that one.
     Interrupted(Followed),
 }
@@ -153,14 +174,28 @@ struct Tracee {
     pid: Pid,
     /// Followed call by call because one of descriptors 0..2 is closed.
     watched: bool,
-    /// A call whose result is awaited.
-    awaited: Option<Followed>,
+    /// The calls whose results are awaited.
+    awaited: AwaitedCalls,
     /// The call it is in, from its entry stop.
-    entered: Option<(u32, u64, [u64; 6])>,
-    /// It has not stopped since it was seized: the awaited call may be over at its first stop.
-    fresh: bool,
-    /// The awaited call was made again while it was traced.
-    restarted: bool,
+    entered: Option<Entered>,
+    /// It was asked to stop and has not done so: what it sleeps in notices that.
+    interrupted: bool,
+}
+
+impl Tracee {
+    fn new(pid: Pid, watched: bool) -> Self {
+        Self {
+            pid,
+            watched,
+            awaited: AwaitedCalls::default(),
+            entered: None,
+            interrupted: false,
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.watched || !self.awaited.is_empty()
+    }
 }
 
 impl TracerHandle {
@@ -209,40 +244,29 @@ impl TracerHandle {
         self.count(&state);
     }
 
-    /// Looks a trapped call up. `decoded` is what it says now: a signal handler may make a call
-    /// with the same registers.
-    pub(crate) fn claim(&self, call: &Call, decode: impl FnOnce() -> OwnedDecoded) -> Claim {
+    /// Looks a trapped call up. `stack`: the caller's stack pointer.
+    pub(crate) fn claim(&self, call: &Call, stack: impl Fn() -> Option<u64>) -> Claim {
         let mut state = self.state();
         if let Some(followed) = state.expected.remove(&call.tid) {
             self.count(&state);
-            let same = followed.is_again(call, decode);
-            return if same {
+            return if followed.is_again(call, stack) {
                 Claim::Again(followed)
             } else {
                 Claim::Interrupted(followed)
             };
         }
-        let Some(tracee) = state.traced.get_mut(&call.tid) else {
-            return Claim::Nothing;
-        };
-        match tracee.awaited.take() {
-            Some(awaited) if awaited.is_again(call, decode) => {
-                tracee.awaited = Some(awaited);
-                tracee.restarted = true;
-                Claim::Restarted
-            }
-            Some(awaited) => Claim::Interrupted(awaited),
-            None => Claim::Nothing,
+        let tracee = state.traced.get_mut(&call.tid);
+        match tracee.map(|tracee| tracee.awaited.trapped(call, stack)) {
+            Some(Trapped::Awaited { begins }) => Claim::Restarted { begins },
+            Some(Trapped::Other) | None => Claim::Nothing,
         }
     }
 
-    /// Leaves a call of a traced thread to the tracer. False: it is not the tracer's thread.
+    /// Leaves a call of a traced thread, which is let go next, to the tracer. False: it is not the
+    /// tracer's thread.
     pub(crate) fn await_result(&self, followed: Followed) -> bool {
         match self.state().traced.get_mut(&followed.call.tid) {
-            Some(tracee) => {
-                tracee.awaited = Some(followed);
-                true
-            }
+            Some(tracee) => tracee.awaited.let_go(followed),
             None => false,
         }
     }
@@ -271,10 +295,8 @@ impl TracerHandle {
         *execs.entry(pid).or_default() += 1;
     }
 
-    /// It has returned. After a success the other threads of the process are gone, whatever was
-    /// expected of them; the kernel does not report the end of a leader that another thread
-    /// replaced.
-    pub(crate) fn exec_returned(&self, pid: Pid, succeeded: bool) -> usize {
+    /// It is over, or has been undone.
+    fn exec_ends(&self, pid: Pid, succeeded: bool) {
         let mut execs = self.execs();
         let others = execs
             .get_mut(&pid)
@@ -283,7 +305,13 @@ impl TracerHandle {
             Some(execs) => *execs -= 1,
             None => _ = execs.remove(&pid),
         }
-        drop(execs);
+    }
+
+    /// It has returned. After a success the other threads of the process are gone, whatever was
+    /// expected of them; the kernel does not report the end of a leader that another thread
+    /// replaced.
+    pub(crate) fn exec_returned(&self, pid: Pid, succeeded: bool) -> usize {
+        self.exec_ends(pid, succeeded);
         if !succeeded || !self.is_active() {
             return 0;
         }
@@ -428,8 +456,11 @@ impl<J: Judge> Tracer<J> {
     /// receives it then.
     fn leave(&mut self) {
         let traced = std::mem::take(&mut self.shared().tracer.state().traced);
-        for followed in traced.into_values().filter_map(|tracee| tracee.awaited) {
-            self.unlearnt(&followed);
+        let awaited = traced.into_values().map(|tracee| tracee.awaited);
+        for (followed, has_begun) in awaited.flat_map(AwaitedCalls::into_all) {
+            if has_begun {
+                self.unlearnt(&followed);
+            }
         }
     }
 
@@ -439,30 +470,59 @@ impl<J: Judge> Tracer<J> {
                 // A signal has taken the caller out of it; it comes again as a new call.
                 Counters::add(&self.shared().counters.withdrawn);
             }
-            Request::Follow { followed, id } => {
-                let (tid, pid) = (followed.call.tid, followed.process.pid);
-                if !self.seize(tid, pid, Wish::Result(Box::new(followed.clone()))) {
-                    self.unlearnt(&followed);
-                }
-                if !self.answer(id) {
-                    self.withdrawn(tid);
-                }
-            }
+            Request::Follow { followed, id } => self.follow(followed, id, Wish::Result),
             Request::Exec(followed) => {
-                let (tid, pid, id) = (followed.call.tid, followed.process.pid, followed.call.id);
-                let seized = self.seize(tid, pid, Wish::Watch)
-                    && self.shared().tracer.await_result(followed.clone());
-                self.shared().tracer.exec_begins(pid);
-                if !seized {
-                    self.unlearnt(&followed);
-                }
-                self.answer(id);
+                let id = followed.call.id;
+                self.follow(followed, id, Wish::Watch);
             }
             Request::Watch { pid, begun } => {
                 self.watch(pid);
                 // A receiver that has given up waiting has let the call go.
                 let _ = begun.send(());
             }
+        }
+    }
+
+    /// Has a parked call made with its result awaited. A thread that is traced already stops after it
+    /// by itself. Another one has to be stopped first, and a call must not notice that: it would be
+    /// interrupted. So the call is taken back, which is where the stop comes, and made again.
+    fn follow(&mut self, followed: Followed, id: u64, wish: Wish) {
+        let (tid, pid) = (followed.call.tid, followed.process.pid);
+        let is_exec = Role::of(followed.call.syscall) == Role::Exec;
+        let before = self.seize(tid, pid, wish);
+        let is_awaited = {
+            let mut state = self.shared().tracer.state();
+            let awaited = state.traced.get_mut(&tid).map(|tracee| &mut tracee.awaited);
+            awaited.is_some_and(|awaited| match before {
+                Seized::Now => awaited.hold(followed.clone()),
+                Seized::Before => awaited.let_go(followed.clone()),
+                Seized::Refused => false,
+            })
+        };
+        if is_awaited && before == Seized::Now {
+            self.take_back(&followed, id);
+            return;
+        }
+        if is_exec {
+            self.shared().tracer.exec_begins(pid);
+        }
+        if !is_awaited {
+            self.shared().note_tracer(&followed.call, &followed.process);
+            self.unlearnt(&followed);
+        }
+        if !self.answer(id) {
+            self.withdrawn(tid, &followed);
+        }
+    }
+
+    /// Answers a call so that the kernel makes it again, after the stop that has been asked for.
+    fn take_back(&self, followed: &Followed, id: u64) {
+        let shared = self.shared();
+        // Nobody there to be answered: on Linux before 5.19 the stop has taken it back already, else
+        // the caller was killed, which the next wait tells.
+        if shared.listener.respond_errno(id, RESTART).is_err() {
+            Counters::add(&shared.counters.answer_errors);
+            self.withdrawn(followed.call.tid, followed);
         }
     }
 
@@ -481,7 +541,7 @@ impl<J: Judge> Tracer<J> {
                 return;
             }
             for tid in untraced {
-                if !self.seize(tid, pid, Wish::Watch) {
+                if self.seize(tid, pid, Wish::Watch) == Seized::Refused {
                     Counters::add(&self.shared().counters.stdio_watches_refused);
                 }
                 // A thread that ended must not keep an exec of its process waiting.
@@ -491,28 +551,22 @@ impl<J: Judge> Tracer<J> {
     }
 
     /// Starts tracing a thread, or adds to what is wanted of one that is traced already.
-    fn seize(&mut self, tid: Tid, pid: Pid, wish: Wish) -> bool {
+    fn seize(&mut self, tid: Tid, pid: Pid, wish: Wish) -> Seized {
         let shared = Arc::clone(&self.worker.shared);
+        let is_watched = wish == Wish::Watch;
         if let Some(tracee) = shared.tracer.state().traced.get_mut(&tid) {
-            wish.add_to(tracee);
-            return true;
+            tracee.watched |= is_watched;
+            return Seized::Before;
         }
         if !self.attach(tid, pid) {
-            return false;
+            return Seized::Refused;
         }
-        // The stop this asks for is where following starts.
-        let interrupted = ptrace::interrupt(tid.0).is_ok();
-        let mut tracee = Tracee {
-            pid,
-            watched: false,
-            awaited: None,
-            entered: None,
-            fresh: true,
-            restarted: false,
-        };
-        wish.add_to(&mut tracee);
+        // The stop this asks for is where following starts. It fails only if the thread is gone,
+        // which the next wait tells.
+        let mut tracee = Tracee::new(pid, is_watched);
+        tracee.interrupted = ptrace::interrupt(tid.0).is_ok();
         shared.tracer.state().traced.insert(tid, tracee);
-        interrupted
+        Seized::Now
     }
 
     /// Attaches, but not while an exec in the process is in flight; see [`TracerHandle::execs`].
@@ -554,13 +608,11 @@ impl<J: Judge> Tracer<J> {
         self.shared().answer(id)
     }
 
-    /// A signal took a thread out of the call before it was let go. It makes it again as a new call,
-    /// unless it has done so already under this thread's eyes.
-    fn withdrawn(&self, tid: Tid) {
+    /// A call could not be answered: it comes again as a new one, if at all.
+    fn withdrawn(&self, tid: Tid, followed: &Followed) {
         let mut state = self.shared().tracer.state();
         if let Some(tracee) = state.traced.get_mut(&tid)
-            && !tracee.restarted
-            && tracee.awaited.take().is_some()
+            && tracee.awaited.forget(followed.call.id)
         {
             Counters::add(&self.shared().counters.withdrawn);
         }
@@ -608,9 +660,9 @@ impl<J: Judge> Tracer<J> {
         self.run_on(tid);
     }
 
-    /// The stop that seizing asked for, or a newborn's first.
+    /// A stop that was asked for, or a newborn's first.
     fn at_first_stop(&mut self, tid: Tid) {
-        let awaited = {
+        let over = {
             let mut state = self.shared().tracer.state();
             let Some(tracee) = state.traced.get_mut(&tid) else {
                 // Born to a watched thread, and here before its parent's own report.
@@ -618,27 +670,30 @@ impl<J: Judge> Tracer<J> {
                 self.adopt(tid, true);
                 return;
             };
-            if !std::mem::take(&mut tracee.fresh) || tracee.awaited.is_none() {
-                return;
-            }
+            let was_interrupted = std::mem::take(&mut tracee.interrupted);
             let Ok(mut registers) = ptrace::registers(tid.0) else {
                 return;
             };
-            // Below Linux 5.19 a signal may have taken it out of the call, which it makes again.
-            let call = tracee.awaited.as_ref().map(|followed| followed.call);
-            if call.is_some_and(|call| !is_at(&call, &registers)) {
-                return;
-            }
+            let stack = Some(registers.stack_pointer());
+            tracee.awaited.note_stack(stack);
+            let is_ours = was_interrupted
+                && registers.syscall_number() != u64::MAX
+                && is_own_interruption(tid.0, &mut registers);
             let result = registers.result();
-            if RESTART_CODES.contains(&result) {
+            // Let go while it was asked to stop; below Linux 5.19 a signal may have taken it out of the
+            // call before, which it makes again.
+            let call = tracee.awaited.under_way().map(|followed| followed.call);
+            if !call.is_some_and(|call| is_at(&call, &registers)) {
                 return;
             }
-            if is_own_interruption(tid.0, &mut registers) {
+            if is_ours || RESTART_CODES.contains(&result) {
+                tracee.awaited.undone(None, stack);
                 return;
             }
-            tracee.awaited.take().map(|followed| (followed, result))
+            let followed = tracee.awaited.returned(None);
+            followed.map(|followed| (followed, result))
         };
-        if let Some((followed, result)) = awaited {
+        if let Some((followed, result)) = over {
             self.finish(&followed, result);
         }
     }
@@ -667,14 +722,7 @@ impl<J: Judge> Tracer<J> {
         let Some(pid) = self.shared().tree.census.thread_group(child) else {
             return;
         };
-        let newborn = Tracee {
-            pid,
-            watched,
-            awaited: None,
-            entered: None,
-            fresh: false,
-            restarted: false,
-        };
+        let newborn = Tracee::new(pid, watched);
         self.shared()
             .tracer
             .state()
@@ -689,7 +737,7 @@ impl<J: Judge> Tracer<J> {
         let former = ptrace::event_message(tid.0)
             .ok()
             .and_then(|tid| i32::try_from(tid).ok());
-        let awaited = {
+        let (awaited, lost) = {
             let mut state = self.shared().tracer.state();
             if let Some(former) = former.map(Tid)
                 && former != tid
@@ -697,11 +745,14 @@ impl<J: Judge> Tracer<J> {
             {
                 state.traced.insert(tid, tracee);
             }
-            state.traced.get_mut(&tid).and_then(|tracee| {
-                tracee.fresh = false;
-                tracee.awaited.take()
-            })
+            let is_exec = |followed: &Followed| Role::of(followed.call.syscall) == Role::Exec;
+            let tracee = state.traced.get_mut(&tid);
+            tracee.map_or((None, 0), |tracee| tracee.awaited.executed(is_exec))
         };
+        self.shared()
+            .counters
+            .gone
+            .fetch_add(lost, Ordering::Relaxed);
         if let Some(followed) = awaited {
             self.finish(&followed, 0);
         }
@@ -714,24 +765,32 @@ impl<J: Judge> Tracer<J> {
                 op: SyscallOp::Entry { nr, args },
                 ..
             }) => {
-                let mut state = self.shared().tracer.state();
-                if let Some(tracee) = state.traced.get_mut(&tid) {
-                    tracee.entered = Some((arch, nr, args));
+                let entered = (arch, nr, args);
+                let left = {
+                    let mut state = self.shared().tracer.state();
+                    state.traced.get_mut(&tid).and_then(|tracee| {
+                        tracee.entered = Some(entered);
+                        tracee.awaited.entered(entered)
+                    })
+                };
+                if let Some(followed) = left {
+                    self.finish(&followed, INTERRUPTED);
                 }
-                drop(state);
                 resume(tid, 0);
             }
             Ok(ptrace::SyscallInfo {
+                ip,
+                sp,
                 op: SyscallOp::Exit { rval, .. },
                 ..
             }) => {
-                self.returned(tid, rval);
+                self.returned(tid, rval, Place { ip, sp });
             }
             _ => resume(tid, 0),
         }
     }
 
-    fn returned(&mut self, tid: Tid, result: i64) {
+    fn returned(&mut self, tid: Tid, result: i64, place: Place) {
         let (entered, awaited, watched, pid) = {
             let mut state = self.shared().tracer.state();
             let Some(tracee) = state.traced.get_mut(&tid) else {
@@ -739,11 +798,22 @@ impl<J: Judge> Tracer<J> {
                 release(tid.0, 0);
                 return;
             };
-            let undone = RESTART_CODES.contains(&result);
             let entered = tracee.entered.take();
-            // Handlers make calls before an undone one comes again.
-            let is_it = |followed: &mut Followed| !undone && followed.is_entered(entered);
-            let awaited = tracee.awaited.take_if(is_it);
+            let calls = &mut tracee.awaited;
+            let awaited = if RESTART_CODES.contains(&result)
+                || tracee.interrupted && result == INTERRUPTED && undo_interruption(tid)
+            {
+                let again = calls.undone(entered, Some(place.sp));
+                if again && let Some((audit, number, _)) = entered {
+                    self.exec_undone(tracee.pid, audit, number);
+                }
+                None
+            } else if result == INTERRUPTED {
+                let failed = calls.failed(entered, place.ip);
+                failed.or_else(|| calls.returned(entered))
+            } else {
+                calls.returned(entered)
+            };
             (entered, awaited, tracee.watched, tracee.pid)
         };
         if let Some(followed) = &awaited {
@@ -756,6 +826,17 @@ impl<J: Judge> Tracer<J> {
             self.unwatch(pid);
         }
         self.run_on(tid);
+    }
+
+    /// An exec that has been undone does not keep others from attaching until it is made again.
+    fn exec_undone(&self, pid: Pid, audit: u32, number: u64) {
+        let number = u32::try_from(number).ok();
+        let decoded = number.and_then(|number| abi::arch::decode(audit, number));
+        if let Some((_, Some(syscall))) = decoded
+            && Role::of(syscall) == Role::Exec
+        {
+            self.shared().tracer.exec_ends(pid, false);
+        }
     }
 
     fn finish(&mut self, followed: &Followed, result: i64) {
@@ -823,15 +904,14 @@ impl<J: Judge> Tracer<J> {
         {
             tracee.watched = false;
             // A thread that sleeps would keep its tracer for as long as it sleeps.
-            let _ = ptrace::interrupt(tid.0);
+            tracee.interrupted |= ptrace::interrupt(tid.0).is_ok();
         }
     }
 
     /// Lets a stopped thread go on: to its next stop if it is still wanted, else for good.
     fn run_on(&self, tid: Tid) {
         let mut state = self.shared().tracer.state();
-        let wanted = |tracee: &Tracee| tracee.watched || tracee.awaited.is_some();
-        if state.traced.get(&tid).is_some_and(wanted) {
+        if state.traced.get(&tid).is_some_and(Tracee::is_wanted) {
             resume(tid, 0);
             return;
         }
@@ -839,37 +919,51 @@ impl<J: Judge> Tracer<J> {
         release(tid.0, 0);
     }
 
-    fn forget(&self, tid: Tid) {
-        let awaited = {
-            let mut state = self.shared().tracer.state();
-            state.traced.remove(&tid).and_then(|tracee| tracee.awaited)
-        };
-        if let Some(followed) = awaited {
+    /// A thread has ended. Nobody knows whether the calls that had begun took effect.
+    fn forget(&mut self, tid: Tid) {
+        let tracee = self.shared().tracer.state().traced.remove(&tid);
+        let Some(tracee) = tracee else { return };
+        for (followed, has_begun) in tracee.awaited.into_all() {
             Counters::add(&self.shared().counters.gone);
             self.shared().tracer.execs().remove(&followed.process.pid);
+            if has_begun {
+                followed.finish(&mut self.worker, Outcome::Unlearnt, &Bump::new());
+            }
         }
     }
 }
 
 /// What is wanted of a traced thread.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
-    /// The result of this call.
-    Result(Box<Followed>),
+    /// The result of one call.
+    Result,
     /// Every call, until descriptors 0..2 are open.
     Watch,
 }
 
-impl Wish {
-    fn add_to(self, tracee: &mut Tracee) {
-        match self {
-            Self::Result(followed) => {
-                tracee.awaited = Some(*followed);
-                tracee.restarted = false;
-            }
-            Self::Watch => tracee.watched = true,
-        }
-    }
+/// What came of asking for a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seized {
+    /// It is traced from now on, and asked to stop.
+    Now,
+    /// It was traced already, and stops at its calls.
+    Before,
+    /// It cannot be traced.
+    Refused,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    ip: u64,
+    sp: u64,
+}
+
+/// Makes a call that failed only because its thread was asked to stop restart.
+fn undo_interruption(tid: Tid) -> bool {
+    let registers = ptrace::registers(tid.0);
+    registers.is_ok_and(|mut registers| is_own_interruption(tid.0, &mut registers))
 }
 
 /// Runs to the next entry to or return from a call.
@@ -899,6 +993,8 @@ const EXECS_LIMIT: usize = 4096;
 /// How often attaching is tried in vain while none of our threads holds the thread.
 const IDLE_TRIES: usize = 2;
 const ATTACH_PAUSE: Duration = Duration::from_millis(1);
+/// `-EINTR`.
+const INTERRUPTED: i64 = -4;
 
 /// Children and new threads of a watched process are watched too, and an exec is told even where
 /// another thread than the leader makes it.

@@ -25,7 +25,6 @@ use crate::filter::run::{SeccompData, run as run_filter};
 use crate::filter::{Action, FilterProgram};
 use crate::live::call::Call;
 use crate::live::counters::Counters;
-use crate::live::decode;
 use crate::memory::Memory;
 use crate::notify::Shared;
 use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
@@ -573,9 +572,7 @@ impl<J: Judge> Engine<J> {
         };
         match std::mem::replace(&mut tracee.call, InCall::Nothing) {
             InCall::Undone(followed) => {
-                let memory = &self.memory;
-                let decode = || decode::decode(call, memory, &Bump::new()).detach();
-                if followed.is_again(call, decode) {
+                if followed.is_again(call, || stack_pointer(call.tid)) {
                     tracee.call = InCall::Result(followed);
                     return true;
                 }
@@ -621,10 +618,11 @@ impl<J: Judge> Engine<J> {
             InCall::Nothing => {}
             InCall::Filter if result == 0 => tracee.how = How::Filter,
             InCall::Filter => {}
-            InCall::Result(followed)
+            InCall::Result(mut followed)
                 if RESTART_CODES.contains(&result)
                     || self.is_leaving && result == -i64::from(EINTR) =>
             {
+                followed.note_stack(stack_pointer(tid));
                 tracee.call = InCall::Undone(followed);
             }
             InCall::Result(followed) => self.returned(*followed, result),
@@ -727,3 +725,8 @@ const EINTR: i32 = 4;
 const EPERM: i64 = 1;
 const EBUSY: i64 = 16;
 const ENOSYS: i64 = 38;
+
+/// Where the stack of a stopped thread is.
+fn stack_pointer(tid: Tid) -> Option<u64> {
+    ptrace::syscall_info(tid.0).map(|info| info.sp).ok()
+}

@@ -1,0 +1,184 @@
+//! Calls of one traced thread whose results are awaited.
+//!
+//! More than one only while a signal handler makes calls before the call that it interrupted is made
+//! again, or fails with EINTR: the last one is the innermost.
+
+use abi::Syscall;
+
+use super::call::Call;
+use super::tracer::Followed;
+
+/// What a thread entered: audit architecture, number and arguments.
+pub(crate) type Entered = (u32, u64, [u64; 6]);
+
+/// How far an awaited call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It was taken back before it began, for the stop; the kernel makes it again for certain.
+    Held,
+    /// It is under way.
+    Made,
+    /// A signal interrupted it. When the handler returns it is made again, or fails with EINTR.
+    Undone,
+}
+
+#[derive(Debug)]
+struct Awaited {
+    followed: Followed,
+    phase: Phase,
+    /// Other calls of the thread since it was taken back or interrupted.
+    others: u32,
+}
+
+/// What a trapped call of the thread is.
+#[derive(Debug)]
+pub(crate) enum Trapped {
+    /// A call by itself.
+    Other,
+    /// The innermost awaited call.
+    Awaited {
+        /// Whether it was not under way before.
+        begins: bool,
+    },
+}
+
+/// The awaited calls of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct AwaitedCalls(Vec<Awaited>);
+
+impl AwaitedCalls {
+    /// Whether none is awaited.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Awaits a call that was taken back before it began.
+    pub(crate) fn hold(&mut self, followed: Followed) -> bool {
+        self.push(followed, Phase::Held)
+    }
+
+    /// Awaits a call that is about to be let go.
+    pub(crate) fn let_go(&mut self, followed: Followed) -> bool {
+        self.push(followed, Phase::Made)
+    }
+
+    fn push(&mut self, followed: Followed, phase: Phase) -> bool {
+        if self.0.len() >= NESTED_LIMIT {
+            return false;
+        }
+        self.0.push(Awaited {
+            followed,
+            phase,
+            others: 0,
+        });
+        true
+    }
+
+    /// The innermost one if it is under way.
+    pub(crate) fn under_way(&mut self) -> Option<&mut Followed> {
+        let last = self.0.last_mut()?;
+        (last.phase == Phase::Made).then_some(&mut last.followed)
+    }
+
+    /// Notes where the stack of the thread is, which has just been stopped for the innermost call.
+    pub(crate) fn note_stack(&mut self, stack: Option<u64>) {
+        if let Some(last) = self.0.last_mut() {
+            last.followed.note_stack(stack);
+        }
+    }
+
+    /// A trapped call of the thread. `stack`: its stack pointer.
+    pub(crate) fn trapped(&mut self, call: &Call, stack: impl FnOnce() -> Option<u64>) -> Trapped {
+        match self.0.last_mut() {
+            Some(last) if last.followed.is_again(call, stack) => {
+                let begins = last.phase != Phase::Made;
+                last.phase = Phase::Made;
+                Trapped::Awaited { begins }
+            }
+            _ => Trapped::Other,
+        }
+    }
+
+    /// The thread enters a call. Answers with the innermost awaited one if the program has left that
+    /// behind without returning from its signal handler (longjmp).
+    pub(crate) fn entered(&mut self, entered: Entered) -> Option<Followed> {
+        let last = self.0.last_mut()?;
+        if last.phase == Phase::Made || last.followed.is_entered(Some(entered)) {
+            return None;
+        }
+        last.others += 1;
+        if last.others <= HANDLER_LIMIT {
+            return None;
+        }
+        self.0.pop().map(|last| last.followed)
+    }
+
+    /// What the thread was in has returned: the innermost call if it is that.
+    pub(crate) fn returned(&mut self, entered: Option<Entered>) -> Option<Followed> {
+        let is_it =
+            |last: &mut Awaited| last.phase == Phase::Made && last.followed.is_entered(entered);
+        self.0.pop_if(is_it).map(|last| last.followed)
+    }
+
+    /// The innermost call was interrupted, and comes again or fails with EINTR.
+    pub(crate) fn undone(&mut self, entered: Option<Entered>, stack: Option<u64>) -> bool {
+        let Some(last) = self.0.last_mut() else {
+            return false;
+        };
+        let is_it = last.phase == Phase::Made && last.followed.is_entered(entered);
+        if is_it {
+            last.phase = Phase::Undone;
+            last.others = 0;
+            last.followed.note_stack(stack);
+        }
+        is_it
+    }
+
+    /// A signal handler has returned to `ip` with EINTR: the call that it interrupted if that has
+    /// failed for good.
+    pub(crate) fn failed(&mut self, entered: Option<Entered>, ip: u64) -> Option<Followed> {
+        let (audit, number, _) = entered?;
+        let number = u32::try_from(number).ok()?;
+        let (_, syscall) = abi::arch::decode(audit, number)?;
+        if !matches!(syscall, Some(Syscall::RT_SIGRETURN | Syscall::SIGRETURN)) {
+            return None;
+        }
+        let is_it = |last: &mut Awaited| last.phase == Phase::Undone && last.followed.call.ip == ip;
+        self.0.pop_if(is_it).map(|last| last.followed)
+    }
+
+    /// The program was replaced: the exec, and how many other calls will not return any more.
+    pub(crate) fn executed(
+        &mut self,
+        is_exec: impl Fn(&Followed) -> bool,
+    ) -> (Option<Followed>, u64) {
+        let mut exec = None;
+        let mut others = 0;
+        for last in self.0.drain(..).rev() {
+            if exec.is_none() && last.phase == Phase::Made && is_exec(&last.followed) {
+                exec = Some(last.followed);
+            } else {
+                others += 1;
+            }
+        }
+        (exec, others)
+    }
+
+    /// Removes a call of this id: it will not come back.
+    pub(crate) fn forget(&mut self, id: u64) -> bool {
+        let before = self.0.len();
+        self.0.retain(|last| last.followed.call.id != id);
+        self.0.len() < before
+    }
+
+    /// All of them, and whether each has begun: the others are made again, if at all.
+    pub(crate) fn into_all(self) -> impl Iterator<Item = (Followed, bool)> {
+        let calls = self.0.into_iter();
+        calls.map(|last| (last.followed, last.phase != Phase::Held))
+    }
+}
+
+/// Signal handlers within signal handlers, each within an awaited call.
+const NESTED_LIMIT: usize = 16;
+/// Calls of a signal handler, and of what it leaves it for, before the interrupted call is given up.
+const HANDLER_LIMIT: u32 = 1024;
