@@ -475,3 +475,63 @@ fn who_enters_and_may_not_be_traced_is_announced() {
         assert_eq!(names, ["sleep"], "{engine:?} {}", watched.story());
     }
 }
+
+/// A program that connects to a listener whose backlog is full, while a timer interrupts it again and again.
+const INTERRUPTED: &str = r#"
+import os, signal, socket, sys, threading, time
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen(0)
+held = [socket.socket() for _ in range(2)]
+for client in held:
+    client.setblocking(False)
+    client.connect_ex(listener.getsockname())
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.siginterrupt(signal.SIGALRM, sys.argv[1] == "fails")
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+def accept():
+    time.sleep(1)
+    for _ in range(3): listener.accept()
+threading.Thread(target=accept, daemon=True).start()
+libc = __import__("ctypes").CDLL(None, use_errno=True)
+client = socket.socket()
+port = listener.getsockname()[1]
+address = b"\2\0" + port.to_bytes(2, "big") + b"\x7f\0\0\1" + bytes(8)
+result = libc.connect(client.fileno(), address, 16)
+signal.setitimer(signal.ITIMER_REAL, 0)
+os.write(1, b"connected\n" if result == 0 else b"failed\n")
+"#;
+
+/// The kernel makes the call again after each signal, and lets it fail where the handler was set so.
+#[test]
+fn a_call_that_signals_interrupt_is_one_call() {
+    let rule = "- rule: Connected\n  desc: d\n  condition: evt.type = connect\n  output: result=%evt.rawres\n  \
+                priority: INFO\n";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::EveryCall] {
+        let outcomes = [("goes on", "connected\n", 0), ("fails", "failed\n", -4)];
+        // The engine `notify` tells of a call that fails so when its thread ends.
+        let outcomes = &outcomes[..if engine.traces() { 2 } else { 1 }];
+        for (handler, said, result) in outcomes {
+            let watch = Watch::new(["python3", "-c", INTERRUPTED, handler]);
+            let watched = watch.engine(engine).rules(rule).run();
+            let results: Vec<_> = watched
+                .of("Connected")
+                .iter()
+                .map(|alert| alert.field("evt.rawres").to_owned())
+                .collect();
+            assert!(
+                watched.printed.contains(said),
+                "{engine:?}: {}",
+                watched.story()
+            );
+            // Two that do not wait, and this one.
+            let expected = ["-115", "-115", &result.to_string()].map(str::to_owned);
+            assert_eq!(
+                results,
+                expected,
+                "{engine:?} {handler}: {}",
+                watched.story()
+            );
+        }
+    }
+}

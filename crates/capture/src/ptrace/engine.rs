@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use event::{Judge, Outcome, Pid, Tid};
 use sys::notify::Notification;
-use sys::ptrace::{self, SyscallOp};
+use sys::ptrace::{self, SyscallInfo, SyscallOp};
 use sys::wait::{self, Status};
 
 use abi::Syscall;
@@ -72,6 +72,8 @@ pub(super) struct Tracee {
     pub(super) how: How,
     /// The call that it is in, if that is followed.
     call: InCall,
+    /// Of a call that a signal has undone: the stack pointer there, and how many calls have followed.
+    undone: (u64, u32),
     /// It has been attached to and has not stopped yet.
     is_fresh: bool,
 }
@@ -106,6 +108,7 @@ impl Tracee {
             pid,
             how,
             call: InCall::Nothing,
+            undone: (0, 0),
             is_fresh: true,
         }
     }
@@ -459,7 +462,7 @@ impl<J: Judge> Engine<J> {
                 How::Filter if self.is_redirection(nr, info.arch) => {
                     self.enters(tid, nr, info.arch, info.ip, args);
                 }
-                How::Filter => self.claims_undone(tid, nr, info.arch, args),
+                How::Filter => self.claims_undone(tid, &info, nr, args),
                 How::Every => match self.verdict(nr, info.arch, args) {
                     Action::Trace(_) | Action::Notify => {
                         self.enters(tid, nr, info.arch, info.ip, args);
@@ -468,7 +471,7 @@ impl<J: Judge> Engine<J> {
                         self.enters(tid, nr, info.arch, info.ip, args);
                     }
                     action => {
-                        self.claims_undone(tid, nr, info.arch, args);
+                        self.claims_undone(tid, &info, nr, args);
                         if let Action::Errno(errno) = action {
                             self.refuse(tid, errno.into());
                         }
@@ -477,7 +480,7 @@ impl<J: Judge> Engine<J> {
                 How::Starting => self.starting(tid, nr, info.arch, info.ip, args),
             },
             SyscallOp::Exit { rval, .. } => {
-                self.leaves(tid, rval);
+                self.leaves(tid, &info, rval);
                 self.note_filled(tid, rval);
             }
             SyscallOp::None | SyscallOp::Seccomp { .. } => {}
@@ -586,8 +589,10 @@ impl<J: Judge> Engine<J> {
         }
     }
 
-    /// A call that is not planned, or not known to be, follows one that a signal has undone.
-    fn claims_undone(&mut self, tid: Tid, nr: u64, audit: u32, args: [u64; 6]) {
+    /// A call that is not planned, or not known to be, follows one that a signal has undone: it is the handler's, which
+    /// has its frames below the interrupted one, or the program goes on after EINTR.
+    fn claims_undone(&mut self, tid: Tid, info: &SyscallInfo, nr: u64, args: [u64; 6]) {
+        let audit = info.arch;
         let is_undone = |tracee: &Tracee| matches!(tracee.call, InCall::Undone(_));
         if !self.tracees.get(&tid).is_some_and(is_undone) {
             return;
@@ -600,9 +605,16 @@ impl<J: Judge> Engine<J> {
         let Some(tracee) = self.tracees.get_mut(&tid) else {
             return;
         };
+        let (sp, calls) = &mut tracee.undone;
+        *calls += 1;
+        // The return from a handler tells what becomes of the call; the handler may have a stack of its own.
+        let is_return = matches!(decoded, Some(Syscall::RT_SIGRETURN | Syscall::SIGRETURN));
+        let is_handlers = (is_return || info.sp < *sp) && *calls <= HANDLER_CALLS;
         if let InCall::Undone(followed) = std::mem::replace(&mut tracee.call, InCall::Nothing) {
             if decoded == Some(Syscall::RESTART_SYSCALL) {
                 tracee.call = InCall::Result(followed);
+            } else if is_handlers {
+                tracee.call = InCall::Undone(followed);
             } else {
                 self.returned(*followed, -i64::from(EINTR));
             }
@@ -610,7 +622,7 @@ impl<J: Judge> Engine<J> {
     }
 
     /// The call that the thread is in has returned.
-    fn leaves(&mut self, tid: Tid, result: i64) {
+    fn leaves(&mut self, tid: Tid, info: &SyscallInfo, result: i64) {
         let Some(tracee) = self.tracees.get_mut(&tid) else {
             return;
         };
@@ -624,8 +636,15 @@ impl<J: Judge> Engine<J> {
             {
                 followed.note_stack(stack_pointer(tid));
                 tracee.call = InCall::Undone(followed);
+                tracee.undone = (info.sp, 0);
             }
             InCall::Result(followed) => self.returned(*followed, result),
+            // A return from a handler leads to where the call has failed.
+            InCall::Undone(followed)
+                if result == -i64::from(EINTR) && info.ip == followed.call.ip =>
+            {
+                self.returned(*followed, result);
+            }
             undone @ InCall::Undone(_) => tracee.call = undone,
         }
     }
@@ -656,11 +675,16 @@ impl<J: Judge> Engine<J> {
         if let InCall::Result(_) | InCall::Undone(_) = call {
             Counters::add(&self.worker.shared.counters.gone);
         }
-        // Killed in it: it may have taken effect. One that waits for others has not.
-        if let InCall::Result(followed) = call
-            && !waits_for_others(followed.call.syscall)
-        {
-            self.conclude(*followed, Outcome::Unlearnt);
+        match call {
+            // Killed in it: it may have taken effect. One that waits for others has not.
+            InCall::Result(followed) if !waits_for_others(followed.call.syscall) => {
+                self.conclude(*followed, Outcome::Unlearnt);
+            }
+            // Ended in a handler, or after one that did not return.
+            InCall::Undone(followed) if !waits_for_others(followed.call.syscall) => {
+                self.returned(*followed, -i64::from(EINTR));
+            }
+            _ => {}
         }
     }
 
@@ -719,6 +743,9 @@ fn is_stop_signal(signal: i32) -> bool {
     (SIGSTOP..=SIGTTOU).contains(&signal)
 }
 
+/// Calls that a signal's handler may make until the call that it has interrupted counts as failed: a program that leaves
+/// its handler by a jump must not keep that call from being told.
+const HANDLER_CALLS: u32 = 64;
 /// What the kernel has for a call's number in a thread that is in none.
 const OUTSIDE_CALL: u64 = u64::MAX;
 const EINTR: i32 = 4;
