@@ -14,6 +14,7 @@ use serde_json::Value;
 
 const EPERM: i32 = 1;
 const EACCES: i32 = 13;
+const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -1168,6 +1169,47 @@ fn a_name_that_is_not_found_makes_the_rule_partial_and_one_that_is_found_does_no
         assert_eq!(is_partial, !way.is_empty(), "{stage}: {printed}");
         assert!(printed.contains(way), "{stage}: {printed}");
     }
+}
+
+/// A way that is left is said before it is gone, and closed by what is advised.
+#[test]
+fn another_mount_namespace_is_a_way_that_is_said() {
+    e2e::need_root!();
+    let lab = Lab::new();
+    let there = lab.folder("names");
+    let script = format!(
+        "mount --make-rprivate / && mount --bind /etc {there} && echo ready && exec sleep 100"
+    );
+    let mut other = Command::new("unshare")
+        .args(["-m", "sh", "-ec", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("there is a program `unshare`");
+    let mut ready = [0; 6];
+    let stdout = other.stdout.as_mut().expect("it is a pipe");
+    std::io::Read::read_exact(stdout, &mut ready).expect("it says so");
+    let deed = format!("reads_by_namespaces={there}/shadow");
+    let tried = |policy: &str| {
+        let mut command = Command::new(&lab.program);
+        let file = lab.policy(policy);
+        command.arg("enforce").arg("--policy").arg(&file).arg("--");
+        command.arg(&lab.workload).arg(&deed).stdin(Stdio::null());
+        let finished = Limited::start(&mut command, LIMIT).finish(b"");
+        let is_said = finished.stderr.contains("in another mount namespace");
+        (outcomes(&finished.stdout)[&deed], is_said, finished.stderr)
+    };
+    let (open, is_said, stderr) = tried(&policy("disable-access-shadow", "Landlock"));
+    assert!(is_said, "{stderr}");
+    let both = policy("disable-access-shadow", "LandlockCaps");
+    let both = format!("{both}    hardeningRules: [disable-cap-sys-admin]\n");
+    let (closed, is_said, stderr) = tried(&both);
+    assert!(!is_said, "{stderr}");
+    // Before Linux 6.12 there is no way from one namespace to the next.
+    assert_ne!(closed, 0);
+    assert!(open == 0 || open == ENOENT, "{open}");
+    other.kill().expect("it is ours");
+    other.wait().expect("it is ours");
 }
 
 #[test]

@@ -101,7 +101,10 @@ pub fn other_names(
     }
     let table = own_mounts()?;
     let given = holes(&profile, &Mounted::of(&table), None);
-    Ok(names::find(given, &Mounts::new(&table)).others)
+    let mounts = Mounts::new(&table);
+    let mut found = names::find(given, &mounts);
+    found.look_elsewhere(&mounts, &names::other_namespaces());
+    Ok(found.others)
 }
 
 /// As [`make`], for a process with these mounts (`/proc/PID/mountinfo`), which are those of this one, and

@@ -177,6 +177,71 @@ impl Mounts {
     }
 }
 
+/// The mount namespace of a process.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    pid: u32,
+    mounts: Mounts,
+}
+
+/// Mount namespaces but the own, each by one of its processes. Those that have none are not among them, and
+/// none is if this process may not look.
+pub(crate) fn other_namespaces() -> Vec<Namespace> {
+    let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    let mut known: BTreeSet<PathBuf> = of("self").into_iter().collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let (Ok(pid), Ok(namespace)) = (name.parse(), of(&name)) else {
+            continue;
+        };
+        // The process may be gone meanwhile.
+        if let Ok(table) = fs::read(format!("/proc/{name}/mountinfo"))
+            && known.insert(namespace)
+        {
+            let mounts = Mounts::new(&String::from_utf8_lossy(&table));
+            found.push(Namespace { pid, mounts });
+        }
+    }
+    found
+}
+
+impl Namespace {
+    /// Where the file is in this namespace, if rules above it there may be those of other directories here.
+    fn name_of(&self, own: &Mounts, path: &Path) -> Option<PathBuf> {
+        let mount = own.of(path)?;
+        let within = mount.within(path)?;
+        let same = self
+            .mounts
+            .0
+            .iter()
+            .filter(|other| other.device == mount.device);
+        let mut names = same.filter_map(|other| {
+            let rest = within.strip_prefix(&other.root).ok()?;
+            let is_safe = self.is_above(&other.point, &mount.device, &within);
+            (!is_safe).then(|| joined(&other.point, rest))
+        });
+        names.next()
+    }
+
+    /// Whether all that is above a mount point is above the file as well, so that nothing is granted there.
+    fn is_above(&self, point: &Path, device: &[u8], within: &Path) -> bool {
+        let mut point = point.to_owned();
+        while let (Some(parent), Some(name)) = (point.parent(), point.file_name()) {
+            let Some(mount) = self.mounts.of(parent) else {
+                return true;
+            };
+            let place = mount.within(&parent.join(name));
+            let is_shared = place.is_some_and(|place| within.starts_with(place));
+            if mount.device != device || !is_shared {
+                return false;
+            }
+            point = mount.point.clone();
+        }
+        true
+    }
+}
+
 impl Mount {
     fn new(line: &MountLine<'_>) -> Self {
         let path = |text: &[u8]| PathBuf::from(OsString::from_vec(unescape(text).into_owned()));
@@ -266,6 +331,23 @@ pub(crate) fn find(given: Vec<(String, Denied)>, mounts: &Mounts) -> Names {
 }
 
 impl Names {
+    /// Notes where withheld files are in other mount namespaces.
+    pub(crate) fn look_elsewhere(&mut self, own: &Mounts, others: &[Namespace]) {
+        for (rule, denied) in self.denied.clone() {
+            for other in others {
+                if let Some(name) = other.name_of(own, Path::new(&denied.path)) {
+                    let what = NameKind::Namespace.of(&denied.path);
+                    let text = format!(
+                        "{} is {what} (of process {}), which CAP_SYS_ADMIN enters; add disable-cap-sys-admin",
+                        name.display(),
+                        other.pid
+                    );
+                    self.note(&rule, NameKind::Namespace, text);
+                }
+            }
+        }
+    }
+
     fn note(&mut self, rule: &str, kind: NameKind, text: String) {
         let of_rule = self.others.entry(rule.to_owned()).or_default();
         of_rule.insert(OtherName { kind, text });
@@ -563,6 +645,31 @@ mod tests {
         assert_eq!(paths, ["other/shadow"]);
         assert!(unknown[0].contains("have no absolute path"), "{unknown:?}");
         assert_eq!(found(&path, "other/shadow", &table).0, ["etc/shadow"]);
+    }
+
+    #[test]
+    fn another_namespace_is_a_way_if_it_has_the_file_below_another_directory() {
+        let own = Mounts::new(ROOT);
+        let in_namespace = |rest: &str| {
+            let mounts = Mounts::new(&format!("{ROOT}{rest}"));
+            let other = Namespace { pid: 7, mounts };
+            other.name_of(&own, Path::new("/etc/shadow"))
+        };
+        assert_eq!(in_namespace(""), None);
+        // As services have it: the same place, protected.
+        assert_eq!(in_namespace("2 1 8:1 /etc /etc ro - ext4 a rw\n"), None);
+        assert_eq!(in_namespace("2 1 8:1 /srv /mnt rw - ext4 a rw\n"), None);
+        let there = in_namespace("2 1 8:1 /etc /mnt rw - ext4 a rw\n");
+        assert_eq!(there, Some(PathBuf::from("/mnt/shadow")));
+        let container = "1 0 0:9 / / rw - tmpfs a rw\n2 1 8:1 /etc /etc rw - ext4 a rw\n";
+        let mounts = Mounts::new(container);
+        let found = Namespace { pid: 7, mounts }.name_of(&own, Path::new("/etc/shadow"));
+        assert_eq!(found, Some(PathBuf::from("/etc/shadow")));
+        let mounts = Mounts::new("1 0 8:1 / / rw - ext4 a rw\n");
+        assert_eq!(
+            Namespace { pid: 7, mounts }.name_of(&own, Path::new("/etc/shadow")),
+            None
+        );
     }
 
     #[test]

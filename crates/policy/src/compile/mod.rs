@@ -14,7 +14,7 @@ pub mod witness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use abi::Capabilities;
+use abi::{Capabilities, Syscall};
 use yaml::Location;
 
 use crate::builtin::{self, Builtin};
@@ -57,6 +57,8 @@ pub enum NameKind {
     Layer,
     /// A hard link.
     Link,
+    /// It is mounted elsewhere in another mount namespace, which CAP_SYS_ADMIN enters.
+    Namespace,
     /// Whether there is one cannot be found out.
     Unknown,
 }
@@ -69,22 +71,52 @@ impl NameKind {
             Self::Mount => format!("a second mount of {path}"),
             Self::Layer => format!("{path} in another layer of an overlay"),
             Self::Link => format!("a hard link of {path}"),
+            Self::Namespace => format!("{path} in another mount namespace"),
             Self::Unknown => format!("{path}, perhaps"),
         }
     }
 
     /// Whether an enforcer denies a file by such a name as by the one that a rule has.
-    fn is_covered_by(self, enforcer: Enforcer) -> bool {
+    fn is_covered_by(self, enforcer: Enforcer, policy: &Policy, machine: &Machine) -> bool {
         match (self, enforcer) {
             // The ruleset is made with all names that were found.
             (Self::Mount | Self::Layer | Self::Link, Enforcer::Landlock) => true,
             // Files are known by their place in their file system, too.
-            (Self::Mount, Enforcer::Bpf) => true,
+            (Self::Mount | Self::Namespace, Enforcer::Bpf) => true,
             // They know no files.
             (_, Enforcer::Seccomp | Enforcer::Caps) => true,
+            (Self::Namespace, _) => !enters_namespaces(policy, machine),
             (_, Enforcer::AppArmor | Enforcer::Bpf | Enforcer::Landlock) => false,
         }
     }
+}
+
+/// Whether the workload can enter a mount namespace that it did not make: with CAP_SYS_ADMIN, by setns(2).
+fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
+    let number = abi::capability::from_name("sys_admin");
+    let has = |set: Capabilities| number.is_none_or(|number| set.contains(number));
+    let chosen = |enforcer| policy.enforcers.contains(enforcer);
+    let dropped = chosen(Enforcer::Caps) && has(caps::Profile::compile(policy).dropped);
+    let refused = || {
+        let calls = seccomp::Profile::compile(policy);
+        let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS, 0, 0, 0, 0]);
+        chosen(Enforcer::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
+    };
+    machine.held.is_none_or(has) && !dropped && !refused()
+}
+
+/// The kind of a mount namespace (include/uapi/linux/sched.h).
+const CLONE_NEWNS: u64 = 0x2_0000;
+
+/// Whether some enforcer of the policy denies every mount.
+fn denies_mounts(policy: &Policy, machine: &Machine) -> bool {
+    let is_mount = |restriction: &Restriction| matches!(restriction, Restriction::Operation(operation) if operation.name == "mount");
+    let mut rules = policy.rules.iter();
+    rules.any(|rule| {
+        let is_full = |enforcer| assess(policy, rule, enforcer, machine).grade == Grade::Full;
+        let denies = rule.verdict.denies() && rule.targets.is_empty();
+        denies && rule.restrictions.iter().all(is_mount) && policy.enforcers.iter().any(is_full)
+    })
 }
 
 /// An enforcer that does not work.
@@ -247,7 +279,7 @@ pub struct Assessment {
 /// What an enforcer makes of a rule of a policy.
 #[must_use]
 pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Assessment {
-    let names = other_names(rule, enforcer, machine);
+    let names = other_names(policy, rule, enforcer, machine);
     match enforcer {
         Enforcer::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
         Enforcer::Landlock => {
@@ -260,10 +292,27 @@ pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machin
 }
 
 /// Names of a rule's files that lead past an enforcer.
-fn other_names(rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Vec<String> {
+fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Vec<String> {
     let known = machine.other_names.get(&rule.id).into_iter().flatten();
-    let open = known.filter(|name| !name.kind.is_covered_by(enforcer));
-    open.map(|name| name.text.clone()).collect()
+    let open = known.filter(|name| !name.kind.is_covered_by(enforcer, policy, machine));
+    let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
+    let by_path = |restriction: &Restriction| {
+        matches!(
+            restriction,
+            Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. }
+        )
+    };
+    if enforcer == Enforcer::AppArmor
+        && rule.restrictions.iter().any(by_path)
+        && !denies_mounts(policy, machine)
+    {
+        names.push(
+            "a mount that the workload makes gives a file another path; add disallow-mount, and Seccomp \
+             or Caps to carry it"
+                .to_owned(),
+        );
+    }
+    names
 }
 
 /// What an enforcer makes of a built-in rule, if every enforcer is there and violations are denied.

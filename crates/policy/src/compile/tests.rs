@@ -341,7 +341,7 @@ fn what_nobody_carries_is_an_error_until_it_is_accepted_by_name() {
     );
     let help = check(&policy, &[], &disks())[0].help.clone().unwrap();
     assert!(
-        help.contains("AppArmor (full)") && help.contains("BPF (full)"),
+        help.contains("AppArmor (partial)") && help.contains("BPF (full)"),
         "{help}"
     );
 }
@@ -418,13 +418,10 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
             ..disks()
         };
         let found = assess_builtin(builtin::find(rule).unwrap(), enforcer, &machine);
-        let is_said = found.notes.contains(&"/x is it".to_owned());
-        assert_eq!(
-            is_said,
-            found.grade == Grade::Partial,
-            "{enforcer} {kind:?}"
-        );
-        found.grade
+        match found.notes.contains(&"/x is it".to_owned()) {
+            true => Grade::Partial,
+            false => Grade::Full,
+        }
     };
     use Grade::{Full, Partial};
     for (kind, landlock, apparmor, bpf) in [
@@ -432,6 +429,7 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
         (NameKind::Layer, Full, Partial, Partial),
         (NameKind::Link, Full, Partial, Partial),
         (NameKind::Unknown, Partial, Partial, Partial),
+        (NameKind::Namespace, Partial, Partial, Full),
     ] {
         let grade = |enforcer| of(kind, enforcer, "disable-access-shadow");
         assert_eq!(grade(Enforcer::Landlock), landlock, "{kind:?}");
@@ -442,6 +440,60 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
     assert_eq!(
         of(NameKind::Link, Enforcer::Seccomp, "disable-network"),
         Full
+    );
+}
+
+/// The grade of disable-access-shadow beside other rules, by one of these enforcers.
+fn shadow_beside(enforcers: &str, others: &[&str], by: Enforcer, machine: &Machine) -> Grade {
+    let rules: Vec<&str> = others
+        .iter()
+        .copied()
+        .chain(["disable-access-shadow"])
+        .collect();
+    let policy = of_builtins(enforcers, &rules);
+    let mut own = policy.rules.iter();
+    let rule = own.find(|rule| rule.id == "disable-access-shadow").unwrap();
+    assess(&policy, rule, by, machine).grade
+}
+
+#[test]
+fn a_path_holds_where_nothing_can_be_mounted() {
+    let of = |enforcers: &str, others: &[&str]| {
+        shadow_beside(enforcers, others, Enforcer::AppArmor, &disks())
+    };
+    assert_eq!(of("AppArmor", &[]), Grade::Partial);
+    // AppArmor does not see all ways to mount.
+    assert_eq!(of("AppArmor", &["disallow-mount"]), Grade::Partial);
+    assert_eq!(of("AppArmorSeccomp", &["disallow-mount"]), Grade::Full);
+    assert_eq!(of("AppArmorSeccomp", &["disallow-umount"]), Grade::Partial);
+}
+
+#[test]
+fn another_mount_namespace_is_a_way_for_those_who_can_enter_it() {
+    let name = OtherName {
+        kind: NameKind::Namespace,
+        text: "/x".to_owned(),
+    };
+    let rule = "disable-access-shadow".to_owned();
+    let of = |enforcers: &str, others: &[&str], held| {
+        let machine = Machine {
+            held,
+            other_names: BTreeMap::from([(rule.clone(), BTreeSet::from([name.clone()]))]),
+            ..disks()
+        };
+        shadow_beside(enforcers, others, Enforcer::Landlock, &machine)
+    };
+    let all = Some(Capabilities::ALL);
+    assert_eq!(of("Landlock", &[], all), Grade::Partial);
+    assert_eq!(of("Landlock", &[], None), Grade::Partial);
+    assert_eq!(of("Landlock", &[], Some(Capabilities(1))), Grade::Full);
+    assert_eq!(
+        of("LandlockCaps", &["disable-cap-sys-admin"], all),
+        Grade::Full
+    );
+    assert_eq!(
+        of("LandlockCaps", &["disable-cap-chown"], all),
+        Grade::Partial
     );
 }
 
@@ -508,7 +560,7 @@ fn the_four_meanings_hold_on_every_enforcer() {
             "disable-access-shadow",
             false,
             false,
-            Grade::Full,
+            Grade::Partial,
             "deny \"/etc/shadow",
         ),
         (
@@ -516,7 +568,7 @@ fn the_four_meanings_hold_on_every_enforcer() {
             "disable-access-shadow",
             false,
             true,
-            Grade::Full,
+            Grade::Partial,
             "audit deny \"/etc/shadow",
         ),
         (
@@ -524,7 +576,7 @@ fn the_four_meanings_hold_on_every_enforcer() {
             "disable-access-shadow",
             true,
             true,
-            Grade::Full,
+            Grade::Partial,
             "audit \"/etc/shadow",
         ),
         (
