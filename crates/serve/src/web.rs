@@ -435,6 +435,39 @@ mod tests {
         assert!(received.len() < 50 << 20, "{}", received.len());
     }
 
+    #[test]
+    fn a_handshake_that_does_not_go_on_is_given_up() {
+        let dir = tempfile::tempdir().expect("a folder for temporary files");
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+        let made = made.expect("it can be signed");
+        let pem = dir.path().join("pem");
+        let text = made.cert.pem() + &made.signing_key.serialize_pem();
+        std::fs::write(&pem, text).expect("the folder is writable");
+        let files = ServerFiles {
+            certificates: pem.clone(),
+            key: pem,
+            client_authorities: None,
+        };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut listener = WebListener::bind(address, Some(&files)).expect("a free port");
+        // The time for a request begins after the handshake.
+        listener.deadlines = Deadlines {
+            handshake: Duration::from_millis(300),
+            ..DEADLINES
+        };
+        let port = listener.port();
+        let _server = listener.start(Vec::new()).expect("threads can be made");
+        for begun in ["", "\x16\x03\x01\x02\x00"] {
+            let start = std::time::Instant::now();
+            assert!(is_closed(connect(port, begun)));
+            assert!(
+                start.elapsed() < Duration::from_secs(3),
+                "{:?}",
+                start.elapsed()
+            );
+        }
+    }
+
     /// A neighbour: one that reads slowly gets all, and several requests go by one connection.
     #[test]
     fn a_slow_reader_gets_all() {
