@@ -90,7 +90,7 @@ const ROWS: &[Row] = &[
             ("links=/etc/shadow", P, A),
             ("renames=/etc/shadow", P, A),
             ("overwrites=/etc/shadow", P, A),
-            ("renames_folder=/etc/shadow", P, NONE),
+            ("renames_folder=/etc/shadow", P, A),
             ("truncates_path=/etc/shadow", P, A),
             ("changes_mode=/etc/shadow", P, A),
             ("changes_owner_of=/etc/shadow", P, A),
@@ -147,6 +147,16 @@ const ROWS: &[Row] = &[
             ),
             (
                 "reads=/run/secrets/kubernetes.io/serviceaccount/..data/token",
+                P,
+                A,
+            ),
+            (
+                "links_out=/run/secrets/kubernetes.io/serviceaccount/..2024/token",
+                P,
+                A,
+            ),
+            (
+                "renames_folder=/run/secrets/kubernetes.io/serviceaccount/token",
                 P,
                 A,
             ),

@@ -153,9 +153,7 @@ fn qualifier(verdict: Verdict) -> &'static str {
 fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lowered<String> {
     let line = |text: String| format!("{} {text}", qualifier(rule.verdict));
     match restriction {
-        Restriction::File { path, access } => {
-            Lowered::one(line(format!("{} {},", quote(path), letters(*access))))
-        }
+        Restriction::File { path, access } => lower_file(rule, path, *access, &line),
         Restriction::Exec { path } => {
             // Mapping is denied too, since `ld.so PROGRAM` runs what it maps.
             let permissions = if rule.verdict.denies() { "mx" } else { "mix" };
@@ -195,6 +193,43 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
             "the text of the rule says what is denied, which allowViolations cannot change",
         ),
     }
+}
+
+/// A rule goes by path, so that a directory above must keep its name.
+fn lower_file(
+    rule: &Rule,
+    path: &Pattern,
+    access: FileAccess,
+    line: &dyn Fn(String) -> String,
+) -> Lowered<String> {
+    let mut lines = vec![line(format!("{} {},", quote(path), letters(access)))];
+    if rule.verdict.denies() {
+        let prefix = path.fixed_prefix();
+        let ends = prefix.match_indices('/').skip(1).map(|(at, _)| at + 1);
+        let folders = ends.map(|end| quote_literal(&prefix[..end]));
+        lines.extend(folders.map(|folder| line(format!("{folder} w,"))));
+    }
+    let lowered = Lowered::many(lines);
+    match has_folder_behind_wildcard(path) {
+        true => lowered.gap(
+            "a directory that the pattern names can be renamed, and what is in it has another path then",
+        ),
+        false => lowered.breaks("renaming and removing the directories above"),
+    }
+}
+
+/// Whether a pattern names a directory after a wildcard: `/**/.ssh/**`.
+fn has_folder_behind_wildcard(path: &Pattern) -> bool {
+    let parts = path.text().split('/');
+    let mut behind = parts.skip_while(|part| !part.contains('*')).skip(1);
+    let mut names = 0;
+    let mut last_is_name = false;
+    for part in behind.by_ref() {
+        last_is_name = part.chars().any(|c| c != '*');
+        names += usize::from(last_is_name);
+    }
+    // The last name is that of the file, whose renaming is denied.
+    names > usize::from(last_is_name)
 }
 
 fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lowered<String> {

@@ -249,9 +249,9 @@ fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry>
         );
     }
     let lowered = hole(rule, path, rights(access));
-    match access.read {
-        true => lowered,
-        false => lowered.gap("mode, owner, times and extended attributes can still be changed"),
+    match access.write || access.append {
+        false => lowered,
+        true => lowered.gap("mode, owner, times and extended attributes can still be changed"),
     }
 }
 

@@ -443,23 +443,19 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
     );
 }
 
-/// The grade of disable-access-shadow beside other rules, by one of these enforcers.
-fn shadow_beside(enforcers: &str, others: &[&str], by: Enforcer, machine: &Machine) -> Grade {
-    let rules: Vec<&str> = others
-        .iter()
-        .copied()
-        .chain(["disable-access-shadow"])
-        .collect();
+/// The grade of mitigate-sa-leak beside other rules, by one of these enforcers.
+fn token_beside(enforcers: &str, others: &[&str], by: Enforcer, machine: &Machine) -> Grade {
+    let rules: Vec<&str> = others.iter().copied().chain(["mitigate-sa-leak"]).collect();
     let policy = of_builtins(enforcers, &rules);
     let mut own = policy.rules.iter();
-    let rule = own.find(|rule| rule.id == "disable-access-shadow").unwrap();
+    let rule = own.find(|rule| rule.id == "mitigate-sa-leak").unwrap();
     assess(&policy, rule, by, machine).grade
 }
 
 #[test]
 fn a_path_holds_where_nothing_can_be_mounted() {
     let of = |enforcers: &str, others: &[&str]| {
-        shadow_beside(enforcers, others, Enforcer::AppArmor, &disks())
+        token_beside(enforcers, others, Enforcer::AppArmor, &disks())
     };
     assert_eq!(of("AppArmor", &[]), Grade::Partial);
     // AppArmor does not see all ways to mount.
@@ -469,19 +465,44 @@ fn a_path_holds_where_nothing_can_be_mounted() {
 }
 
 #[test]
+fn directories_above_a_path_keep_their_names_under_apparmor() {
+    let text = |name: &str| apparmor::profile(&of_builtins("AppArmor", &[name]), &disks());
+    let token = text("mitigate-sa-leak");
+    for folder in [
+        "/run/",
+        "/run/secrets/",
+        "/var/run/secrets/kubernetes.io/serviceaccount/",
+    ] {
+        assert!(token.contains(&format!("deny \"{folder}\" w,")), "{token}");
+    }
+    let shadow = text("disable-access-shadow");
+    assert!(
+        shadow.contains("deny \"/etc/\" w,") && !shadow.contains("\"/\""),
+        "{shadow}"
+    );
+    let renamed = |name: &str| {
+        let builtin = builtin::find(name).unwrap();
+        let notes = assess_builtin(builtin, Enforcer::AppArmor, &disks()).notes;
+        notes.concat().contains("can be renamed")
+    };
+    assert!(renamed("disable-access-ssh-dir") && renamed("cgroups-lxcfs-escape-mitigation"));
+    assert!(!renamed("runc-override-mitigation") && !renamed("disallow-write-release-agent"));
+}
+
+#[test]
 fn another_mount_namespace_is_a_way_for_those_who_can_enter_it() {
     let name = OtherName {
         kind: NameKind::Namespace,
         text: "/x".to_owned(),
     };
-    let rule = "disable-access-shadow".to_owned();
+    let rule = "mitigate-sa-leak".to_owned();
     let of = |enforcers: &str, others: &[&str], held| {
         let machine = Machine {
             held,
             other_names: BTreeMap::from([(rule.clone(), BTreeSet::from([name.clone()]))]),
             ..disks()
         };
-        shadow_beside(enforcers, others, Enforcer::Landlock, &machine)
+        token_beside(enforcers, others, Enforcer::Landlock, &machine)
     };
     let all = Some(Capabilities::ALL);
     assert_eq!(of("Landlock", &[], all), Grade::Partial);
@@ -617,7 +638,7 @@ fn the_four_meanings_hold_on_every_enforcer() {
             "disable-access-shadow",
             false,
             false,
-            Grade::Full,
+            Grade::Partial,
             "withhold",
         ),
         (
