@@ -276,3 +276,46 @@ fn every_call_returns_once_what_it_returns_unwatched() {
     }
     assert!(wrong.is_empty(), "{wrong:?}");
 }
+
+/// How often the program that closes its descriptors was followed. `redirects`: how often it makes a socket
+/// descriptor 0.
+fn closes(kind: &str, redirects: usize) -> u64 {
+    let rule = "\
+- rule: Redirected
+  desc: a socket becomes a standard descriptor
+  condition: evt.type in (dup, dup2, dup3) and evt.rawres in (0, 1, 2) and fd.type in (ipv4, ipv6)
+  output: redirected %evt.type
+  priority: NOTICE
+";
+    let fixture = Fixture::compile("closer");
+    let watch = Watch::new(["true"]);
+    let program = watch.scratch().program(fixture.program(), "closer");
+    let command = [
+        program.display().to_string(),
+        kind.to_owned(),
+        "900".to_owned(),
+    ];
+    let watched = watch.command(command).rules(rule).run();
+    assert_eq!(watched.code(), 0, "{}", watched.story());
+    assert_eq!(
+        watched.of("Redirected").len(),
+        redirects,
+        "{}",
+        watched.story()
+    );
+    let stats = watched.stats.as_ref();
+    let watches = stats.and_then(|stats| stats["pieces"]["stdio_watches"].as_u64());
+    watches.unwrap_or_else(|| panic!("no stdio_watches: {}", watched.story()))
+}
+
+/// Without a socket the process is let alone until it has one again; with one it is followed from the start.
+#[test]
+fn closing_all_descriptors_is_followed_only_with_a_socket() {
+    need_root!();
+    if Engine::under_test() != Engine::Notify {
+        skip!("follows calls otherwise", || Ok(String::from("not notify")));
+    }
+    assert_eq!(closes("before", 0), 0);
+    assert_eq!(closes("among", 1), 2);
+    assert_eq!(closes("kept", 1), 1);
+}

@@ -122,6 +122,12 @@ impl Census {
         self.proc.open_path(tid.0, file).map_err(ProcError::errno)
     }
 
+    /// What an open descriptor of the thread is open on, as a place.
+    pub(crate) fn open_descriptor(&self, tid: Tid, number: i32) -> Result<OwnedFd, Errno> {
+        let opened = self.proc.open_descriptor(tid.0, number);
+        opened.map_err(ProcError::errno)
+    }
+
     /// Does what may wait for something that the workload controls.
     pub(crate) fn within_deadline<T: Send + 'static>(
         &self,
@@ -212,7 +218,8 @@ impl Census {
         })
     }
 
-    /// Whether the process has a socket open; true if that cannot be seen. Of a child of ours that
+    /// Whether the process has a socket open; true if that cannot be seen, also because it has too many
+    /// descriptors to look at. Of a child of ours that
     /// is about to become the command only what it keeps: the rest are our own.
     pub(crate) fn has_socket(&self, pid: Pid) -> bool {
         let Ok(mut numbers) = self.proc.numbers(&format!("{}/fd", pid.0)) else {
@@ -224,8 +231,9 @@ impl Census {
             link.is_ok_and(|link| link.starts_with(b"socket:"))
         };
         let runs_own_code = self.runs_own_code(pid);
-        numbers
-            .any(|number| is_socket(number) && !(runs_own_code && self.closes_on_exec(pid, number)))
+        let is_kept = |number: i32| !(runs_own_code && self.closes_on_exec(pid, number));
+        let mut looked = numbers.by_ref().take(DESCRIPTORS_LOOKED_AT);
+        looked.any(|number| is_socket(number) && is_kept(number)) || numbers.next().is_some()
     }
 
     fn runs_own_code(&self, pid: Pid) -> bool {
@@ -252,3 +260,6 @@ impl Census {
         flags.is_none_or(|flags| flags & CLOSE_ON_EXEC != 0)
     }
 }
+
+/// Of a process's descriptors, to find a socket among them. A look at one takes a microsecond.
+const DESCRIPTORS_LOOKED_AT: usize = 4096;

@@ -7,7 +7,8 @@
 //!
 //! Most programs close their standard output as the last thing they do, without ever having had a
 //! socket. They are left alone: making a socket is trapped too, and every other way to get one
-//! (accept, SCM_RIGHTS) needs one first or is on the floor (pidfd_getfd).
+//! (accept, SCM_RIGHTS) needs one first or is on the floor (pidfd_getfd). Nor is one followed that has
+//! closed its last socket.
 
 use abi::Syscall;
 

@@ -339,7 +339,33 @@ impl Tree {
             self.clear_stdio(pid);
             return false;
         }
-        true
+        // Those that it had may be closed. Without one it cannot get one but by a call that is trapped.
+        any || effect == Effect::MakesSocket || !self.has_lost_sockets(process.pid)
+    }
+
+    /// Whether a process that had sockets has none any more. One that it makes meanwhile counts.
+    pub(crate) fn has_lost_sockets(&self, pid: Pid) -> bool {
+        // Children that have not been seen yet may have them.
+        if let Some(process) = self.find(pid) {
+            self.claim_children(&process);
+        }
+        let set = |has_sockets: bool| {
+            if let Some(node) = self.inner().nodes.get_mut(&pid) {
+                node.has_sockets = has_sockets;
+            }
+        };
+        // Before it is looked for one: who makes one next sets this again.
+        set(false);
+        if self.census.has_socket(pid) {
+            set(true);
+        }
+        !self.has_sockets(pid)
+    }
+
+    /// Whether a process has sockets, as far as was seen.
+    pub(crate) fn has_sockets(&self, pid: Pid) -> bool {
+        let inner = self.inner();
+        inner.nodes.get(&pid).is_none_or(|node| node.has_sockets)
     }
 
     /// The process is about to make a socket.

@@ -180,6 +180,8 @@ struct Tracee {
     entered: Option<Entered>,
     /// It was asked to stop and has not done so: what it sleeps in notices that.
     interrupted: bool,
+    /// Calls that it has made while it was watched.
+    calls: u32,
 }
 
 impl Tracee {
@@ -190,6 +192,7 @@ impl Tracee {
             awaited: AwaitedCalls::default(),
             entered: None,
             interrupted: false,
+            calls: 0,
         }
     }
 
@@ -791,7 +794,7 @@ impl<J: Judge> Tracer<J> {
     }
 
     fn returned(&mut self, tid: Tid, result: i64, place: Place) {
-        let (entered, awaited, watched, pid) = {
+        let (entered, awaited, watched, pid, calls) = {
             let mut state = self.shared().tracer.state();
             let Some(tracee) = state.traced.get_mut(&tid) else {
                 drop(state);
@@ -814,7 +817,9 @@ impl<J: Judge> Tracer<J> {
             } else {
                 calls.returned(entered)
             };
-            (entered, awaited, tracee.watched, tracee.pid)
+            tracee.calls = tracee.calls.wrapping_add(1);
+            let calls = tracee.calls;
+            (entered, awaited, tracee.watched, tracee.pid, calls)
         };
         if let Some(followed) = &awaited {
             self.finish(followed, result);
@@ -824,8 +829,25 @@ impl<J: Judge> Tracer<J> {
         // Only such a result can mean that one of them is open again, or the end of an exec.
         if watched && (0..=2).contains(&result) && self.shared().tree.census.has_stdio(pid) {
             self.unwatch(pid);
+        } else if watched && calls >= FIRST_LOOK && calls.is_power_of_two() {
+            self.unwatch_without_sockets(pid);
         }
         self.run_on(tid);
+    }
+
+    /// A program that makes many calls with one of 0..2 closed is closing the rest, as a rule: without a
+    /// socket there is nothing to watch for. How often that is looked for does not grow with the calls.
+    fn unwatch_without_sockets(&self, pid: Pid) {
+        let shared = self.shared();
+        if shared.watch_stdio_any || !shared.tree.has_lost_sockets(pid) {
+            return;
+        }
+        self.let_go_on(pid);
+        // Made meanwhile, by a thread that was told that it is watched.
+        if shared.tree.has_sockets(pid) {
+            let (begun, _) = sync_channel(1);
+            shared.tracer.request(Request::Watch { pid, begun });
+        }
     }
 
     /// An exec that has been undone does not keep others from attaching until it is made again.
@@ -896,7 +918,12 @@ impl<J: Judge> Tracer<J> {
         if !shared.tree.census.closes_stdio_on_exec(pid) {
             shared.tree.clear_stdio(pid);
         }
-        let mut state = shared.tracer.state();
+        self.let_go_on(pid);
+    }
+
+    /// Ends the watch of a process.
+    fn let_go_on(&self, pid: Pid) {
+        let mut state = self.shared().tracer.state();
         for (tid, tracee) in state
             .traced
             .iter_mut()
@@ -993,6 +1020,8 @@ const EXECS_LIMIT: usize = 4096;
 /// How often attaching is tried in vain while none of our threads holds the thread.
 const IDLE_TRIES: usize = 2;
 const ATTACH_PAUSE: Duration = Duration::from_millis(1);
+/// Calls of a watched thread before it is looked for sockets.
+const FIRST_LOOK: u32 = 16;
 /// `-EINTR`.
 const INTERRUPTED: i64 = -4;
 

@@ -140,7 +140,7 @@ fn opened(call: &Call, decoded: &Decoded<'_>, number: i32, census: &Census) -> T
             if is_temporary(decoded) {
                 return temporary(raw, file);
             }
-            match resolve(call.tid, raw, base, census) {
+            match resolve(call.tid, raw, base, Manner::of(call, decoded), census) {
                 Ok(path) if path == file || leads_to_self(&path, file) => Truth::Same,
                 Ok(_) => changed(),
                 // A pipe or the like behind a descriptor: no path leads there but such a one.
@@ -189,9 +189,42 @@ fn is_plain(path: &[u8]) -> bool {
             .all(|name| !matches!(name, b"" | b"." | b".."))
 }
 
+/// How a call goes along a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Manner {
+    /// A symbolic link at the end is opened itself.
+    stays_at_link: bool,
+    /// The folder that it starts at is its root.
+    is_rooted: bool,
+}
+
+impl Manner {
+    fn of(call: &Call, decoded: &Decoded<'_>) -> Self {
+        let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
+            return Self::default();
+        };
+        let number = |position: Option<usize>| match decoded.params.get(position?) {
+            Some(Param::Uint(number)) => Some(*number),
+            _ => None,
+        };
+        let flags = number(Some(usize::from(flags))).unwrap_or(0);
+        let resolve = number(call.kind.param_index("resolve")).unwrap_or(0);
+        Self {
+            stays_at_link: flags & u64::from(OFlags::NOFOLLOW.bits()) != 0,
+            is_rooted: resolve & ResolveFlags::IN_ROOT.bits() != 0,
+        }
+    }
+}
+
 /// The path of what a name leads to now.
-fn resolve(tid: Tid, raw: &[u8], base: Option<i32>, census: &Census) -> Result<Vec<u8>, Errno> {
-    let found = find(tid, raw, base, census)?;
+fn resolve(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: Manner,
+    census: &Census,
+) -> Result<Vec<u8>, Errno> {
+    let found = find_as(tid, raw, base, manner, census)?;
     census.own_descriptor(&found)
 }
 
@@ -203,41 +236,90 @@ pub(super) fn find(
     base: Option<i32>,
     census: &Census,
 ) -> Result<OwnedFd, Errno> {
+    find_as(tid, raw, base, Manner::default(), census)
+}
+
+fn find_as(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: Manner,
+    census: &Census,
+) -> Result<OwnedFd, Errno> {
+    if manner.is_rooted {
+        let folder = open_folder(tid, base, census)?;
+        return open_below(folder, raw.to_vec(), ResolveFlags::IN_ROOT, manner, census);
+    }
+    if raw.starts_with(b"/") {
+        let root = census.open_link(tid, "root")?;
+        return open_below(root, raw.to_vec(), ResolveFlags::IN_ROOT, manner, census);
+    }
+    // The folder itself: its path may lead elsewhere, or nowhere.
+    let folder = open_folder(tid, base, census)?;
+    match open_below(folder, raw.to_vec(), ResolveFlags::BENEATH, manner, census) {
+        // By `..` or by a link, and then through the caller's root.
+        Err(Errno::XDEV) => find_from_root(tid, raw, base, manner, census),
+        found => found,
+    }
+}
+
+/// The folder that a relative name starts at.
+fn open_folder(tid: Tid, base: Option<i32>, census: &Census) -> Result<OwnedFd, Errno> {
+    match base {
+        Some(number) => census.open_descriptor(tid, number),
+        None => census.open_link(tid, "cwd"),
+    }
+}
+
+/// What a relative name leads to that leaves its folder.
+fn find_from_root(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: Manner,
+    census: &Census,
+) -> Result<OwnedFd, Errno> {
     let root = census.open_link(tid, "root")?;
-    let path = if raw.starts_with(b"/") {
-        raw.to_vec()
-    } else {
-        let mut buffer = [0; LINK_LIMIT];
-        let folder = match base {
-            Some(number) => census.descriptor_link(tid, number, &mut buffer),
-            None => census.link(tid, "cwd", &mut buffer),
-        };
-        let folder = folder.map_err(ProcError::errno)?;
-        let mut root_buffer = [0; LINK_LIMIT];
-        let root = census
-            .link(tid, "root", &mut root_buffer)
-            .map_err(ProcError::errno)?;
-        let folder = match root {
-            b"/" => folder,
-            root => folder.strip_prefix(root).ok_or(Errno::ACCESS)?,
-        };
-        [folder, b"/", raw].concat()
+    let mut buffer = [0; LINK_LIMIT];
+    let folder = match base {
+        Some(number) => census.descriptor_link(tid, number, &mut buffer),
+        None => census.link(tid, "cwd", &mut buffer),
     };
-    open_in_root(root, path, census)
+    let folder = folder.map_err(ProcError::errno)?;
+    let mut root_buffer = [0; LINK_LIMIT];
+    let root_path = census
+        .link(tid, "root", &mut root_buffer)
+        .map_err(ProcError::errno)?;
+    let folder = match root_path {
+        b"/" => folder,
+        root => folder.strip_prefix(root).ok_or(Errno::ACCESS)?,
+    };
+    let path = [folder, b"/", raw].concat();
+    open_below(root, path, ResolveFlags::IN_ROOT, manner, census)
 }
 
 /// The caller has just been there, so what is on the way is in the kernel's cache. Some file systems
 /// do not answer from it (overlayfs, at links), and some may never answer.
-fn open_in_root(root: OwnedFd, path: Vec<u8>, census: &Census) -> Result<OwnedFd, Errno> {
-    let open = |root: &OwnedFd, path: &[u8], more| {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
-        rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+fn open_below(
+    folder: OwnedFd,
+    path: Vec<u8>,
+    scope: ResolveFlags,
+    manner: Manner,
+    census: &Census,
+) -> Result<OwnedFd, Errno> {
+    let open = move |folder: &OwnedFd, path: &[u8], more| {
+        let last = match manner.stays_at_link {
+            true => OFlags::NOFOLLOW,
+            false => OFlags::empty(),
+        };
+        let flags = OFlags::PATH | OFlags::CLOEXEC | last;
+        let resolve = scope | ResolveFlags::NO_MAGICLINKS | more;
+        rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
     };
-    match open(&root, &path, ResolveFlags::CACHED) {
+    match open(&folder, &path, ResolveFlags::CACHED) {
         // Linux before 5.12 does not know the flag.
         Err(Errno::AGAIN | Errno::INVAL) => census
-            .within_deadline(move || open(&root, &path, ResolveFlags::empty()))
+            .within_deadline(move || open(&folder, &path, ResolveFlags::empty()))
             .unwrap_or(Err(Errno::TIMEDOUT)),
         found => found,
     }

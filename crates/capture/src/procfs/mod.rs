@@ -356,6 +356,14 @@ impl Proc {
             .map_err(|errno| ProcError::new(pid, file, errno))
     }
 
+    /// The file behind an open descriptor of a thread, as [`Proc::open_path`] opens it.
+    pub fn open_descriptor(&self, tid: i32, number: i32) -> Result<OwnedFd, ProcError> {
+        let path = ShortPath::new(tid, "fd", Some(number));
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.directory, path.as_bytes(), flags, Mode::empty())
+            .map_err(|errno| ProcError::new(tid, "fd", errno))
+    }
+
     /// Opens a file below `/proc/PID` for reading.
     pub fn open_file(&self, pid: i32, file: &'static str) -> Result<OwnedFd, ProcError> {
         let path = ShortPath::new(pid, file, None);
