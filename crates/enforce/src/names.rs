@@ -195,10 +195,12 @@ pub(crate) fn other_namespaces() -> Vec<Namespace> {
         let (Ok(pid), Ok(namespace)) = (name.parse(), of(&name)) else {
             continue;
         };
+        if known.contains(&namespace) {
+            continue;
+        }
         // The process may be gone meanwhile.
-        if let Ok(table) = fs::read(format!("/proc/{name}/mountinfo"))
-            && known.insert(namespace)
-        {
+        if let Ok(table) = fs::read(format!("/proc/{name}/mountinfo")) {
+            known.insert(namespace);
             let mounts = Mounts::new(&String::from_utf8_lossy(&table));
             found.push(Namespace { pid, mounts });
         }

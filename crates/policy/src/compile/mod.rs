@@ -302,6 +302,20 @@ fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machi
             Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. }
         )
     };
+    // Of what a pattern means nobody has looked for links; what the kernel makes up has none.
+    let may_be_linked = |restriction: &Restriction| match restriction {
+        Restriction::File { path, .. } => {
+            let prefix = path.fixed_prefix();
+            let is_made_up = prefix.starts_with("/proc/") || prefix.starts_with("/sys/");
+            path.literal().or_else(|| path.subtree()).is_none() && !is_made_up
+        }
+        _ => false,
+    };
+    if matches!(enforcer, Enforcer::AppArmor | Enforcer::Bpf)
+        && rule.restrictions.iter().any(may_be_linked)
+    {
+        names.push("a hard link of such a file that exists already has another name".to_owned());
+    }
     if enforcer == Enforcer::AppArmor
         && rule.restrictions.iter().any(by_path)
         && !denies_mounts(policy, machine)

@@ -465,6 +465,30 @@ fn a_path_holds_where_nothing_can_be_mounted() {
 }
 
 #[test]
+fn links_of_what_a_pattern_means_are_a_way_past_rules_by_path() {
+    let is_said = |name: &str, enforcer| {
+        let found = assess_builtin(builtin::find(name).unwrap(), enforcer, &disks());
+        let is_said = found.notes.concat().contains("hard link");
+        assert!(!is_said || found.grade == Grade::Partial, "{name}");
+        is_said
+    };
+    for enforcer in [Enforcer::Bpf, Enforcer::AppArmor] {
+        for name in ["disable-access-ssh-dir", "runc-override-mitigation"] {
+            assert!(is_said(name, enforcer), "{name}");
+        }
+        // One file, for which links are looked for; and what has none.
+        for name in [
+            "disable-access-shadow",
+            "mitigate-overlayfs-leak",
+            "disallow-write-release-agent",
+        ] {
+            assert!(!is_said(name, enforcer), "{name}");
+        }
+    }
+    assert!(!is_said("disable-access-ssh-dir", Enforcer::Landlock));
+}
+
+#[test]
 fn directories_above_a_path_keep_their_names_under_apparmor() {
     let text = |name: &str| apparmor::profile(&of_builtins("AppArmor", &[name]), &disks());
     let token = text("mitigate-sa-leak");
