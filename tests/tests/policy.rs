@@ -225,7 +225,7 @@ fn explain_shows_what_a_rule_compiles_to_for_each_enforcer() {
         "disable-tcp (built in): deny",
         "> socket(family == 2, type & 0xf == 0x1, protocol == 0) -> EPERM",
         "> deny network inet stream,",
-        "> deny socket inet,inet6 stream 0,6,262",
+        "> deny socket inet,inet6 stream 0,6,256,262",
     ] {
         assert!(
             explained.stdout.contains(part),
