@@ -41,6 +41,7 @@ static __noinline int returned(struct pt_regs *regs, long result, struct task_st
 	struct scratch *s;
 	struct row *row;
 	u32 nr = number_of(regs), version = control.version, bank = version & 1, key, operation = 0;
+	bool is_unread = false;
 	u64 slots;
 
 	if (abi >= ABIS)
@@ -60,16 +61,21 @@ static __noinline int returned(struct pt_regs *regs, long result, struct task_st
 	}
 	registers(regs, abi, arguments.value);
 	if (row->flags & ROW_SOCKETCALL) {
-		u32 real[6] = {};
+		u32 real[6] = {}, read, which, words;
 
 		operation = arguments.value[0];
 		if (operation >= 32)
 			return 0;
-		if (bpf_probe_read_user(real, sizeof(real), (void *)arguments.value[1]))
-			count(COUNT_UNREADABLE);
+		/* One by one: the array has as many as the call takes, and may end where a page does. */
+		words = operation == SYS_SEND || operation == SYS_RECV ? 4 : 6;
+		for (read = 0; read < 6; read++)
+			if (read >= words || bpf_probe_read_user(&real[read], sizeof(real[read]),
+						(void *)(arguments.value[1] + read * sizeof(real[read]))))
+				break;
 		/* Said again, because the compiler keeps the bound to itself. */
-		asm volatile("%0 &= 31" : "+r"(operation));
-		key = (key & ~(ROWS - 1)) | (row->socketcall[operation] & (ROWS - 1));
+		which = operation;
+		asm volatile("%0 &= 31" : "+r"(which));
+		key = (key & ~(ROWS - 1)) | (row->socketcall[which] & (ROWS - 1));
 		if ((key & (ROWS - 1)) == 0)
 			return 0;
 		row = bpf_map_lookup_elem(&rows, &key);
@@ -77,8 +83,15 @@ static __noinline int returned(struct pt_regs *regs, long result, struct task_st
 			return 0;
 		for (int i = 0; i < 6; i++)
 			arguments.value[i] = real[i];
+		words = words < row->flags >> ROW_WORDS_SHIFT ? words : row->flags >> ROW_WORDS_SHIFT;
+		is_unread = read < words;
+		operation |= read << 16;
 	}
-	slots = by_result(row, result) & by_arguments(row, &arguments);
+	slots = by_result(row, result);
+	if (is_unread)
+		count(COUNT_UNREADABLE);
+	else
+		slots &= by_arguments(row, &arguments);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		return 0;
@@ -96,7 +109,7 @@ static __noinline int returned(struct pt_regs *regs, long result, struct task_st
 		count(COUNT_SCOPE);
 		return 0;
 	}
-	if (control.filters && !narrowed(s, caller, version, row, key, abi, slots))
+	if (control.filters && !is_unread && !narrowed(s, caller, version, row, key, abi, slots))
 		return 0;
 	begin_call(s, abi, nr, key);
 	s->header.socketcall = operation;

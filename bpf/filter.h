@@ -392,11 +392,10 @@ __noinline u64 by_string(u32 key, u32 index)
 		return ALL_SLOTS;
 	fetch = &row->fetch[index];
 	passed = s->header.args[fetch->arg < 6 ? fetch->arg : 0];
-	if (!passed)
-		return 0;
 	len = read_passed(s, passed);
+	/* Memory at address 0 is for the privileged, and rare; without it a null pointer names nothing. */
 	if (len < 0)
-		return ALL_SLOTS;
+		return passed ? ALL_SLOTS : 0;
 	slots = slots_of_text(bank, 1, len);
 	if (slots & ODD_PATH)
 		return ALL_SLOTS;
@@ -441,6 +440,8 @@ static __always_inline u64 by_strings(const struct row *row, u32 key)
 #define AF_UNIX 1
 #define AF_INET 2
 #define AF_INET6 10
+#define AF_UNSPEC 0
+#define EBADF 9
 
 /* Adds what takes the end of a connection that stands in the working memory. */
 __noinline int add_end(u32 bank)
@@ -517,6 +518,9 @@ static __always_inline int add_address(struct scratch *s, u32 bank, u64 address,
 	if (bpf_probe_read_user(bytes, len, (void *)address))
 		return -1;
 	s->family = *(u16 *)bytes;
+	/* The kernel takes it for IPv4 where it sends a datagram and where it binds. */
+	if (s->family == AF_UNSPEC)
+		s->family = AF_INET;
 	s->port = __builtin_bswap16(*(u16 *)(bytes + 2));
 	__builtin_memset(s->address, 0, sizeof(s->address));
 	if (s->family == AF_INET)
@@ -547,6 +551,9 @@ __noinline u64 by_socket(u32 key, u32 width)
 						(s64)(s32)s->header.args[row->file_arg < 6 ? row->file_arg : 0];
 	if (number >= 0)
 		file = (void *)file_of(s, number);
+	/* One that was open during the call and is not any more may have been anything. */
+	if (number >= 0 && !file && (s64)s->header.result != -EBADF)
+		return ALL_SLOTS;
 	if (file && is_socket(file))
 		add_socket(s, bank, file);
 	else

@@ -55,7 +55,7 @@ __noinline int take_text(u64 address, u32 limit)
 	u8 *text;
 	long len;
 
-	if (!s || !address)
+	if (!s)
 		return -1;
 	at = room(s);
 	if (at > START_LIMIT)
@@ -65,6 +65,8 @@ __noinline int take_text(u64 address, u32 limit)
 		limit = PIECE_LIMIT;
 	bounded(limit, PIECE_LIMIT);
 	len = bpf_probe_read_user_str(text, limit, (void *)address);
+	if (len <= 0 && !address)
+		return -1;
 	if (len <= 0) {
 		count(COUNT_UNREADABLE);
 		seal(s, at, PIECE_ABSENT_MEMORY, 0, 0, address);

@@ -65,7 +65,7 @@ struct header {
 	u32 mount_namespace;
 	u32 cgroup_namespace;
 	u32 row; /* the row of the plan that the call belongs to */
-	u32 socketcall; /* which one, of a 32-bit call that stands for several */
+	u32 socketcall; /* which one, of a 32-bit call that stands for several; above, how many arguments were read */
 	char comm[16]; /* of the process */
 	/* Where paths of the process begin. */
 	u64 root_inode;
@@ -191,6 +191,9 @@ struct fetch {
 #define ROW_SOCKET 32 /* ends of a connection are asked of the descriptor and the address */
 #define ROW_STREAMS 64 /* the standard streams go along */
 #define ROW_AT_ONCE 128 /* the agent is to look at it at once */
+#define SYS_SEND 9 /* calls of socketcall(2) without an address */
+#define SYS_RECV 10
+#define ROW_WORDS_SHIFT 24 /* above: how many arguments the call has */
 
 /* A slot stands for all rules that ask for the same paths and names of processes. What is asked of a
  * call is known by slot: a call is of interest if one slot takes all that is known of it. */

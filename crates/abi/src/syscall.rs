@@ -66,6 +66,19 @@ impl Syscall {
         SOCKETCALLS.get(index).copied()
     }
 
+    /// How many words of memory sub-call `number` of i386's `socketcall` takes its arguments from.
+    ///
+    /// `SYS_SEND` and `SYS_RECV` have no address: those arguments of `sendto` and `recvfrom` are 0.
+    #[must_use]
+    pub fn socketcall_words(number: u32) -> usize {
+        const SEND: u32 = 9;
+        const RECV: u32 = 10;
+        match number {
+            SEND | RECV => 4,
+            _ => Self::from_socketcall(number).map_or(0, |call| call.args().len()),
+        }
+    }
+
     /// The call at this position of the table.
     #[must_use]
     pub fn from_index(index: usize) -> Option<Self> {

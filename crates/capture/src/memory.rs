@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bumpalo::Bump;
 use event::Tid;
-use sys::process_memory::Extent;
+use sys::SyscallError;
+use sys::process_memory::{Extent, MemoryFile};
 
 use crate::procfs::Proc;
 
@@ -225,8 +226,8 @@ impl Memory {
         }
         let mut buffer = self.buffer.borrow_mut();
         let limit = self.readable(tid, address, STRING_LIMIT);
-        let extent = self.guarded(address, limit, || {
-            sys::process_memory::read_c_string(tid.0, address, &mut buffer, limit)
+        let extent = self.guarded(tid, address, limit, |source| {
+            source.text(address, &mut buffer, limit)
         })?;
         if limit < STRING_LIMIT && extent == Extent::Truncated {
             self.note_missing(address, limit);
@@ -236,27 +237,32 @@ impl Memory {
     }
 
     /// Fills `buffer` or nothing.
-    pub(crate) fn read_exact(&self, tid: Tid, address: u64, buffer: &mut [u8]) -> Option<()> {
+    pub(crate) fn read_exact(
+        &self,
+        tid: Tid,
+        address: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Unreadable> {
         let wanted = buffer.len();
         if let Some(captured) = &self.captured {
             let captured = captured.borrow();
-            buffer.copy_from_slice(captured.bytes(address)?.get(..wanted)?);
-            return Some(());
+            let bytes = captured
+                .bytes(address)
+                .and_then(|bytes| bytes.get(..wanted));
+            buffer.copy_from_slice(bytes.ok_or(Unreadable::Fault)?);
+            return Ok(());
         }
         let readable = self.readable(tid, address, wanted);
         if readable < wanted {
             self.note_missing(address, readable);
-            return None;
+            return Err(Unreadable::Refused);
         }
-        let len = self
-            .guarded(address, readable, || {
-                sys::process_memory::read(tid.0, address, buffer)
-            })
-            .ok()?;
-        (len == wanted).then_some(())
+        self.guarded(tid, address, readable, |source| {
+            source.exact(address, buffer)
+        })
     }
 
-    /// As much as there is, up to `len` bytes.
+    /// All of `len` bytes: a part of them would pass for the whole.
     pub(crate) fn bytes<'a>(
         &self,
         tid: Tid,
@@ -266,19 +272,27 @@ impl Memory {
     ) -> Result<&'a [u8], Unreadable> {
         if let Some(captured) = &self.captured {
             let captured = captured.borrow();
-            let bytes = captured.bytes(address).ok_or(Unreadable::Fault)?;
-            return Ok(arena.alloc_slice_copy(&bytes[..bytes.len().min(len)]));
+            let bytes = captured.bytes(address).and_then(|bytes| bytes.get(..len));
+            return Ok(arena.alloc_slice_copy(bytes.ok_or(Unreadable::Fault)?));
         }
         let buffer = arena.alloc_slice_fill_copy(len, 0_u8);
-        let readable = self.readable(tid, address, len);
-        if readable < len {
-            self.note_missing(address, readable);
+        self.read_exact(tid, address, buffer)?;
+        Ok(buffer)
+    }
+
+    /// Whether a null pointer leads nowhere: only who may map memory at address 0 can pass data there.
+    pub(crate) fn is_null_empty(&self, tid: Tid) -> Result<(), Unreadable> {
+        if self.captured.is_some() {
+            return Ok(());
         }
-        let buffer = &mut buffer[..readable];
-        let got = self.guarded(address, readable, || {
-            sys::process_memory::read(tid.0, address, buffer)
-        })?;
-        Ok(&buffer[..got.min(readable)])
+        self.gauge.enter();
+        let first = first_mapping(tid);
+        self.gauge.leave();
+        match first {
+            Ok(0) => Err(Unreadable::Fault),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Unreadable::Refused),
+        }
     }
 
     /// A NULL-terminated array of strings, at most [`TEXTS_LIMIT`] of them.
@@ -293,12 +307,7 @@ impl Memory {
         let mut at = address;
         while texts.len() < TEXTS_LIMIT && address != 0 {
             let mut pointer = [0_u8; 8];
-            self.read_exact(tid, at, &mut pointer[..pointer_bytes])
-                .ok_or(if self.is_limited() {
-                    Unreadable::Refused
-                } else {
-                    Unreadable::Fault
-                })?;
+            self.read_exact(tid, at, &mut pointer[..pointer_bytes])?;
             let pointer = u64::from_le_bytes(pointer);
             if pointer == 0 {
                 break;
@@ -379,18 +388,24 @@ impl Memory {
         }
     }
 
+    /// Reads within the deadline; a second time through the file where the call cannot. The kernel reads
+    /// arguments from pages that their owner may only write; process_vm_readv(2) does not, the file does.
     fn guarded<T>(
         &self,
+        tid: Tid,
         address: u64,
         readable: usize,
-        read: impl FnOnce() -> Result<T, sys::SyscallError>,
+        mut read: impl FnMut(&Source) -> Result<T, SyscallError>,
     ) -> Result<T, Unreadable> {
         if readable == 0 && self.is_limited() {
             self.note_missing(address, 0);
             return Err(Unreadable::Refused);
         }
         self.gauge.enter();
-        let result = read();
+        let result = read(&Source::Call(tid)).or_else(|error| match error.errno() {
+            errno::ESRCH => Err(error),
+            _ => forced(tid).map_or(Err(error), |file| read(&Source::File(file))),
+        });
         self.gauge.leave();
         result.map_err(|error| match error.errno() {
             errno::EFAULT | errno::EIO | errno::ENOMEM => Unreadable::Fault,
@@ -398,6 +413,60 @@ impl Memory {
             _ => Unreadable::Refused,
         })
     }
+}
+
+/// What memory is read through.
+enum Source {
+    /// process_vm_readv(2): needs no descriptor, and respects the protection of pages.
+    Call(Tid),
+    /// `/proc/PID/mem`: also pages that are write-only or have no permission.
+    File(MemoryFile),
+}
+
+impl Source {
+    fn text(&self, address: u64, to: &mut Vec<u8>, limit: usize) -> Result<Extent, SyscallError> {
+        match self {
+            Self::Call(tid) => sys::process_memory::read_c_string(tid.0, address, to, limit),
+            Self::File(file) => file.read_c_string(address, to, limit),
+        }
+    }
+
+    /// All of it: a read that stops at a page that cannot be read is an error.
+    fn exact(&self, address: u64, to: &mut [u8]) -> Result<(), SyscallError> {
+        match self {
+            Self::Call(tid) => sys::process_memory::read_exact(tid.0, address, to),
+            Self::File(file) => file.read_exact(address, to),
+        }
+    }
+}
+
+fn forced(tid: Tid) -> Option<MemoryFile> {
+    let file = Proc::open().ok()?.file(&format!("{}/mem", tid.0)).ok()?;
+    Some(MemoryFile::from_file(file))
+}
+
+/// Makes the kernel fetch a page of a process, for as long as that takes.
+pub(crate) fn touch(tid: Tid, page: u64) {
+    let mut byte = [0];
+    if sys::process_memory::read(tid.0, page, &mut byte).is_err()
+        && let Some(file) = forced(tid)
+    {
+        let _ = file.read(page, &mut byte);
+    }
+}
+
+/// Where the first mapping of a process begins.
+fn first_mapping(tid: Tid) -> std::io::Result<u64> {
+    let proc = Proc::open().map_err(|error| std::io::Error::from(error.errno()))?;
+    let mut line = [0; 17];
+    let len = proc
+        .file(&format!("{}/maps", tid.0))?
+        .read_at(&mut line, 0)?;
+    let start = line[..len].split(|byte| *byte == b'-').next();
+    let start = start.and_then(|digits| std::str::from_utf8(digits).ok());
+    start
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
 fn table(tid: Tid) -> std::io::Result<File> {
@@ -441,7 +510,7 @@ mod tests {
             memory.allow(access);
             assert_eq!(memory.text(tid, there, &arena), expected, "{access:?}");
             assert_eq!(
-                memory.read_exact(tid, there, &mut eight).is_some(),
+                memory.read_exact(tid, there, &mut eight).is_ok(),
                 expected.is_ok()
             );
         }
@@ -451,7 +520,10 @@ mod tests {
             memory.bytes(tid, absent, 80, &arena),
             Err(Unreadable::Refused)
         );
-        assert_eq!(memory.read_exact(tid, absent, &mut eight), None);
+        assert_eq!(
+            memory.read_exact(tid, absent, &mut eight),
+            Err(Unreadable::Refused)
+        );
         memory.allow(Access::Free);
         assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
     }

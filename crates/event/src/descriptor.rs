@@ -3,13 +3,17 @@
 use core::net::IpAddr;
 
 /// Something that may be known only later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Known<T> {
     /// Known.
     Yes(T),
-    /// Will be known at a later stage of the event.
+    /// Not known at this stage of the event. At the last stage: it could not be learnt.
+    #[default]
     NotYet,
-    /// Does not exist or can never be learnt.
+    /// It was passed to the call, but could not be read. The kernel's own view replaces it only where that
+    /// proves what was passed.
+    Unread,
+    /// Does not exist. Never stands for what could not be learnt.
     Never,
 }
 
@@ -128,12 +132,20 @@ pub struct Socket<'a> {
     pub remote: Known<Endpoint>,
     /// Client or server.
     pub role: Role,
-    /// Path of a unix socket.
+    /// Path of a unix socket; `None` if it has none, unless an address could not be read.
     pub unix_path: Option<&'a [u8]>,
     /// Whether a connection exists (`fd.connected`).
     pub connected: Known<bool>,
     /// Whether this call changed the descriptor's name (`fd.name_changed`).
     pub name_changed: Known<bool>,
+}
+
+impl Socket<'_> {
+    /// Whether the call passed an address that could not be read.
+    #[must_use]
+    pub fn has_unread_address(&self) -> bool {
+        self.local == Known::Unread || self.remote == Known::Unread
+    }
 }
 
 /// The descriptor an event is about.

@@ -7,8 +7,8 @@ use bumpalo::Bump;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Comm, Container, Credentials, Descriptor, DescriptorKind, EventKind, Group, Image, Lookup,
-    Process, Stat, Status, Tid, User, World,
+    Absence, Comm, Container, Credentials, Descriptor, DescriptorKind, EventKind, Group, Image,
+    Lookup, Process, Stat, Status, Tid, User, World,
 };
 
 /// How much of an event is known. Each stage knows all that the one before knew.
@@ -47,8 +47,8 @@ pub enum Param<'a> {
     Pending,
     /// The caller's memory could not be read: counts as "may be anything".
     Unreadable,
-    /// Does not exist.
-    Absent,
+    /// Does not exist, which is proven.
+    Absent(Absence),
     /// Signed number: results, descriptors, pids.
     Int(i64),
     /// Unsigned number: flags, modes, sizes, enumerations.

@@ -9,6 +9,7 @@
 //! This crate does no I/O. Facts that cost a look at the system are answered by a [`World`], which
 //! the engine supplies.
 
+mod absence;
 pub mod cgroup;
 mod container;
 mod descriptor;
@@ -26,6 +27,7 @@ pub mod testing;
 mod value;
 mod world;
 
+pub use absence::Absence;
 pub use container::{Container, Containment, Details, Mount};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
 pub use event::{Answers, Asked, Event, Live, OpenDescriptors, Outcome, Param, Stage};

@@ -61,7 +61,7 @@ fn number(param: Option<&Param<'_>>) -> Option<Option<u64>> {
     match param {
         Some(Param::Uint(number)) => Some(Some(*number)),
         Some(Param::Int(number)) => Some(Some(number.cast_unsigned())),
-        Some(Param::Absent) | None => Some(None),
+        Some(Param::Absent(_)) | None => Some(None),
         Some(_) => None,
     }
 }

@@ -8,9 +8,9 @@ use bumpalo::Bump;
 
 use crate::field::Field;
 use crate::{
-    Comm, CommandLine, Container, Descriptor, DescriptorKind, DescriptorSource, Event, EventKind,
-    ExecutableFile, Group, Image, Judge, Known, Live, Lookup, Name, Outcome, Param, ParamSource,
-    Pid, Process, Socket, Stage, StartTime, Stat, Status, Tid, User, Weight, World,
+    Absence, Comm, CommandLine, Container, Descriptor, DescriptorKind, DescriptorSource, Event,
+    EventKind, ExecutableFile, Group, Image, Judge, Known, Live, Lookup, Name, Outcome, Param,
+    ParamSource, Pid, Process, Socket, Stage, StartTime, Stat, Status, Tid, User, Weight, World,
 };
 
 /// What a [`FakeWorld`] tells of one process. Whatever is not set is unknown.
@@ -513,7 +513,7 @@ impl EventBuilder {
         };
         match &self.args[at] {
             _ if stage < needed => Param::Pending,
-            None => Param::Absent,
+            None => Param::Absent(Absence::recorded()),
             Some(Arg::Unreadable) => Param::Unreadable,
             Some(Arg::Int(value)) => Param::Int(*value),
             Some(Arg::Uint(value)) => Param::Uint(*value),

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use event::field::{Field, FieldError, Source};
 use event::{
-    Comm, Event, EventKind, Image, Live, NoWorld, Outcome, Param, Pid, Process, Stage, StartTime,
-    Tid, Value, ValueType,
+    Absence, Comm, Event, EventKind, Image, Live, NoWorld, Outcome, Param, Pid, Process, Stage,
+    StartTime, Tid, Value, ValueType,
 };
 
 use crate::alert::Alert;
@@ -203,7 +203,7 @@ impl Given {
             Arc::clone(&image),
             Comm::new(b""),
         );
-        let params = vec![Param::Absent; self.kind.spec().params.len()];
+        let params = vec![Param::Absent(Absence::recorded()); self.kind.spec().params.len()];
         look(&Event {
             number: 1,
             time_ns: 0,

@@ -55,6 +55,22 @@ pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
     }
 }
 
+/// Fills `buf` from `address` of process `pid`.
+///
+/// # Errors
+/// As [`read`]; EFAULT also when only a part could be read.
+pub fn read_exact(pid: i32, address: u64, buf: &mut [u8]) -> Result<()> {
+    let got = read(pid, address, buf)?;
+    whole("process_vm_readv", got, buf)
+}
+
+fn whole(call: &'static str, got: usize, wanted: &[u8]) -> Result<()> {
+    match got == wanted.len() {
+        true => Ok(()),
+        false => Err(SyscallError::new(call, libc::EFAULT)),
+    }
+}
+
 /// Copies to `address` of process `pid`; fewer bytes than given when a page is missing.
 ///
 /// # Errors
@@ -172,7 +188,14 @@ impl MemoryFile {
             .map_err(|error| of_file("open(/proc/PID/mem)", &error))
     }
 
-    /// As [`read`].
+    /// The memory behind a `mem` file that is open.
+    #[must_use]
+    pub fn from_file(file: std::fs::File) -> Self {
+        Self(file)
+    }
+
+    /// As [`read`], but also what the owner itself may not read (write-only pages, `PROT_NONE`): the kernel
+    /// ignores the protection here, unless it was told not to (`proc_mem.force_override`, Linux 6.12).
     ///
     /// # Errors
     /// EIO for an address without memory; EINVAL above the largest file offset.
@@ -184,6 +207,15 @@ impl MemoryFile {
             return Err(SyscallError::new("pread(/proc/PID/mem)", libc::ESRCH));
         }
         Ok(got)
+    }
+
+    /// As [`read_exact`].
+    ///
+    /// # Errors
+    /// As [`Self::read`]; EFAULT when only a part could be read.
+    pub fn read_exact(&self, address: u64, buf: &mut [u8]) -> Result<()> {
+        let got = self.read(address, buf)?;
+        whole("pread(/proc/PID/mem)", got, buf)
     }
 
     /// As [`read_c_string`].

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use abi::Arch;
 use bumpalo::Bump;
 use event::{
-    CommandLine, Event, EventKind, ExecutableFile, ExecutableFlags, Image, Judge, Live, Lookup,
-    Name, Outcome, Param, Process, Stage, Weight, World,
+    Absence, CommandLine, Event, EventKind, ExecutableFile, ExecutableFlags, Image, Judge, Live,
+    Lookup, Name, Outcome, Param, Process, Stage, Weight, World,
 };
 
 use super::record::{
@@ -20,7 +20,7 @@ use super::world::RecordedWorld;
 use super::{ROOT_CALLS, rings};
 use crate::live::call::Call;
 use crate::live::counters::Counters;
-use crate::live::decode;
+use crate::live::decode::{self, SocketView};
 use crate::notify::RingAnswer;
 use crate::procfs::split_command_line;
 
@@ -136,7 +136,8 @@ impl<J: Judge + 'static> Worker<J> {
             |source| match source {
                 event::ParamSource::Result => Param::Int(0),
                 event::ParamSource::Path { .. } => name,
-                _ => Param::Absent,
+                // What an exec was passed is gone with the memory of the program before.
+                source => Absence::of_source(source).map_or(Param::Unreadable, Param::Absent),
             },
         );
     }
@@ -150,7 +151,7 @@ impl<J: Judge + 'static> Worker<J> {
         self.path_gap = None;
         let image = self.shared.table.image(process, header);
         self.tell(header, process, image, kind, Outcome::None, |_| {
-            Param::Absent
+            Param::Absent(Absence::recorded())
         });
     }
 
@@ -205,7 +206,12 @@ impl<J: Judge + 'static> Worker<J> {
             && let Some(descriptor) = decoded.descriptor
         {
             let found = facts.resolved();
-            let mut descriptor = decode::merge(descriptor, &found, false, &arena);
+            let mut descriptor = decode::merge(
+                descriptor,
+                &found,
+                SocketView::of(&call, Some(result)),
+                &arena,
+            );
             let opens = matches!(
                 call.kind.spec().descriptor,
                 event::DescriptorSource::Opened { .. }
@@ -361,6 +367,7 @@ fn call(header: &Header) -> Option<Call> {
         kind: EventKind::of_syscall(syscall),
         ip: header.ip,
         args: header.args,
+        is_unread: header.lacks_arguments(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! Records as the programs in `bpf/` write them (bpf/record.h).
 
-use event::{Comm, Credentials, Endpoint, PathGap, Pid, StartTime, Stat, Status, Tid, Transport};
+use event::{
+    Comm, Credentials, Endpoint, Known, PathGap, Pid, StartTime, Stat, Status, Tid, Transport,
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::sockets::{ResolvedDescriptor, ResolvedSocket};
@@ -50,6 +52,8 @@ pub(super) struct Header {
     pub(super) pid: Pid,
     pub(super) ppid: Pid,
     pub(super) socketcall: u32,
+    /// How many of its arguments could be read.
+    pub(super) socketcall_args: usize,
     pub(super) login_uid: u32,
     pub(super) fs_uid: u32,
     pub(super) fs_gid: u32,
@@ -161,6 +165,8 @@ impl Header {
         let (vpid, vtid, vpgid, vsid) = (from.i32()?, from.i32()?, from.i32()?, from.i32()?);
         let (mount_namespace, cgroup_namespace) = (from.u32()?, from.u32()?);
         let (_row, socketcall) = (from.u32()?, from.u32()?);
+        let socketcall_args = usize::from(u16::try_from(socketcall >> 16).unwrap_or(0));
+        let socketcall = socketcall & 0xffff;
         let comm: [u8; 16] = from.take()?;
         let comm = comm.split(|byte| *byte == 0).next().unwrap_or(&[]);
         let root = Root {
@@ -188,6 +194,7 @@ impl Header {
             pid,
             ppid,
             socketcall,
+            socketcall_args,
             login_uid,
             fs_uid,
             fs_gid,
@@ -220,6 +227,11 @@ impl Header {
             root,
         };
         Some((header, pieces))
+    }
+
+    /// Whether the call's arguments are an array that could not be read.
+    pub(super) fn lacks_arguments(&self) -> bool {
+        self.socketcall_args < abi::Syscall::socketcall_words(self.socketcall)
     }
 
     /// When the process started, as `/proc` tells it.
@@ -500,7 +512,10 @@ impl SocketFacts {
         // As getpeername(2) sees it.
         let has_peer = self.remote_port != 0 && !matches!(self.state, TCP_CLOSE | TCP_SYN_SENT);
         let remote = self.endpoint(self.remote, self.remote_port);
-        let remote = remote.filter(|_| has_peer);
+        let remote = match remote {
+            Known::Yes(_) if !has_peer => Known::Never,
+            remote => remote,
+        };
         let unix_path = (self.family == AF_UNIX && !self.unix_path.is_empty()).then(|| match self
             .unix_path
             .split_first()
@@ -514,6 +529,8 @@ impl SocketFacts {
             local,
             remote,
             unix_path,
+            // The kernel is asked for one path alone.
+            peer_path: None,
             listening: self.state == TCP_LISTEN,
             connected: Some(match self.family {
                 AF_UNIX => self.has_peer,
@@ -522,7 +539,7 @@ impl SocketFacts {
         }
     }
 
-    fn endpoint(&self, address: [u8; 16], port: u16) -> Option<Endpoint> {
+    fn endpoint(&self, address: [u8; 16], port: u16) -> Known<Endpoint> {
         let ip = match self.family {
             AF_INET => {
                 let [a, b, c, d, ..] = address;
@@ -532,9 +549,9 @@ impl SocketFacts {
                 let ip = Ipv6Addr::from(address);
                 ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
             }
-            _ => return None,
+            _ => return Known::Never,
         };
-        Some(Endpoint { ip, port })
+        Known::Yes(Endpoint { ip, port })
     }
 
     fn transport(&self) -> Option<Transport> {

@@ -19,6 +19,8 @@ pub(super) const ROW_PATHS: u32 = 16;
 pub(super) const ROW_SOCKET: u32 = 32;
 pub(super) const ROW_STREAMS: u32 = 64;
 pub(super) const ROW_AT_ONCE: u32 = 128;
+/// Where the number of words stands that a `socketcall` takes from memory.
+pub(super) const ROW_WORDS_SHIFT: u32 = 24;
 
 /// What of the caller's memory goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use event::{DescriptorSource, EventKind, Interest, ParamSource, Plan, Reason};
 use super::automaton::Automaton;
 use super::rows::{
     Connection, ROW_AT_ONCE, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET,
-    ROW_SOCKETCALL, ROW_STREAMS, Row, SOCKETCALLS, fetches, has_strings, short,
+    ROW_SOCKETCALL, ROW_STREAMS, ROW_WORDS_SHIFT, Row, SOCKETCALLS, fetches, has_strings, short,
 };
 use super::slots::{Slots, Visible, Without};
 use super::{Error, ROOT_CALLS};
@@ -283,8 +283,9 @@ impl Builder<'_> {
             (ROW_AT_ONCE, ROOT_CALLS.contains(&call)),
         ];
         let flags = flags.into_iter().filter(|(_, is_set)| *is_set);
+        let words = u32::from(short(call.args().len()));
         Some(Row {
-            flags: flags.fold(0, |all, (flag, _)| all | flag),
+            flags: flags.fold(words << ROW_WORDS_SHIFT, |all, (flag, _)| all | flag),
             any_of,
             failed,
             succeeded,

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use abi::Arch;
 use bumpalo::Bump;
 use event::{
-    Container, Event, EventKind, Image, Judge, Live, Lookup, Outcome, Param, ParamSource, Process,
-    Stage, Tid, World,
+    Absence, Container, Event, EventKind, Image, Judge, Live, Lookup, Outcome, Param, ParamSource,
+    Process, Stage, Tid, World,
 };
 
 use super::calls;
@@ -18,7 +18,7 @@ use super::world::SandboxWorld;
 use super::{Counters, Shared};
 use crate::container::Told;
 use crate::live::call::Call;
-use crate::live::decode;
+use crate::live::decode::{self, SocketView};
 use crate::memory::Memory;
 use crate::sockets::ResolvedDescriptor;
 
@@ -145,7 +145,7 @@ impl<J: Judge> Sandbox<J> {
         let params = kind.spec().params.iter().map(|param| match param.source {
             ParamSource::Result => Param::Int(0),
             ParamSource::Path { .. } => Param::Text(path),
-            _ => Param::Absent,
+            source => Absence::of_source(source).map_or(Param::Unreadable, Param::Absent),
         });
         let told = Account {
             params: arena.alloc_slice_fill_iter(params),
@@ -162,7 +162,11 @@ impl<J: Judge> Sandbox<J> {
         }
         let kind = EventKind::from_name("procexit").expect("the table has it");
         let arena = std::mem::take(&mut self.arena);
-        let params = kind.spec().params.iter().map(|_| Param::Absent);
+        let params = kind
+            .spec()
+            .params
+            .iter()
+            .map(|_| Param::Absent(Absence::recorded()));
         let told = Account {
             params: arena.alloc_slice_fill_iter(params),
             ..Account::of(kind, Outcome::None)
@@ -221,6 +225,7 @@ impl<J: Judge> Sandbox<J> {
             kind: EventKind::of_syscall(syscall),
             ip: 0,
             args: arguments.registers,
+            is_unread: false,
         };
         let arena = std::mem::take(&mut self.arena);
         let outcome = match message.result.filter(|_| has_result) {
@@ -237,7 +242,12 @@ impl<J: Judge> Sandbox<J> {
             && descriptor.number == event::Known::Yes(i64::from(number))
         {
             let found = resolved(path);
-            decoded.descriptor = Some(decode::merge(descriptor, &found, false, &arena));
+            decoded.descriptor = Some(decode::merge(
+                descriptor,
+                &found,
+                SocketView::default(),
+                &arena,
+            ));
         }
         let told = Account {
             params: decoded.params,

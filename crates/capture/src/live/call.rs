@@ -3,7 +3,7 @@
 use abi::{Arch, Syscall};
 use event::{EventKind, Tid};
 
-use crate::memory::Memory;
+use crate::memory::{Memory, Unreadable};
 
 /// One trapped call in the terms of the native call table.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Call {
     pub(crate) ip: u64,
     /// Its arguments; those of a `socketcall` are unpacked.
     pub(crate) args: [u64; 6],
+    /// Whether the arguments are unknown, because those of a `socketcall` could not be read.
+    pub(crate) is_unread: bool,
 }
 
 impl Call {
@@ -33,11 +35,14 @@ impl Call {
         let (arch, syscall) = abi::arch::decode(notification.arch, notification.nr)?;
         let syscall = syscall?;
         let tid = Tid(notification.tid);
-        let (syscall, args) = if syscall == Syscall::SOCKETCALL {
-            unpack_socketcall(notification.args, tid, memory)
-                .unwrap_or((syscall, notification.args))
-        } else {
-            (syscall, notification.args)
+        let passed = notification.args;
+        let operation = abi::argument::low_signed(passed[0]).cast_unsigned();
+        let is_several = syscall == Syscall::SOCKETCALL;
+        // A number that no socketcall has is refused by the kernel.
+        let real = is_several.then(|| Syscall::from_socketcall(operation));
+        let (syscall, args) = match real.flatten() {
+            Some(real) => (real, unpack_socketcall(operation, passed[1], tid, memory)),
+            None => (syscall, Ok(passed)),
         };
         let kind = EventKind::of_syscall(syscall);
         Some(Self {
@@ -47,7 +52,8 @@ impl Call {
             syscall,
             kind,
             ip: notification.ip,
-            args,
+            args: args.unwrap_or_default(),
+            is_unread: args.is_err(),
         })
     }
 
@@ -73,21 +79,21 @@ impl Call {
     }
 }
 
-/// The i386 `socketcall` multiplexer: the real call's arguments are an array in memory.
+/// The arguments of a `socketcall` of i386 are an array in memory.
 fn unpack_socketcall(
-    registers: [u64; 6],
+    operation: u32,
+    array: u64,
     tid: Tid,
     memory: &Memory,
-) -> Option<(Syscall, [u64; 6])> {
-    let operation = u32::try_from(registers[0] & 0xffff_ffff).ok()?;
-    let syscall = Syscall::from_socketcall(operation)?;
-    let count = syscall.args().len().min(6);
+) -> Result<[u64; 6], Unreadable> {
+    let count = Syscall::socketcall_words(operation).min(6);
     let mut bytes = [0_u8; 24];
     let wanted = &mut bytes[..count * 4];
-    memory.read_exact(tid, registers[1] & 0xffff_ffff, wanted)?;
+    memory.read_exact(tid, array & 0xffff_ffff, wanted)?;
     let mut args = [0; 6];
-    for (argument, chunk) in args.iter_mut().zip(wanted.chunks_exact(4)) {
-        *argument = u64::from(u32::from_ne_bytes(chunk.try_into().ok()?));
+    let (words, _) = wanted.as_chunks::<4>();
+    for (argument, word) in args.iter_mut().zip(words) {
+        *argument = u64::from(u32::from_ne_bytes(*word));
     }
-    Some((syscall, args))
+    Ok(args)
 }

@@ -2,8 +2,8 @@
 
 use bumpalo::Bump;
 use event::{
-    Descriptor, DescriptorKind, DescriptorSource, Known, Name, Outcome, Param, ParamSource, Role,
-    Socket, Transport,
+    Absence, Descriptor, DescriptorKind, DescriptorSource, Endpoint, Known, Name, Outcome, Param,
+    ParamSource, Role, Socket, Transport,
 };
 
 use rustix::net::AddressFamily;
@@ -78,6 +78,7 @@ pub(crate) fn imagined_open<'a>(
         kind: event::EventKind::of_syscall(syscall),
         ip: 0,
         args: [AT_FDCWD.cast_unsigned().into(), 0, flags, 0o644, 0, 0],
+        is_unread: false,
     };
     let memory = Memory::new(std::sync::Arc::default());
     let mut reader = Reader {
@@ -110,14 +111,12 @@ impl<'a> Decoded<'a> {
         let Outcome::Returned(result) = outcome else {
             return *self;
         };
-        let faulted = result == -14;
-        let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source) {
-            (_, ParamSource::Result) => Param::Int(result),
-            // The kernel could not read it either.
-            (Param::Unreadable, _) if faulted => Param::Absent,
-            // Nothing was moved.
-            (Param::Unreadable, ParamSource::Nowhere) if result <= 0 => Param::Absent,
-            (param, _) => param,
+        let moved_none = Absence::of_result(result);
+        let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source, moved_none) {
+            (_, ParamSource::Result, _) => Param::Int(result),
+            (Param::Unreadable, ParamSource::Nowhere, Some(proof)) => Param::Absent(proof),
+            // Also where the kernel could not read an argument (EFAULT): that may have been another.
+            (param, ..) => param,
         };
         let sources = call.kind.spec().params.iter().map(|spec| spec.source);
         let params = arena.alloc_slice_fill_iter(self.params.iter().zip(sources).map(fill));
@@ -137,11 +136,10 @@ fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -
     if descriptor.number == Known::NotYet {
         descriptor.number = Known::Yes(result.max(-1));
     }
-    if descriptor.kind == Known::NotYet {
+    if descriptor.kind == Known::NotYet && is_no_descriptor(call, descriptor.number, result) {
         descriptor.kind = Known::Never;
-    }
-    if result == -14 && descriptor.name == Name::Unreadable {
-        descriptor.name = Name::None;
+        descriptor.device = Known::Never;
+        descriptor.inode = Known::Never;
     }
     if let Some(socket) = &mut descriptor.socket {
         const EINPROGRESS: i64 = -115;
@@ -156,17 +154,23 @@ fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -
         if socket.name_changed == Known::NotYet {
             socket.name_changed = Known::Yes(established && named);
         }
-        if socket.local == Known::NotYet {
-            socket.local = Known::Never;
-        }
-        if socket.remote == Known::NotYet {
-            socket.remote = Known::Never;
-        }
-        if socket.transport == Known::NotYet {
-            socket.transport = Known::Never;
-        }
     }
     descriptor
+}
+
+/// Whether it is proven that there is no descriptor: it was to be made and was not, or its number is none.
+fn is_no_descriptor(call: &Call, number: Known<i64>, result: i64) -> bool {
+    const EBADF: i64 = -9;
+    let arguments = call.syscall.args().iter();
+    // One that takes several may have missed another.
+    let takes_one = || {
+        let is_one = |kind| matches!(kind, abi::ArgKind::Fd | abi::ArgKind::DirFd);
+        arguments.filter(|argument| is_one(argument.kind)).count() == 1
+    };
+    match number {
+        Known::Yes(number) => number < 0 || result == EBADF && takes_one(),
+        _ => false,
+    }
 }
 
 struct Reader<'r, 'a> {
@@ -188,35 +192,43 @@ impl<'a> Reader<'_, 'a> {
             ParamSource::Text(position) => self.text(call.raw(position)),
             ParamSource::Texts(position) => {
                 let width = if call.is_32_bit() { 4 } else { 8 };
-                let texts = self
-                    .memory
-                    .texts(call.tid, call.raw(position), width, self.arena);
-                self.readable(texts).map_or(Param::Unreadable, Param::Texts)
+                self.pointed_to(call.raw(position), |memory, address, arena| {
+                    let texts = memory.texts(call.tid, address, width, arena)?;
+                    Ok(Param::Texts(texts))
+                })
             }
             ParamSource::Field { arg, offset, size } => {
-                let mut bytes = [0_u8; 8];
-                let field = &mut bytes[..usize::from(size.min(8))];
-                let address = call.raw(arg).wrapping_add(u64::from(offset));
-                if self.memory.read_exact(call.tid, address, field).is_none() {
-                    self.unreadable = true;
-                    self.refused |= self.memory.is_limited();
-                    return Param::Unreadable;
-                }
-                Param::Uint(u64::from_le_bytes(bytes))
+                self.pointed_to(call.raw(arg), |memory, address, _| {
+                    let mut bytes = [0_u8; 8];
+                    let field = &mut bytes[..usize::from(size.min(8))];
+                    let address = address.wrapping_add(u64::from(offset));
+                    memory.read_exact(call.tid, address, field)?;
+                    Ok(Param::Uint(u64::from_le_bytes(bytes)))
+                })
             }
             ParamSource::Buffer { arg, len } => {
-                let len = usize::try_from(call.raw(len).min(BUFFER_LIMIT)).expect("bounded");
-                let bytes = self.memory.bytes(call.tid, call.raw(arg), len, self.arena);
-                self.readable(bytes).map_or(Param::Unreadable, Param::Text)
+                let len = call.raw(len).min(BUFFER_LIMIT);
+                if len == 0 {
+                    return Param::Text(b"");
+                }
+                let len = usize::try_from(len).expect("bounded");
+                self.pointed_to(call.raw(arg), |memory, address, arena| {
+                    Ok(Param::Text(memory.bytes(call.tid, address, len, arena)?))
+                })
             }
             ParamSource::Constant(value) => Param::Uint(value),
             ParamSource::Tuple => Param::Tuple,
-            ParamSource::Process | ParamSource::Nowhere => Param::Absent,
+            ParamSource::Process | ParamSource::Nowhere => {
+                Absence::of_source(source).map_or(Param::Unreadable, Param::Absent)
+            }
         }
     }
 
     fn register(&self, position: u8) -> Param<'a> {
         use abi::ArgKind;
+        if self.call.is_unread {
+            return Param::Unreadable;
+        }
         let kind = self
             .call
             .syscall
@@ -233,11 +245,33 @@ impl<'a> Reader<'_, 'a> {
     }
 
     fn text(&mut self, address: u64) -> Param<'a> {
-        if address == 0 {
-            return Param::Absent;
+        let tid = self.call.tid;
+        self.pointed_to(address, |memory, address, arena| {
+            Ok(Param::Text(memory.text(tid, address, arena)?))
+        })
+    }
+
+    /// What a pointer leads to. Only a null pointer of a process that has nothing there leads to nothing.
+    fn pointed_to(
+        &mut self,
+        address: u64,
+        read: impl FnOnce(&Memory, u64, &'a Bump) -> Result<Param<'a>, Unreadable>,
+    ) -> Param<'a> {
+        if self.call.is_unread {
+            self.unreadable = true;
+            return Param::Unreadable;
         }
-        let text = self.memory.text(self.call.tid, address, self.arena);
-        self.readable(text).map_or(Param::Unreadable, Param::Text)
+        if let Some(proof) = self.null(address) {
+            return Param::Absent(proof);
+        }
+        let found = read(self.memory, address, self.arena);
+        self.readable(found).unwrap_or(Param::Unreadable)
+    }
+
+    fn null(&self, address: u64) -> Option<Absence> {
+        let proof = Absence::of_null(address)?;
+        let tid = self.call.tid;
+        self.memory.is_null_empty(tid).is_ok().then_some(proof)
     }
 
     fn readable<T>(&mut self, result: Result<T, Unreadable>) -> Option<T> {
@@ -256,6 +290,7 @@ impl<'a> Reader<'_, 'a> {
         let call = self.call;
         match call.kind.spec().descriptor {
             DescriptorSource::None => None,
+            _ if call.is_unread => Some(unresolved(Known::NotYet)),
             DescriptorSource::Opened { name, flags } => Some(self.opened(params, name, flags)),
             DescriptorSource::Argument(fd) => Some(unresolved(Known::Yes(call.int(fd).into()))),
             DescriptorSource::Duplicated(_) => Some(unresolved(Known::NotYet)),
@@ -337,14 +372,17 @@ impl<'a> Reader<'_, 'a> {
 
     fn addressed(&mut self, fd: i32, address: u64, len: u64, remote: bool) -> Descriptor<'a> {
         let number = Known::Yes(i64::from(fd));
-        if address == 0 || len == 0 {
+        if Absence::of_length(len)
+            .or_else(|| self.null(address))
+            .is_some()
+        {
             // No address given: the socket's own facts, learnt at the entry stage.
             return unresolved(number);
         }
         let len = usize::try_from(len.min(ADDRESS_LIMIT)).expect("bounded");
         let bytes = self.memory.bytes(self.call.tid, address, len, self.arena);
         let Some(bytes) = self.readable(bytes) else {
-            return unresolved(number);
+            return unread_address(number, remote);
         };
         // Too short for its family: the kernel refuses it.
         let Some(address) = sockets::parse_address(bytes) else {
@@ -379,14 +417,12 @@ impl<'a> Reader<'_, 'a> {
         };
         let mut header = [0_u8; 12];
         let header = &mut header[..width + 4];
-        if self
+        if let Err(why) = self
             .memory
             .read_exact(self.call.tid, self.call.raw(message), header)
-            .is_none()
         {
-            self.unreadable = true;
-            self.refused |= self.memory.is_limited();
-            return unresolved(Known::Yes(i64::from(fd)));
+            self.readable::<()>(Err(why));
+            return unread_address(Known::Yes(i64::from(fd)), true);
         }
         let mut address = [0_u8; 8];
         address[..pointer].copy_from_slice(&header[..pointer]);
@@ -409,6 +445,27 @@ fn unresolved<'a>(number: Known<i64>) -> Descriptor<'a> {
     }
 }
 
+/// A socket with an address that was passed and could not be read.
+fn unread_address<'a>(number: Known<i64>, remote: bool) -> Descriptor<'a> {
+    let [local, remote_end] = match remote {
+        true => [Known::NotYet, Known::Unread],
+        false => [Known::Unread, Known::NotYet],
+    };
+    let socket = Socket {
+        transport: Known::NotYet,
+        local,
+        remote: remote_end,
+        role: if remote { Role::Client } else { Role::Server },
+        unix_path: None,
+        connected: Known::NotYet,
+        name_changed: Known::NotYet,
+    };
+    Descriptor {
+        socket: Some(socket),
+        ..unresolved(number)
+    }
+}
+
 /// Completes a descriptor that is an open file before the caller is known. `None`: there is nothing
 /// to look at before the call returns, it is a socket, or it cannot be seen.
 pub(crate) fn resolve_file<'a>(
@@ -419,12 +476,13 @@ pub(crate) fn resolve_file<'a>(
 ) -> Option<Descriptor<'a>> {
     let number = existing_descriptor(call)?;
     let found = census.file(call.tid, number)?;
-    Some(merge(descriptor, &found, false, arena))
+    Some(merge(descriptor, &found, SocketView::default(), arena))
 }
 
 /// The descriptor among the arguments of a call.
 fn existing_descriptor(call: &Call) -> Option<i32> {
     match call.kind.spec().descriptor {
+        _ if call.is_unread => None,
         DescriptorSource::Argument(fd)
         | DescriptorSource::Duplicated(fd)
         | DescriptorSource::Addressed { fd, .. }
@@ -454,19 +512,40 @@ pub(crate) fn resolve<'a>(
     let Some(found) = census.descriptor(pid, call.tid, number) else {
         return descriptor;
     };
-    let connecting = result.is_none()
-        && matches!(
+    merge(descriptor, &found, SocketView::of(call, result), arena)
+}
+
+/// When the kernel was asked about the socket of a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SocketView {
+    /// Before a connect gives it an address of its own.
+    is_connecting: bool,
+    /// After the call gave it the address that was passed.
+    has_passed_address: bool,
+}
+
+impl SocketView {
+    /// `result`: `None` before the call has returned.
+    pub(crate) fn of(call: &Call, result: Option<i64>) -> Self {
+        use abi::Syscall as S;
+        const EINPROGRESS: i64 = -115;
+        let is_addressed = matches!(
             call.kind.spec().descriptor,
             DescriptorSource::Addressed { remote: true, .. }
         );
-    merge(descriptor, &found, connecting, arena)
+        let keeps_address = matches!(call.syscall.base(), S::BIND | S::CONNECT);
+        Self {
+            is_connecting: result.is_none() && is_addressed,
+            has_passed_address: keeps_address && matches!(result, Some(0 | EINPROGRESS)),
+        }
+    }
 }
 
 /// What the call says comes first (a connect's target); the kernel's view fills the rest.
 pub(crate) fn merge<'a>(
     mut descriptor: Descriptor<'a>,
     found: &ResolvedDescriptor,
-    connecting: bool,
+    view: SocketView,
     arena: &'a Bump,
 ) -> Descriptor<'a> {
     let kernel = found.as_descriptor(0);
@@ -496,17 +575,60 @@ pub(crate) fn merge<'a>(
         return descriptor;
     };
     socket.transport = kernel.transport;
+    if socket.has_unread_address() {
+        let peer_path = found
+            .socket
+            .as_ref()
+            .and_then(|own| own.peer_path.as_deref());
+        merge_unread(&mut socket, &kernel, path(peer_path), view);
+        if socket.has_unread_address() && descriptor.kind == Known::Yes(DescriptorKind::Ipv6) {
+            // With an address of IPv4 in the form of IPv6 it counts as a socket of IPv4.
+            descriptor.kind = Known::Unread;
+        }
+    }
     // A socket that is about to be connected gets its own address by that.
     let is_bound = matches!(kernel.local, Known::Yes(local) if local.port != 0);
-    if !matches!(socket.local, Known::Yes(_)) && (is_bound || !connecting) {
+    if is_open(socket.local) && (is_bound || !view.is_connecting) {
         socket.local = kernel.local;
     }
-    if !matches!(socket.remote, Known::Yes(_)) {
+    if is_open(socket.remote) {
         socket.remote = kernel.remote;
     }
-    socket.unix_path = socket.unix_path.or_else(|| path(kernel.unix_path));
+    if !socket.has_unread_address() {
+        socket.unix_path = socket.unix_path.or_else(|| path(kernel.unix_path));
+    }
     descriptor.socket = Some(socket);
     descriptor
+}
+
+/// Whether the kernel's view may say what an end is.
+fn is_open(end: Known<Endpoint>) -> bool {
+    matches!(end, Known::NotYet | Known::Never)
+}
+
+/// An address that could not be read is the socket's own once the call has succeeded; until then, and for a
+/// message that is sent to an address, nothing proves what was passed.
+fn merge_unread<'a>(
+    socket: &mut Socket<'a>,
+    kernel: &Socket<'_>,
+    peer_path: Option<&'a [u8]>,
+    view: SocketView,
+) {
+    if !view.has_passed_address {
+        return;
+    }
+    if let (Known::Unread, Known::Yes(_)) = (socket.remote, kernel.remote) {
+        socket.remote = kernel.remote;
+    }
+    if let (Known::Unread, Some(path)) = (socket.remote, peer_path) {
+        socket.remote = Known::Never;
+        socket.unix_path = Some(path);
+    }
+    // What is bound has a path of its own or an end of its own.
+    let is_bound = matches!(kernel.local, Known::Yes(_)) || kernel.unix_path.is_some();
+    if socket.local == Known::Unread && is_bound {
+        socket.local = kernel.local;
+    }
 }
 
 fn kind_of_address(address: &SocketAddress<'_>) -> DescriptorKind {
@@ -651,7 +773,7 @@ fn owned_param(param: &Param<'_>) -> OwnedParam {
         Param::Texts(texts) => OwnedParam::Texts(texts.iter().map(|text| text.to_vec()).collect()),
         Param::Pending => OwnedParam::Plain(Param::Pending),
         Param::Unreadable => OwnedParam::Plain(Param::Unreadable),
-        Param::Absent => OwnedParam::Plain(Param::Absent),
+        Param::Absent(proof) => OwnedParam::Plain(Param::Absent(proof)),
         Param::Int(value) => OwnedParam::Plain(Param::Int(value)),
         Param::Uint(value) => OwnedParam::Plain(Param::Uint(value)),
         Param::Tuple => OwnedParam::Plain(Param::Tuple),

@@ -899,6 +899,7 @@ impl<J: Judge> Tracer<J> {
             syscall,
             kind,
             args,
+            is_unread: false,
             ip: 0,
         };
         let Some(process) = shared.tree.of_thread(Tid(pid.0), &shared.counters) else {

@@ -365,7 +365,7 @@ fn connected(call: &Call, decoded: &Decoded<'_>, pid: Pid, census: &Census) -> T
     let Some(found) = census.descriptor(pid, call.tid, call.int(0)) else {
         return Truth::Unlearnt;
     };
-    let Some(remote) = found.socket.and_then(|socket| socket.remote) else {
+    let Some(Known::Yes(remote)) = found.socket.map(|socket| socket.remote) else {
         // Of another family, dissolved, or refused already.
         return Truth::Same;
     };

@@ -39,9 +39,10 @@ impl Cause {
             .params
             .iter()
             .any(|param| matches!(param, Param::Unreadable))
-            || event
-                .descriptor
-                .is_some_and(|of| of.name == Name::Unreadable);
+            || event.descriptor.is_some_and(|of| {
+                let has_unread = |socket: event::Socket<'_>| socket.has_unread_address();
+                of.name == Name::Unreadable || of.socket.is_some_and(has_unread)
+            });
         let mechanism = event.world.mechanism();
         if event.lacks_moved_bytes() {
             return Self::MovedBytes;

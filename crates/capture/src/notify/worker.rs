@@ -336,7 +336,7 @@ impl<J: Judge> Worker<J> {
         let truth = truth::compare(call, decoded, outcome, process.pid, &shared.tree.census);
         match &truth {
             // Memory that could not be read, and so did not change either.
-            Truth::Changed(_) if decoded.refused && truth::given(decoded).is_none() => {}
+            Truth::Changed(_) if decoded.unreadable && truth::given(decoded).is_none() => {}
             Truth::Changed(what) => {
                 Counters::add(&shared.counters.arguments_changed);
                 verifier.caught(process);

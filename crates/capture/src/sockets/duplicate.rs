@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use event::{Endpoint, Transport};
+use event::{Endpoint, Known, Transport};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketAddrV4, SocketAddrV6, SocketType, ipproto,
     sockopt,
@@ -31,19 +32,27 @@ pub(super) fn duplicate(pid: i32, tid: i32, number: i32, inode: u64) -> Option<O
 /// Everything a socket tells of itself. None of these calls waits.
 pub(super) fn ask(socket: &OwnedFd) -> ResolvedSocket {
     let domain = sockopt::socket_domain(socket).ok();
-    let local = rustix::net::getsockname(socket).ok();
+    let local = rustix::net::getsockname(socket);
     let peer = rustix::net::getpeername(socket);
     let connected = peer.is_ok();
-    let peer = peer.ok().flatten();
-    let local_path = local.as_ref().and_then(unix_path);
-    let peer_path = peer.as_ref().and_then(unix_path);
+    let local_path = local.as_ref().ok().and_then(unix_path);
+    let peer_path = peer
+        .as_ref()
+        .ok()
+        .and_then(|peer| unix_path(peer.as_ref()?));
     ResolvedSocket {
         domain: domain.map(AddressFamily::as_raw),
         transport: domain.and_then(|domain| transport(socket, domain)),
-        local: local.and_then(endpoint),
+        local: local.map_or(Known::NotYet, end),
         connected: Some(connected),
-        remote: peer.and_then(endpoint),
-        unix_path: local_path.or(peer_path),
+        remote: match peer {
+            Ok(peer) => peer.map_or(Known::Never, end),
+            // Not connected, or of a kind that never is.
+            Err(Errno::NOTCONN | Errno::OPNOTSUPP) => Known::Never,
+            Err(_) => Known::NotYet,
+        },
+        unix_path: local_path.or_else(|| peer_path.clone()),
+        peer_path,
         listening: sockopt::socket_acceptconn(socket).unwrap_or(false),
     }
 }
@@ -61,6 +70,11 @@ fn transport(socket: &OwnedFd, domain: AddressFamily) -> Option<Transport> {
         (_, Some(ipproto::UDP)) => Transport::Udp,
         _ => Transport::Unknown,
     })
+}
+
+/// An address as an end of a connection, which addresses of other families are not.
+fn end(address: SocketAddrAny) -> Known<Endpoint> {
+    endpoint(address).map_or(Known::Never, Known::Yes)
 }
 
 fn endpoint(address: SocketAddrAny) -> Option<Endpoint> {

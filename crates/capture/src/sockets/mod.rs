@@ -39,12 +39,14 @@ pub struct ResolvedSocket {
     pub domain: Option<u16>,
     /// Transport protocol, if known.
     pub transport: Option<Transport>,
-    /// Own end; `None` if it has none or it is not known.
-    pub local: Option<Endpoint>,
-    /// Other end; `None` if it has none or it is not known.
-    pub remote: Option<Endpoint>,
+    /// Own end.
+    pub local: Known<Endpoint>,
+    /// Other end.
+    pub remote: Known<Endpoint>,
     /// Path of a unix socket: its own, or that of the socket it is connected to.
     pub unix_path: Option<Vec<u8>>,
+    /// Path of the unix socket that it is connected to, where that is known by itself.
+    pub peer_path: Option<Vec<u8>>,
     /// Whether it listens.
     pub listening: bool,
     /// Whether another end is set; `None` if that is not known.
@@ -137,10 +139,16 @@ impl ResolvedDescriptor {
         };
         Descriptor {
             number: Known::Yes(number),
-            kind: Known::Yes(self.kind),
+            kind: match &self.socket {
+                Some(socket) if socket.domain.is_none() => Known::NotYet,
+                _ => Known::Yes(self.kind),
+            },
             name,
             socket: self.socket.as_ref().map(ResolvedSocket::as_socket),
-            device: known(self.device),
+            device: match self.socket {
+                Some(_) => Known::Never,
+                None => known(self.device),
+            },
             inode: known(self.inode),
         }
     }
@@ -153,7 +161,7 @@ impl ResolvedSocket {
     fn role(&self) -> Role {
         match (self.local, self.remote) {
             _ if self.listening => Role::Server,
-            (Some(local), Some(remote)) => {
+            (Known::Yes(local), Known::Yes(remote)) => {
                 let is_server = local.port < FIRST_CLIENT_PORT && remote.port >= FIRST_CLIENT_PORT;
                 if is_server {
                     Role::Server
@@ -169,8 +177,8 @@ impl ResolvedSocket {
     pub fn as_socket(&self) -> Socket<'_> {
         Socket {
             transport: known(self.transport),
-            local: known(self.local),
-            remote: known(self.remote),
+            local: self.local,
+            remote: self.remote,
             role: self.role(),
             unix_path: self.unix_path.as_deref(),
             connected: known(self.connected),
@@ -182,8 +190,9 @@ impl ResolvedSocket {
 /// Start of `net.ipv4.ip_local_port_range` as the kernel sets it.
 const FIRST_CLIENT_PORT: u16 = 32768;
 
+/// What could not be asked stays unknown.
 fn known<T>(value: Option<T>) -> Known<T> {
-    value.map_or(Known::Never, Known::Yes)
+    value.map_or(Known::NotYet, Known::Yes)
 }
 
 fn resolve_socket(
@@ -219,7 +228,13 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
 
 pub(crate) fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
     use rustix::net::AddressFamily;
-    let endpoints = || [socket.local, socket.remote].into_iter().flatten();
+    let endpoints = || {
+        let ends = [socket.local, socket.remote];
+        ends.into_iter().filter_map(|end| match end {
+            Known::Yes(end) => Some(end),
+            _ => None,
+        })
+    };
     match socket.domain.map(AddressFamily::from_raw) {
         Some(AddressFamily::INET) => DescriptorKind::Ipv4,
         // Falco shows v4 traffic over a v6 socket as v4.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use event::{Endpoint, Transport};
+use event::{Endpoint, Known, Transport};
 use rustix::net::AddressFamily;
 
 use super::ResolvedSocket;
@@ -34,9 +34,14 @@ pub(super) fn look_up(proc: &Proc, pid: i32, inode: u64) -> Option<ResolvedSocke
             return Some(ResolvedSocket {
                 domain: Some(family.as_raw()),
                 transport: Some(transport),
-                local: Some(local),
-                remote: connected.then_some(remote),
+                local: Known::Yes(local),
+                remote: if connected {
+                    Known::Yes(remote)
+                } else {
+                    Known::Never
+                },
                 unix_path: None,
+                peer_path: None,
                 // TCP_LISTEN in include/net/tcp_states.h.
                 listening: transport == Transport::Tcp && state == b"0A",
                 connected: Some(connected),
@@ -83,7 +88,9 @@ fn unix_line(line: &[u8], inode: u64) -> Option<ResolvedSocket> {
         listening: flags == b"00010000",
         // SS_CONNECTED in the same file.
         connected: Some(state == b"03"),
-        ..ResolvedSocket::default()
+        peer_path: None,
+        local: Known::Never,
+        remote: Known::Never,
     })
 }
 

@@ -36,14 +36,17 @@ fn tcp_ends_are_found_both_ways() {
     assert_eq!(listening.kind, DescriptorKind::Ipv4);
     let socket = listening.socket.unwrap();
     assert!(socket.listening);
-    assert_eq!((socket.connected, socket.remote), (Some(false), None));
+    assert_eq!(
+        (socket.connected, socket.remote),
+        (Some(false), Known::Never)
+    );
     assert_eq!(by_table(&listener), socket);
 
     for stream in [&client, &server] {
         let socket = look(stream).socket.unwrap();
         assert_eq!(socket.transport, Some(Transport::Tcp));
-        assert_eq!(socket.local, Some(end(stream.local_addr().unwrap())));
-        assert_eq!(socket.remote, Some(end(stream.peer_addr().unwrap())));
+        assert_eq!(socket.local, Known::Yes(end(stream.local_addr().unwrap())));
+        assert_eq!(socket.remote, Known::Yes(end(stream.peer_addr().unwrap())));
         assert_eq!(socket.connected, Some(true));
         assert_eq!(by_table(stream), socket);
     }
@@ -62,7 +65,7 @@ fn a_v6_socket_with_v4_traffic_is_v4() {
     let resolved = look(&server);
     assert_eq!(resolved.kind, DescriptorKind::Ipv4);
     let socket = resolved.socket.unwrap();
-    assert_eq!(socket.remote, Some(end(client.local_addr().unwrap())));
+    assert_eq!(socket.remote, Known::Yes(end(client.local_addr().unwrap())));
     assert_eq!(by_table(&server), socket);
 }
 

@@ -52,6 +52,7 @@ impl ResolvedDescriptor {
                 // A socket that was not bound has the empty name.
                 &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
             }
+            (Known::NotYet | Known::Unread, ..) => return Lookup::Unknown,
             (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),
             _ => return Lookup::Missing,
         };

@@ -136,7 +136,7 @@ fn category<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
         Category::IoRead | Category::IoWrite | Category::IoOther => {
             return match descriptor_kind(event) {
                 None => Value::text("unknown"),
-                Some(Known::NotYet) => Value::Unknown,
+                Some(Known::NotYet | Known::Unread) => Value::Unknown,
                 Some(Known::Never) => Value::text("unknown"),
                 Some(Known::Yes(kind)) => Value::text(io_category(kind)),
             };

@@ -378,7 +378,7 @@ pub(super) static LIST_FIELDS: &[FieldSpec] = &[
 fn known<'a, T>(fact: Known<T>, show: impl FnOnce(T) -> Value<'a>) -> Value<'a> {
     match fact {
         Known::Yes(fact) => show(fact),
-        Known::NotYet => Value::Unknown,
+        Known::NotYet | Known::Unread => Value::Unknown,
         Known::Never => Value::Absent,
     }
 }
@@ -499,7 +499,7 @@ pub(super) fn type_letters<'a>(event: &Event<'a>) -> Value<'a> {
             Known::Yes(Transport::Icmp) => out.push(b"i"),
             Known::Yes(Transport::Raw) => out.push(b"r"),
             Known::Yes(Transport::Unknown) | Known::Never => {}
-            Known::NotYet => return Value::Unknown,
+            Known::NotYet | Known::Unread => return Value::Unknown,
         }
     }
     out.value()
@@ -514,13 +514,15 @@ pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
         return path::resolved(event, descriptor.name);
     }
     match (descriptor.socket, descriptor.kind) {
-        (_, Known::NotYet) => Value::Unknown,
+        (_, Known::NotYet | Known::Unread) => Value::Unknown,
         (Some(socket), Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6)) => {
             connection(event, &socket)
         }
-        (Some(socket), Known::Yes(DescriptorKind::Unix)) => {
-            Value::Text(socket.unix_path.unwrap_or(b""))
-        }
+        (Some(socket), Known::Yes(DescriptorKind::Unix)) => match socket.unix_path {
+            Some(path) => Value::Text(path),
+            None if socket.has_unread_address() => Value::Unknown,
+            None => Value::Text(b""),
+        },
         _ => path::resolved(event, descriptor.name),
     }
 }
@@ -539,7 +541,7 @@ pub fn connection_name<'a>(socket: &Socket<'_>, arena: &'a Bump) -> Option<&'a [
     let mut out = Text::new(arena);
     for end in [from, to] {
         match end {
-            Known::NotYet => return None,
+            Known::NotYet | Known::Unread => return None,
             Known::Never => {}
             Known::Yes(end) => {
                 if !out.is_empty() {
@@ -562,7 +564,7 @@ pub(super) fn tuple<'a>(event: &Event<'a>) -> Value<'a> {
             name => name,
         },
         Some(Descriptor {
-            kind: Known::NotYet,
+            kind: Known::NotYet | Known::Unread,
             ..
         }) => Value::Unknown,
         _ => Value::Absent,
@@ -656,7 +658,8 @@ fn server(socket: &Socket<'_>) -> Known<Endpoint> {
 
 /// Without a role nobody is client or server.
 fn roleless(socket: &Socket<'_>) -> Known<Endpoint> {
-    if socket.local == Known::NotYet || socket.remote == Known::NotYet {
+    let is_unknown = |end: Known<Endpoint>| matches!(end, Known::NotYet | Known::Unread);
+    if is_unknown(socket.local) || is_unknown(socket.remote) {
         Known::NotYet
     } else {
         Known::Never
@@ -694,7 +697,7 @@ fn port(end: Endpoint) -> Value<'static> {
 fn no_socket<'a>(event: &Event<'a>) -> Value<'a> {
     match event.descriptor {
         Some(Descriptor {
-            kind: Known::NotYet,
+            kind: Known::NotYet | Known::Unread,
             ..
         }) => Value::Unknown,
         _ => Value::Absent,
@@ -765,7 +768,7 @@ fn flag<'a>(event: &Event<'a>, which: fn(&Socket<'_>) -> Known<bool>) -> Value<'
     match event.descriptor {
         None => Value::Absent,
         Some(Descriptor {
-            kind: Known::NotYet,
+            kind: Known::NotYet | Known::Unread,
             ..
         }) => Value::Unknown,
         Some(Descriptor { socket: None, .. }) => Value::Bool(false),

@@ -24,16 +24,16 @@ pub(super) enum Words<'a> {
 /// The parameter as a value.
 pub(super) fn value<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
     let spec = &event.kind.spec().params[at];
-    let param = event.params.get(at).copied().unwrap_or(Param::Absent);
+    let param = event.params.get(at).copied().unwrap_or(Param::Pending);
     match (param, spec.source) {
-        (Param::Pending | Param::Absent, ParamSource::Result) => result(event.outcome),
-        (Param::Pending | Param::Absent, ParamSource::Process) => proc::param(event, spec),
-        (Param::Pending | Param::Absent, ParamSource::Constant(value)) => Value::Uint(value),
-        (Param::Tuple, _) | (Param::Pending | Param::Absent, ParamSource::Tuple) => {
+        (Param::Pending | Param::Absent(_), ParamSource::Result) => result(event.outcome),
+        (Param::Pending | Param::Absent(_), ParamSource::Process) => proc::param(event, spec),
+        (Param::Pending | Param::Absent(_), ParamSource::Constant(value)) => Value::Uint(value),
+        (Param::Tuple, _) | (Param::Pending | Param::Absent(_), ParamSource::Tuple) => {
             super::fd::tuple(event)
         }
         (Param::Pending | Param::Unreadable, _) => Value::Unknown,
-        (Param::Absent, _) => Value::Absent,
+        (Param::Absent(_), _) => Value::Absent,
         (Param::Int(value), _) if is_id(spec.ty) => {
             Value::Uint(value.cast_unsigned() & u64::from(u32::MAX))
         }

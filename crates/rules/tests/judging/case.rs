@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use abi::Syscall;
 use bumpalo::Bump;
 use event::{
-    Comm, CommandLine, Container, Containment, Credentials, Descriptor, DescriptorKind,
+    Absence, Comm, CommandLine, Container, Containment, Credentials, Descriptor, DescriptorKind,
     DescriptorSource, Endpoint, Event, EventKind, ExecutableFile, ExecutableFlags, Group, Image,
     Known, Live, Lookup, Name, Outcome, Param, ParamSource, ParamType, Pid, Process, Role, Socket,
     Stage, StartTime, Stat, Status, Tid, Transport, User, World,
@@ -134,7 +134,7 @@ impl Case {
             ParamSource::Texts(_) => from_memory(Param::Texts(texts)),
             ParamSource::Field { .. } => from_memory(Param::Uint(self.number)),
             ParamSource::Tuple => Param::Tuple,
-            ParamSource::Constant(_) | ParamSource::Nowhere => Param::Absent,
+            ParamSource::Constant(_) | ParamSource::Nowhere => Param::Absent(Absence::recorded()),
         };
         spec.params.iter().map(one).collect()
     }

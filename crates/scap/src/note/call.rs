@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Asked, Descriptor, DescriptorKind, Lookup, Outcome, Param, Stat};
+use event::{Absence, Asked, Descriptor, DescriptorKind, Lookup, Outcome, Param, Stat};
 use serde_json::{Value, json};
 
 use super::descriptor::{
@@ -18,7 +18,7 @@ pub(crate) fn show_param(param: &Param<'_>) -> Value {
     match param {
         Param::Pending => json!("pending"),
         Param::Unreadable => json!("?"),
-        Param::Absent => Value::Null,
+        Param::Absent(_) => Value::Null,
         Param::Int(value) => json!({ "i": value }),
         Param::Uint(value) => json!({ "u": value }),
         Param::Text(value) => json!({ "t": text(value) }),
@@ -35,7 +35,7 @@ fn read_param<'a>(value: &Value, arena: &'a Bump) -> Option<Param<'a>> {
         Some(arena.alloc_slice_copy(&bytes(value.as_str()?)?))
     };
     Some(match value {
-        Value::Null => Param::Absent,
+        Value::Null => Param::Absent(Absence::recorded()),
         Value::String(word) if word == "tuple" => Param::Tuple,
         Value::String(word) if word == "pending" => Param::Pending,
         Value::String(_) => Param::Unreadable,

@@ -11,7 +11,7 @@ use super::{bytes, entry, looked, lookup, text};
 fn known<T>(fact: Known<T>, show: impl FnOnce(T) -> Value) -> Value {
     match fact {
         Known::Yes(fact) => show(fact),
-        Known::NotYet => json!("?"),
+        Known::NotYet | Known::Unread => json!("?"),
         Known::Never => Value::Null,
     }
 }

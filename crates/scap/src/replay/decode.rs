@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bumpalo::Bump;
-use event::{Endpoint, Param};
+use event::{Absence, Endpoint, Param};
 
 use crate::bytes::{Bytes, signed, unsigned, until_nul};
 use crate::flags::Translation;
@@ -65,7 +65,7 @@ impl Slot {
         enter: &Params<'a>,
         arena: &'a Bump,
     ) -> Param<'a> {
-        let mut param = Param::Absent;
+        let mut param = Param::Absent(Absence::recorded());
         self.put(&mut param, exit, enter, arena);
         param
     }

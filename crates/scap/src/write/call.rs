@@ -205,7 +205,7 @@ impl Writer {
         let is_there = |from: &From| match from {
             From::Param(at, _) => !matches!(
                 value_of(event, *at),
-                Param::Absent | Param::Unreadable | Param::Pending
+                Param::Absent(_) | Param::Unreadable | Param::Pending
             ),
             From::Tuple | From::Address => true,
             From::Nowhere => false,
@@ -274,7 +274,7 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
                 // Never learnt, unless it is the result.
                 Param::Pending => !follows,
                 Param::Tuple => false,
-                Param::Absent => told && !follows,
+                Param::Absent(_) => told && !follows,
                 Param::Unreadable | Param::Texts(_) => true,
                 // The NUL that ends text in the file ends it.
                 Param::Text(text) => {
@@ -369,7 +369,7 @@ fn is_told(event: &Event<'_>) -> bool {
     };
     let is_name = match (descriptor.name, event.params.get(name)) {
         (Name::Passed { raw, .. }, Some(Param::Text(told))) => raw == *told,
-        (Name::None, Some(Param::Absent)) => true,
+        (Name::None, Some(Param::Absent(_))) => true,
         _ => false,
     };
     is_name
@@ -424,11 +424,11 @@ const MAX_TEXT: usize = 4096;
 
 /// A parameter, with the result where the call's result is it.
 fn value_of<'a>(event: &Event<'a>, at: usize) -> Param<'a> {
-    let param = event.params.get(at).copied().unwrap_or(Param::Absent);
+    let param = event.params.get(at).copied().unwrap_or(Param::Pending);
     let spec = &event.kind.spec().params[at];
     match (param, spec.source, event.outcome) {
         (_, ParamSource::Result, Outcome::Returned(result)) => Param::Int(result),
-        (Param::Absent | Param::Pending, ParamSource::Constant(value), _) => Param::Uint(value),
+        (Param::Absent(_) | Param::Pending, ParamSource::Constant(value), _) => Param::Uint(value),
         (param, ..) => param,
     }
 }
@@ -449,7 +449,7 @@ fn push(values: &mut Values, event: &Event<'_>, param: &Parameter, from: &From) 
         }
         (From::Address, Some(socket)) => push_address(values, kind, socket),
         (From::Tuple | From::Address, None) => values.push(&[]),
-        (From::Nowhere, _) => push_param(values, param, Param::Absent, None),
+        (From::Nowhere, _) => push_param(values, param, Param::Pending, None),
     }
 }
 

@@ -24,6 +24,7 @@ fn call(syscall: Syscall, args: [i64; 4]) -> Call {
         kind: EventKind::of_syscall(syscall),
         ip: 0,
         args: raw,
+        is_unread: false,
     }
 }
 

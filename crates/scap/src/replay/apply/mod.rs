@@ -4,7 +4,7 @@ mod descriptor;
 mod process;
 
 use bumpalo::Bump;
-use event::{DescriptorKind, OpenFlags, Outcome, Param, Role};
+use event::{Absence, DescriptorKind, OpenFlags, Outcome, Param, Role};
 
 use super::dialect::{Action, Exit};
 use crate::bytes::{signed, unsigned, until_nul};
@@ -140,7 +140,8 @@ impl Exit {
         raw_enter: &Params<'b>,
         arena: &'b Bump,
     ) -> &'b mut [Param<'b>] {
-        let params = arena.alloc_slice_fill_copy(self.slots.len(), Param::Absent);
+        let params =
+            arena.alloc_slice_fill_copy(self.slots.len(), Param::Absent(Absence::recorded()));
         for (slot, place) in self.slots.iter().zip(params.iter_mut()) {
             slot.put(place, raw, raw_enter, arena);
         }
