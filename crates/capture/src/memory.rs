@@ -81,6 +81,8 @@ pub(crate) struct Memory {
     settled: RefCell<Vec<u64>>,
     /// The first page that was not read because it is not in memory.
     missing: Cell<Option<u64>>,
+    /// Whether something was read that its process may not read, since this was asked last.
+    forced: Cell<bool>,
     captured: Option<RefCell<Captured>>,
 }
 
@@ -147,6 +149,7 @@ impl Memory {
             tables: None,
             settled: RefCell::default(),
             missing: Cell::new(None),
+            forced: Cell::new(false),
             captured: None,
         }
     }
@@ -234,6 +237,12 @@ impl Memory {
             return Err(Unreadable::Refused);
         }
         Ok(arena.alloc_slice_copy(&buffer))
+    }
+
+    /// Whether something was read, since the last time this was asked, that its process may not read. The kernel
+    /// may have failed to read it, too: pages without any permission.
+    pub(crate) fn take_forced(&self) -> bool {
+        self.forced.take()
     }
 
     /// Fills `buffer` or nothing.
@@ -404,7 +413,11 @@ impl Memory {
         self.gauge.enter();
         let result = read(&Source::Call(tid)).or_else(|error| match error.errno() {
             errno::ESRCH => Err(error),
-            _ => forced(tid).map_or(Err(error), |file| read(&Source::File(file))),
+            _ => {
+                let read = forced(tid).map_or(Err(error), |file| read(&Source::File(file)));
+                self.forced.set(self.forced.get() || read.is_ok());
+                read
+            }
         });
         self.gauge.leave();
         result.map_err(|error| match error.errno() {

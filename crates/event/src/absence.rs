@@ -39,15 +39,7 @@ impl Absence {
     /// captures alone.
     #[must_use]
     pub fn of_source(source: ParamSource) -> Option<Self> {
-        let is_argument = matches!(
-            source,
-            ParamSource::Register(_)
-                | ParamSource::Path { .. }
-                | ParamSource::Text(_)
-                | ParamSource::Texts(_)
-                | ParamSource::Field { .. }
-                | ParamSource::Buffer { .. }
-        );
+        let is_argument = matches!(source, ParamSource::Register(_)) || source.is_in_memory();
         (!is_argument).then_some(Self(()))
     }
 

@@ -153,6 +153,21 @@ pub enum ParamSource {
     Nowhere,
 }
 
+impl ParamSource {
+    /// Whether the value is in the caller's memory, where a read can fail.
+    #[must_use]
+    pub fn is_in_memory(self) -> bool {
+        matches!(
+            self,
+            Self::Path { .. }
+                | Self::Text(_)
+                | Self::Texts(_)
+                | Self::Field { .. }
+                | Self::Buffer { .. }
+        )
+    }
+}
+
 /// Which descriptor an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorSource {

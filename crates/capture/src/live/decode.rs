@@ -33,10 +33,13 @@ pub(crate) struct Decoded<'a> {
     pub(crate) gone: bool,
     /// The agent may not read the caller's memory.
     pub(crate) refused: bool,
+    /// Something was read that the caller may not read.
+    pub(crate) forced: bool,
 }
 
 /// Reads everything that a call's arguments say.
 pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> {
+    memory.take_forced();
     let mut reader = Reader {
         call,
         memory,
@@ -58,6 +61,7 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
         unreadable: reader.unreadable,
         gone: reader.gone,
         refused: reader.refused,
+        forced: memory.take_forced(),
     }
 }
 
@@ -101,6 +105,7 @@ pub(crate) fn imagined_open<'a>(
         unreadable: false,
         refused: false,
         gone: false,
+        forced: false,
     };
     (call, decoded)
 }
@@ -111,10 +116,14 @@ impl<'a> Decoded<'a> {
         let Outcome::Returned(result) = outcome else {
             return *self;
         };
+        const EFAULT: i64 = -14;
+        // The kernel may have failed at what was read here: then there is no such argument.
+        let is_doubtful = self.forced && result == EFAULT;
         let moved_none = Absence::of_result(result);
         let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source, moved_none) {
             (_, ParamSource::Result, _) => Param::Int(result),
             (Param::Unreadable, ParamSource::Nowhere, Some(proof)) => Param::Absent(proof),
+            (_, source, _) if is_doubtful && source.is_in_memory() => Param::Unreadable,
             // Also where the kernel could not read an argument (EFAULT): that may have been another.
             (param, ..) => param,
         };
@@ -122,10 +131,18 @@ impl<'a> Decoded<'a> {
         let params = arena.alloc_slice_fill_iter(self.params.iter().zip(sources).map(fill));
         let descriptor = self
             .descriptor
-            .map(|known| known_at_exit(known, call, result));
+            .map(|known| known_at_exit(known, call, result))
+            .map(|known| match known.name {
+                Name::Passed { .. } if is_doubtful => Descriptor {
+                    name: Name::Unreadable,
+                    ..known
+                },
+                _ => known,
+            });
         Self {
             params,
             descriptor,
+            unreadable: self.unreadable || is_doubtful,
             ..*self
         }
     }
@@ -673,6 +690,7 @@ pub(crate) struct OwnedDecoded {
     descriptor: Option<(Descriptor<'static>, OwnedName, Option<Vec<u8>>)>,
     unreadable: bool,
     refused: bool,
+    forced: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -722,6 +740,7 @@ impl Decoded<'_> {
             descriptor,
             unreadable: self.unreadable,
             refused: self.refused,
+            forced: self.forced,
         }
     }
 }
@@ -763,6 +782,7 @@ impl OwnedDecoded {
             unreadable: self.unreadable,
             gone: false,
             refused: self.refused,
+            forced: self.forced,
         }
     }
 }
