@@ -113,6 +113,8 @@ counters! {
     of_runtime,
     /// Calls that a policy wants to be told of, refused or not.
     violations,
+    /// Calls let go without their results, because their callers repeated them in vain.
+    no_progress,
 }
 
 impl Counters {

@@ -18,6 +18,7 @@ pub(crate) mod guard;
 mod interruption;
 mod obstacle;
 mod privileges;
+mod progress;
 mod pulse;
 mod receiver;
 mod reserve;
@@ -63,6 +64,7 @@ pub use obstacle::Obstacle;
 use obstacle::Unreadable;
 pub(crate) use obstacle::obstacle;
 pub use privileges::{Privilege, Withheld};
+use progress::Progress;
 use pulse::SeatPulse;
 pub use pulse::{Held, Pulse, Vitals};
 use reserve::Hazard;
@@ -109,6 +111,11 @@ pub trait Notices: Send + Sync {
     /// come; the call was looked at without its result.
     fn attaching_timed_out(&self, pid: Pid) {
         let _ = pid;
+    }
+    /// A thread repeats a call that gets no result while that is asked for: its calls are let go, and their
+    /// results are not learnt. Said once for each such row of calls.
+    fn no_progress(&self, process: &Process, tid: Tid, call: &'static str) {
+        let _ = (process, tid, call);
     }
     /// A process tried something against those who watch it, or made itself unreadable.
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
@@ -422,6 +429,8 @@ pub(crate) struct Shared<J: Judge> {
     repeated: Mutex<HashMap<Tid, Call>>,
     expects_repeated: AtomicBool,
     pub(crate) verifier: Verifier,
+    /// Callers that repeat a call in vain.
+    pub(crate) progress: Progress,
     pub(crate) tripwire: Option<Tripwire>,
     pub(crate) stuck: stuck::Stuck,
     pub(crate) tracer: TracerHandle,
@@ -465,6 +474,7 @@ impl<J: Judge> Shared<J> {
                 FilterFlags::NEW_LISTENER.union(FilterFlags::WAIT_KILLABLE_RECV),
             ),
             verifier: Verifier::new(parts.verify),
+            progress: Progress::default(),
             tripwire: None,
             stuck: stuck::Stuck::default(),
             tracer: TracerHandle::new()?,

@@ -21,6 +21,7 @@ use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::interruption;
 use super::lineage;
+use super::progress::Turn;
 use super::reserve::{Hazard, Unfinished};
 use super::stdio;
 use super::tracer::{Claim, Followed, Request};
@@ -494,6 +495,10 @@ impl<J: Judge + 'static> Receiver<J> {
             Counters::add(&counters.gone);
             return;
         }
+        match shared.progress.begins(call) {
+            Turn::Fair => {}
+            turn => return self.let_go_unlearnt(view, process, turn),
+        }
         let is_limited = view.decoded.refused && self.memory.is_limited();
         if !is_limited && !interruption::may_notice(call, &view.decoded) {
             self.follow(view, process);
@@ -514,6 +519,7 @@ impl<J: Judge + 'static> Receiver<J> {
         match stop {
             Stop::Returned { result, held } => {
                 Counters::add(&counters.escalated);
+                shared.progress.made(call.tid);
                 self.finish(view, Outcome::Returned(result), process);
                 escalation::release(held.tid, held.signal);
             }
@@ -563,6 +569,19 @@ impl<J: Judge + 'static> Receiver<J> {
             Stop::TakenAway if is_exec => _ = shared.tracer.exec_returned(process.pid, false),
             Stop::TakenAway => {}
         }
+    }
+
+    /// The caller makes no progress: its call is let go as it is.
+    fn let_go_unlearnt(&mut self, view: &View<'_>, process: &Arc<Process>, turn: Turn) {
+        let shared = Arc::clone(&self.worker.shared);
+        let call = view.call;
+        Counters::add(&shared.counters.no_progress);
+        if turn == Turn::TooMany {
+            let name = call.syscall.name();
+            shared.notices.no_progress(process, call.tid, name);
+        }
+        self.finish(view, Outcome::Unlearnt, process);
+        shared.answer(call.id);
     }
 
     /// Leaves a call that must not notice the stop to the tracer.

@@ -643,7 +643,10 @@ impl<J: Judge> Tracer<J> {
             Status::Exited(_) | Status::Signaled { .. } => self.forget(tid),
             Status::SyscallStop => self.at_syscall(tid),
             Status::PtraceEvent { event, signal } => self.at_event(tid, event, signal),
-            Status::Stopped(signal) => resume(tid, signal),
+            Status::Stopped(signal) => {
+                self.shared().progress.made(tid);
+                resume(tid, signal);
+            }
             Status::Continued => {}
         }
     }
@@ -863,6 +866,9 @@ impl<J: Judge> Tracer<J> {
 
     fn finish(&mut self, followed: &Followed, result: i64) {
         Counters::add(&self.shared().counters.followed);
+        if result != INTERRUPTED {
+            self.shared().progress.made(followed.call.tid);
+        }
         followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
         let is_exec = Role::of(followed.call.syscall) == Role::Exec;
         let pid = followed.process.pid;

@@ -9,7 +9,7 @@ use capture::notify::{
     Aim, Cause, Change, Intrusion, Notices, Obstacle, Privilege, Response, RingAnswer, Violation,
     Withheld,
 };
-use event::{Event, Pid, Process};
+use event::{Event, Pid, Process, Tid};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
 
@@ -255,6 +255,25 @@ impl Notices for Announcer {
                 pid.0
             ),
             fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+
+    fn no_progress(&self, process: &Process, tid: Tid, call: &'static str) {
+        let comm = name(process);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: no progress",
+            priority: Priority::Warning,
+            message: format!(
+                "a thread repeats a call that fails with EINTR or comes again: it is let go, and rules \
+                 that need its result are undecided (call={call} pid={} tid={} process={comm})",
+                process.pid.0, tid.0
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(process.pid.0))),
+                ("thread.tid", AlertValue::Int(i64::from(tid.0))),
+            ],
         });
     }
 

@@ -608,6 +608,7 @@ pub(super) fn snapshot(counters: &CounterSnapshot, matched: &Matched, losses: &L
             ("tripwire_foreign", counters.tripwire_foreign),
             ("of_runtime", counters.of_runtime),
             ("violations", counters.violations),
+            ("no_progress", counters.no_progress),
             ("gaps", losses.gaps),
             ("passed_unwatched", passed_unwatched),
             ("passed_agent_killed", passed(Cause::Killed)),

@@ -1,0 +1,136 @@
+//! Callers that make the same call over and over because its result is asked for.
+//!
+//! Learning a result is not to keep a call from having one. Should it do so all the same, by whatever
+//! a kernel or a file system makes of it, the program that repeats the call would spin for ever. A
+//! thread whose call fails with EINTR, or comes again, without a signal of its own has its calls let
+//! go after a second, and that is told.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use abi::{Arch, Syscall};
+use event::Tid;
+
+use super::call::Call;
+
+/// What is to become of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Its result may be learnt.
+    Fair,
+    /// It is the next of too many, and the first of these.
+    TooMany,
+    /// As before.
+    StillTooMany,
+}
+
+/// The threads whose calls have had no result of their own yet.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(Mutex<HashMap<Tid, Streak>>);
+
+type Key = (Syscall, Arch, [u64; 6], u64);
+
+#[derive(Debug)]
+struct Streak {
+    key: Key,
+    since: Instant,
+    turns: u32,
+    is_told: bool,
+}
+
+impl Progress {
+    /// The result of a call is about to be learnt.
+    pub(crate) fn begins(&self, call: &Call) -> Turn {
+        self.begins_at(call, Instant::now())
+    }
+
+    fn begins_at(&self, call: &Call, now: Instant) -> Turn {
+        let key = (call.syscall, call.arch, call.args, call.ip);
+        let mut threads = self.threads();
+        if threads.len() >= THREADS_LIMIT {
+            threads.clear();
+        }
+        let fresh = || Streak {
+            key,
+            since: now,
+            turns: 0,
+            is_told: false,
+        };
+        let streak = threads.entry(call.tid).or_insert_with(fresh);
+        if streak.key != key {
+            *streak = fresh();
+        }
+        streak.turns = streak.turns.saturating_add(1);
+        if streak.turns < TURNS || now.saturating_duration_since(streak.since) < PATIENCE {
+            return Turn::Fair;
+        }
+        match std::mem::replace(&mut streak.is_told, true) {
+            false => Turn::TooMany,
+            true => Turn::StillTooMany,
+        }
+    }
+
+    /// A call of the thread has got its own result, or a signal.
+    pub(crate) fn made(&self, tid: Tid) {
+        self.threads().remove(&tid);
+    }
+
+    fn threads(&self) -> MutexGuard<'_, HashMap<Tid, Streak>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Turns of the same call that are taken for no progress when they last for as long as [`PATIENCE`].
+const TURNS: u32 = 16;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Threads that are remembered; those that end within a call stay.
+const THREADS_LIMIT: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use event::EventKind;
+
+    use super::*;
+
+    fn call(tid: i32, argument: u64) -> Call {
+        Call {
+            id: 0,
+            tid: Tid(tid),
+            arch: Arch::X86_64,
+            syscall: Syscall::CHMOD,
+            kind: EventKind::of_syscall(Syscall::CHMOD),
+            ip: 1,
+            args: [argument, 0, 0, 0, 0, 0],
+        }
+    }
+
+    #[test]
+    fn only_the_same_call_without_a_result_for_a_second_is_too_much() {
+        let progress = Progress::default();
+        let start = Instant::now();
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        for turn in 0..100 {
+            assert_eq!(progress.begins_at(&call(1, 0), after(turn * 9)), Turn::Fair);
+        }
+        assert_eq!(progress.begins_at(&call(1, 0), after(1000)), Turn::TooMany);
+        let again = progress.begins_at(&call(1, 0), after(1001));
+        assert_eq!(again, Turn::StillTooMany);
+        assert_eq!(progress.begins_at(&call(2, 0), after(1001)), Turn::Fair);
+        assert_eq!(progress.begins_at(&call(1, 8), after(1002)), Turn::Fair);
+        assert_eq!(progress.begins_at(&call(1, 0), after(2003)), Turn::Fair);
+    }
+
+    #[test]
+    fn a_result_or_a_signal_is_progress() {
+        let progress = Progress::default();
+        let start = Instant::now();
+        for turn in 0..100 {
+            let now = start + Duration::from_millis(turn * 50);
+            assert_eq!(progress.begins_at(&call(1, 0), now), Turn::Fair);
+            if turn % 10 == 9 {
+                progress.made(Tid(1));
+            }
+        }
+    }
+}
