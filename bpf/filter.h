@@ -561,6 +561,9 @@ __noinline u64 by_socket(u32 key, u32 width)
 	if (row->message_arg < 6) {
 		u64 message = s->header.args[row->message_arg];
 
+		/* Each may have an address of its own. */
+		if (row->length_arg < 6 && (u32)s->header.args[row->length_arg] > 1)
+			return ALL_SLOTS;
 		if (bpf_probe_read_user(&address, width == 4 ? 4 : 8, (void *)message) ||
 		    bpf_probe_read_user(&len, sizeof(len), (void *)(message + width)))
 			return ALL_SLOTS;

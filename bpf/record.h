@@ -209,7 +209,7 @@ struct row {
 	/* Of ROW_SOCKET, arguments or NO_ARGUMENT. */
 	u8 file_arg; /* the descriptor; RESULT_FILE: the result */
 	u8 address_arg;
-	u8 length_arg; /* of the address */
+	u8 length_arg; /* of the address; with message_arg: how many messages */
 	u8 message_arg; /* in the place of an address */
 	u32 socketcall[32]; /* rows of the real calls */
 	struct fetch fetch[FETCHES];

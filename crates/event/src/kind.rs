@@ -200,12 +200,15 @@ pub enum DescriptorSource {
         /// Whether the address is the other end (connect, sendto) or the own one (bind).
         remote: bool,
     },
-    /// The socket in register argument `fd`; the other end is in a `msghdr` (sendmsg).
+    /// The socket in register argument `fd`; the other end is in a `msghdr` (sendmsg), or each message of an array
+    /// of `mmsghdr` has one (sendmmsg).
     Message {
         /// Position of the descriptor.
         fd: u8,
         /// Position of the pointer to the `msghdr`.
         message: u8,
+        /// Position of the number of messages, if there may be several.
+        count: Option<u8>,
     },
     /// The socket that the result names, accepted from the one in this register argument.
     Accepted(u8),

@@ -72,8 +72,8 @@ enum Address {
     None,
     /// Arguments with its place and its length.
     Given(u8, u8),
-    /// In a `struct msghdr`.
-    Message(u8),
+    /// In a `struct msghdr`, or in several, whose number is another argument.
+    Message(u8, Option<u8>),
 }
 
 /// In the place of an argument: the result.
@@ -89,7 +89,9 @@ impl Connection {
             DescriptorSource::Addressed {
                 fd, address, len, ..
             } => (Some(fd), Address::Given(address, len)),
-            DescriptorSource::Message { fd, message } => (Some(fd), Address::Message(message)),
+            DescriptorSource::Message { fd, message, count } => {
+                (Some(fd), Address::Message(message, count))
+            }
             DescriptorSource::Accepted(_) => (None, Address::None),
             DescriptorSource::None
             | DescriptorSource::Opened { .. }
@@ -107,7 +109,9 @@ impl Connection {
         let (address, len, message) = match self.address {
             Address::None => (NO_ARGUMENT, NO_ARGUMENT, NO_ARGUMENT),
             Address::Given(address, len) => (address, len, NO_ARGUMENT),
-            Address::Message(message) => (NO_ARGUMENT, NO_ARGUMENT, message),
+            Address::Message(message, count) => {
+                (NO_ARGUMENT, count.unwrap_or(NO_ARGUMENT), message)
+            }
         };
         [self.descriptor.unwrap_or(RESULT), address, len, message]
     }
@@ -236,7 +240,7 @@ pub(super) fn fetches(kind: EventKind) -> Vec<Fetch> {
                 limit: ADDRESS_LIMIT,
             });
         }
-        DescriptorSource::Message { fd, message } => {
+        DescriptorSource::Message { fd, message, .. } => {
             add(Fetch::Descriptor(fd));
             add(Fetch::Message(message));
         }

@@ -19,6 +19,8 @@ const ADDRESS_LIMIT: u64 = 128;
 const BUFFER_LIMIT: u64 = 80;
 /// `AT_FDCWD`.
 const AT_FDCWD: i32 = -100;
+/// Messages of one call that the kernel takes (`UIO_MAXIOV`, linux/uio.h).
+const MESSAGE_LIMIT: u64 = 1024;
 /// The bits of `socket`'s type argument that are not flags.
 const SOCK_TYPE_MASK: u64 = 0xf;
 
@@ -326,7 +328,9 @@ impl<'a> Reader<'_, 'a> {
                 let length = u64::from(self.call.int(len).unsigned_abs());
                 Some(self.addressed(call.int(fd), call.raw(address), length, remote))
             }
-            DescriptorSource::Message { fd, message } => Some(self.message(call.int(fd), message)),
+            DescriptorSource::Message { fd, message, count } => {
+                Some(self.messages(call.int(fd), call.raw(message), count))
+            }
         }
     }
 
@@ -425,29 +429,59 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// `struct msghdr` starts with the pointer to the address and its length.
-    fn message(&mut self, fd: i32, message: u8) -> Descriptor<'a> {
-        let (width, pointer) = if self.call.is_32_bit() {
-            (4, 4)
+    /// The address of all messages; unknown if they have several.
+    fn messages(&mut self, fd: i32, first: u64, count: Option<u8>) -> Descriptor<'a> {
+        let (width, stride) = if self.call.is_32_bit() {
+            (4, 32)
         } else {
-            (8, 8)
+            (8, 64)
         };
-        let mut header = [0_u8; 12];
-        let header = &mut header[..width + 4];
-        if let Err(why) = self
-            .memory
-            .read_exact(self.call.tid, self.call.raw(message), header)
-        {
-            self.readable::<()>(Err(why));
+        let count = count.map_or(1, |at| self.call.raw(at) & u64::from(u32::MAX));
+        let Some(last) = count.min(MESSAGE_LIMIT).checked_sub(1) else {
+            return unresolved(Known::Yes(i64::from(fd)));
+        };
+        // Of the last one only what is looked at has to be there.
+        let len = usize::try_from(last * stride).expect("bounded") + width + 4;
+        let headers = self.memory.bytes(self.call.tid, first, len, self.arena);
+        let Some(headers) = self.readable(headers) else {
+            return unread_address(Known::Yes(i64::from(fd)), true);
+        };
+        let stride = usize::try_from(stride).expect("it is small");
+        let mut headers = headers.chunks(stride).map(|header| name_of(header, width));
+        let (address, len) = headers.next().unwrap_or_default();
+        let expected = self.name_bytes(address, len);
+        let is_same = |(other, other_len)| {
+            (other, other_len) == (address, len) || self.name_bytes(other, other_len) == expected
+        };
+        if !headers.all(is_same) {
+            self.unreadable = true;
             return unread_address(Known::Yes(i64::from(fd)), true);
         }
-        let mut address = [0_u8; 8];
-        address[..pointer].copy_from_slice(&header[..pointer]);
-        let mut len = [0_u8; 4];
-        len.copy_from_slice(&header[width..]);
-        let len = u64::from(u32::from_le_bytes(len));
-        self.addressed(fd, u64::from_le_bytes(address), len, true)
+        self.addressed(fd, address, len, true)
     }
+
+    /// The bytes of a message's address; `None` if they cannot be read, which equals nothing that can.
+    fn name_bytes(&self, address: u64, len: u64) -> Option<&'a [u8]> {
+        if address == 0 || len == 0 {
+            return Some(&[]);
+        }
+        let len = usize::try_from(len.min(ADDRESS_LIMIT)).ok()?;
+        self.memory
+            .bytes(self.call.tid, address, len, self.arena)
+            .ok()
+    }
+}
+
+/// `struct msghdr` starts with the pointer to the address and its length.
+fn name_of(header: &[u8], width: usize) -> (u64, u64) {
+    let mut address = [0_u8; 8];
+    address[..width].copy_from_slice(&header[..width]);
+    let mut len = [0_u8; 4];
+    len.copy_from_slice(&header[width..width + 4]);
+    (
+        u64::from_le_bytes(address),
+        u64::from(u32::from_le_bytes(len)),
+    )
 }
 
 /// A descriptor of which only the number may be known.

@@ -115,7 +115,11 @@ pub(super) static ROWS: &[EventSpec] = &[
     row!(
         "sendmsg",
         IoWrite,
-        Message { fd: 0, message: 1 },
+        Message {
+            fd: 0,
+            message: 1,
+            count: None
+        },
         [
             RES,
             nowhere("data", Bytes),
@@ -127,7 +131,11 @@ pub(super) static ROWS: &[EventSpec] = &[
     row!(
         "sendmmsg",
         IoWrite,
-        Argument(0),
+        Message {
+            fd: 0,
+            message: 1,
+            count: Some(2)
+        },
         [
             RES,
             FD,
