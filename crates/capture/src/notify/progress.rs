@@ -102,6 +102,7 @@ mod tests {
             kind: EventKind::of_syscall(Syscall::CHMOD),
             ip: 1,
             args: [argument, 0, 0, 0, 0, 0],
+            is_unread: false,
         }
     }
 
