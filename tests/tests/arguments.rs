@@ -111,8 +111,11 @@ fn of_descriptor(call: Syscall, kind: EventKind) -> Vec<Case> {
             words[usize::from(fd)] = if kind.name() == "connect" { "T" } else { "U" };
             vec![case("address", address, &ADDRESS, 0, &words)]
         }
-        DescriptorSource::Message { fd, message } => {
+        DescriptorSource::Message { fd, message, count } => {
             words[usize::from(fd)] = "U";
+            if let Some(count) = count {
+                words[usize::from(count)] = "1";
+            }
             vec![case("address", 10 + message, &ADDRESS, 0, &words)]
         }
         DescriptorSource::None
