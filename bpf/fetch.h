@@ -20,19 +20,30 @@ static __always_inline void take_texts(u64 address, u32 width)
 	}
 }
 
-/* A struct msghdr starts with the pointer to the address and its length. */
-static __always_inline void take_message(u64 address, u32 width)
+/* A struct msghdr starts with the pointer to the address and its length. Its own function, for the loop's sake. */
+__noinline int take_message(u64 address, u32 width)
 {
 	u64 pointer = 0;
 	u32 len = 0;
 
+	width = width == 4 ? 4 : 8;
 	take_bytes(address, width + 4);
-	if (bpf_probe_read_user(&pointer, width == 4 ? 4 : 8, (void *)address))
-		return;
+	if (bpf_probe_read_user(&pointer, width, (void *)address))
+		return -1;
 	if (bpf_probe_read_user(&len, sizeof(len), (void *)(address + width)))
-		return;
+		return -1;
 	if (pointer && len)
 		take_bytes(pointer, len > 128 ? 128 : len);
+	return 0;
+}
+
+/* The messages of an array of struct mmsghdr. The agent takes the address of what follows these for unknown. */
+static __always_inline void take_messages(u64 address, u32 width, u32 count)
+{
+	for (u32 i = 0; i < MESSAGES && i < count; i++) {
+		take_message(address, width);
+		address += width == 4 ? 32 : 64;
+	}
 }
 
 static __always_inline void take(struct scratch *s, const struct fetch *fetch, u32 abi)
@@ -64,7 +75,7 @@ static __always_inline void take(struct scratch *s, const struct fetch *fetch, u
 		take_bytes(value, len);
 		break;
 	case FETCH_MESSAGE:
-		take_message(value, width);
+		take_messages(value, width, fetch->other == NO_ARGUMENT ? 1 : (u32)other);
 		break;
 	case FETCH_FD:
 		take_file(file_of(s, value), PIECE_FILE, (s64)(int)value);

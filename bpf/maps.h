@@ -28,6 +28,7 @@ _Static_assert(sizeof(struct network_key) == 24, "see maps.rs");
 #define COMPONENTS 64
 #define COMPONENT_LIMIT 256
 #define TEXTS 20
+#define MESSAGES 8 /* of one sendmmsg */
 #define TEXT_LIMIT 1024
 #define AT_FDCWD -100
 

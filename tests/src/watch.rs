@@ -47,6 +47,7 @@ pub struct Watch {
     json: bool,
     terminal: bool,
     is_recorded: bool,
+    is_watched: bool,
     scratch: Scratch,
     program: PathBuf,
     /// Holds the lower layer while the run lasts.
@@ -91,6 +92,7 @@ impl Watch {
             json: true,
             terminal: false,
             is_recorded: recording::is_wanted(),
+            is_watched: true,
             scratch,
             program,
             container: None,
@@ -192,6 +194,13 @@ impl Watch {
         self
     }
 
+    /// Runs the command in the same place as the same user, without the program under test.
+    pub fn unwatched(mut self) -> Self {
+        self.is_watched = false;
+        self.is_recorded = false;
+        self
+    }
+
     /// Records it, replays the recording, and compares the alerts.
     pub fn recorded(mut self) -> Self {
         self.is_recorded = true;
@@ -273,6 +282,9 @@ impl Watch {
         }
         run.extend(self.options.iter().cloned());
         run.push("--".to_owned());
+        if !self.is_watched {
+            run.clear();
+        }
 
         let work = self.work_folder();
         let command = self.command.iter().map(|word| word.replace(WORK, &work));

@@ -238,16 +238,34 @@ impl<J: Judge + 'static> Worker<J> {
             shared.places.learn_users(&shared.world, process, header);
         }
         let image = self.shared.table.image(process, header);
-        self.conclude(
-            header,
-            process,
-            image,
-            call.kind,
-            decoded.params,
-            [decoded.descriptor, passed],
-            outcome,
-            &arena,
-        );
+        let found = file.as_ref().and_then(FileFacts::parse);
+        let messages = decoded.messages.iter().map(|message| match &found {
+            Some(facts) => {
+                let view = SocketView::of(&call, Some(result));
+                decode::merge(*message, &facts.resolved(), view, &arena)
+            }
+            None => *message,
+        });
+        let only = decoded
+            .descriptor
+            .filter(|_| decoded.messages.is_empty())
+            .into_iter();
+        let mut descriptors: Vec<_> = only.chain(messages).map(Some).collect();
+        if descriptors.is_empty() {
+            descriptors.push(None);
+        }
+        for descriptor in descriptors {
+            self.conclude(
+                header,
+                process,
+                Arc::clone(&image),
+                call.kind,
+                decoded.params,
+                [descriptor, passed],
+                outcome,
+                &arena,
+            );
+        }
         self.arena = arena;
     }
 

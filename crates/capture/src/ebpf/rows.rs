@@ -30,7 +30,7 @@ pub(super) enum Fetch {
     Texts(u8),
     Bytes { arg: u8, offset: u8, size: u8 },
     Buffer { arg: u8, len: u8, limit: u8 },
-    Message(u8),
+    Message { message: u8, count: Option<u8> },
     Descriptor(u8),
     Result,
 }
@@ -49,7 +49,7 @@ impl Fetch {
             Self::Texts(arg) => (3, arg, NO_ARGUMENT, 0, 0),
             Self::Bytes { arg, offset, size } => (4, arg, NO_ARGUMENT, size, offset.into()),
             Self::Buffer { arg, len, limit } => (5, arg, len, limit, 0),
-            Self::Message(arg) => (6, arg, NO_ARGUMENT, 0, 0),
+            Self::Message { message, count } => (6, message, count.unwrap_or(NO_ARGUMENT), 0, 0),
             Self::Descriptor(arg) => (7, arg, NO_ARGUMENT, 0, 0),
             Self::Result => (8, NO_ARGUMENT, NO_ARGUMENT, 0, 0),
         };
@@ -240,9 +240,9 @@ pub(super) fn fetches(kind: EventKind) -> Vec<Fetch> {
                 limit: ADDRESS_LIMIT,
             });
         }
-        DescriptorSource::Message { fd, message, .. } => {
+        DescriptorSource::Message { fd, message, count } => {
             add(Fetch::Descriptor(fd));
-            add(Fetch::Message(message));
+            add(Fetch::Message { message, count });
         }
         DescriptorSource::None | DescriptorSource::CreatedSocket | DescriptorSource::Created(_) => {
         }

@@ -1,5 +1,7 @@
 //! From registers and memory to an event's parameters and descriptor, by the event table alone.
 
+use std::collections::BTreeSet;
+
 use bumpalo::Bump;
 use event::{
     Absence, Descriptor, DescriptorKind, DescriptorSource, Endpoint, Known, Name, Outcome, Param,
@@ -29,6 +31,8 @@ const SOCK_TYPE_MASK: u64 = 0xf;
 pub(crate) struct Decoded<'a> {
     pub(crate) params: &'a [Param<'a>],
     pub(crate) descriptor: Option<Descriptor<'a>>,
+    /// Of a call that sends messages to several addresses: one for each address. Then `descriptor` has none.
+    pub(crate) messages: &'a [Descriptor<'a>],
     /// Something that should have been there could not be read.
     pub(crate) unreadable: bool,
     /// The caller ended while its memory was read.
@@ -56,10 +60,11 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
             true => Param::Unreadable,
             false => reader.param(spec.source),
         }));
-    let descriptor = reader.descriptor(params);
+    let (descriptor, messages) = reader.descriptors(params);
     Decoded {
         params,
         descriptor,
+        messages,
         unreadable: reader.unreadable,
         gone: reader.gone,
         refused: reader.refused,
@@ -100,10 +105,11 @@ pub(crate) fn imagined_open<'a>(
         ParamSource::Path { .. } => Param::Text(path),
         source => reader.param(source),
     }));
-    let descriptor = reader.descriptor(params);
+    let (descriptor, messages) = reader.descriptors(params);
     let decoded = Decoded {
         params,
         descriptor,
+        messages,
         unreadable: false,
         refused: false,
         gone: false,
@@ -141,9 +147,12 @@ impl<'a> Decoded<'a> {
                 },
                 _ => known,
             });
+        let messages = self.messages.iter();
+        let messages = messages.map(|known| known_at_exit(*known, call, result));
         Self {
             params,
             descriptor,
+            messages: arena.alloc_slice_fill_iter(messages),
             unreadable: self.unreadable || is_doubtful,
             ..*self
         }
@@ -305,6 +314,27 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
+    /// The descriptor that the call is about, and one for each address if it has several.
+    fn descriptors(
+        &mut self,
+        params: &[Param<'a>],
+    ) -> (Option<Descriptor<'a>>, &'a [Descriptor<'a>]) {
+        let call = self.call;
+        let DescriptorSource::Message { fd, message, count } = call.kind.spec().descriptor else {
+            return (self.descriptor(params), &[]);
+        };
+        if call.is_unread {
+            return (Some(unresolved(Known::NotYet)), &[]);
+        }
+        let number = Known::Yes(i64::from(call.int(fd)));
+        let messages = self.messages(number, call.raw(message), count);
+        match messages {
+            [] => (Some(unresolved(number)), &[]),
+            [only] => (Some(*only), &[]),
+            _ => (Some(unread_address(number, true)), messages),
+        }
+    }
+
     fn descriptor(&mut self, params: &[Param<'a>]) -> Option<Descriptor<'a>> {
         let call = self.call;
         match call.kind.spec().descriptor {
@@ -326,10 +356,11 @@ impl<'a> Reader<'_, 'a> {
                 remote,
             } => {
                 let length = u64::from(self.call.int(len).unsigned_abs());
-                Some(self.addressed(call.int(fd), call.raw(address), length, remote))
+                let number = Known::Yes(i64::from(call.int(fd)));
+                Some(self.addressed(number, call.raw(address), length, remote))
             }
-            DescriptorSource::Message { fd, message, count } => {
-                Some(self.messages(call.int(fd), call.raw(message), count))
+            DescriptorSource::Message { fd, .. } => {
+                Some(unresolved(Known::Yes(call.int(fd).into())))
             }
         }
     }
@@ -391,8 +422,13 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    fn addressed(&mut self, fd: i32, address: u64, len: u64, remote: bool) -> Descriptor<'a> {
-        let number = Known::Yes(i64::from(fd));
+    fn addressed(
+        &mut self,
+        number: Known<i64>,
+        address: u64,
+        len: u64,
+        remote: bool,
+    ) -> Descriptor<'a> {
         if Absence::of_length(len)
             .or_else(|| self.null(address))
             .is_some()
@@ -429,35 +465,39 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// The address of all messages; unknown if they have several.
-    fn messages(&mut self, fd: i32, first: u64, count: Option<u8>) -> Descriptor<'a> {
-        let (width, stride) = if self.call.is_32_bit() {
-            (4, 32)
-        } else {
-            (8, 64)
-        };
+    /// One for each address that a message of the array has.
+    fn messages(
+        &mut self,
+        number: Known<i64>,
+        first: u64,
+        count: Option<u8>,
+    ) -> &'a [Descriptor<'a>] {
+        let is_32_bit = self.call.is_32_bit();
+        let (width, stride): (usize, u64) = if is_32_bit { (4, 32) } else { (8, 64) };
         let count = count.map_or(1, |at| self.call.raw(at) & u64::from(u32::MAX));
-        let Some(last) = count.min(MESSAGE_LIMIT).checked_sub(1) else {
-            return unresolved(Known::Yes(i64::from(fd)));
-        };
-        // Of the last one only what is looked at has to be there.
-        let len = usize::try_from(last * stride).expect("bounded") + width + 4;
-        let headers = self.memory.bytes(self.call.tid, first, len, self.arena);
-        let Some(headers) = self.readable(headers) else {
-            return unread_address(Known::Yes(i64::from(fd)), true);
-        };
-        let stride = usize::try_from(stride).expect("it is small");
-        let mut headers = headers.chunks(stride).map(|header| name_of(header, width));
-        let (address, len) = headers.next().unwrap_or_default();
-        let expected = self.name_bytes(address, len);
-        let is_same = |(other, other_len)| {
-            (other, other_len) == (address, len) || self.name_bytes(other, other_len) == expected
-        };
-        if !headers.all(is_same) {
-            self.unreadable = true;
-            return unread_address(Known::Yes(i64::from(fd)), true);
+        let mut known = BTreeSet::new();
+        let mut messages = Vec::new();
+        for index in 0..count.min(MESSAGE_LIMIT) {
+            let header = first.wrapping_add(index * stride);
+            let header = self
+                .memory
+                .bytes(self.call.tid, header, width + 4, self.arena);
+            let (name, place) = match self.readable(header) {
+                Some(header) => {
+                    let (address, len) = name_of(header, width);
+                    (self.name_bytes(address, len), Some((address, len)))
+                }
+                None => (None, None),
+            };
+            if !known.insert(name) {
+                continue;
+            }
+            messages.push(match place {
+                Some((address, len)) => self.addressed(number, address, len, true),
+                None => unread_address(number, true),
+            });
         }
-        self.addressed(fd, address, len, true)
+        self.arena.alloc_slice_copy(&messages)
     }
 
     /// The bytes of a message's address; `None` if they cannot be read, which equals nothing that can.
@@ -721,10 +761,18 @@ fn is_directory(flags: u64) -> bool {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OwnedDecoded {
     params: Vec<OwnedParam>,
-    descriptor: Option<(Descriptor<'static>, OwnedName, Option<Vec<u8>>)>,
+    descriptor: Option<OwnedDescriptor>,
+    messages: Vec<OwnedDescriptor>,
     unreadable: bool,
     refused: bool,
     forced: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct OwnedDescriptor {
+    plain: Descriptor<'static>,
+    name: OwnedName,
+    unix_path: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -746,32 +794,15 @@ impl Decoded<'_> {
     /// Copies everything out of the arena.
     pub(crate) fn detach(&self) -> OwnedDecoded {
         let params = self.params.iter().map(owned_param).collect();
-        let descriptor = self.descriptor.map(|descriptor| {
-            let unix_path = descriptor
-                .socket
-                .and_then(|socket| socket.unix_path.map(<[u8]>::to_vec));
-            let socket = descriptor.socket.map(|socket| Socket {
-                transport: socket.transport,
-                local: socket.local,
-                remote: socket.remote,
-                role: socket.role,
-                unix_path: None,
-                connected: socket.connected,
-                name_changed: socket.name_changed,
-            });
-            let plain = Descriptor {
-                number: descriptor.number,
-                kind: descriptor.kind,
-                name: Name::None,
-                socket,
-                device: descriptor.device,
-                inode: descriptor.inode,
-            };
-            (plain, owned_name(descriptor.name), unix_path)
-        });
         OwnedDecoded {
             params,
-            descriptor,
+            descriptor: self.descriptor.map(OwnedDescriptor::new),
+            messages: self
+                .messages
+                .iter()
+                .copied()
+                .map(OwnedDescriptor::new)
+                .collect(),
             unreadable: self.unreadable,
             refused: self.refused,
             forced: self.forced,
@@ -790,33 +821,65 @@ impl OwnedDecoded {
                 Param::Texts(arena.alloc_slice_fill_iter(texts.iter().map(copy)))
             }
         }));
-        let descriptor = self.descriptor.as_ref().map(|(plain, name, unix_path)| {
-            let name = match name {
-                OwnedName::None => Name::None,
-                OwnedName::Unreadable => Name::Unreadable,
-                OwnedName::Passed { raw, base } => Name::Passed {
-                    raw: copy(raw),
-                    base: *base,
-                },
-                OwnedName::Resolved(path) => Name::Resolved(copy(path)),
-            };
-            let socket = plain.socket.map(|socket| Socket {
-                unix_path: unix_path.as_ref().map(copy),
-                ..socket
-            });
-            Descriptor {
-                name,
-                socket,
-                ..*plain
-            }
-        });
+        let messages = self.messages.iter();
         Decoded {
             params,
-            descriptor,
+            descriptor: self.descriptor.as_ref().map(|own| own.borrow(arena)),
+            messages: arena.alloc_slice_fill_iter(messages.map(|own| own.borrow(arena))),
             unreadable: self.unreadable,
             gone: false,
             refused: self.refused,
             forced: self.forced,
+        }
+    }
+}
+
+impl OwnedDescriptor {
+    fn new(descriptor: Descriptor<'_>) -> Self {
+        let unix_path = descriptor.socket.and_then(|socket| socket.unix_path);
+        let socket = descriptor.socket.map(|socket| Socket {
+            transport: socket.transport,
+            local: socket.local,
+            remote: socket.remote,
+            role: socket.role,
+            unix_path: None,
+            connected: socket.connected,
+            name_changed: socket.name_changed,
+        });
+        let plain = Descriptor {
+            number: descriptor.number,
+            kind: descriptor.kind,
+            name: Name::None,
+            socket,
+            device: descriptor.device,
+            inode: descriptor.inode,
+        };
+        Self {
+            plain,
+            name: owned_name(descriptor.name),
+            unix_path: unix_path.map(<[u8]>::to_vec),
+        }
+    }
+
+    fn borrow<'a>(&self, arena: &'a Bump) -> Descriptor<'a> {
+        let copy = |text: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(text) };
+        let name = match &self.name {
+            OwnedName::None => Name::None,
+            OwnedName::Unreadable => Name::Unreadable,
+            OwnedName::Passed { raw, base } => Name::Passed {
+                raw: copy(raw),
+                base: *base,
+            },
+            OwnedName::Resolved(path) => Name::Resolved(copy(path)),
+        };
+        let socket = self.plain.socket.map(|socket| Socket {
+            unix_path: self.unix_path.as_ref().map(copy),
+            ..socket
+        });
+        Descriptor {
+            name,
+            socket,
+            ..self.plain
         }
     }
 }

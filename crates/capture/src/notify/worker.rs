@@ -116,8 +116,27 @@ impl<J: Judge> Worker<J> {
         self.ruling.judge.weigh(&mut self.scratch, &event)
     }
 
-    /// Concludes: matches become alerts. `Entry` if the result was not waited for.
+    /// Concludes: matches become alerts. `Entry` if the result was not waited for. A call that sends messages to
+    /// several addresses is an event for each.
     pub(crate) fn conclude(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
+        if view.decoded.messages.is_empty() {
+            self.conclude_one(view, stage, process);
+        }
+        let result = match view.outcome {
+            Outcome::Returned(result) => Some(result),
+            _ => None,
+        };
+        for message in view.decoded.messages {
+            let shared = Arc::clone(&self.shared);
+            let (census, pid) = (&shared.tree.census, process.pid);
+            let resolved = decode::resolve(census, view.call, *message, result, pid, view.arena);
+            let mut view = *view;
+            view.decoded.descriptor = Some(resolved);
+            self.conclude_one(&view, stage, process);
+        }
+    }
+
+    fn conclude_one(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
         self.follow_rules();
         let shared = &*self.shared;
         if process.sets_up() {

@@ -1,0 +1,553 @@
+//! Each way of `fixtures/ways.c` to do what a rule is about, under each engine and in each place: what becomes of
+//! it. The table is `docs/attacks.md`; `BLESS=1` writes it anew.
+//!
+//! A way counts as what was proven of it: an alert that names it, a refusal that was reported, a report that it
+//! could not be judged. A way that succeeds and gives none of these is silent, and fails the test unless the
+//! documents list it as a limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use e2e::{Alert, Engine, Fixture, Identity, Place, Watch, Watched, need_root, repository};
+
+/// Where attacks are made: name of the column, place, user.
+const PLACES: [(&str, Place, Identity); 4] = [
+    ("host, root", Place::Host, Identity::Root),
+    ("host, user", Place::Host, Identity::User),
+    ("container", Place::Below, Identity::Docker),
+    (
+        "container, tollgate is pid 1",
+        Place::Inside,
+        Identity::Docker,
+    ),
+];
+
+const ENGINES: [(&str, Engine); 3] = [
+    ("notify", Engine::Notify),
+    ("ptrace", Engine::Ptrace),
+    ("ebpf", Engine::Ebpf),
+];
+
+/// How the names of ways begin that are races.
+const RACE: &str = "r_";
+
+/// Ways that are silent or refused without a word, and the words by which `SECURITY.md` or `docs/limits.md` lists
+/// them: way, engine, place (`*` at the end: each that begins so), words.
+const LIMITS: &[(&str, &str, &str, &str)] = &[
+    (
+        "a_*",
+        "ebpf",
+        "*",
+        "`run` under the engine `ebpf` has no keeper either, and refuses nothing",
+    ),
+    (
+        "f_listener",
+        "notify",
+        "*",
+        "a workload's own supervisor (a second listener)",
+    ),
+    (
+        "f_listener",
+        "ptrace",
+        "*",
+        "A listener of the workload's own",
+    ),
+    (
+        "o_untraced",
+        "ptrace",
+        "*",
+        "children made with `CLONE_UNTRACED` under the engine `ptrace`",
+    ),
+    (
+        "r_registers",
+        "ptrace",
+        "*",
+        "debuggers and `strace` in a workload under the engine `ptrace`",
+    ),
+    ("n_*", "*", "*", "other names of a file that rules name"),
+    (
+        "h_link_fd",
+        "*",
+        "*",
+        "other names of a file that rules name",
+    ),
+    (
+        "o_handle",
+        "notify",
+        "*",
+        "other names of a file that rules name",
+    ),
+    (
+        "o_handle",
+        "ptrace",
+        "*",
+        "other names of a file that rules name",
+    ),
+    (
+        "p_*",
+        "*",
+        "*",
+        "`proc.name` and `proc.pname` are the name of now",
+    ),
+];
+
+/// What became of a way, from the best to the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// It cannot be gone there, unwatched either.
+    Impossible,
+    /// A rule's alert names it.
+    Alert,
+    /// It failed, succeeds unwatched, and an alert reports the refusal.
+    Denied,
+    /// It was aimed at the processes that watch and changed nothing.
+    NoEffect,
+    /// An alert reports that it could not be judged, or what is wrong with its caller.
+    Reported,
+    /// It failed without a word and succeeds unwatched.
+    Broken,
+    /// It succeeded without a word.
+    Silent,
+}
+
+impl Outcome {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Impossible => "-",
+            Self::Alert => "alert",
+            Self::Denied => "denied",
+            Self::NoEffect => "no effect",
+            Self::Reported => "reported",
+            Self::Broken => "refused, not told",
+            Self::Silent => "limit",
+        }
+    }
+}
+
+/// One way, as the program lists it.
+#[derive(Clone, Debug)]
+struct Way {
+    id: String,
+    kind: String,
+    what: String,
+}
+
+/// The compiled program and what it lists.
+struct Ways {
+    fixture: Fixture,
+    all: Vec<Way>,
+}
+
+impl Ways {
+    fn new() -> Self {
+        let fixture = Fixture::compile("ways");
+        let output = std::process::Command::new(fixture.program())
+            .arg("list")
+            .output();
+        let text = String::from_utf8(output.expect("it was compiled").stdout).expect("it is ASCII");
+        let way = |line: &str| {
+            let mut words = line.split('\t').map(str::to_owned);
+            let (id, kind, what) = (words.next()?, words.next()?, words.next()?);
+            Some(Way { id, kind, what })
+        };
+        let all = text.lines().filter_map(way).collect();
+        Self { fixture, all }
+    }
+}
+
+/// The rules that the ways are about, for what lies below `vault`.
+fn rules(vault: &Path, ways: &[Way]) -> String {
+    let vault = vault.display();
+    let files: Vec<_> = ways
+        .iter()
+        .map(|way| format!("{vault}/{}/secret", way.id))
+        .collect();
+    let fields = "way=%proc.cmdline name=%fd.name exe=%proc.exepath";
+    let change = "rename, renameat, renameat2, unlink, unlinkat, link, linkat, symlink, symlinkat, mkdir, mkdirat, \
+                  chmod, fchmod, fchmodat, fchmodat2, mknod, mknodat";
+    let mut text = String::new();
+    let open =
+        "evt.type in (open, openat, openat2, creat, open_by_handle_at) and not proc.name = sshd";
+    for (name, condition) in [
+        (
+            "Open by literal",
+            format!("{open} and fd.name in ({})", files.join(", ")),
+        ),
+        (
+            "Open by folder",
+            format!("{open} and fd.name startswith {vault}/"),
+        ),
+        (
+            "Connect",
+            "evt.type in (connect, sendto, sendmsg, sendmmsg) and fd.snet in (127.77.0.0/24)".to_owned(),
+        ),
+        ("Bind", "evt.type = bind and fd.snet in (127.77.0.0/24)".to_owned()),
+        (
+            "Change",
+            format!(
+                "evt.type in ({change}) and (fs.path.name startswith {vault}/ or fs.path.source startswith {vault}/ \
+                 or fs.path.target startswith {vault}/)"
+            ),
+        ),
+        (
+            "Exec",
+            format!("evt.type in (execve, execveat) and proc.exepath startswith {vault}/"),
+        ),
+        (
+            "Call",
+            "evt.type in (ptrace, process_vm_writev, memfd_create, unshare, mount, fsmount, move_mount) and \
+             proc.args contains \" k_\""
+                .to_owned(),
+        ),
+    ] {
+        let _ = write!(
+            text,
+            "- rule: {name}\n  desc: {name}\n  condition: {condition}\n  output: \"{name} {fields} \
+             path=%fs.path.name source=%fs.path.source target=%fs.path.target\"\n  priority: NOTICE\n"
+        );
+    }
+    text
+}
+
+/// The rules whose alerts show that a way of a kind was seen. All of them must fire.
+fn wanted(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "open" => &["Open by literal", "Open by folder"],
+        "connect" => &["Connect"],
+        "bind" => &["Bind"],
+        "change" => &["Change"],
+        "exec" => &["Exec"],
+        "call" => &["Call"],
+        "aimed" => &[],
+        other => panic!("ways.c has a kind {other} that no rule is about"),
+    }
+}
+
+/// A place with an engine.
+#[derive(Clone, Copy)]
+struct Setting {
+    engine: (&'static str, Engine),
+    place: (&'static str, Place, Identity),
+}
+
+impl Setting {
+    fn watch(self, ways: &Ways) -> (Watch, PathBuf) {
+        let (_, place, identity) = self.place;
+        let watch = Watch::new(["true"])
+            .place(place)
+            .identity(identity)
+            .engine(self.engine.1)
+            .limit(Duration::from_secs(300))
+            .option("-o")
+            .option("outputs_queue.capacity=100000");
+        watch.scratch().program(ways.fixture.program(), "ways");
+        let root = watch.scratch().path().to_owned();
+        // Not by the copy: a process that another thread starts may still hold it open for writing.
+        let prepared = std::process::Command::new(ways.fixture.program())
+            .arg("prepare")
+            .args([folder(&root, "v"), folder(&root, "w")])
+            .status();
+        assert!(
+            prepared.is_ok_and(|status| status.success()),
+            "cannot prepare {}",
+            root.display()
+        );
+        (watch.rules(&rules(&root.join("v"), &ways.all)), root)
+    }
+
+    /// Goes these ways in one run, one after the other.
+    fn go(self, ways: &Ways, ids: &[&str], is_watched: bool) -> Watched {
+        let (watch, root) = self.watch(ways);
+        // The front hands these three on to its command: it must not end by what a way sends to the front.
+        let mut script = "trap '' HUP USR1 USR2\n".to_owned();
+        for id in ids {
+            let _ = writeln!(
+                script,
+                "timeout 20 {0}/ways do {id} {0}/v {0}/w || echo \"{id} ended $?\"",
+                root.display()
+            );
+        }
+        let watch = watch.command(["sh", "-c", &script].map(str::to_owned));
+        if is_watched { watch } else { watch.unwatched() }.run()
+    }
+}
+
+fn folder(root: &Path, name: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = root.join(name);
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)))
+        .expect("the scratch folder is writable");
+    folder
+}
+
+/// Whether the way says that it succeeded.
+fn is_done(run: &Watched, id: &str) -> bool {
+    run.printed.lines().any(|line| line == format!("{id} done"))
+}
+
+/// The names of the rules whose alerts name the way.
+fn rules_of(run: &Watched, id: &str) -> BTreeSet<String> {
+    let names = |alert: &&Alert| {
+        let text = alert.output.as_str();
+        text.contains(&format!(" do {id} ")) || text.contains(&format!("/{id}/"))
+    };
+    let alerts = run
+        .alerts
+        .iter()
+        .filter(|alert| !alert.rule.starts_with("Tollgate internal"));
+    alerts
+        .filter(names)
+        .map(|alert| alert.rule.clone())
+        .collect()
+}
+
+fn is_seen(run: &Watched, way: &Way) -> bool {
+    let fired = rules_of(run, &way.id);
+    let wanted = wanted(&way.kind);
+    !wanted.is_empty() && wanted.iter().all(|rule| fired.contains(*rule))
+}
+
+/// The internal alerts of a run.
+fn reports(run: &Watched) -> Vec<&Alert> {
+    let internal = |alert: &&Alert| alert.rule.starts_with("Tollgate internal");
+    run.alerts.iter().filter(internal).collect()
+}
+
+/// What becomes of a way that is gone alone.
+fn alone(setting: Setting, ways: &Ways, way: &Way) -> (Outcome, String) {
+    let open = ways
+        .all
+        .iter()
+        .find(|way| way.id == "o_open")
+        .expect("ways.c has it");
+    let run = setting.go(ways, &[&way.id, &open.id], true);
+    let reports = reports(&run);
+    let is_told = !reports.is_empty();
+    let outcome = if !is_seen(&run, open) {
+        Outcome::Broken
+    } else if way.kind == "aimed" {
+        aimed(&run, way)
+    } else if is_seen(&run, way) {
+        Outcome::Alert
+    } else {
+        match (is_done(&run, &way.id), is_told) {
+            (true, true) => Outcome::Reported,
+            (true, false) => Outcome::Silent,
+            (false, true) => Outcome::Denied,
+            (false, false) => Outcome::Broken,
+        }
+    };
+    (outcome, run.story())
+}
+
+/// What becomes of a way that is aimed at the processes that watch.
+fn aimed(run: &Watched, way: &Way) -> Outcome {
+    let is = |words: &str| reports(run).iter().any(|alert| alert.rule.contains(words));
+    if ["upgraded", "gap", "replaced", "rules loaded", "keeper"]
+        .iter()
+        .any(|words| is(words))
+    {
+        return Outcome::Silent;
+    }
+    // ESRCH: none of these processes is in sight.
+    if run.printed.contains(&format!("{} failed 3 ", way.id)) {
+        return Outcome::Impossible;
+    }
+    match (is_done(run, &way.id), is("aimed")) {
+        (false, true) => Outcome::Denied,
+        (true, _) => Outcome::NoEffect,
+        (false, false) => Outcome::Broken,
+    }
+}
+
+/// What becomes of every way in a setting, and the story of those that need a look.
+fn outcomes(setting: Setting, ways: &Ways) -> BTreeMap<String, (Outcome, String)> {
+    let together: Vec<&str> = ways
+        .all
+        .iter()
+        .filter(|way| way.kind != "aimed")
+        .map(|way| way.id.as_str())
+        .collect();
+    let control = setting.go(ways, &together, false);
+    // A race may be lost by chance.
+    let is_won = |id: &str| {
+        id.starts_with(RACE) && (0..5).any(|_| is_done(&setting.go(ways, &[id], false), id))
+    };
+    let possible: Vec<&str> = together
+        .iter()
+        .copied()
+        .filter(|id| is_done(&control, id) || is_won(id))
+        .collect();
+    let run = setting.go(ways, &possible, true);
+    let mut all = BTreeMap::new();
+    for way in &ways.all {
+        let outcome = if way.kind == "aimed" && setting.engine.1 == Engine::Ebpf {
+            // It refuses nothing. Its run would wait for ever for an agent that was stopped.
+            (Outcome::Silent, String::new())
+        } else if way.kind != "aimed" && !possible.contains(&way.id.as_str()) {
+            (Outcome::Impossible, String::new())
+        } else if way.kind != "aimed" && is_done(&run, &way.id) && is_seen(&run, way) {
+            (Outcome::Alert, String::new())
+        } else {
+            alone(setting, ways, way)
+        };
+        all.insert(way.id.clone(), outcome);
+    }
+    all
+}
+
+/// Which of `LIMITS` lists a way in a setting.
+fn limit(way: &Way, setting: Setting) -> Option<usize> {
+    let fits = |pattern: &str, text: &str| match pattern.strip_suffix('*') {
+        Some(start) => text.starts_with(start),
+        None => pattern == text,
+    };
+    LIMITS.iter().position(|(id, engine, place, _)| {
+        fits(id, &way.id) && fits(engine, setting.engine.0) && fits(place, setting.place.0)
+    })
+}
+
+/// Under an engine: the lines of the table, and what is wrong.
+fn table(engine: (&'static str, Engine)) {
+    let ways = Ways::new();
+    let mut columns = Vec::new();
+    let mut wrong = Vec::new();
+    let mut used = BTreeSet::new();
+    let mut found = std::thread::scope(|scope| {
+        let ways = &ways;
+        let started =
+            PLACES.map(|place| scope.spawn(move || outcomes(Setting { engine, place }, ways)));
+        started
+            .map(|thread| thread.join().expect("it panics with its own words"))
+            .to_vec()
+    });
+    for place in PLACES {
+        let setting = Setting { engine, place };
+        let outcomes = found.remove(0);
+        for way in &ways.all {
+            let (outcome, story) = &outcomes[&way.id];
+            if !matches!(outcome, Outcome::Broken | Outcome::Silent) {
+                continue;
+            }
+            if let Some(limit) = limit(way, setting) {
+                used.insert(limit);
+            } else {
+                wrong.push(format!(
+                    "{} under {} at {}: {outcome:?}\n{story}",
+                    way.id, engine.0, place.0
+                ));
+            }
+        }
+        columns.push(outcomes);
+    }
+    for (index, limit) in LIMITS.iter().enumerate() {
+        if [engine.0, "*"].contains(&limit.1) && !used.contains(&index) {
+            wrong.push(format!("{limit:?} is listed and is no limit"));
+        }
+    }
+    let mut lines = String::new();
+    for way in &ways.all {
+        let _ = write!(lines, "| {} | `{}` | {} |", engine.0, way.id, way.what);
+        for column in &columns {
+            let outcome = column[&way.id].0;
+            let name = match outcome {
+                // By turns, as the race goes.
+                Outcome::Alert | Outcome::Denied | Outcome::Reported
+                    if way.id.starts_with(RACE) =>
+                {
+                    "alert or reported"
+                }
+                _ => outcome.name(),
+            };
+            let _ = write!(lines, " {name} |");
+        }
+        lines.push('\n');
+    }
+    println!("{lines}");
+    assert!(
+        wrong.is_empty(),
+        "{} ways:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    compare(engine.0, &lines);
+}
+
+/// Compares the lines of an engine with those of the document, or writes them.
+fn compare(engine: &str, lines: &str) {
+    let file = repository().join("docs/attacks.md");
+    let text = fs::read_to_string(&file).expect("the repository has it");
+    let (begin, end) = (
+        format!("<!-- {engine}: begin -->\n"),
+        format!("<!-- {engine}: end -->"),
+    );
+    let from = text
+        .find(&begin)
+        .expect("the document has a part for each engine")
+        + begin.len();
+    let to = text.find(&end).expect("the part has an end");
+    let head: String = "| engine | way | what it does |".to_owned();
+    let head = PLACES
+        .iter()
+        .fold(head, |head, place| format!("{head} {} |", place.0));
+    let rule = "|---".repeat(3 + PLACES.len());
+    let part = format!("\n{head}\n{rule}|\n{lines}\n");
+    if std::env::var_os("BLESS").is_some() {
+        let text = format!("{}{part}{}", &text[..from], &text[to..]);
+        fs::write(&file, text).expect("the repository is writable");
+        return;
+    }
+    let differences: Vec<_> = part
+        .lines()
+        .zip(text[from..to].lines())
+        .filter(|(is, was)| is != was)
+        .map(|(is, was)| format!("is      {is}\nwas     {was}"))
+        .collect();
+    assert!(
+        differences.is_empty(),
+        "docs/attacks.md says otherwise:\n{}",
+        differences.join("\n")
+    );
+    assert_eq!(
+        part.lines().count(),
+        text[from..to].lines().count(),
+        "docs/attacks.md lacks lines"
+    );
+}
+
+#[test]
+fn notify_sees_refuses_or_reports_every_way_that_is_no_listed_limit() {
+    need_root!();
+    table(ENGINES[0]);
+}
+
+#[test]
+fn ptrace_sees_refuses_or_reports_every_way_that_is_no_listed_limit() {
+    need_root!();
+    table(ENGINES[1]);
+}
+
+#[test]
+fn ebpf_sees_or_reports_every_way_that_is_no_listed_limit() {
+    need_root!();
+    table(ENGINES[2]);
+}
+
+#[test]
+fn each_listed_limit_is_in_the_documents() {
+    let read =
+        |name: &str| fs::read_to_string(repository().join(name)).expect("the repository has it");
+    let documents = read("SECURITY.md") + &read("docs/limits.md");
+    // Lines are broken anywhere.
+    let documents = documents.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (way, engine, place, words) in LIMITS {
+        assert!(
+            documents.contains(words),
+            "{way} under {engine} at {place}: no document says `{words}`"
+        );
+    }
+}
