@@ -362,8 +362,10 @@ cd /; umount -l %W/front"
     assert!(let_go > 0);
     // Those that are let go are undecided.
     assert_eq!(of("chmod") + let_go, number("changed"));
+    // A call whose signal comes before the agent has received it fails at once: nobody was asked.
     assert!(
-        number("woken") > 100 && of("readv") == number("woken"),
-        "{counted:?}"
+        of("readv") > 100 && (number("woken") / 2..=number("woken")).contains(&of("readv")),
+        "{counted:?}, told are {}",
+        of("readv")
     );
 }
