@@ -705,6 +705,44 @@ fn alerts_that_a_killed_agent_had_queued_are_counted_as_lost() {
     assert_eq!(*pieces(&stats, "alerts_lost_with_agent"), lost);
 }
 
+/// A pipe that is full cuts a line off in the middle, and its agent dies there.
+#[test]
+fn a_line_that_a_killed_agent_left_without_its_end_swallows_no_alert() {
+    let scratch = Scratch::new();
+    let fifo = scratch.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("it is installed").success());
+    let mut reader = fs::File::options();
+    let mut reader = reader.read(true).write(true).open(&fifo).expect("a FIFO");
+    rustix::pipe::fcntl_setpipe_size(&reader, 4096).expect("it is a pipe");
+    let name = format!("file_output.filename={}", fifo.display());
+    let rules = RULES.replace("output: counted", &format!("output: {}", "x".repeat(6000)));
+    let fixture = Fixture::compile("orders");
+    let command = Command::new(fixture.program());
+    let mut run = Run::start_as(&["-o", &name], &rules, fixture, command);
+    let agent = run.agent();
+    assert_eq!(run.open(1, 1, "counted"), all(1));
+    until("a line is cut off", || {
+        let ready = rustix::io::ioctl_fionread(&reader);
+        ready.expect("it is a pipe") == 4096
+    });
+    kill(agent);
+    run.next_agent(agent);
+    let mut text = Vec::new();
+    until("the gap is told", || {
+        let ready = rustix::io::ioctl_fionread(&reader).expect("it is a pipe");
+        let mut piece = vec![0; usize::try_from(ready).expect("a page")];
+        reader.read_exact(&mut piece).expect("that much is there");
+        text.extend(piece);
+        String::from_utf8_lossy(&text).contains(GAP) && text.ends_with(b"\n")
+    });
+    let text = String::from_utf8(text).expect("JSON");
+    let whole: Vec<Alert> = text.lines().filter_map(Alert::parse).collect();
+    assert!(whole.iter().any(|alert| alert.rule == GAP), "{text}");
+    assert!(text.lines().all(|line| !line.is_empty()), "{text}");
+    run.ends_well();
+}
+
 /// Takes alerts by HTTP; answers none before it is let. Hands out the bodies it has answered.
 fn postponing_server() -> (u16, Arc<AtomicBool>, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback");

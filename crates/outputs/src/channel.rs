@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::format::Formatter;
 use crate::internal;
+use crate::queue::Account;
 
 /// What is done when no channel has anything to do with an alert any more: each has delivered it, or
 /// counted it as lost.
@@ -159,6 +160,12 @@ pub trait Channel: Send {
     /// If it cannot be opened again; the next delivery tries once more.
     fn reopen(&mut self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Where a process that takes over finds whether this one ended within a line.
+    fn keep_account(&mut self, account: Arc<dyn Account>) {
+        // Only what continues another process's lines has something to note.
+        let _ = account;
     }
 
     /// What somebody else has done to the place since this was last asked, if users should know.

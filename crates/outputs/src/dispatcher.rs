@@ -387,7 +387,10 @@ impl Prepared {
             hostname: settings.hostname,
             on_problem: settings.on_problem,
         });
-        for (lane, channel) in channels.into_iter().enumerate() {
+        for (lane, mut channel) in channels.into_iter().enumerate() {
+            if let Some(account) = &account {
+                channel.keep_account(Arc::clone(account));
+            }
             let name = channel.name().to_owned();
             let worker = Worker {
                 hub: Arc::clone(&hub),

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::queue::{Account, LineOutput};
 use crate::stream::LineStream;
 
 /// Appends lines to a file.
@@ -22,6 +24,8 @@ pub struct FileChannel {
     stream: LineStream,
     /// What the path was at the start.
     was: Kind,
+    /// The file that lines were last written to, by device and inode.
+    written: Option<(u64, u64)>,
     /// Length of the file that is kept open, after the last alert.
     length: u64,
     notice: Option<String>,
@@ -65,8 +69,9 @@ impl FileChannel {
                 path,
                 keep_alive,
                 file: keep_alive.then_some(file),
-                stream: LineStream::default(),
+                stream: LineStream::new(LineOutput::File),
                 was,
+                written: None,
                 length,
                 notice: None,
             }),
@@ -99,6 +104,21 @@ impl FileChannel {
         Ok(file)
     }
 
+    /// Looks whether a file that this process has not written to yet ends within a line: whoever wrote to it
+    /// may have been killed. A file that this process may not read is taken for one that does not, unless an
+    /// account says so.
+    fn look_at_end(&mut self, file: &File) -> io::Result<()> {
+        let metadata = file.metadata()?;
+        let identity = (metadata.dev(), metadata.ino());
+        if self.written.replace(identity) == Some(identity) {
+            return Ok(());
+        }
+        let ends_within_line =
+            metadata.is_file() && last_byte(file).is_some_and(|byte| byte != b'\n');
+        self.stream.continue_file(ends_within_line);
+        Ok(())
+    }
+
     fn leads_to(&self, own: &Metadata) -> bool {
         let there = if self.was.is_link {
             fs::metadata(&self.path)
@@ -120,6 +140,7 @@ impl FileChannel {
             source,
         };
         let file = self.current().map_err(none)?;
+        self.look_at_end(&file).map_err(none)?;
         let result = self.stream.write(&file, alerts);
         let own = file.metadata().map_err(none)?;
         self.length = own.len();
@@ -134,6 +155,17 @@ impl FileChannel {
         // Nobody finds what is in a file without a name.
         Ok(!own.is_file() || own.nlink() > 0)
     }
+}
+
+/// The last byte of a file, if there is one and it can be read.
+fn last_byte(file: &File) -> Option<u8> {
+    let readable = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let length = readable.metadata().ok()?.len();
+    let mut byte = [0];
+    readable
+        .read_exact_at(&mut byte, length.checked_sub(1)?)
+        .ok()?;
+    Some(byte[0])
 }
 
 impl Channel for FileChannel {
@@ -160,6 +192,10 @@ impl Channel for FileChannel {
         self.length = file.metadata()?.len();
         self.file = self.keep_alive.then_some(file);
         Ok(())
+    }
+
+    fn keep_account(&mut self, account: Arc<dyn Account>) {
+        self.stream.keep_account(account);
     }
 
     fn notice(&mut self) -> Option<String> {
@@ -289,6 +325,36 @@ mod tests {
             fs::remove_file(&path).unwrap();
             channel.deliver(&deliveries(1)).unwrap();
             assert_eq!(lines(&path), 1);
+        }
+    }
+
+    #[test]
+    fn a_line_that_another_process_left_without_its_end_does_not_swallow_an_alert() {
+        for keep_alive in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let path = dir.path().join("alerts");
+            fs::write(&path, "whole\n{\"torn\": ").expect("the folder is writable");
+            let mut channel = FileChannel::open(path.clone(), keep_alive).expect("it is writable");
+            channel.deliver(&deliveries(1)).expect("it is writable");
+            channel.deliver(&deliveries(1)).expect("it is writable");
+            let text = fs::read_to_string(&path).expect("it is there");
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!((lines.len(), lines[1]), (4, "{\"torn\": "), "{text}");
+            assert!(lines[2].ends_with("n=0"), "{text}");
+        }
+    }
+
+    /// A neighbour: nothing is put before alerts in files that are whole.
+    #[test]
+    fn a_file_that_is_empty_or_whole_gets_no_empty_line() {
+        for before in ["", "whole\n"] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let path = dir.path().join("alerts");
+            fs::write(&path, before).expect("the folder is writable");
+            let mut channel = FileChannel::open(path.clone(), true).expect("it is writable");
+            channel.deliver(&deliveries(1)).expect("it is writable");
+            let text = fs::read_to_string(&path).expect("it is there");
+            assert!(text.lines().all(|line| !line.is_empty()), "{text:?}");
         }
     }
 

@@ -37,7 +37,7 @@ pub use format::{Format, JsonParts, TimeFormat};
 pub use http::{ClientFiles, HttpChannel, HttpError, HttpOptions, TlsOptions};
 pub use internal::{Internal, internal_alert};
 pub use program::{ProgramChannel, ProgramOptions};
-pub use queue::{Account, QUEUE_CAPACITY, QueueCapacity};
+pub use queue::{Account, LineOutput, QUEUE_CAPACITY, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };

@@ -32,6 +32,20 @@ pub trait Account: std::fmt::Debug + Send + Sync {
     fn queued(&self);
     /// So many were delivered, or counted as lost.
     fn settled(&self, alerts: u64);
+    /// A process begins to write lines. Returns whether a process that has ended may have left a line without its
+    /// end there.
+    fn begins_lines(&self, output: LineOutput) -> bool;
+    /// All lines that were begun have their end.
+    fn ends_lines(&self, output: LineOutput);
+}
+
+/// An output whose lines a process that takes over continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineOutput {
+    /// The standard output.
+    Stdout,
+    /// The file of `file_output`.
+    File,
 }
 
 /// Why an alert was not queued.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::queue::{Account, LineOutput};
 use crate::stream::LineStream;
 
 /// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with
@@ -43,7 +44,7 @@ impl StdoutChannel {
         Self {
             length: length(&file),
             file,
-            stream: LineStream::default(),
+            stream: LineStream::new(LineOutput::Stdout),
             notice: None,
         }
     }
@@ -95,6 +96,10 @@ impl Channel for StdoutChannel {
         let result = self.stream.write(&self.file, alerts);
         self.length = length(&self.file);
         result
+    }
+
+    fn keep_account(&mut self, account: Arc<dyn Account>) {
+        self.stream.keep_account(account);
     }
 
     fn notice(&mut self) -> Option<String> {

@@ -7,22 +7,46 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Delivery, DeliveryError};
+use crate::queue::{Account, LineOutput};
 
-/// Remembers whether the last line was cut off by an error, so that the next one does not continue
-/// it.
-#[derive(Debug, Default)]
+/// Remembers whether the last line was cut off by an error or by the death of the process that wrote it, so that
+/// the next one does not continue it.
+#[derive(Debug)]
 pub(crate) struct LineStream {
     torn: bool,
+    output: LineOutput,
+    account: Option<Arc<dyn Account>>,
 }
 
 impl LineStream {
+    pub(crate) fn new(output: LineOutput) -> Self {
+        Self {
+            torn: false,
+            output,
+            account: None,
+        }
+    }
+
+    pub(crate) fn keep_account(&mut self, account: Arc<dyn Account>) {
+        self.account = Some(account);
+    }
+
+    /// Sets whether the file that is written to from now on ends within a line.
+    pub(crate) fn continue_file(&mut self, is_torn: bool) {
+        self.torn = is_torn;
+    }
+
     pub(crate) fn write(
         &mut self,
         file: &File,
         alerts: &[Arc<Delivery>],
     ) -> Result<(), DeliveryError> {
+        let is_left_torn = self
+            .account
+            .as_ref()
+            .is_some_and(|account| account.begins_lines(self.output));
         let mut bytes = Vec::new();
-        if self.torn {
+        if self.torn || is_left_torn {
             bytes.push(b'\n');
         }
         let mut ends = Vec::with_capacity(alerts.len());
@@ -33,6 +57,11 @@ impl LineStream {
         let (written, result) = write_all(file, &bytes);
         if written > 0 {
             self.torn = bytes[written - 1] != b'\n';
+        } else {
+            self.torn |= is_left_torn;
+        }
+        if let Some(account) = self.account.as_ref().filter(|_| !self.torn) {
+            account.ends_lines(self.output);
         }
         result.map_err(|source| DeliveryError {
             delivered: ends.partition_point(|end| *end <= written),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use abi::{Arch, Capabilities, Syscall};
 use capture::notify::Pulse;
+use outputs::LineOutput;
 use sys::notify::Slot;
 use sys::shared::SharedWords;
 
@@ -65,6 +66,10 @@ pub(super) mod word {
     pub(super) const ALERTS_SETTLED: [usize; 2] = [42, 43];
     /// Alerts that agents took with them.
     pub(super) const ALERTS_LOST: usize = 44;
+    /// Outputs to which an agent is writing lines, as bits.
+    pub(super) const WRITING: [usize; 2] = [19, 39];
+    /// Outputs whose last line lacks its end because an agent died, as bits.
+    pub(super) const TORN: usize = 37;
     /// Set while a container's first program has to be restricted before it begins.
     pub(in crate::supervise) const FIRST_WAITS: usize = 45;
     /// The number of the policy that BPF carries for it.
@@ -348,6 +353,8 @@ impl Board {
     /// Readies an agent's words.
     pub(super) fn invite(&self, generation: u64) {
         self.pulse(generation).reset();
+        // Of one of the same words that died while it handed over.
+        self.note_torn_lines(generation);
         self.set(word::ALERTS_QUEUED[parity(generation)], 0);
         self.set(word::ALERTS_SETTLED[parity(generation)], 0);
         self.set_order(generation, Order::None);
@@ -383,8 +390,30 @@ impl Board {
         self.add(word::ALERTS_SETTLED[parity(generation)], alerts);
     }
 
+    /// An agent begins to write lines. Returns whether one that died may have left a line without its end there.
+    pub(crate) fn lines_begin(&self, generation: u64, output: LineOutput) -> bool {
+        let bit = line_bit(output);
+        self.word(word::WRITING[parity(generation)])
+            .fetch_or(bit, Ordering::AcqRel);
+        self.word(word::TORN).fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// All lines of an agent have their end.
+    pub(crate) fn lines_end(&self, generation: u64, output: LineOutput) {
+        self.word(word::WRITING[parity(generation)])
+            .fetch_and(!line_bit(output), Ordering::AcqRel);
+    }
+
+    /// Lines that an agent had begun will not be ended by it.
+    fn note_torn_lines(&self, generation: u64) {
+        let writing = self.word(word::WRITING[parity(generation)]);
+        let torn = writing.swap(0, Ordering::AcqRel);
+        self.word(word::TORN).fetch_or(torn, Ordering::AcqRel);
+    }
+
     /// An agent is dead: what it had not settled is lost, but for what it was just about to settle.
     pub(super) fn count_lost_alerts(&self, generation: u64) {
+        self.note_torn_lines(generation);
         let take = |words: [usize; 2]| {
             self.word(words[parity(generation)])
                 .swap(0, Ordering::AcqRel)
@@ -477,6 +506,13 @@ impl Board {
     /// What is to be refused while nobody watches.
     pub(crate) fn deny_table(&self) -> DenyTable<'_> {
         DenyTable(self)
+    }
+}
+
+fn line_bit(output: LineOutput) -> u64 {
+    match output {
+        LineOutput::Stdout => 1,
+        LineOutput::File => 2,
     }
 }
 
@@ -630,6 +666,21 @@ mod tests {
             said.as_deref(),
             Some("the agent took 1 queued alerts with it")
         );
+    }
+
+    #[test]
+    fn a_line_that_a_dead_agent_had_begun_is_ended_once() {
+        let (board, _file) = Board::create().expect("memory");
+        assert!(!board.lines_begin(1, LineOutput::File));
+        assert!(!board.lines_begin(1, LineOutput::Stdout));
+        board.lines_end(1, LineOutput::Stdout);
+        // Both write while one takes over from the other.
+        assert!(!board.lines_begin(2, LineOutput::File));
+        board.lines_end(2, LineOutput::File);
+        board.count_lost_alerts(1);
+        assert!(!board.lines_begin(2, LineOutput::Stdout));
+        assert!(board.lines_begin(2, LineOutput::File));
+        assert!(!board.lines_begin(2, LineOutput::File));
     }
 
     #[test]

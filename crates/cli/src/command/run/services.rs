@@ -12,7 +12,7 @@ use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
 use enforce::Resident;
 use event::{Pid, Plan};
-use outputs::{Account, Dispatcher, OnProblem, Prepared, StatsFile, StatsWriter};
+use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::plan::Unserved;
@@ -389,6 +389,14 @@ impl Account for AlertAccount {
 
     fn settled(&self, alerts: u64) {
         self.board.alerts_settled(self.generation, alerts);
+    }
+
+    fn begins_lines(&self, output: LineOutput) -> bool {
+        self.board.lines_begin(self.generation, output)
+    }
+
+    fn ends_lines(&self, output: LineOutput) {
+        self.board.lines_end(self.generation, output);
     }
 }
 
