@@ -1275,7 +1275,67 @@ fn without_a_keeper_the_command_ends_with_the_agent() {
             "{}",
             run.stderr()
         );
+        assert!(!run.path("pid").exists(), "{engine}: it names nobody");
     }
+}
+
+/// Whether the lock of a file is free.
+fn is_unlocked(path: &Path) -> bool {
+    let mut lock = Command::new("flock");
+    let status = lock.arg("-n").arg(path).arg("true").status();
+    status.expect("it is installed").success()
+}
+
+#[test]
+fn a_pid_file_is_locked_by_the_agent_that_it_names_whoever_that_is() {
+    let mut run = Run::start(&[]);
+    let first = run.agent();
+    assert!(!is_unlocked(&run.path("pid")));
+    kill(first);
+    let second = run.next_agent(first);
+    assert!(!is_unlocked(&run.path("pid")));
+    signal(run.keeper(), Signal::USR2);
+    run.next_agent(second);
+    assert!(!is_unlocked(&run.path("pid")));
+    run.ends_well();
+    assert!(!run.path("pid").exists());
+}
+
+/// Nobody is left that could remove it.
+#[test]
+fn a_pid_file_that_a_killed_watcher_left_is_taken_over_and_that_is_said() {
+    let scratch = Scratch::new();
+    let pidfile = scratch.path().join("pid");
+    let mut watched = Command::new("sleep").arg("60").spawn().expect("a process");
+    let start = || {
+        let mut watch = Command::new(e2e::program());
+        watch
+            .args(["watch", "--engine", "ptrace", "-P"])
+            .arg(&pidfile);
+        watch.args(["-p", &watched.id().to_string()]);
+        watch.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = watch.spawn().expect("it was built");
+        let own = format!("{}\n", child.id());
+        until("a pid file", || {
+            fs::read_to_string(&pidfile).is_ok_and(|text| text == own)
+                || child.try_wait().expect("our child").is_some()
+        });
+        child
+    };
+    let mut first = start();
+    first.kill().expect("our child");
+    first.wait().expect("our child");
+    let text = fs::read_to_string(&pidfile).expect("it is left");
+    assert_eq!(text, format!("{}\n", first.id()));
+    let second = start();
+    signal(second.id().cast_signed(), Signal::TERM);
+    let output = second.wait_with_output().expect("our child");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stale = format!("is stale: process {} did not remove it", first.id());
+    assert!(said.contains(&stale), "{said}");
+    assert!(!pidfile.exists());
+    watched.kill().expect("our child");
+    watched.wait().expect("our child");
 }
 
 const UPGRADED: &str = "Tollgate internal: agent upgraded";

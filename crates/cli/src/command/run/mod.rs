@@ -93,9 +93,17 @@ pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
         return Err(failure(error));
     }
     let name = program::name(&args.command).to_owned();
+    let pidfile = args.detection.pidfile.clone();
     let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
     let status = match order {
-        None => supervise::run(&name, mechanism, policy, stay, prepare),
+        None => {
+            let status = supervise::run(&name, mechanism, policy, stay, prepare);
+            // An agent that was killed has not.
+            pidfile
+                .as_deref()
+                .inspect(|path| Pidfile::remove_stale(path));
+            status
+        }
         Some(order) => supervise::resume(&order, prepare),
     };
     match status {

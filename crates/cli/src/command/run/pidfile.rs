@@ -1,50 +1,114 @@
 //! Where to find the agent.
 
 use std::fs::{self, File};
-use std::io::{self, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::journal;
 
 /// A file with the pid of this process.
 #[derive(Debug)]
 pub(in crate::command) struct Pidfile {
     path: PathBuf,
     file: File,
+    /// Whether the file is locked by this process.
+    is_locked: bool,
 }
+
+/// How long an agent before this one may take to let go of the file.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two attempts to lock the file.
+const LOCK_POLL: Duration = Duration::from_millis(5);
 
 impl Pidfile {
     /// Makes an empty file: the pid is not known before the fork, but a wrong path is. It is locked as long as
-    /// there is an agent that it is to name, or a keeper.
+    /// the agent lives that it names. A file that an agent left behind is taken over, which is said.
     pub(in crate::command) fn create(path: &Path) -> Result<Self, Failure> {
-        let pidfile = Self::open(path)?;
-        rustix::fs::flock(&pidfile.file, FlockOperation::NonBlockingLockExclusive).map_err(
-            |_locked| {
-                let message = format!("the pid file {} is another agent's", path.display());
-                Failure::new(Exit::BadInput, message).help("name another file after -P")
-            },
-        )?;
+        let mut pidfile = Self::open(path)?;
+        if pidfile.lock().is_err() {
+            let message = format!("the pid file {} is another agent's", path.display());
+            return Err(Failure::new(Exit::BadInput, message).help("name another file after -P"));
+        }
+        if let Some(pid) = pidfile.named() {
+            journal::warn(&format!(
+                "the pid file {} is stale: process {pid} did not remove it, and does not hold its lock",
+                path.display()
+            ));
+        }
         Ok(pidfile)
     }
 
-    /// Takes the file over from an agent before this one, whose keeper has it locked.
+    /// Takes the file over from an agent before this one, which may still have it locked until this one begins.
     pub(in crate::command) fn open(path: &Path) -> Result<Self, Failure> {
         let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false).open(path);
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path);
         let file = file.map_err(|error| {
             let message = format!("cannot create pid file {}: {error}", path.display());
             Failure::new(Exit::BadInput, message).help("name a writable file after -P")
         })?;
         let path = path.to_owned();
-        Ok(Self { path, file })
+        Ok(Self {
+            path,
+            file,
+            is_locked: false,
+        })
+    }
+
+    /// Removes a file that an agent left behind, called where none is left that could: its lock is free, and it
+    /// names a process that has ended.
+    pub(in crate::command) fn remove_stale(path: &Path) {
+        let Ok(file) = File::options().read(true).write(true).open(path) else {
+            return;
+        };
+        let mut stale = Self {
+            path: path.to_owned(),
+            file,
+            is_locked: false,
+        };
+        if stale.lock().is_ok() && stale.named().is_some_and(has_ended) {
+            stale.remove();
+        }
+    }
+
+    fn lock(&mut self) -> io::Result<()> {
+        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
+        self.is_locked = true;
+        Ok(())
+    }
+
+    /// The process that the file names, if its content is a pid and nothing else.
+    fn named(&mut self) -> Option<u32> {
+        let mut text = String::new();
+        self.file.rewind().ok()?;
+        (&self.file)
+            .take(PID_LENGTH)
+            .read_to_string(&mut text)
+            .ok()?;
+        text.strip_suffix('\n')?.parse().ok()
     }
 
     /// Writes the pid of this process in place of what was there: of an agent before this one.
     pub(in crate::command) fn write(&mut self) -> io::Result<()> {
+        let limit = Instant::now() + LOCK_PATIENCE;
+        while !self.is_locked {
+            match self.lock() {
+                Ok(()) => {}
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                Err(_) if Instant::now() > limit => {
+                    return Err(io::Error::other("another agent has locked it"));
+                }
+                Err(_) => std::thread::sleep(LOCK_POLL),
+            }
+        }
         let pid = std::process::id();
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -62,6 +126,22 @@ impl Pidfile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Bytes that a pid and its line feed may take, and more than these.
+const PID_LENGTH: u64 = 16;
+
+/// Whether a process has ended; one that is not reaped has.
+fn has_ended(pid: u32) -> bool {
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return true;
+    };
+    if test_kill_process(process) == Err(Errno::SRCH) {
+        return true;
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    state.starts_with(['Z', 'X'])
 }
 
 #[cfg(test)]
@@ -100,6 +180,44 @@ mod tests {
         assert!(path.exists(), "it is the second one's");
         second.remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_nobody_locks_is_removed_only_if_it_names_a_process_that_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let (ended, own) = (child.id(), std::process::id());
+        for (text, stays) in [
+            (format!("{ended}\n"), false),
+            (format!("{own}\n"), true),
+            (format!("{ended} and more\n"), true),
+            (String::new(), true),
+        ] {
+            fs::write(&path, &text).unwrap();
+            Pidfile::remove_stale(&path);
+            assert_eq!(path.exists(), stays, "{text:?}");
+        }
+        fs::write(&path, format!("{ended}\n")).unwrap();
+        let locked = Pidfile::create(&path).unwrap();
+        Pidfile::remove_stale(&path);
+        assert!(path.exists(), "an agent has it");
+        drop(locked);
+        Pidfile::remove_stale(&path);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn who_takes_over_locks_the_file_when_its_turn_comes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let first = Pidfile::create(&path).unwrap();
+        let mut second = Pidfile::open(&path).unwrap();
+        drop(first);
+        second.write().unwrap();
+        let text = Pidfile::create(&path).unwrap_err().render();
+        assert!(text.contains("is another agent's"), "{text}");
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Blueprint {
         let recordings = std::mem::take(&mut self.recordings).into_iter();
         let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
         let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
+        let is_resumed = listening.is_resumed;
         let rule_count = self.rules.judge.matches().count();
         let board = Arc::clone(&listening.board);
         note_refusals(&self.verify, &board);
@@ -327,7 +328,14 @@ impl Blueprint {
             })?;
         }
         if let Some(pidfile) = &mut self.pidfile {
-            pidfile.write().context("cannot write the pid file")?;
+            match pidfile.write() {
+                // Of a workload that runs already, the watch is worth more than the file.
+                Err(error) if is_resumed => {
+                    journal::warn(&format!("cannot write the pid file: {error}"));
+                    self.pidfile = None;
+                }
+                written => written.context("cannot write the pid file")?,
+            }
         }
         // Also where warnings are not wanted: what was asked for is not there.
         let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
