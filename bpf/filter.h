@@ -588,13 +588,17 @@ static __always_inline u64 by_place(const struct asked *asked)
 	return ALL_SLOTS;
 }
 
-/* Slots that take the name of the process. */
+/* Slots that take the name of the process at its last exec. */
 static __always_inline u64 by_name(u32 bank)
 {
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
 	struct name_key key = { .bank = bank };
+	s32 pid = bpf_get_current_pid_tgid() >> 32;
 	u64 *slots;
 
+	/* The agent knows the name. */
+	if (names_unknown || bpf_map_lookup_elem(&renamed, &pid))
+		return ALL_SLOTS;
 	/* Older kernels leave something behind the NUL. */
 	bpf_core_read_str(&key.comm, sizeof(key.comm), &leader->comm);
 	slots = bpf_map_lookup_elem(&names, &key);

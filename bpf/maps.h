@@ -98,6 +98,17 @@ struct name_key {
 	u32 _pad;
 };
 
+/* Processes whose present name may not be the one at their last exec, which is what slots ask for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, s32);
+	__type(value, u8);
+} renamed SEC(".maps");
+
+/* Not 0 if one found no room there: then names decide nothing any more. */
+u32 names_unknown SEC(".data.names_unknown");
+
 /* Slots that ask for a name of a process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

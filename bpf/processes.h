@@ -138,14 +138,38 @@ static __always_inline void take_filename(struct scratch *s, const char *name)
 		seal(s, at, PIECE_FILENAME, len, PIECE_STRING, 0);
 }
 
+/* A process has another name than at its last exec, or may have. */
+static __always_inline void note_renamed(s32 pid)
+{
+	u8 yes = 1;
+
+	if (bpf_map_update_elem(&renamed, &pid, &yes, BPF_ANY))
+		names_unknown = 1;
+}
+
+/* Also in the middle of an exec, whose end takes it back. */
+SEC("tp_btf/task_rename")
+int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
+{
+	s32 pid = READ(task, tgid);
+
+	/* The name of a process is that of its first thread. The kernel's own threads are none. */
+	if (READ(task, pid) == pid && READ(task, mm))
+		note_renamed(pid);
+	return 0;
+}
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	struct scratch *s = working_memory();
+	s32 pid = READ(task, tgid);
 	struct mm_struct *mm;
 	u64 arg_start, arg_end, env_start, env_end;
 
-	if (!s || !control.states || !in_scope(READ(task, tgid)))
+	bpf_map_delete_elem(&renamed, &pid);
+
+	if (!s || !control.states || !in_scope(pid))
 		return 0;
 	describe(bpf_get_current_task(), RECORD_EXEC);
 	/* Which of the two calls it was is in no register any more. A thread that is not the first one has its
@@ -182,6 +206,8 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	/* A thread. */
 	if (!s || READ(child, pid) != pid)
 		return 0;
+	if (bpf_map_lookup_elem(&renamed, &from))
+		note_renamed(pid);
 	if (!in_scope(from))
 		return 0;
 	/* One that finds no room is not watched. */
@@ -207,7 +233,10 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	s32 pid = READ(task, tgid);
 
 	/* The last thread takes the process along. */
-	if (!s || READ(task, signal, live.counter) != 0 || !in_scope(pid))
+	if (!s || READ(task, signal, live.counter) != 0)
+		return 0;
+	bpf_map_delete_elem(&renamed, &pid);
+	if (!in_scope(pid))
 		return 0;
 	if (control.scoped & SCOPE_PIDS)
 		bpf_map_delete_elem(&scope, &pid);

@@ -86,12 +86,6 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
         "*",
         "other names of a file that rules name",
     ),
-    (
-        "p_*",
-        "*",
-        "*",
-        "`proc.name` and `proc.pname` are the name of now",
-    ),
 ];
 
 /// What became of a way, from the best to the worst.

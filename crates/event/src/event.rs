@@ -64,7 +64,7 @@ pub enum Param<'a> {
 /// Facts about the calling process that may change between two events; read at most once for one.
 #[derive(Debug, Default)]
 pub struct Live {
-    /// Command name.
+    /// Command name at exec.
     pub comm: OnceCell<Lookup<Comm>>,
     /// Group, session, terminal.
     pub stat: OnceCell<Lookup<Stat>>,
@@ -192,7 +192,7 @@ impl<'a> Event<'a> {
         params.any(|(spec, param)| spec.is_moved_bytes() && matches!(param, Param::Unreadable))
     }
 
-    /// Command name of the caller.
+    /// Command name of the caller at its last exec.
     pub fn comm(&self) -> &'a Lookup<Comm> {
         self.live.comm.get_or_init(|| self.world.comm(self.process))
     }

@@ -63,6 +63,9 @@ pub struct Plan {
     pub environment: bool,
     /// Kinds of events at which a rule asks what descriptors the process has open.
     pub descriptors: BTreeSet<EventKind>,
+    /// Command names that a rule compares a process with, its own or that of a relative. A process that
+    /// gives itself one of them may want to be taken for another program.
+    pub names: BTreeSet<Vec<u8>>,
 }
 
 /// What one rule asks of one call, over-approximated: where it says no, the rule does not match.

@@ -146,6 +146,9 @@ pub struct Credentials {
 pub struct Image {
     /// When the exec was seen, nanoseconds since the epoch; 0 if it was before the watch began.
     pub exec_time_ns: u64,
+    /// Command name that the kernel gave the process at the exec, whatever the program calls itself later;
+    /// of a program that ran before the watch began the name that was seen first. Empty: not known.
+    pub name: OnceLock<Comm>,
     /// Filled by the engine at exec, or on first need.
     pub command_line: OnceLock<Option<CommandLine>>,
     /// Path of the executable: `/proc/PID/exe`; of a deleted file without the kernel's
@@ -178,9 +181,16 @@ pub struct Process {
 struct State {
     parent: Option<Arc<Process>>,
     image: Arc<Image>,
+    /// Images before the present one, the oldest first.
+    former: Vec<Arc<Image>>,
     comm: Comm,
+    /// Names that the process gave itself and that were reported.
+    reported_names: Vec<Comm>,
     exited: bool,
 }
+
+/// Images that a process remembers beside the present one: a child that is seen late runs one of them.
+const FORMER_IMAGES: usize = 4;
 
 impl Process {
     /// A process that has just been learnt of.
@@ -195,7 +205,9 @@ impl Process {
         let state = Mutex::new(State {
             parent,
             image,
+            former: Vec::new(),
             comm,
+            reported_names: Vec::new(),
             exited: false,
         });
         Self {
@@ -222,14 +234,65 @@ impl Process {
         Arc::clone(&self.state().image)
     }
 
-    /// Replaces the image: an exec succeeded.
+    /// Replaces the image: an exec succeeded. `comm` is the name that it gave the process.
     pub fn exec(&self, image: Arc<Image>, comm: Comm) {
-        let mut state = self.state();
-        state.image = image;
-        state.comm = comm;
+        let _ = self.replace_image(image, comm);
     }
 
-    /// The last command name that was seen.
+    /// The same, and remembers the image before for children that were forked from it and are seen later.
+    pub fn exec_after_forks(&self, image: Arc<Image>, comm: Comm) {
+        let before = self.replace_image(image, comm);
+        let mut state = self.state();
+        if state.former.len() == FORMER_IMAGES {
+            state.former.remove(0);
+        }
+        state.former.push(before);
+    }
+
+    fn replace_image(&self, image: Arc<Image>, comm: Comm) -> Arc<Image> {
+        // Fails if the image has its name already, which then is the one at the exec.
+        let _ = image.name.set(comm);
+        let mut state = self.state();
+        state.comm = comm;
+        state.reported_names = Vec::new();
+        std::mem::replace(&mut state.image, image)
+    }
+
+    /// The present image and those before it that are remembered, the newest first.
+    pub fn images(&self) -> Vec<Arc<Image>> {
+        let state = self.state();
+        let images = std::iter::once(&state.image).chain(state.former.iter().rev());
+        images.cloned().collect()
+    }
+
+    /// Command name at the last exec; `None` if that is not known.
+    pub fn name(&self) -> Option<Comm> {
+        self.state().image.name.get().copied()
+    }
+
+    /// The same, or where it is not known the name that was seen last.
+    pub fn exec_name(&self) -> Comm {
+        let state = self.state();
+        state.image.name.get().copied().unwrap_or(state.comm)
+    }
+
+    /// Takes `name` for the one at the last exec, unless that is known.
+    pub fn set_name(&self, name: Comm) {
+        let _ = self.image().name.set(name);
+    }
+
+    /// Whether `name`, which the process gave itself since its last exec, has not been reported yet. It
+    /// counts as reported from now on.
+    pub fn reports_name(&self, name: Comm) -> bool {
+        let mut state = self.state();
+        let is_new = !state.reported_names.contains(&name);
+        if is_new {
+            state.reported_names.push(name);
+        }
+        is_new
+    }
+
+    /// The present command name as it was seen last: programs can change theirs.
     pub fn last_comm(&self) -> Comm {
         self.state().comm
     }

@@ -16,8 +16,10 @@ use crate::{
 /// What a [`FakeWorld`] tells of one process. Whatever is not set is unknown.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Command name.
+    /// Command name at exec.
     pub comm: Lookup<Comm>,
+    /// Present name of its threads.
+    pub thread_name: Lookup<Comm>,
     /// Group, session, terminal.
     pub stat: Lookup<Stat>,
     /// Credentials.
@@ -40,6 +42,7 @@ impl Default for Facts {
     fn default() -> Self {
         Self {
             comm: Lookup::Unknown,
+            thread_name: Lookup::Unknown,
             stat: Lookup::Unknown,
             status: Lookup::Unknown,
             command_line: Lookup::Unknown,
@@ -110,10 +113,14 @@ impl World for FakeWorld {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
         match self.of(process, |facts| &facts.comm) {
             Lookup::Unknown if !self.facts.contains_key(&process.pid) => {
-                Lookup::Found(process.last_comm())
+                Lookup::Found(process.exec_name())
             }
             answer => answer,
         }
+    }
+
+    fn thread_name(&self, process: &Process, _: Tid) -> Lookup<Comm> {
+        self.of(process, |facts| &facts.thread_name)
     }
 
     fn stat(&self, process: &Process) -> Lookup<Stat> {
@@ -225,6 +232,7 @@ pub fn image(command: &[&str]) -> Arc<Image> {
         .collect();
     Arc::new(Image {
         exec_time_ns: 0,
+        name: OnceLock::new(),
         command_line: OnceLock::from(Some(CommandLine {
             exe: path.as_bytes().to_vec(),
             args,

@@ -57,8 +57,12 @@ pub struct Group {
 /// Every method may be called while the caller of the event is parked, so none may wait longer
 /// than the engine's deadline for anything the workload controls.
 pub trait World {
-    /// Present command name.
+    /// Command name at the last exec; where that exec was not seen, the name that was seen first.
     fn comm(&self, process: &Process) -> Lookup<Comm>;
+    /// Present name of a thread of the process, which programs can change.
+    fn thread_name(&self, _process: &Process, _tid: Tid) -> Lookup<Comm> {
+        Lookup::Unknown
+    }
     /// Present group, session and terminal.
     fn stat(&self, process: &Process) -> Lookup<Stat>;
     /// Present credentials and capabilities of a thread of the process.
@@ -150,7 +154,7 @@ pub struct NoWorld;
 
 impl World for NoWorld {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
-        Lookup::Found(process.last_comm())
+        Lookup::Found(process.exec_name())
     }
     fn stat(&self, _: &Process) -> Lookup<Stat> {
         Lookup::Unknown

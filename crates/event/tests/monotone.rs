@@ -246,6 +246,11 @@ fn world(
     };
     let own = Facts {
         comm: Lookup::Found(Comm::new(if changed.comm { b"after" } else { b"before" })),
+        thread_name: Lookup::Found(Comm::new(if changed.thread_name {
+            b"after"
+        } else {
+            b"before"
+        })),
         stat: Lookup::Found(stat),
         status: if missing {
             Lookup::Missing

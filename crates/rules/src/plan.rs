@@ -180,6 +180,10 @@ impl<'a> Planner<'a> {
             if entry.asks.descriptors {
                 self.plan.descriptors.insert(kind);
             }
+            if let Some(root) = entry.root {
+                let names = interest::compared_names(&self.engine.program, root);
+                self.plan.names.extend(names);
+            }
         }
     }
 

@@ -21,7 +21,8 @@ use super::{ROOT_CALLS, rings};
 use crate::live::call::Call;
 use crate::live::counters::Counters;
 use crate::live::decode::{self, SocketView};
-use crate::notify::RingAnswer;
+use crate::notify::names::report_name;
+use crate::notify::{RingAnswer, is_disguise};
 use crate::procfs::split_command_line;
 
 /// Memory of one event that is kept for the next.
@@ -37,8 +38,8 @@ impl<J: Judge + 'static> Worker<J> {
         let process = shared.table.of(&header, shared.world.proc());
         let sources = (&shared.world, &shared.maps);
         let is_watched = shared.places.learn(sources, &process, &header, pieces);
-        if !matches!(header.kind, RecordKind::Fork | RecordKind::Exec) {
-            process.set_last_comm(header.comm);
+        if header.kind != RecordKind::Exec && is_watched {
+            self.note_name(&header, &process);
         }
         self.set_streams(pieces);
         match header.kind {
@@ -69,6 +70,18 @@ impl<J: Judge + 'static> Worker<J> {
             self.arena = Bump::with_capacity(64 * 1024);
         } else {
             self.arena.reset();
+        }
+    }
+
+    /// Keeps the present name of a process, and reports one that it gave itself to pass for another program.
+    fn note_name(&self, header: &Header, process: &Process) {
+        let shared = &self.shared;
+        let at_exec = shared.table.image(process, header).name.get().copied();
+        let names = &shared.tables.load().compared_names;
+        if is_disguise(names, at_exec, header.comm) {
+            report_name(&*shared.notices, process, header.comm);
+        } else {
+            process.set_last_comm(header.comm);
         }
     }
 
@@ -320,7 +333,8 @@ impl<J: Judge + 'static> Worker<J> {
         };
         let live = Live::default();
         // A fresh cell is empty, so none of these can fail.
-        let _ = live.comm.set(Lookup::Found(header.comm));
+        let comm = image.name.get().copied().unwrap_or(header.comm);
+        let _ = live.comm.set(Lookup::Found(comm));
         let _ = live.stat.set(Lookup::Found(header.stat));
         let _ = live.status.set(Lookup::Found(header.status));
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;

@@ -100,11 +100,14 @@ pub fn plan(mut plan: Plan) -> Plan {
         plans_dup(&mut plan);
     }
     watches_rings(&mut plan);
-    // The names of ancestors are kept by records, and this is the one call that changes one.
-    const PR_SET_NAME: u64 = 15;
-    let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
-    let why = "changes the name of the process";
-    watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
+    // A process that takes a name which rules compare with is reported; one that writes its name to a file
+    // at its next record.
+    if !plan.names.is_empty() {
+        const PR_SET_NAME: u64 = 15;
+        let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
+        let why = "changes the name of the thread";
+        watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
+    }
     // Whoever ends soon may be looked at by nobody: the users that are seen from a root are learnt when
     // it comes to be, which is before its first program, and at once (`ROW_AT_ONCE`).
     const CLONE_NEWNS: u64 = 0x20000;

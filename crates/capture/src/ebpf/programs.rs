@@ -16,7 +16,8 @@ use super::tables::Tables;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
 
 /// Programs that keep track of processes.
-const PROCESS_PROGRAMS: [&str; 3] = [
+const PROCESS_PROGRAMS: [&str; 4] = [
+    "task_rename",
     "sched_process_fork",
     "sched_process_exec",
     "sched_process_exit",

@@ -29,6 +29,24 @@ struct Node {
     former: Vec<(u64, Arc<Image>)>,
 }
 
+impl Node {
+    /// Keeps the present image for events that are still to be read.
+    fn keep_former(&mut self, exec_id: u64) {
+        if self.former.len() == FORMER_LIMIT {
+            self.former.remove(0);
+        }
+        self.former.push((exec_id, self.process.image()));
+    }
+
+    /// The record of an exec was lost, or is read later than this one of the program that it started.
+    fn takes_unknown_program(&mut self, header: &Header) {
+        if let Some(former) = self.exec_id.replace(header.exec_id) {
+            self.keep_former(former);
+        }
+        self.process.exec(Arc::default(), header.comm);
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     nodes: HashMap<Pid, Node>,
@@ -101,6 +119,7 @@ impl Table {
         }
         let start = stat.start;
         let process = Process::new(pid, start, start_ns(start), parent, image, stat.comm);
+        process.set_name(stat.comm);
         Some(self.inner().insert(process, None))
     }
 
@@ -114,8 +133,12 @@ impl Table {
             {
                 // Of the program before, if this tells of a new one.
                 let before = u64::from(header.kind == RecordKind::Exec);
-                node.exec_id
+                let known = node
+                    .exec_id
                     .get_or_insert(header.exec_id.wrapping_sub(before));
+                if before == 0 && header.exec_id > *known {
+                    node.takes_unknown_program(header);
+                }
                 return Arc::clone(&node.process);
             }
             if let Some(process) = inner.reused.get(&(header.pid, start)) {
@@ -149,6 +172,8 @@ impl Table {
             image,
             header.comm,
         );
+        // Fails if it is the parent's, which has one.
+        process.set_name(header.comm);
         self.inner().insert(process, Some(header.exec_id))
     }
 
@@ -181,11 +206,9 @@ impl Table {
         if let Some(node) = inner.nodes.get_mut(&process.pid)
             && Arc::ptr_eq(&node.process, process)
             && let Some(former) = node.exec_id.replace(header.exec_id)
+            && former != header.exec_id
         {
-            if node.former.len() == FORMER_LIMIT {
-                node.former.remove(0);
-            }
-            node.former.push((former, process.image()));
+            node.keep_former(former);
         }
         drop(inner);
         process.exec(image, header.comm);

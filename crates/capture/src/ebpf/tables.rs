@@ -1,6 +1,6 @@
 //! From the interest plan to the tables that the programs in `bpf/` go by (bpf/record.h).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use abi::{Arch, RegisterTest, Syscall};
@@ -64,6 +64,8 @@ pub(super) struct Tables {
     pub(super) streams: bool,
     /// Whether rules ask for the ends of processes.
     pub(super) ends: bool,
+    /// Command names that rules compare with.
+    pub(super) compared_names: BTreeSet<Vec<u8>>,
 }
 
 impl Tables {
@@ -101,6 +103,7 @@ impl Tables {
             environment: plan.environment,
             streams: state_kinds().any(|kind| plan.descriptors.contains(&kind)),
             ends,
+            compared_names: plan.names.clone(),
         })
     }
 

@@ -50,11 +50,15 @@ impl RecordedWorld<'_> {
 
 impl World for RecordedWorld<'_> {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
-        Lookup::Found(if self.is_about(process) {
-            self.header.comm
-        } else {
-            process.last_comm()
-        })
+        Lookup::Found(process.exec_name())
+    }
+
+    fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
+        // The name in a record is that of the first thread.
+        if self.is_about(process) && tid.0 == process.pid.0 {
+            return Lookup::Found(self.header.comm);
+        }
+        self.live.thread_name(process, tid)
     }
 
     fn stat(&self, process: &Process) -> Lookup<Stat> {

@@ -15,7 +15,7 @@ mod session;
 mod wire;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -81,6 +81,8 @@ pub struct Parts<J: Judge> {
     pub judge: Arc<J>,
     /// Is told about the engine's own troubles.
     pub notices: Arc<dyn Notices>,
+    /// Command names that the rules compare with ([`Plan::names`]).
+    pub names: BTreeSet<Vec<u8>>,
     /// Where sandboxes connect to.
     pub endpoint: Endpoint,
     /// Where the state of container runtimes is looked for.
@@ -204,6 +206,7 @@ pub struct GvisorCounters {
 pub(crate) struct Shared<J: Judge> {
     judge: ArcSwap<J>,
     notices: Arc<dyn Notices>,
+    names: ArcSwap<BTreeSet<Vec<u8>>>,
     counters: Counters,
     events: AtomicU64,
     host_name: String,
@@ -241,7 +244,8 @@ impl<J: Judge> Shared<J> {
 
 impl<J: Judge> Ruled<J> for Shared<J> {
     /// The sessions stay as they are: rules that ask for more do not get it.
-    fn replace(&self, judge: Arc<J>, _plan: &Plan, _paths: &[Vec<u8>]) {
+    fn replace(&self, judge: Arc<J>, plan: &Plan, _paths: &[Vec<u8>]) {
+        self.names.store(Arc::new(plan.names.clone()));
         self.judge.store(judge);
     }
 
@@ -266,6 +270,7 @@ impl<J: Judge + 'static> Engine<J> {
         let shared = Arc::new(Shared {
             judge: ArcSwap::new(parts.judge),
             notices: parts.notices,
+            names: ArcSwap::from_pointee(parts.names),
             counters: Counters::default(),
             events: AtomicU64::new(0),
             host_name: crate::host_name(),

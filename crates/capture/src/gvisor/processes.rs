@@ -66,13 +66,18 @@ impl Processes {
                 context.comm(),
             ),
         };
-        if !context.name.is_empty() {
-            let given = context.comm();
-            let names = self.names.get(&pid);
-            let of_linux = names.filter(|names| names.of_gvisor == given);
-            process.set_last_comm(of_linux.map_or(given, |names| names.of_linux));
+        if !context.name.is_empty() && context.tid == context.pid {
+            process.set_last_comm(self.present_name(context));
         }
         process
+    }
+
+    /// The name that the thread has now. What it was given at exec counts as what Linux would have given.
+    pub(super) fn present_name(&self, context: &Context<'_>) -> Comm {
+        let given = context.comm();
+        let names = self.names.get(&Pid(context.pid));
+        let of_linux = names.filter(|names| names.of_gvisor == given);
+        of_linux.map_or(given, |names| names.of_linux)
     }
 
     /// A program was executed that was asked for by this path.
@@ -80,7 +85,7 @@ impl Processes {
         let last = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(Comm::new);
         let line = image.command_line.get().and_then(Option::as_ref);
         let of_gvisor = line.and_then(|line| last(&line.exe));
-        let of_gvisor = of_gvisor.unwrap_or_else(|| process.last_comm());
+        let of_gvisor = of_gvisor.unwrap_or_else(|| process.exec_name());
         // What was asked for by another name of itself is called as it likes: shells of busybox do that.
         let is_named = !path.is_empty() && !path.starts_with(b"/proc/");
         let of_linux = last(path).filter(|_| is_named).unwrap_or(of_gvisor);
@@ -129,6 +134,8 @@ impl Processes {
         // A process that was only named runs a program that nobody has told of.
         let image = image.unwrap_or_default();
         let process = Arc::new(Process::new(pid, start, start_ns, parent, image, comm));
+        // Fails if it is the parent's, which has one.
+        process.set_name(comm);
         self.there.insert(pid, Arc::clone(&process));
         process
     }
@@ -275,7 +282,12 @@ mod tests {
         processes.executed(&process, image, b"/bin/nc");
         assert_eq!(process.last_comm().as_bytes(), b"nc");
         assert_eq!(named(7, "innocent")(&mut processes), b"nc");
-        assert_eq!(named(7, "thread")(&mut processes), b"thread");
+        assert_eq!(named(7, "sshd")(&mut processes), b"sshd");
+        assert_eq!(
+            process.exec_name().as_bytes(),
+            b"nc",
+            "rules go by this one"
+        );
         assert_eq!(named(7, "innocent")(&mut processes), b"nc");
         let image = Image::default();
         let line = CommandLine {

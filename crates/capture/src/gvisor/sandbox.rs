@@ -20,6 +20,8 @@ use crate::container::Told;
 use crate::live::call::Call;
 use crate::live::decode::{self, SocketView};
 use crate::memory::Memory;
+use crate::notify::is_disguise;
+use crate::notify::names::report_name;
 use crate::sockets::ResolvedDescriptor;
 
 /// Memory of one event that is kept for the next.
@@ -277,7 +279,11 @@ impl<J: Judge> Sandbox<J> {
         };
         let live = Live::default();
         // A fresh cell is empty, so this cannot fail.
-        let _ = live.comm.set(Lookup::Found(process.last_comm()));
+        let _ = live.comm.set(Lookup::Found(process.exec_name()));
+        let present = process.last_comm();
+        if is_disguise(&shared.names.load(), process.name(), present) {
+            report_name(&*shared.notices, process, present);
+        }
         let event = Event {
             number: shared.events.fetch_add(1, Ordering::Relaxed) + 1,
             time_ns: context.time_ns,

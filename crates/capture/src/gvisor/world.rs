@@ -40,7 +40,15 @@ fn told<T: Clone>(cell: &std::sync::OnceLock<Option<T>>) -> Lookup<T> {
 
 impl World for SandboxWorld<'_> {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
-        Lookup::Found(process.last_comm())
+        Lookup::Found(process.exec_name())
+    }
+
+    fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
+        if self.is_about(process) && tid.0 == self.context.tid {
+            Lookup::Found(self.processes.present_name(self.context))
+        } else {
+            Lookup::Unknown
+        }
     }
 
     fn stat(&self, _process: &Process) -> Lookup<Stat> {

@@ -20,7 +20,7 @@ use super::counters::Counters;
 use super::lineage::Lineage;
 use super::stdio::Effect;
 use crate::notify::Begun;
-use crate::procfs::start_ns;
+use crate::procfs::{LINK_LIMIT, start_ns};
 
 /// How many dead processes are remembered, to recognise children that had not made a call yet when
 /// their parent ended.
@@ -512,7 +512,7 @@ impl Tree {
         let pid = identity.pid;
         let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
         let pidfd = pidfd.filter(|_| spare);
-        let image = self.inherited_image(parent.as_ref(), start_ns(identity.start));
+        let image = self.inherited_image(parent.as_ref(), identity);
         let start_ns = start_ns(identity.start);
         let process = Arc::new(Process::new(
             pid,
@@ -522,6 +522,9 @@ impl Tree {
             image,
             identity.comm,
         ));
+        if origin == Origin::Watched {
+            process.set_name(identity.comm);
+        }
         let mut stdio_suspect = false;
         let first_of_the_workload = origin == Origin::Watched
             && parent
@@ -572,16 +575,54 @@ impl Tree {
         process
     }
 
-    /// What a forked child runs: the image of its parent, if that is watched; the workload's first
-    /// process runs the agent's own code until its first exec, and nobody asks about that.
-    /// A parent that has exec'd since the child was born has another image than the child; that
-    /// one's own is read when somebody asks.
-    fn inherited_image(&self, parent: Option<&Arc<Process>>, born_ns: u64) -> Arc<Image> {
-        parent
-            .filter(|parent| self.is_watched(parent))
-            .map(|parent| parent.image())
-            .filter(|image| image.exec_time_ns <= born_ns + START_RESOLUTION_NS)
-            .unwrap_or_default()
+    /// What a forked child runs: the image that its parent had at the fork, if that is watched; the
+    /// workload's first process runs the agent's own code until its first exec, and nobody asks about that.
+    /// Where the parent has exec'd so often since that the image is forgotten, the child's own is read when
+    /// somebody asks; its name is that of the oldest image that is known, never one that it gave itself.
+    fn inherited_image(&self, parent: Option<&Arc<Process>>, child: &Identity) -> Arc<Image> {
+        let Some(parent) = parent.filter(|parent| self.is_watched(parent)) else {
+            return Arc::default();
+        };
+        let born_ns = start_ns(child.start);
+        let images = parent.images();
+        let oldest = images.last().and_then(|image| image.name.get().copied());
+        let mut possible = images;
+        possible.retain(|image| image.exec_time_ns <= born_ns + START_RESOLUTION_NS);
+        // Older ones than the first that began before for certain are none of them.
+        let certain = possible
+            .iter()
+            .position(|image| image.exec_time_ns <= born_ns);
+        possible.truncate(certain.map_or(possible.len(), |at| at + 1));
+        if possible.len() > 1 {
+            possible = self.images_of(child, possible);
+        }
+        possible.into_iter().next().unwrap_or_else(|| {
+            let name = oldest.map(std::sync::OnceLock::from).unwrap_or_default();
+            Arc::new(Image {
+                name,
+                ..Image::default()
+            })
+        })
+    }
+
+    /// Of the images that a child may have been forked from, that of its program, the likeliest first. The
+    /// name alone does not decide: a process can take any before it forks.
+    fn images_of(&self, child: &Identity, images: Vec<Arc<Image>>) -> Vec<Arc<Image>> {
+        let mut buffer = [0; LINK_LIMIT];
+        let program = self.census.link(Tid(child.pid.0), "exe", &mut buffer).ok();
+        let is_program = |image: &&Arc<Image>| {
+            let path = image.executable.get().and_then(Option::as_deref);
+            program.is_some() && path == program
+        };
+        let mut fitting: Vec<_> = images.iter().filter(is_program).cloned().collect();
+        if fitting.is_empty() {
+            fitting = images;
+        }
+        // Without a name that tells, the one before the exec.
+        fitting.reverse();
+        let named = |image: &Arc<Image>| image.name.get() == Some(&child.comm);
+        fitting.sort_by_key(|image| !named(image));
+        fitting
     }
 
     fn sweep(&self, inner: &mut Inner) {

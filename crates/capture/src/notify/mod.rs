@@ -16,6 +16,7 @@ mod first;
 mod gate;
 pub(crate) mod guard;
 mod interruption;
+pub(crate) mod names;
 mod obstacle;
 mod privileges;
 mod progress;
@@ -44,7 +45,7 @@ use std::thread::JoinHandle;
 use abi::{Capabilities, Syscall};
 use arc_swap::ArcSwap;
 use event::{
-    Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
+    Comm, Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
 };
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
@@ -60,6 +61,7 @@ pub use first::{Caller, FirstProgram};
 use gate::Gate;
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
+pub use names::plan_renames;
 pub use obstacle::Obstacle;
 use obstacle::Unreadable;
 pub(crate) use obstacle::obstacle;
@@ -70,6 +72,7 @@ pub use pulse::{Held, Pulse, Vitals};
 use reserve::Hazard;
 pub(crate) use ruling::Ruled;
 use ruling::Ruling;
+pub(crate) use ruling::is_disguise;
 pub use ruling::{CommonRules, RulesInForce, Rulings};
 pub use setup::{Answering, call_words, calls_from_words};
 use tracer::{Tracer, TracerHandle};
@@ -116,6 +119,11 @@ pub trait Notices: Send + Sync {
     /// results are not learnt. Said once for each such row of calls.
     fn no_progress(&self, process: &Process, tid: Tid, call: &'static str) {
         let _ = (process, tid, call);
+    }
+    /// A process gave itself a name that a rule compares with, and that it did not have at exec. Once for
+    /// each process and name.
+    fn renamed(&self, process: &Process, name: Comm) {
+        let _ = (process, name);
     }
     /// A process tried something against those who watch it, or made itself unreadable.
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
@@ -569,6 +577,11 @@ impl<J: Judge> Shared<J> {
 
     pub(crate) fn concerns_stdio(&self, call: &Call) -> bool {
         self.watch_stdio && stdio::concerns(call.syscall)
+    }
+
+    /// Whether the call changes what is known of its process.
+    pub(crate) fn is_state(&self, call: &Call) -> bool {
+        names::sets_name(call) || self.concerns_stdio(call) || self.verifier.concerns(call.syscall)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -21,6 +21,7 @@ use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::interruption;
 use super::lineage;
+use super::names;
 use super::progress::Turn;
 use super::reserve::{Hazard, Unfinished};
 use super::stdio;
@@ -190,7 +191,7 @@ impl<J: Judge + 'static> Receiver<J> {
             return;
         }
         let role = Role::of(call.syscall);
-        let is_state = shared.concerns_stdio(&call) || shared.verifier.concerns(call.syscall);
+        let is_state = shared.is_state(&call);
         let is_watched = shared.confiner.watches(&call);
         if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
             Counters::add(&counters.unjudged);
@@ -282,6 +283,7 @@ impl<J: Judge + 'static> Receiver<J> {
         let counters = &shared.counters;
         let time_ns = now_ns(Clock::Real);
         let decoded = decode::decode(call, &self.memory, arena);
+        let new_name = names::given(call, &self.memory, arena);
         if !self.seat.proceed() {
             // A read missed its deadline and the watchdog has given this call to a successor.
             return;
@@ -296,7 +298,7 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
-        let is_state = shared.concerns_stdio(call) || shared.verifier.concerns(call.syscall);
+        let is_state = shared.is_state(call);
         if role == Role::Plain && !is_state && self.rejects_unnamed(&mut view) {
             self.let_go(&view, None);
             return;
@@ -315,6 +317,9 @@ impl<J: Judge + 'static> Receiver<J> {
         if role == Role::Exec {
             self.exec(&view, &process);
             return;
+        }
+        if let Some(name) = new_name {
+            self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
         if shared.verifier.concerns(call.syscall) {
@@ -346,7 +351,13 @@ impl<J: Judge + 'static> Receiver<J> {
             );
             view.decoded.descriptor = Some(resolved);
         }
-        match self.worker.weigh_entry(&view, &process) {
+        let weight = self.worker.weigh_entry(&view, &process);
+        if let Some(name) = self.worker.new_name(&view, &process)
+            && shared.listener.is_valid(call.id).unwrap_or(false)
+        {
+            self.worker.note_name(&process, name);
+        }
+        match weight {
             Weight::Reject => {
                 Counters::add(&counters.rejected_at_entry);
                 self.let_go(&view, Some(process));

@@ -1,10 +1,11 @@
 //! What the loaded rules ask of the engine. Replaced as a whole when rules are loaded anew.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::Syscall;
 use arc_swap::ArcSwap;
-use event::{Judge, Plan, Reason};
+use event::{Comm, Judge, Plan, Process, Reason};
 
 use super::Shared;
 
@@ -16,6 +17,8 @@ pub(crate) struct Ruling<J> {
     pub(crate) judged: Vec<bool>,
     /// Whether the file of a program has to be looked at when it starts.
     pub(crate) executable_file: bool,
+    /// Command names that rules compare with.
+    pub(crate) names: Arc<BTreeSet<Vec<u8>>>,
 }
 
 impl<J> Ruling<J> {
@@ -25,8 +28,21 @@ impl<J> Ruling<J> {
             judge,
             judged: by_call(plan, |call| call.reasons.iter().any(by_rule)),
             executable_file: plan.executable_file,
+            names: Arc::new(plan.names.clone()),
         }
     }
+
+    /// Whether a process that has `name` now may pass for another program by it: a rule compares with that
+    /// name, and it is not the one at exec.
+    pub(crate) fn is_disguise(&self, process: &Process, name: Comm) -> bool {
+        is_disguise(&self.names, process.name(), name)
+    }
+}
+
+/// Whether the present name may make a process pass for another program. `at_exec`: the name at its last
+/// exec, if that is known.
+pub(crate) fn is_disguise(names: &BTreeSet<Vec<u8>>, at_exec: Option<Comm>, now: Comm) -> bool {
+    at_exec.is_some_and(|at_exec| at_exec != now) && names.contains(now.as_bytes())
 }
 
 /// A table of calls, with all variants of each, filled for the calls of a plan.

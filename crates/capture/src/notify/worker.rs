@@ -402,14 +402,15 @@ impl<J: Judge> Worker<J> {
                 let comm = live.comm.get_or_init(|| {
                     let path = image.executable.get().and_then(Option::as_deref);
                     let comm = stack.zip(path).and_then(|(stack, path)| stack.comm(path));
-                    comm.map_or_else(|| world.comm(process), Lookup::Found)
+                    let present = || world.thread_name(process, Tid(process.pid.0));
+                    comm.map_or_else(present, Lookup::Found)
                 });
                 let comm = match comm {
                     Lookup::Found(comm) => *comm,
-                    _ => process.last_comm(),
+                    _ => requested_comm(decoded, process),
                 };
                 let is_hidden = image.executable.get().is_none();
-                process.exec(Arc::new(image), comm);
+                process.exec_after_forks(Arc::new(image), comm);
                 if is_hidden
                     && !process.sets_up()
                     && let Some(obstacle) = obstacle(Tid(process.pid.0))
@@ -428,7 +429,7 @@ impl<J: Judge> Worker<J> {
             }
             Outcome::Returned(_) => {}
             // Whether it succeeded is not known: describe the program that was asked for.
-            _ => process.exec(
+            _ => process.exec_after_forks(
                 Arc::new(requested_image(decoded)),
                 requested_comm(decoded, process),
             ),
@@ -500,7 +501,7 @@ fn requested_comm(decoded: &Decoded<'_>, process: &Process) -> Comm {
     let base = |path: &[u8]| Comm::new(path.rsplit(|byte| *byte == b'/').next().unwrap_or(path));
     requested(decoded)
         .0
-        .map_or_else(|| process.last_comm(), base)
+        .map_or_else(|| process.exec_name(), base)
 }
 
 /// What a call means for the engine's own state.

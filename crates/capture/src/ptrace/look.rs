@@ -13,6 +13,7 @@ use crate::live::call::Call;
 use crate::live::counters::Counters;
 use crate::live::{decode, tree};
 use crate::notify::guard::Guard;
+use crate::notify::names;
 use crate::notify::tracer::Followed;
 use crate::notify::verify::{self, Told};
 use crate::notify::worker::{Role, View};
@@ -49,7 +50,7 @@ impl<J: Judge> Engine<J> {
             return Look::Refused(result);
         }
         let role = Role::of(call.syscall);
-        if role == Role::Plain && !self.is_judged(call) && !self.is_state(call) {
+        if role == Role::Plain && !self.is_judged(call) && !shared.is_state(call) {
             Counters::add(&counters.unjudged);
             return Look::GoOn;
         }
@@ -65,6 +66,7 @@ impl<J: Judge> Engine<J> {
         let counters = &shared.counters;
         let time_ns = now_ns(Clock::Real);
         let decoded = decode::decode(call, &self.memory, arena);
+        let new_name = names::given(call, &self.memory, arena);
         if may_wait && let Some(page) = self.memory.missing() {
             return Look::Page(page);
         }
@@ -74,7 +76,7 @@ impl<J: Judge> Engine<J> {
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
-        let is_state = self.is_state(call);
+        let is_state = shared.is_state(call);
         if role == Role::Plain
             && !is_state
             && self.worker.weigh_unnamed(&view, Stage::Strings) == Weight::Reject
@@ -92,6 +94,9 @@ impl<J: Judge> Engine<J> {
         if role == Role::Exec {
             return result_of(&view, &process);
         }
+        if let Some(name) = new_name {
+            self.worker.note_thread_name(call.tid, &process, name);
+        }
         self.keep_stdio(call, &process);
         if is_state {
             if let Some(look) = self.note_state(&view, &process) {
@@ -107,7 +112,11 @@ impl<J: Judge> Engine<J> {
             let resolved = decode::resolve(census, call, descriptor, None, process.pid, arena);
             view.decoded.descriptor = Some(resolved);
         }
-        match self.worker.weigh_entry(&view, &process) {
+        let weight = self.worker.weigh_entry(&view, &process);
+        if let Some(name) = self.worker.new_name(&view, &process) {
+            self.worker.note_name(&process, name);
+        }
+        match weight {
             Weight::Reject => {
                 Counters::add(&counters.rejected_at_entry);
                 self.let_go(&view, Some(process))
@@ -120,12 +129,6 @@ impl<J: Judge> Engine<J> {
                 Look::GoOn
             }
         }
-    }
-
-    /// Whether the call changes what is known of its process.
-    fn is_state(&self, call: &Call) -> bool {
-        let shared = &self.worker.shared;
-        shared.verifier.concerns(call.syscall) || shared.concerns_stdio(call)
     }
 
     /// Whether a rule asks for the call. Plain `dup` is not among those of the plan: descriptors 0..2 are

@@ -1,6 +1,6 @@
 //! Answers about the running system for live engines.
 //!
-//! What may change at any moment (command name, credentials, working directory) is read each time it
+//! What may change at any moment (name of a thread, credentials, working directory) is read each time it
 //! is asked; what belongs to one program is kept in its [`Image`]. What `/proc` makes from kernel
 //! memory is read in place; the program's own pages and files below its root are read through the
 //! [`Deadline`], except at an exec stop, where the new image is still under the engine's control.
@@ -297,6 +297,9 @@ impl World for LiveWorld {
     }
 
     fn comm(&self, process: &Process) -> Lookup<Comm> {
+        if let Some(name) = process.name() {
+            return Lookup::Found(name);
+        }
         if !process.has_exited()
             && let Ok(comm) = self.proc.comm(process.pid.0)
             && self.is_alive(process)
@@ -304,6 +307,13 @@ impl World for LiveWorld {
             process.set_last_comm(comm);
         }
         Lookup::Found(process.last_comm())
+    }
+
+    fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
+        match self.proc.comm(tid.0) {
+            Ok(comm) if self.is_alive(process) => Lookup::Found(comm),
+            _ => Lookup::Unknown,
+        }
     }
 
     fn stat(&self, process: &Process) -> Lookup<Stat> {

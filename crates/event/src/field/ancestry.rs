@@ -37,18 +37,18 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Command name. That of the caller may change at any time and is asked for once an event;
-    /// for others the last one seen does when they are gone.
+    /// Command name at exec. For others than the caller the last one seen does where that is not known and
+    /// they are gone.
     pub(super) fn comm(&self, event: &Event<'a>) -> Lookup<Comm> {
         let process = match self {
             Self::Caller(..) => return event.comm().clone(),
             Self::Other(process) => process,
         };
         if process.has_exited() {
-            return Lookup::Found(process.last_comm());
+            return Lookup::Found(process.exec_name());
         }
         match event.world.comm(process) {
-            Lookup::Missing => Lookup::Found(process.last_comm()),
+            Lookup::Missing => Lookup::Found(process.exec_name()),
             found => found,
         }
     }

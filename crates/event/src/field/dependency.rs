@@ -90,8 +90,10 @@ pub enum ProcessFact {
     Environment,
     /// The file that the program came from.
     ExecutableFile,
-    /// Command name.
+    /// Command name at exec.
     Comm,
+    /// Present name of the thread.
+    ThreadName,
     /// Command name and arguments.
     CommandLine,
     /// User, group, capabilities.
@@ -324,6 +326,7 @@ fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Sta
             changes.image
         }
         ProcessFact::Comm => changes.comm,
+        ProcessFact::ThreadName => changes.thread_name,
         ProcessFact::CommandLine => changes.comm || changes.image,
         ProcessFact::Credentials | ProcessFact::Namespaced => status,
         ProcessFact::Session | ProcessFact::Resources => changes.session,

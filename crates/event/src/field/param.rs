@@ -341,7 +341,7 @@ fn command<'a>(event: &Event<'a>, pid: i64) -> Value<'a> {
         return Value::Absent;
     }
     match event.world.process(Pid(pid)) {
-        Lookup::Found(process) => text::copied(event.arena, process.last_comm().as_bytes()),
+        Lookup::Found(process) => text::copied(event.arena, process.exec_name().as_bytes()),
         Lookup::Missing => Value::Absent,
         Lookup::Unknown => Value::Unknown,
     }

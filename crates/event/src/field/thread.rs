@@ -3,7 +3,7 @@
 use abi::Capabilities;
 
 use super::ancestry::found;
-use super::text::{Text, shown};
+use super::text::{Text, copied, shown};
 use super::{Argument, ArgumentKind, Class, FieldSpec, ProcessFact as Fact, Source};
 use crate::ValueType::{self, Bool, Int, RelTime, Uint};
 use crate::{Event, Status, Value};
@@ -43,6 +43,17 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         fact(Fact::Thread),
         |e, _| Value::Bool(is_main(e)),
         "Whether it is the first thread of its process.",
+    ),
+    FieldSpec::new(
+        "thread.name",
+        TEXT,
+        fact(Fact::ThreadName),
+        |e, _| {
+            found(e.world.thread_name(e.process, e.tid), |name| {
+                copied(e.arena, name.as_bytes())
+            })
+        },
+        "Present name of the thread, at most 15 bytes: programs change it (`prctl`, `/proc/self/comm`).",
     ),
     FieldSpec::new(
         "thread.nametid",

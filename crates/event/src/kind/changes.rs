@@ -8,8 +8,10 @@
 pub struct Changes {
     /// Program, arguments, environment.
     pub image: bool,
-    /// Command name.
+    /// Command name at exec.
     pub comm: bool,
+    /// Present name of the thread.
+    pub thread_name: bool,
     /// Thread id: an exec by another thread than the first takes over the first one's id.
     pub thread: bool,
     /// User, groups and capabilities.
@@ -26,6 +28,7 @@ impl Changes {
     const NONE: Self = Self {
         image: false,
         comm: false,
+        thread_name: false,
         thread: false,
         credentials: false,
         session: false,
@@ -39,6 +42,7 @@ impl Changes {
             "execve" | "execveat" => Self {
                 image: true,
                 comm: true,
+                thread_name: true,
                 thread: true,
                 credentials: true,
                 ..Self::NONE
@@ -50,7 +54,7 @@ impl Changes {
             },
             // PR_SET_NAME; PR_CAP_AMBIENT and PR_CAPBSET_DROP change capability sets.
             "prctl" => Self {
-                comm: true,
+                thread_name: true,
                 credentials: true,
                 ..Self::NONE
             },

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use event::field::{Field, Source};
+use event::field::{Field, ProcessFact, Source};
 use event::{DescriptorSource, EventKind, Interest, ParamSource, PathPattern, SocketFamily};
 
 use super::register::{self, Groups};
@@ -471,6 +471,32 @@ fn names(atom: &Atom) -> Asked<Vec<u8>> {
     // A longer one is no process's name.
     let named = texts(atom)?.filter(|name| name.len() <= NAME_LIMIT);
     Some(named.map(<[u8]>::to_vec).collect())
+}
+
+/// The names that a condition compares command names with, whether it asks for them or excepts them.
+pub(super) fn compared_names(program: &Program, root: NodeId) -> BTreeSet<Vec<u8>> {
+    use ProcessFact::{AncestorComm, Comm, Leader};
+    let mut compared = BTreeSet::new();
+    program.each_atom(root, &mut |atom| {
+        let atom = program.atoms.get(atom);
+        let field = program.operands.as_field(atom.key.operand);
+        let is_name = field.is_some_and(|field| {
+            matches!(
+                field.depends_on(),
+                Source::Process(Comm | AncestorComm | Leader)
+            )
+        });
+        let lists = matches!(atom.key.op, Some(Op::Eq | Op::Ne | Op::In | Op::Intersects));
+        if let Right::Constants(constants) = &atom.key.right
+            && is_name
+            && lists
+        {
+            let listed = constants.iter().map(|constant| constant.as_bytes());
+            let possible = listed.filter(|name| name.len() <= NAME_LIMIT);
+            compared.extend(possible.map(<[u8]>::to_vec));
+        }
+    });
+    compared
 }
 
 #[cfg(test)]

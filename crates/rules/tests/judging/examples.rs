@@ -418,6 +418,24 @@ fn the_plan_keeps_what_registers_can_decide() {
 }
 
 #[test]
+fn the_plan_names_all_that_names_are_compared_with() {
+    let text = rule_text(
+        "r",
+        "evt.type = open and not proc.name in (sshd, \"a name of more than 15\") and proc.pname != cron \
+         and (proc.aname[2] = init or proc.sname in (login, su) or proc.name startswith runc) \
+         and fd.name != bash and proc.exepath != sudo",
+    );
+    let (engine, _) = engine(&text, &all_matching());
+    let (plan, _) = engine.plan();
+    let names: Vec<_> = plan
+        .names
+        .iter()
+        .map(|name| String::from_utf8_lossy(name))
+        .collect();
+    assert_eq!(names, ["cron", "init", "login", "sshd", "su"]);
+}
+
+#[test]
 fn plain_dup_is_not_planned_for_standard_descriptors() {
     let text = rule_text(
         "redirect",

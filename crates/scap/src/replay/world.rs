@@ -64,7 +64,16 @@ impl Recorded<'_> {
 
 impl World for Recorded<'_> {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
-        Lookup::Found(process.last_comm())
+        Lookup::Found(process.exec_name())
+    }
+
+    // Nothing is kept of other threads, and what this program notes in its captures leaves it out.
+    fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
+        if tid.0 == process.pid.0 && self.exact(process).is_none() {
+            Lookup::Found(process.last_comm())
+        } else {
+            Lookup::Unknown
+        }
     }
 
     fn stat(&self, process: &Process) -> Lookup<Stat> {

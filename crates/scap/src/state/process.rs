@@ -97,6 +97,7 @@ impl Held {
             executable_writable: OnceLock::from(None),
             environment: OnceLock::from(None),
             exec_time_ns: 0,
+            name: OnceLock::new(),
         });
         let comm = Comm::new(b"<NA>");
         Self {
@@ -182,7 +183,7 @@ impl Held {
             forget_ancestors(&self.process, MAX_DEPTH / 2);
             MAX_DEPTH / 2 + 1
         };
-        let comm = self.process.last_comm();
+        let comm = self.process.exec_name();
         let process = process(pid, start_ns, parent, &self.image, comm);
         Self {
             process: Arc::new(process),
@@ -231,6 +232,7 @@ impl Held {
     pub(crate) fn correct(&mut self, exact: Exact) {
         let image = Image {
             exec_time_ns: self.image.exec_time_ns,
+            name: OnceLock::from(self.process.exec_name()),
             command_line: cell(&exact.has_command_line, || {
                 let line = self.image.command_line.get().cloned().flatten();
                 line.map(|line| CommandLine {
@@ -333,6 +335,7 @@ impl Facts<'_> {
         let path = self.exe_path.filter(|path| !path.is_empty());
         Image {
             exec_time_ns,
+            name: OnceLock::from(Comm::new(self.comm)),
             command_line: OnceLock::from(Some(line)),
             executable: OnceLock::from(path.map(<[u8]>::to_vec)),
             executable_file: OnceLock::from(self.file),

@@ -32,7 +32,7 @@ impl<'e> Portrait<'e> {
     pub(super) fn of_caller(event: &Event<'e>) -> Self {
         let comm = match event.comm() {
             Lookup::Found(comm) => *comm,
-            _ => event.process.last_comm(),
+            _ => event.process.exec_name(),
         };
         Self::new(
             event,
@@ -51,7 +51,7 @@ impl<'e> Portrait<'e> {
         let tid = Tid(process.pid.0);
         let comm = match world.comm(process) {
             Lookup::Found(comm) if !process.has_exited() => comm,
-            _ => process.last_comm(),
+            _ => process.exec_name(),
         };
         let facts = (world.stat(process), world.status(process, tid));
         let container = world.container(process);

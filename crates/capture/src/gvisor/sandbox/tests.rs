@@ -68,6 +68,7 @@ fn sandbox() -> (Sandbox<Witness>, Arc<Witness>) {
     let shared = Arc::new(Shared {
         judge: arc_swap::ArcSwap::new(Arc::clone(&witness)),
         notices: Arc::new(Silent),
+        names: arc_swap::ArcSwap::default(),
         counters: Counters::default(),
         events: AtomicU64::new(0),
         host_name: "host".to_owned(),
@@ -159,11 +160,11 @@ fn a_life_in_a_sandbox_is_told_as_events() {
         seen,
         [
             "execve sh[7@box] sh -> 0 argv0=sh",
-            "execve worker[7@box] /bin/none -> -2 argv0=sh",
+            "execve sh[7@box] /bin/none -> -2 argv0=sh",
             // Told once, with the program that it became.
             "execve cat[7@box] /bin/cat -> 0 argv0=cat",
-            "openat worker[7@box] /etc/shadow -> 3 argv0=cat",
-            "write worker[7@box] =/etc/passwd -> 5 argv0=cat",
+            "openat cat[7@box] /etc/shadow -> 3 argv0=cat",
+            "write cat[7@box] =/etc/passwd -> 5 argv0=cat",
         ]
     );
 }

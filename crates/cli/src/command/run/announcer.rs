@@ -9,7 +9,7 @@ use capture::notify::{
     Aim, Cause, Change, Intrusion, Notices, Obstacle, Privilege, Response, RingAnswer, Violation,
     Withheld,
 };
-use event::{Event, Pid, Process, Tid};
+use event::{Comm, Event, Pid, Process, Tid};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
 
@@ -68,7 +68,7 @@ impl Announcer {
 }
 
 fn name(process: &Process) -> String {
-    String::from_utf8_lossy(process.last_comm().as_bytes()).into_owned()
+    String::from_utf8_lossy(process.exec_name().as_bytes()).into_owned()
 }
 
 impl Notices for Announcer {
@@ -273,6 +273,24 @@ impl Notices for Announcer {
                 ("proc.name", AlertValue::Text(comm)),
                 ("proc.pid", AlertValue::Int(i64::from(process.pid.0))),
                 ("thread.tid", AlertValue::Int(i64::from(tid.0))),
+            ],
+        });
+    }
+
+    fn renamed(&self, process: &Process, new: Comm) {
+        let (comm, pid) = (name(process), process.pid.0);
+        let new = String::from_utf8_lossy(new.as_bytes()).into_owned();
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: masquerading process",
+            priority: Priority::Warning,
+            message: format!(
+                "a process gave itself a name that rules compare with; to rules it keeps the name that it \
+                 had at exec (pid={pid} process={comm} name={new})"
+            ),
+            fields: vec![
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("thread.name", AlertValue::Text(new)),
             ],
         });
     }

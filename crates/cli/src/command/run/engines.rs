@@ -395,6 +395,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     let engine = gvisor::Engine::start(gvisor::Parts {
         judge: request.rules.judge,
         notices: request.common.announcer(),
+        names: request.rules.plan.names,
         endpoint,
         state_root: std::path::PathBuf::from("/"),
     })

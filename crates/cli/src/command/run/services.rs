@@ -74,6 +74,7 @@ impl Rules {
     pub(super) fn of(judge: Engine, plan: Plan, verify: &VerifyOptions) -> Self {
         let mut installed = plan.clone();
         verify.extend(&mut installed);
+        capture::notify::plan_renames(&mut installed);
         Self {
             judge: Arc::new(judge),
             installed,

@@ -89,6 +89,7 @@ impl Happening<'_, '_> {
     }
 
     pub(super) fn rename(&self, state: &mut State, process: usize) {
+        // The present name alone: `proc.name` stays the one at exec, as in Falco.
         /// `PR_SET_NAME`.
         const SET_NAME: i64 = 15;
         let held = state.process(process);
@@ -220,7 +221,7 @@ impl Happening<'_, '_> {
         };
         let comm = self.told_text("comm");
         let comm = if comm.is_empty() {
-            held.process.last_comm().as_bytes().to_vec()
+            held.process.exec_name().as_bytes().to_vec()
         } else {
             comm.to_vec()
         };

@@ -1,0 +1,103 @@
+//! Names that processes give themselves.
+//!
+//! `proc.name` stays the name at exec, so that a process that calls itself `sshd` is not taken for it. One
+//! that takes a name which a loaded rule compares with may try just that, which is reported once for each
+//! process and name. `prctl(PR_SET_NAME)` is trapped for it; a name that was written to `/proc/PID/comm` is
+//! found at the next event at which a rule asks for the name.
+
+use std::sync::Arc;
+
+use abi::{RegisterTest, Syscall, TestOp};
+use bumpalo::Bump;
+use event::{CallPlan, Comm, Judge, Lookup, Need, Plan, Process, Reason, Tid};
+
+use super::Notices;
+use super::call::Call;
+use super::worker::{View, Worker};
+use crate::memory::Memory;
+
+const PR_SET_NAME: u64 = 15;
+
+/// Adds the call by which a thread changes its name, if a rule compares names. To be done before the plan
+/// is compiled to a filter.
+pub fn plan_renames(plan: &mut Plan) {
+    if plan.names.is_empty() {
+        return;
+    }
+    let planned = plan
+        .calls
+        .entry(Syscall::PRCTL)
+        .or_insert_with(|| CallPlan {
+            any_of: Vec::new(),
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        });
+    if !planned.any_of.iter().any(Vec::is_empty) {
+        let sets_name = RegisterTest::low(0, TestOp::Eq, PR_SET_NAME);
+        planned.any_of.push(vec![sets_name]);
+    }
+    let why = "changes the name of the thread";
+    planned.reasons.push(Reason::State(why.into()));
+}
+
+/// Whether the call changes the name of the calling thread.
+pub(crate) fn sets_name(call: &Call) -> bool {
+    call.syscall == Syscall::PRCTL && call.raw(0) & 0xffff_ffff == PR_SET_NAME
+}
+
+/// The name that the call gives the calling thread, if it is such a call and the name can be read.
+pub(crate) fn given(call: &Call, memory: &Memory, arena: &Bump) -> Option<Comm> {
+    let name = || memory.text(call.tid, call.raw(1), arena).ok();
+    sets_name(call).then(name).flatten().map(Comm::new)
+}
+
+/// Reports a name that is a disguise, once for a process and not for those that were forked from it.
+pub(crate) fn report_name(notices: &dyn Notices, process: &Process, name: Comm) {
+    let is_inherited = process.parent().is_some_and(|parent| {
+        parent.last_comm() == name && Arc::ptr_eq(&parent.image(), &process.image())
+    });
+    process.set_last_comm(name);
+    if !is_inherited && process.reports_name(name) {
+        notices.renamed(process, name);
+    }
+}
+
+impl<J: Judge> Worker<J> {
+    /// Reports a name that the process gives itself, if a rule compares with it and it was not the one at
+    /// exec.
+    pub(crate) fn note_name(&self, process: &Process, name: Comm) {
+        let ruling = self.shared.ruling.load();
+        if ruling.is_disguise(process, name) {
+            report_name(&*self.shared.notices, process, name);
+        }
+    }
+
+    /// Reports a name that a thread gives itself, if it is the first one of its process.
+    pub(crate) fn note_thread_name(&self, tid: Tid, process: &Process, name: Comm) {
+        if tid.0 == process.pid.0 {
+            self.note_name(process, name);
+        }
+    }
+
+    /// The name that the caller has by now, if it gave itself one that is to be reported, and a rule asked
+    /// for its name. It is the name of another program if the process was replaced meanwhile, which a caller
+    /// that still waits in its call excludes.
+    pub(crate) fn new_name(&self, view: &View<'_>, process: &Process) -> Option<Comm> {
+        view.live.comm.get()?;
+        let shared = &*self.shared;
+        let ruling = shared.ruling.load();
+        if ruling.names.is_empty() || process.name().is_none() {
+            return None;
+        }
+        let now = shared.world.thread_name(process, Tid(process.pid.0));
+        match now {
+            Lookup::Found(name) if ruling.is_disguise(process, name) => Some(name),
+            Lookup::Found(name) => {
+                process.set_last_comm(name);
+                None
+            }
+            Lookup::Missing | Lookup::Unknown => None,
+        }
+    }
+}

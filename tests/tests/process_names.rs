@@ -1,0 +1,139 @@
+//! `proc.name` is the name at exec: programs that call themselves something else are not taken for that.
+
+use std::fs;
+
+use e2e::{Fixture, Watch, Watched};
+
+const RULE: &str = "Read by another than sshd";
+const MASQUERADE: &str = "Tollgate internal: masquerading process";
+
+const RULES: &str = "
+- rule: Read by another than sshd
+  desc: a file that one program alone may read
+  condition: >
+    evt.type in (open, openat, openat2) and fd.name = %F and not proc.name in (sshd, sftp-server)
+  output: read (name=%proc.name thread=%thread.name parent=%proc.pname)
+  priority: WARNING
+- rule: Read by the program
+  desc: the program is asked for by its name
+  condition: evt.type in (open, openat, openat2) and fd.name = %F and proc.name = renamer
+  output: read (name=%proc.name)
+  priority: WARNING
+";
+
+/// Runs the program that gives itself a name, under the file name `program`.
+fn rename(program: &str, how: &str, name: &str) -> Watched {
+    let fixture = Fixture::compile("renamer");
+    let watch = Watch::new(["true"]);
+    let folder = watch.scratch().path().to_owned();
+    let program = watch.scratch().program(fixture.program(), program);
+    let file = folder.join("secret");
+    fs::write(&file, "secret").expect("the scratch folder is writable");
+    let (program, file) = (program.display().to_string(), file.display().to_string());
+    // The shell waits for what outlives the program.
+    let script = "\"$0\" \"$@\"; sleep 0.5";
+    let words = ["sh", "-c", script, &program, how, name, &file];
+    let watch = watch.command(words.map(str::to_owned));
+    watch.rules(&RULES.replace("%F", &file)).run()
+}
+
+#[test]
+fn a_process_that_calls_itself_by_an_excepted_name_is_seen_and_reported() {
+    for how in ["prctl", "comm", "thread", "forked", "exec", "many"] {
+        let watched = rename("renamer", how, "sshd");
+        assert!(
+            watched.printed.contains("read\n"),
+            "{how}: {}",
+            watched.story()
+        );
+        let alerts = watched.of(RULE);
+        assert_eq!(alerts.len(), 1, "{how}: {}", watched.story());
+        assert_eq!(alerts[0].field("proc.name"), "renamer", "{how}");
+        assert_eq!(alerts[0].field("thread.name"), "sshd", "{how}");
+        // Once for a process, and not for those that it forks.
+        let told = watched.of(MASQUERADE);
+        assert_eq!(told.len(), 1, "{how}: {}", watched.story());
+        assert_eq!(told[0].field("proc.name"), "renamer", "{how}");
+        assert_eq!(told[0].field("thread.name"), "sshd", "{how}");
+    }
+}
+
+/// Engines that compare names in the kernel see the present name there.
+#[test]
+fn a_rule_that_asks_for_a_program_finds_it_under_another_name() {
+    for how in ["prctl", "comm", "forked"] {
+        let watched = rename("renamer", how, "another");
+        let alerts = watched.of("Read by the program");
+        assert_eq!(alerts.len(), 1, "{how}: {}", watched.story());
+    }
+}
+
+#[test]
+fn a_name_that_nothing_follows_is_reported_all_the_same() {
+    let watched = rename("renamer", "idle", "sftp-server");
+    assert_eq!(watched.of(RULE).len(), 0, "{}", watched.story());
+    assert_eq!(watched.of(MASQUERADE).len(), 1, "{}", watched.story());
+}
+
+#[test]
+fn other_names_and_those_of_other_threads_are_not_reported() {
+    for (how, name) in [
+        ("prctl", "worker-1"),
+        ("comm", "ThreadPool"),
+        ("other", "sshd"),
+    ] {
+        let watched = rename("renamer", how, name);
+        let alerts = watched.of(RULE);
+        assert_eq!(alerts.len(), 1, "{how}: {}", watched.story());
+        assert_eq!(alerts[0].field("proc.name"), "renamer", "{how}");
+        assert_eq!(
+            watched.of(MASQUERADE).len(),
+            0,
+            "{how}: {}",
+            watched.story()
+        );
+    }
+}
+
+#[test]
+fn the_excepted_program_is_excepted_whatever_it_calls_itself() {
+    for name in ["sshd", "another"] {
+        for how in ["prctl", "forked"] {
+            let watched = rename("sshd", how, name);
+            assert!(watched.printed.contains("read\n"), "{}", watched.story());
+            assert_eq!(
+                watched.of(RULE).len(),
+                0,
+                "{how} {name}: {}",
+                watched.story()
+            );
+            assert_eq!(
+                watched.of(MASQUERADE).len(),
+                0,
+                "{how} {name}: {}",
+                watched.story()
+            );
+        }
+    }
+}
+
+/// The kernel takes the name from the path, not from the arguments; a script is called by its own name.
+#[test]
+fn the_name_at_exec_is_that_of_the_file() {
+    let rules = "
+- rule: Executed
+  desc: by what name
+  condition: evt.type in (execve, execveat) and proc.args endswith name-of-the-file
+  output: executed %proc.name %thread.name
+  priority: WARNING
+";
+    let script = "cd %W && printf '#!/bin/sh\\n:\\n' >script && chmod +x script && \
+                  ./script name-of-the-file; (exec -a innocent /bin/echo name-of-the-file); :";
+    let watched = Watch::new(["bash", "-c", script]).rules(rules).run();
+    let names: Vec<_> = watched
+        .of("Executed")
+        .iter()
+        .map(|alert| alert.field("proc.name"))
+        .collect();
+    assert_eq!(names, ["script", "echo"], "{}", watched.story());
+}
