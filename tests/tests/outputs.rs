@@ -569,3 +569,38 @@ open('mark').close()
     );
     assert!(errors.contains("file: 1 alerts lost"), "{errors}");
 }
+
+/// The caller's limit on the size of files ends the command that exceeds it, and no process that watches.
+#[test]
+fn a_limit_on_the_size_of_files_loses_alerts_that_are_counted_and_kills_the_command_alone() {
+    need_root!();
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do : < mark; done; \
+                  dd if=/dev/zero of=big bs=8192 count=1; echo status=$? limit=$(ulimit -f)";
+    for engine in ["notify", "ptrace", "ebpf"] {
+        let watch = marking("");
+        let (folder, rules) = (work(&watch), watch.scratch().file("r.yaml", 0o644, MARK));
+        let mut command = Command::new("bash");
+        command.args(["-c", "ulimit -c 0; ulimit -S -f 1; exec \"$@\"", "bash"]);
+        command.arg(e2e::program()).current_dir(&folder);
+        command.args(["run", "--engine", engine, "-r"]).arg(&rules);
+        command.args(["-o", "stdout_output.enabled=false"]);
+        command.args(["-o", "file_output.enabled=true"]);
+        command.args(["-o", "file_output.filename=alerts"]);
+        let output = command.args(["--", "bash", "-c", script]).output();
+        let output = output.expect("it was built");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let loss = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.trim(), "status=153 limit=1", "{engine}: {loss}");
+        assert_eq!(output.status.code(), Some(0), "{engine}: {loss}");
+        let alerts = fs::read_to_string(folder.join("alerts")).expect("it is there");
+        let whole = marks(&alerts).len();
+        assert!((1..20).contains(&whole), "{engine}: {alerts}");
+        let text = format!("file: {} alerts lost", 20 - whole);
+        // The last whole line is one only if its end was written, too.
+        let or_one_more = format!("file: {} alerts lost", 21 - whole);
+        assert!(
+            loss.contains(&text) || loss.contains(&or_one_more),
+            "{engine}: {whole} {loss}"
+        );
+    }
+}

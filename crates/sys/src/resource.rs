@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Result, SyscallError};
+use crate::signal::{MaskChange, SignalSet, SignalStream, change_mask};
 
 /// Whose use is meant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -113,6 +114,36 @@ pub fn set_limit(pid: i32, resource: u32, limit: Limit) -> Result<()> {
     Ok(())
 }
 
+/// Does something that makes files in memory grow, which the kernel counts as files: under no limit on the size of
+/// files, as far as this process may lift it, and without SIGXFSZ, which would end it. Mask and limit are restored.
+///
+/// # Errors
+/// Those of `act`: EFBIG where the limit stays too small.
+pub fn beyond_file_size<T, E: From<SyscallError>>(
+    act: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    const NONE: u64 = u64::MAX;
+    let callers = limit(0, libc::RLIMIT_FSIZE)?;
+    if callers.soft == NONE {
+        return act();
+    }
+    let signal = SignalSet::of(&[libc::SIGXFSZ]);
+    let mask = change_mask(MaskChange::Block, signal)?;
+    let lifted = |soft, hard| set_limit(0, libc::RLIMIT_FSIZE, Limit { soft, hard });
+    // To raise the hard limit takes CAP_SYS_RESOURCE; without it the soft one may be raised to that.
+    let is_lifted = lifted(NONE, NONE).or_else(|_| lifted(callers.hard, callers.hard));
+    let outcome = act();
+    if is_lifted.is_ok() {
+        set_limit(0, libc::RLIMIT_FSIZE, callers)?;
+    }
+    if !mask.contains(libc::SIGXFSZ) {
+        // What waits came from `act`, and its error says so.
+        while SignalStream::new(signal)?.next()?.is_some() {}
+        change_mask(MaskChange::Set, mask)?;
+    }
+    outcome
+}
+
 /// CPUs that a mask of this module can name.
 const CPUS: usize = 8192;
 
@@ -191,6 +222,31 @@ mod tests {
             }
         });
         assert_eq!(done, Ok(()));
+    }
+
+    /// A limit that may not be raised leaves an error, and no process that is killed.
+    #[test]
+    fn memory_grows_beyond_a_limit_on_files_as_far_as_that_may_be_lifted() {
+        let limits = [(100, u64::MAX, None), (100, 100, Some(libc::EFBIG))];
+        for (soft, hard, expected) in limits {
+            let done = testing::in_child(|| {
+                let errno = |error: SyscallError| error.errno();
+                if hard == soft {
+                    let none = crate::credential::CapabilitySets::default();
+                    crate::credential::set_capabilities(none).map_err(errno)?;
+                }
+                set_limit(0, libc::RLIMIT_FSIZE, Limit { soft, hard }).map_err(errno)?;
+                let made = beyond_file_size(|| crate::shared::SharedWords::create(1024));
+                let kept = limit(0, libc::RLIMIT_FSIZE).map_err(errno)? == Limit { soft, hard };
+                let is_expected = made.err().map(errno) == expected;
+                if kept && is_expected {
+                    Ok(())
+                } else {
+                    Err(200)
+                }
+            });
+            assert_eq!(done, Ok(()), "{soft} {hard}");
+        }
     }
 
     #[test]

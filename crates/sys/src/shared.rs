@@ -156,19 +156,22 @@ impl SharedWords {
     /// `count` zeroed slots in a file without a name, which can be neither shrunk nor grown.
     ///
     /// # Errors
-    /// ENOMEM, EMFILE, ENOSYS where memory files are switched off.
+    /// ENOMEM, EMFILE, EFBIG below a limit on the size of files that may not be raised, ENOSYS where memory files are
+    /// switched off.
     pub fn create(count: usize) -> Result<(Self, OwnedFd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let file = crate::fd::memory_file(c"tollgate-board", flags)?;
-        // SAFETY: both arguments are numbers.
-        unsafe {
-            syscall!(
-                "ftruncate",
-                libc::SYS_ftruncate,
-                file.as_fd(),
-                count * size_of::<AtomicU64>()
-            )
-        }?;
+        crate::resource::beyond_file_size(|| {
+            // SAFETY: both arguments are numbers.
+            unsafe {
+                syscall!(
+                    "ftruncate",
+                    libc::SYS_ftruncate,
+                    file.as_fd(),
+                    count * size_of::<AtomicU64>()
+                )
+            }
+        })?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: all arguments are numbers.
         unsafe {

@@ -26,7 +26,7 @@ use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
     front::check_proc()?;
     let inherited = Inherited::create_alone(stay.words, stay.tenure);
-    let inherited = Arc::new(inherited.map_err(Failure::io("make a pipe"))?);
+    let inherited = Arc::new(inherited.map_err(Failure::io("prepare the processes that watch"))?);
     let checked = inherited.tenure.check();
     checked.map_err(Failure::io("open the log of the processes that watch"))?;
     let board = &inherited.board;

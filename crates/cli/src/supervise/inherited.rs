@@ -186,8 +186,10 @@ impl Memo {
     /// Replaces the note.
     pub(super) fn write(&self, note: &[u8]) -> std::io::Result<()> {
         let file = File::from(self.0.try_clone()?);
-        file.set_len(0)?;
-        file.write_all_at(note, 0)
+        sys::resource::beyond_file_size(|| {
+            file.set_len(0)?;
+            file.write_all_at(note, 0)
+        })
     }
 
     /// Reads it.

@@ -950,6 +950,7 @@ fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
 
 /// A filter of this thread has a listener already.
 const EBUSY: i32 = 16;
+const EFBIG: i32 = 27;
 const O_CLOEXEC: i32 = 0o2_000_000;
 
 /// The command could not be executed.
@@ -1000,6 +1001,12 @@ fn failure(failure: supervise::Failure) -> Failure {
             "mount a fresh one with `mount -t proc proc /proc`; container runtimes do it, and so does \
              `unshare --mount-proc`",
         ),
+        Cause::Process { cause, .. } if cause.raw_os_error() == Some(EFBIG) => {
+            Failure::from_error(Exit::Unsupported, &failure).help(
+                "raise the limit on the size of files (ulimit -f) to 64 KiB or more: the kernel \
+                 applies it to memory that processes share",
+            )
+        }
         Cause::Process { .. } => Failure::from_error(Exit::Internal, &failure)
             .help("look at the limits on processes (ulimit -u) and open files (ulimit -n)"),
     }
