@@ -74,18 +74,6 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
         "*",
         "other names of a file that rules name",
     ),
-    (
-        "o_handle",
-        "notify",
-        "*",
-        "other names of a file that rules name",
-    ),
-    (
-        "o_handle",
-        "ptrace",
-        "*",
-        "other names of a file that rules name",
-    ),
 ];
 
 /// What became of a way, from the best to the worst.

@@ -15,6 +15,7 @@ pub mod world;
 mod host;
 mod live;
 mod memory;
+mod names;
 pub mod notify;
 pub mod ptrace;
 mod regular;

@@ -39,6 +39,11 @@ pub enum Name<'a> {
         /// Of the open file.
         path: &'a [u8],
     },
+    /// A path as passed; where it leads could not be found out.
+    Unresolved {
+        /// As passed by the caller.
+        raw: &'a [u8],
+    },
     /// An absolute path learnt from the kernel, e.g. of an already open descriptor.
     Resolved(&'a [u8]),
 }

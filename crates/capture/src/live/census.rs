@@ -122,6 +122,11 @@ impl Census {
         self.proc.open_path(tid.0, file).map_err(ProcError::errno)
     }
 
+    /// What `/proc` has of a process or thread.
+    pub(crate) fn open_folder(&self, tid: Tid) -> Result<OwnedFd, Errno> {
+        self.open_link(tid, "")
+    }
+
     /// What an open descriptor of the thread is open on, as a place.
     pub(crate) fn open_descriptor(&self, tid: Tid, number: i32) -> Result<OwnedFd, Errno> {
         let opened = self.proc.open_descriptor(tid.0, number);

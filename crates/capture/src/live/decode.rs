@@ -119,6 +119,15 @@ pub(crate) fn imagined_open<'a>(
 }
 
 impl<'a> Decoded<'a> {
+    /// The same with another name for what the call is about.
+    pub(crate) fn named(&self, name: Name<'a>) -> Self {
+        let descriptor = self.descriptor.map(|known| Descriptor { name, ..known });
+        Self {
+            descriptor,
+            ..*self
+        }
+    }
+
     /// The same with the result filled in.
     pub(crate) fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {
         let Outcome::Returned(result) = outcome else {
@@ -141,6 +150,10 @@ impl<'a> Decoded<'a> {
             .descriptor
             .map(|known| known_at_exit(known, call, result))
             .map(|known| match known.name {
+                Name::Unreadable if result < 0 && is_named_by_result(call) => Descriptor {
+                    name: Name::None,
+                    ..known
+                },
                 Name::Passed { .. } if is_doubtful => Descriptor {
                     name: Name::Unreadable,
                     ..known
@@ -369,9 +382,11 @@ impl<'a> Reader<'_, 'a> {
         let name = match params.get(usize::from(name)) {
             Some(Param::Text(raw)) => Name::Passed {
                 raw,
-                base: self.base(name),
+                base: base_of(self.call, name),
             },
             Some(Param::Unreadable) => Name::Unreadable,
+            // By a handle: only what was opened has a name.
+            _ if is_named_by_result(self.call) => Name::Unreadable,
             _ => Name::None,
         };
         let kind = match params.get(usize::from(flags)) {
@@ -386,20 +401,6 @@ impl<'a> Reader<'_, 'a> {
             kind,
             ..unresolved(Known::NotYet)
         }
-    }
-
-    /// The directory descriptor that the path parameter at this index starts at.
-    fn base(&self, param: u8) -> Option<i32> {
-        let source = self.call.kind.spec().params.get(usize::from(param))?.source;
-        let ParamSource::Path {
-            base: Some(position),
-            ..
-        } = source
-        else {
-            return None;
-        };
-        let descriptor = self.call.int(position);
-        (descriptor != AT_FDCWD).then_some(descriptor)
     }
 
     fn created_socket(&self) -> Descriptor<'a> {
@@ -522,6 +523,38 @@ fn name_of(header: &[u8], width: usize) -> (u64, u64) {
         u64::from_le_bytes(address),
         u64::from(u32::from_le_bytes(len)),
     )
+}
+
+/// Whether a call opens files and takes no name for them.
+fn is_named_by_result(call: &Call) -> bool {
+    let spec = call.kind.spec();
+    let DescriptorSource::Opened { name, .. } = spec.descriptor else {
+        return false;
+    };
+    let param = spec.params.get(usize::from(name));
+    param.is_some_and(|param| param.source == ParamSource::Nowhere)
+}
+
+/// The directory descriptor that the name of an open starts at; `None`: the working directory.
+pub(crate) fn base(call: &Call) -> Option<i32> {
+    match call.kind.spec().descriptor {
+        DescriptorSource::Opened { name, .. } => base_of(call, name),
+        _ => None,
+    }
+}
+
+/// The same of the path parameter at this index.
+fn base_of(call: &Call, param: u8) -> Option<i32> {
+    let source = call.kind.spec().params.get(usize::from(param))?.source;
+    let ParamSource::Path {
+        base: Some(position),
+        ..
+    } = source
+    else {
+        return None;
+    };
+    let descriptor = call.int(position);
+    (descriptor != AT_FDCWD).then_some(descriptor)
 }
 
 /// A descriptor of which only the number may be known.
@@ -787,6 +820,8 @@ enum OwnedName {
     None,
     Unreadable,
     Passed { raw: Vec<u8>, base: Option<i32> },
+    Opened { raw: Vec<u8>, path: Vec<u8> },
+    Unresolved(Vec<u8>),
     Resolved(Vec<u8>),
 }
 
@@ -870,6 +905,11 @@ impl OwnedDescriptor {
                 raw: copy(raw),
                 base: *base,
             },
+            OwnedName::Opened { raw, path } => Name::Opened {
+                raw: copy(raw),
+                path: copy(path),
+            },
+            OwnedName::Unresolved(raw) => Name::Unresolved { raw: copy(raw) },
             OwnedName::Resolved(path) => Name::Resolved(copy(path)),
         };
         let socket = self.plain.socket.map(|socket| Socket {
@@ -905,7 +945,11 @@ fn owned_name(name: Name<'_>) -> OwnedName {
             raw: raw.to_vec(),
             base,
         },
-        // Of no call that is kept: it has returned.
-        Name::Resolved(path) | Name::Opened { path, .. } => OwnedName::Resolved(path.to_vec()),
+        Name::Opened { raw, path } => OwnedName::Opened {
+            raw: raw.to_vec(),
+            path: path.to_vec(),
+        },
+        Name::Unresolved { raw } => OwnedName::Unresolved(raw.to_vec()),
+        Name::Resolved(path) => OwnedName::Resolved(path.to_vec()),
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Tree {
     setup: Option<Setup>,
     /// Whether a program of the container's may run. Until then all processes are the runtime's.
     has_begun: AtomicBool,
+    /// Processes were entered that ran already.
+    has_adopted: AtomicBool,
 }
 
 /// The workload's first process is a container runtime; the container begins with the first program
@@ -114,6 +116,7 @@ impl Tree {
             transparent,
             setup: None,
             has_begun: AtomicBool::new(true),
+            has_adopted: AtomicBool::new(false),
         })
     }
 
@@ -138,6 +141,11 @@ impl Tree {
             self.has_begun.store(true, Ordering::Release);
             process.set_sets_up(false);
         }
+    }
+
+    /// Whether processes may have come with a root that is not this program's.
+    pub(crate) fn may_have_roots(&self) -> bool {
+        self.has_setup() || self.has_adopted.load(Ordering::Acquire)
     }
 
     /// Whether there is a runtime to be told from its container.
@@ -209,6 +217,7 @@ impl Tree {
     /// Enters a workload that runs already, as far as it descends from transparent processes. What
     /// a process had been seen to do is not known, so it may hold a socket.
     pub(crate) fn adopt(&self, begun: Begun) {
+        self.has_adopted.store(true, Ordering::Release);
         if begun == Begun::Perhaps {
             self.has_begun.store(true, Ordering::Release);
         }

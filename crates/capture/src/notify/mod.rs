@@ -83,6 +83,7 @@ use wake_up::Mode;
 
 use crate::live::{call, counters, decode, lineage, stdio, tree};
 use crate::memory::Gauge;
+use crate::names::Names;
 use crate::tripwire::Tripwire;
 use crate::world::ProcessIndex;
 
@@ -345,6 +346,7 @@ impl<J: Judge + 'static> Supervisor<J> {
         let verify = parts.verify.verify;
         let pending = std::mem::replace(&mut parts.pending, Box::new(|| Ok(Vec::new())));
         let mut shared = Arc::new(Shared::new(parts, pulse)?);
+        shared.names.follow(&paths);
         tripwire::prepare(&mut shared, &paths, verify);
         shared.set_mode_now(Mode::Single);
         // Whoever has the calls may keep them for a while, and then they wait: all is to be there by then.
@@ -440,6 +442,8 @@ pub(crate) struct Shared<J: Judge> {
     /// Callers that repeat a call in vain.
     pub(crate) progress: Progress,
     pub(crate) tripwire: Option<Tripwire>,
+    /// What rules call files.
+    pub(crate) names: Names,
     pub(crate) stuck: stuck::Stuck,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
@@ -461,6 +465,10 @@ pub(crate) struct Shared<J: Judge> {
 impl<J: Judge> Shared<J> {
     pub(crate) fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
         let guard = Guard::new(parts.processes.0.transparent(), parts.guard);
+        let names = Names::default();
+        if parts.processes.0.may_have_roots() {
+            names.expect_roots();
+        }
         Ok(Self {
             listener: parts.listener,
             ruling: ArcSwap::from_pointee(Ruling::new(parts.judge, &parts.plan)),
@@ -484,6 +492,7 @@ impl<J: Judge> Shared<J> {
             verifier: Verifier::new(parts.verify),
             progress: Progress::default(),
             tripwire: None,
+            names,
             stuck: stuck::Stuck::default(),
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),

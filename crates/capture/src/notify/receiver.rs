@@ -171,6 +171,7 @@ impl<J: Judge + 'static> Receiver<J> {
             }
             return;
         };
+        shared.names.note(&call);
         // A call that is made again was looked at before, and what the policy says of it was told.
         if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
             return;
@@ -298,6 +299,7 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
+        self.worker.name_file(&mut view);
         let is_state = shared.is_state(call);
         if role == Role::Plain && !is_state && self.rejects_unnamed(&mut view) {
             self.let_go(&view, None);

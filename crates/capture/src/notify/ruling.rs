@@ -15,6 +15,8 @@ pub(crate) struct Ruling<J> {
     pub(crate) judge: Arc<J>,
     /// By call: whether a rule asks for it.
     pub(crate) judged: Vec<bool>,
+    /// By call: whether a rule asks for a text among its arguments.
+    pub(crate) strings: Vec<bool>,
     /// Whether the file of a program has to be looked at when it starts.
     pub(crate) executable_file: bool,
     /// Command names that rules compare with.
@@ -27,6 +29,7 @@ impl<J> Ruling<J> {
         Self {
             judge,
             judged: by_call(plan, |call| call.reasons.iter().any(by_rule)),
+            strings: by_call(plan, |call| call.strings),
             executable_file: plan.executable_file,
             names: Arc::new(plan.names.clone()),
         }
@@ -68,6 +71,7 @@ pub(crate) trait Ruled<J>: Send + Sync {
 
 impl<J: Judge> Ruled<J> for Arc<Shared<J>> {
     fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
+        self.names.follow(paths);
         self.ruling.store(Arc::new(Ruling::new(judge, plan)));
         super::tripwire::follow_rules(self, paths);
     }

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::call::Call;
-use super::decode::Decoded;
+use super::decode::{self, Decoded};
 use crate::live::census::Census;
 use crate::procfs::{LINK_LIMIT, ProcError};
 
@@ -134,7 +134,15 @@ fn opened(call: &Call, decoded: &Decoded<'_>, number: i32, census: &Census) -> T
     };
     let file = link.strip_suffix(b" (deleted)").unwrap_or(link);
     let changed = || Truth::Changed(What::Path(file.to_vec()));
-    match descriptor.name {
+    let name = match descriptor.name {
+        Name::Opened { raw, .. } | Name::Unresolved { raw } => Name::Passed {
+            raw,
+            base: decode::base(call),
+        },
+        name => name,
+    };
+    match name {
+        _ if matches!(descriptor.name, Name::Opened { path, .. } if path == file) => Truth::Same,
         Name::Passed { raw, .. } if is_plain(raw) && raw == file => Truth::Same,
         Name::Passed { raw, base } => {
             if is_temporary(decoded) {
@@ -157,7 +165,9 @@ fn opened(call: &Call, decoded: &Decoded<'_>, number: i32, census: &Census) -> T
         }
         // It could not be read then; now it is known.
         Name::Unreadable => changed(),
-        Name::None | Name::Resolved(_) | Name::Opened { .. } => Truth::Same,
+        Name::None | Name::Resolved(_) | Name::Opened { .. } | Name::Unresolved { .. } => {
+            Truth::Same
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bumpalo::Bump;
-use event::{Comm, Event, Image, Judge, Live, Lookup, Outcome, Process, Stage, Tid, Weight, World};
+use event::{
+    Comm, Event, Image, Judge, Live, Lookup, Name, Outcome, Process, Stage, Tid, Weight, World,
+};
 use sys::time::{Clock, now_ns};
 
 use super::call::Call;
@@ -14,6 +16,7 @@ use super::obstacle::obstacle;
 use super::truth::{self, Truth};
 use super::{Change, Ruling, Shared, Violation, verify, witness};
 use crate::live::initial_stack::InitialStack;
+use crate::names::Found;
 use crate::tripwire::{self, Tripwire};
 
 /// One thread's way to the judge.
@@ -247,6 +250,7 @@ impl<J: Judge> Worker<J> {
         if let Truth::Changed(what) = &truth {
             decoded = truth::correct(decoded, call, what, arena);
         }
+        decoded = self.name_opened(call, time_ns, decoded, outcome, process, arena);
         if let Some(descriptor) = decoded.descriptor {
             let result = match outcome {
                 Outcome::Returned(result) => Some(result),
@@ -278,6 +282,120 @@ impl<J: Judge> Worker<J> {
         }
         self.tell_denial(&view, process);
         self.conclude(&view, Stage::Exit, process);
+    }
+
+    /// Gives a call that opens a file the name of what it leads to, before it is made.
+    pub(crate) fn name_file(&mut self, view: &mut View<'_>) {
+        self.follow_rules();
+        let call = view.call;
+        if !opens(call) || !self.ruling.strings[call.syscall.index()] {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let census = &shared.tree.census;
+        match shared.names.find(call, &view.decoded, census, view.arena) {
+            Found::None => {}
+            Found::Names([name]) if passed(&view.decoded) == Some(name) => {}
+            Found::Names(names) => {
+                let plain = *view;
+                let (name, _) = self.choose(&plain.decoded, names, |worker, decoded| {
+                    let view = View { decoded, ..plain };
+                    worker.weigh_unnamed(&view, Stage::Strings)
+                });
+                view.decoded = plain.decoded.named(name);
+            }
+            Found::Unknown => {
+                if self.weigh_unnamed(view, Stage::Strings) == Weight::Reject
+                    && let Some(raw) = passed(&view.decoded)
+                {
+                    view.decoded = view.decoded.named(Name::Unresolved { raw });
+                }
+            }
+        }
+    }
+
+    /// The first name that a rule may be about, or else the path of the file; and whether there is such a rule.
+    /// The name that was passed goes last: rules may name a link.
+    fn choose<'a>(
+        &mut self,
+        decoded: &Decoded<'a>,
+        names: &[&'a [u8]],
+        mut weigh: impl FnMut(&mut Self, Decoded<'a>) -> Weight,
+    ) -> (Name<'a>, bool) {
+        let raw = passed(decoded);
+        let opened = |path: &'a [u8]| match raw {
+            Some(raw) => Name::Opened { raw, path },
+            None => Name::Resolved(path),
+        };
+        let given = decoded.descriptor.map_or(Name::None, |known| known.name);
+        // By text alone nobody knows where `..` leads to behind a link.
+        let has_dots = |raw: &[u8]| raw.split(|byte| *byte == b'/').any(|name| name == b"..");
+        let is_text = matches!(given, Name::Passed { raw, .. } if !has_dots(raw));
+        let found = names.iter().map(|path| opened(path));
+        for name in found.chain(is_text.then_some(given)) {
+            if weigh(self, decoded.named(name)) != Weight::Reject {
+                return (name, true);
+            }
+        }
+        (names.last().map_or(given, |path| opened(path)), false)
+    }
+
+    /// Gives an open that has been made, and whose name could not be learnt before, the name of its descriptor.
+    fn name_opened<'a>(
+        &mut self,
+        call: &Call,
+        time_ns: u64,
+        decoded: Decoded<'a>,
+        outcome: Outcome,
+        process: &Arc<Process>,
+        arena: &'a Bump,
+    ) -> Decoded<'a> {
+        let Some(descriptor) = decoded.descriptor.filter(|_| opens(call)) else {
+            return decoded;
+        };
+        let Outcome::Returned(result) = outcome else {
+            return decoded;
+        };
+        let number = match (descriptor.name, i32::try_from(result)) {
+            // Nothing was opened by it.
+            (Name::Unresolved { raw }, _) if result < 0 => {
+                let base = decode::base(call);
+                return decoded.named(Name::Passed { raw, base });
+            }
+            (Name::Unreadable | Name::Unresolved { .. } | Name::Resolved(_), Ok(number)) => number,
+            _ => return decoded,
+        };
+        if number < 0 {
+            return decoded;
+        }
+        let shared = Arc::clone(&self.shared);
+        let found = shared
+            .names
+            .find_opened(call.tid, number, &shared.tree.census, arena);
+        let Found::Names(names) = found else {
+            return decoded;
+        };
+        let live = Live::default();
+        let (name, is_matched) = self.choose(&decoded, names, |worker, decoded| {
+            let view = View {
+                call,
+                time_ns,
+                decoded,
+                outcome,
+                live: &live,
+                arena,
+            };
+            worker.weigh(&view, Stage::Exit, process)
+        });
+        // Another thread may have put something else there.
+        let is_doubtful = || {
+            let verifier = &shared.verifier;
+            verifier.is_active() && verifier.is_racy(process, &shared.tree)
+        };
+        match is_matched || !is_doubtful() {
+            true => decoded.named(name),
+            false => decoded,
+        }
     }
 
     /// Whether a rule may match an open of this path, whoever the caller is.
@@ -520,6 +638,22 @@ impl Role {
             S::EXECVE | S::EXECVEAT => Self::Exec,
             _ => Self::Plain,
         }
+    }
+}
+
+/// Whether a call opens files by their names, or by what stands for a name.
+fn opens(call: &Call) -> bool {
+    matches!(
+        call.kind.spec().descriptor,
+        event::DescriptorSource::Opened { .. }
+    )
+}
+
+/// The name that was passed to a call that opens a file.
+fn passed<'a>(decoded: &Decoded<'a>) -> Option<&'a [u8]> {
+    match decoded.descriptor?.name {
+        Name::Passed { raw, .. } | Name::Unresolved { raw } | Name::Opened { raw, .. } => Some(raw),
+        _ => None,
     }
 }
 

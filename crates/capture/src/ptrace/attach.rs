@@ -139,6 +139,7 @@ fn refusal(tid: Tid) -> Hindrance {
 impl<J: Judge> Engine<J> {
     /// Attaches to a process with all its threads and children.
     pub(super) fn attach(&mut self, pid: Pid) -> Result<(), AttachError> {
+        self.worker.shared.names.expect_roots();
         self.attach_process(pid)?;
         let mut parents = vec![pid];
         while let Some(parent) = parents.pop() {

@@ -44,6 +44,7 @@ impl<J: Judge> Engine<J> {
             Counters::add(&counters.trapped);
         }
         self.post.caller.store(call.tid.0, Ordering::Release);
+        shared.names.note(call);
         if Guard::concerns(call.syscall)
             && let Some(result) = self.intrusion(call)
         {
@@ -76,6 +77,7 @@ impl<J: Judge> Engine<J> {
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
+        self.worker.name_file(&mut view);
         let is_state = shared.is_state(call);
         if role == Role::Plain
             && !is_state

@@ -299,10 +299,11 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
 
 /// The absolute path of a name that a caller passed, without links resolved.
 pub(crate) fn absolute(descriptor: &Descriptor<'_>, tid: Tid, census: &Census) -> Option<Vec<u8>> {
-    let Name::Passed { raw, base } = descriptor.name else {
-        return None;
-    };
-    joined(raw, base, tid, census)
+    match descriptor.name {
+        Name::Passed { raw, base } => joined(raw, base, tid, census),
+        Name::Opened { path, .. } => Some(path.to_vec()),
+        _ => None,
+    }
 }
 
 /// The same of a name and the folder that it starts at.

@@ -60,7 +60,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         Path,
         fact(Fact::Name),
         |e, _| name(e),
-        "Absolute path of a file; `client:port->server:port` of a connection; path of a unix socket.",
+        "Absolute path of a file, whatever name led to it; `client:port->server:port` of a connection; path of a unix socket.",
     ),
     FieldSpec::new(
         "fd.nameraw",
@@ -573,7 +573,7 @@ pub(super) fn tuple<'a>(event: &Event<'a>) -> Value<'a> {
 
 fn raw_name<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     match event.descriptor.map(|descriptor| descriptor.name) {
-        Some(Name::Passed { raw, .. } | Name::Opened { raw, .. }) => {
+        Some(Name::Passed { raw, .. } | Name::Opened { raw, .. } | Name::Unresolved { raw }) => {
             Value::Text(path::without_double_slashes(event.arena, raw))
         }
         _ => name(event),

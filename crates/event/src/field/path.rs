@@ -96,7 +96,7 @@ pub(super) fn absolute<'a>(event: &Event<'a>, raw: &'a [u8], base: Option<i32>) 
 pub(super) fn resolved<'a>(event: &Event<'a>, name: Name<'a>) -> Value<'a> {
     match name {
         Name::None => Value::Absent,
-        Name::Unreadable => Value::Unknown,
+        Name::Unreadable | Name::Unresolved { .. } => Value::Unknown,
         Name::Passed { raw, base } => absolute(event, raw, base),
         Name::Resolved(path) | Name::Opened { path, .. } => Value::Text(path),
     }

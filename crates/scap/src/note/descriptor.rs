@@ -125,6 +125,7 @@ pub(super) fn show_descriptor(descriptor: &Descriptor<'_>) -> Value {
         Name::None => Value::Null,
         Name::Unreadable => json!("?"),
         Name::Passed { raw, base } => json!({ "passed": text(raw), "base": base }),
+        Name::Unresolved { raw } => json!({ "unresolved": text(raw) }),
         Name::Resolved(path) => json!({ "path": text(path) }),
         Name::Opened { raw, path } => json!({ "path": text(path), "passed": text(raw) }),
     };
@@ -156,7 +157,9 @@ pub(super) fn read_descriptor<'a>(value: &Value, arena: &'a Bump) -> Option<Desc
                     .and_then(Value::as_i64)
                     .and_then(|base| i32::try_from(base).ok()),
             },
-            (None, None) => return None,
+            (None, None) => Name::Unresolved {
+                raw: copy(name.get("unresolved")?)?,
+            },
         },
         Value::String(_) => Name::Unreadable,
         _ => Name::None,

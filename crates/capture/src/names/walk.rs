@@ -1,0 +1,326 @@
+//! Where a name leads, from a caller's root and folder.
+//!
+//! The kernel is asked first, and from its cache alone: nothing waits for a file system that the workload
+//! serves. Links below `/proc` mean another thing to each process, so where the kernel meets one the name is
+//! gone along step by step here, and `self` is the caller.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use event::Tid;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::live::census::Census;
+
+/// `PROC_SUPER_MAGIC`.
+const PROC_MAGIC: u64 = 0x9fa0;
+/// `PROC_ROOT_INO`: of no other folder of it.
+const PROC_ROOT: u64 = 1;
+/// Links that the kernel follows for one name (`MAXSYMLINKS`).
+const LINK_LIMIT: usize = 40;
+/// Steps of one name: half of its longest, and as many for each link.
+const STEP_LIMIT: usize = 4096;
+
+/// What a call says of a name beside its text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// A symbolic link at the end is opened itself.
+    pub(crate) stays_at_link: bool,
+    /// The folder that the name starts at is its root.
+    pub(crate) is_rooted: bool,
+    /// A file is made where there is none.
+    pub(crate) creates: bool,
+}
+
+/// Who asks, and where its names start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller<'a> {
+    pub(crate) tid: Tid,
+    pub(crate) census: &'a Census,
+    /// Its root is that of this program.
+    pub(crate) shares_root: bool,
+}
+
+/// What a name leads to.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) file: OwnedFd,
+    pub(super) stat: Statx,
+    /// No link was followed on the way from this program's own root.
+    pub(super) is_direct: bool,
+    /// Found in this program's own view of `/proc`.
+    pub(super) is_own_proc: bool,
+}
+
+/// Finds what a name leads to now. `NOENT`: nothing.
+pub(super) fn find(
+    caller: Caller<'_>,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: Manner,
+) -> Result<Place, Errno> {
+    let (folder, scope) = start(caller, raw, base, manner)?;
+    let way = Way {
+        caller,
+        folder: folder.as_ref(),
+        manner,
+    };
+    let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
+    match direct {
+        // By `..`, or by a link to an absolute path: the caller's root is that of nobody else.
+        Err(Errno::XDEV) => way.step_along(raw),
+        Err(Errno::LOOP) => match way.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
+            Ok(file) => match place(file, false)? {
+                place if is_proc(&place.file) => way.step_along(raw).or(Ok(place)),
+                place => Ok(place),
+            },
+            Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => way.step_along(raw),
+            Err(errno) => Err(errno),
+        },
+        Ok(file) => place(file, way.folder.is_none()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn place(file: OwnedFd, is_direct: bool) -> Result<Place, Errno> {
+    Ok(Place {
+        stat: stat(&file)?,
+        file,
+        is_direct,
+        is_own_proc: false,
+    })
+}
+
+/// The folder that a name starts at, unless that is this program's own root, and how far it leads.
+fn start(
+    caller: Caller<'_>,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: Manner,
+) -> Result<(Option<OwnedFd>, ResolveFlags), Errno> {
+    let census = caller.census;
+    let folder = || match base {
+        Some(number) => census.open_descriptor(caller.tid, number),
+        None => census.open_link(caller.tid, "cwd"),
+    };
+    if manner.is_rooted {
+        return Ok((Some(folder()?), ResolveFlags::IN_ROOT));
+    }
+    if raw.starts_with(b"/") && caller.shares_root {
+        return Ok((None, ResolveFlags::empty()));
+    }
+    if raw.starts_with(b"/") {
+        let root = census.open_link(caller.tid, "root")?;
+        return Ok((Some(root), ResolveFlags::IN_ROOT));
+    }
+    let scope = match caller.shares_root {
+        true => ResolveFlags::empty(),
+        false => ResolveFlags::BENEATH,
+    };
+    Ok((Some(folder()?), scope))
+}
+
+fn own_root() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open("/", flags, Mode::empty())
+}
+
+/// What is asked of a file: who it is, and how many names it has.
+pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let mask = StatxFlags::INO
+        .union(StatxFlags::TYPE)
+        .union(StatxFlags::NLINK)
+        .union(StatxFlags::MNT_ID);
+    rustix::fs::statx(file, c"", flags, mask)
+}
+
+fn is_link(stat: &Statx) -> bool {
+    rustix::fs::FileType::from_raw_mode(u32::from(stat.stx_mode)) == rustix::fs::FileType::Symlink
+}
+
+fn is_proc(file: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|fs| u64::try_from(fs.f_type) == Ok(PROC_MAGIC))
+}
+
+fn is_same(one: &Statx, other: &Statx) -> bool {
+    let key = |stat: &Statx| (stat.stx_ino, stat.stx_mnt_id);
+    key(one) == key(other)
+}
+
+struct Way<'a> {
+    caller: Caller<'a>,
+    /// Where the name starts; `None`: it is absolute, from this program's own root.
+    folder: Option<&'a OwnedFd>,
+    manner: Manner,
+}
+
+impl Way<'_> {
+    fn open(&self, path: &[u8], resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+        let last = match self.manner.stays_at_link {
+            true => OFlags::NOFOLLOW,
+            false => OFlags::empty(),
+        };
+        // Of an absolute path the folder is not looked at.
+        let folder = self.folder.map_or(rustix::fs::CWD, OwnedFd::as_fd);
+        open(folder, path, last, resolve, self.caller.census)
+    }
+
+    /// The root that absolute links lead from, and above which `..` does not lead.
+    fn root(&self) -> Result<OwnedFd, Errno> {
+        match (self.folder, self.caller.shares_root) {
+            (Some(folder), _) if self.manner.is_rooted => copy(folder),
+            (_, true) => own_root(),
+            (_, false) => self.caller.census.open_link(self.caller.tid, "root"),
+        }
+    }
+
+    /// Goes along a name step by step.
+    fn step_along(&self, raw: &[u8]) -> Result<Place, Errno> {
+        let root = self.root()?;
+        let start = self.folder.filter(|_| !raw.starts_with(b"/"));
+        let mut steps = Steps {
+            caller: self.caller,
+            at: copy(start.unwrap_or(&root))?,
+            root_stat: stat(&root)?,
+            root,
+            left: names(raw),
+            links: 0,
+            is_own_proc: false,
+        };
+        for _ in 0..STEP_LIMIT {
+            let Some(name) = steps.left.pop_front() else {
+                let stat = stat(&steps.at)?;
+                return Ok(Place {
+                    file: steps.at,
+                    stat,
+                    is_direct: false,
+                    is_own_proc: steps.is_own_proc,
+                });
+            };
+            let is_last = steps.left.is_empty();
+            steps.step(&name, is_last && self.manner.stays_at_link)?;
+        }
+        Err(Errno::LOOP)
+    }
+}
+
+struct Steps<'a> {
+    caller: Caller<'a>,
+    at: OwnedFd,
+    root: OwnedFd,
+    root_stat: Statx,
+    left: VecDeque<Vec<u8>>,
+    links: usize,
+    is_own_proc: bool,
+}
+
+impl Steps<'_> {
+    fn step(&mut self, name: &[u8], stays_at_link: bool) -> Result<(), Errno> {
+        if name == b".." {
+            if !is_same(&stat(&self.at)?, &self.root_stat) {
+                self.at = self.look(b"..")?;
+            }
+            return Ok(());
+        }
+        let next = self.look(name)?;
+        if stays_at_link || !is_link(&stat(&next)?) {
+            self.at = next;
+            return Ok(());
+        }
+        self.links += 1;
+        if self.links > LINK_LIMIT {
+            return Err(Errno::LOOP);
+        }
+        match is_proc(&self.at) {
+            true => self.follow_in_proc(name, &next),
+            false => self.follow(&next),
+        }
+    }
+
+    fn look(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::empty();
+        let at = self.at.as_fd();
+        open(at, name, OFlags::NOFOLLOW, resolve, self.caller.census)
+    }
+
+    /// Goes on along what the link says.
+    fn follow(&mut self, link: &OwnedFd) -> Result<(), Errno> {
+        let target = rustix::fs::readlinkat(link, c"", Vec::new())?.into_bytes();
+        if target.starts_with(b"/") {
+            self.at = copy(&self.root)?;
+        }
+        for name in names(&target).into_iter().rev() {
+            self.left.push_front(name);
+        }
+        Ok(())
+    }
+
+    /// `self` and `thread-self` are the caller; links of a process lead where no text says.
+    fn follow_in_proc(&mut self, name: &[u8], link: &OwnedFd) -> Result<(), Errno> {
+        let tid = self.caller.tid;
+        let census = self.caller.census;
+        if stat(&self.at)?.stx_ino != PROC_ROOT {
+            self.at = rustix::fs::openat(
+                &self.at,
+                name,
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            return Ok(());
+        }
+        match name {
+            b"self" => {
+                let pid = census.thread_group(tid).ok_or(Errno::SRCH)?;
+                self.at = census.open_folder(Tid(pid.0))?;
+            }
+            b"thread-self" => self.at = census.open_folder(tid)?,
+            _ => return self.follow(link),
+        }
+        self.is_own_proc = true;
+        Ok(())
+    }
+}
+
+fn copy(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(file, 0)
+}
+
+/// The steps of a name.
+fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
+    let names = path.split(|byte| *byte == b'/');
+    names
+        .filter(|name| !matches!(*name, b"" | b"."))
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// The caller has just been there, or will be, so what is on the way is in the kernel's cache as a rule. Some
+/// file systems do not answer from it (overlayfs, at links), and some may never answer.
+fn open(
+    folder: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    resolve: ResolveFlags,
+    census: &Census,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    let cached = resolve | ResolveFlags::CACHED;
+    match rustix::fs::openat2(folder, path, flags, Mode::empty(), cached) {
+        // Linux before 5.12 does not know the flag.
+        Err(Errno::AGAIN | Errno::INVAL) => {
+            let folder = match path.starts_with(b"/") && !resolve.contains(ResolveFlags::IN_ROOT) {
+                true => None,
+                false => Some(rustix::io::fcntl_dupfd_cloexec(folder, 0)?),
+            };
+            let path = path.to_vec();
+            let open = move || {
+                let folder = folder.as_ref().map_or(rustix::fs::CWD, OwnedFd::as_fd);
+                rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
+            };
+            census.within_deadline(open).unwrap_or(Err(Errno::TIMEDOUT))
+        }
+        found => found,
+    }
+}

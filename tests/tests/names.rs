@@ -1,0 +1,208 @@
+//! A file that rules name is known by whatever name it is opened: the alert has the name that rules have, and
+//! the one that was asked for.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root};
+
+/// Ways of `fixtures/ways.c` to open its file by another name; what of them only root can go is left out.
+const WAYS: &[&str] = &[
+    "n_symlink",
+    "n_relative_symlink",
+    "n_link_dots",
+    "n_chain",
+    "n_proc_root",
+    "n_proc_cwd",
+    "n_dev_fd",
+    "n_in_root",
+    "n_hard_link",
+    "n_chroot_user",
+    "n_bind_file",
+    "n_bind_folder",
+    "n_detached",
+    "n_moved_mount",
+    "n_pivot",
+];
+/// Ways that only root can go.
+const WAYS_OF_ROOT: &[&str] = &["o_handle", "n_chroot"];
+
+const ENGINES: [Engine; 2] = [Engine::Notify, Engine::Ptrace];
+
+struct Vault {
+    watch: Watch,
+    root: PathBuf,
+}
+
+impl Vault {
+    fn new(ways: &Fixture, engine: Engine, place: Place, identity: Identity) -> Self {
+        let watch = Watch::new(["true"])
+            .place(place)
+            .identity(identity)
+            .engine(engine);
+        let program = watch.scratch().program(ways.program(), "ways");
+        let root = watch.scratch().path().to_owned();
+        for name in ["v", "w"] {
+            let folder = root.join(name);
+            std::fs::create_dir_all(&folder).expect("the scratch folder is writable");
+            let everybody = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(&folder, everybody).expect("it is ours");
+        }
+        let prepared = std::process::Command::new(program)
+            .arg("prepare")
+            .args([root.join("v"), root.join("w")])
+            .status();
+        assert!(prepared.is_ok_and(|status| status.success()));
+        Self { watch, root }
+    }
+
+    fn secret(&self, way: &str) -> String {
+        self.root
+            .join("v")
+            .join(way)
+            .join("secret")
+            .display()
+            .to_string()
+    }
+
+    /// Runs a script under a rule on the files of these ways. `@` in it is the folder.
+    fn run(self, ways: &[&str], script: &str) -> Watched {
+        let files: Vec<_> = ways.iter().map(|way| self.secret(way)).collect();
+        let rule = format!(
+            "- rule: Secret\n  desc: a file by its literal path\n  condition: evt.type in (open, openat, openat2, \
+             open_by_handle_at) and fd.name in ({})\n  output: \"name=%fd.name raw=%fd.nameraw\"\n  \
+             priority: NOTICE\n",
+            files.join(", ")
+        );
+        let script = script.replace('@', &self.root.display().to_string());
+        let command = ["sh", "-c", &script].map(str::to_owned);
+        self.watch.rules(&rule).command(command).run()
+    }
+}
+
+fn is_done(run: &Watched, way: &str) -> bool {
+    run.printed
+        .lines()
+        .any(|line| line == format!("{way} done"))
+}
+
+fn field<'a>(alert: &'a e2e::Alert, name: &str) -> &'a str {
+    alert.fields[name].as_str().unwrap_or_default()
+}
+
+/// Each way that can be gone in a place has its alert.
+fn each_name_is_known(engine: Engine, place: Place, identity: Identity, ways: &[&str]) {
+    let fixture = Fixture::compile("ways");
+    let vault = Vault::new(&fixture, engine, place, identity);
+    let root = vault.root.clone();
+    let mut script = String::new();
+    for way in ways {
+        let _ = writeln!(script, "@/ways do {way} @/v @/w");
+    }
+    let run = vault.run(ways, &script);
+    let mut gone = 0;
+    for way in ways.iter().filter(|way| is_done(&run, way)) {
+        gone += 1;
+        let secret = Path::new(&root).join("v").join(way).join("secret");
+        let secret = secret.display().to_string();
+        let alerts = run.alerts.iter();
+        let mut alerts = alerts.filter(|alert| {
+            alert.rule == "Secret" && alert.fields["fd.name"].as_str() == Some(&*secret)
+        });
+        let alert = alerts
+            .next()
+            .unwrap_or_else(|| panic!("{way} passed:\n{}", run.story()));
+        let raw = field(alert, "fd.nameraw");
+        assert!(
+            *way == "o_handle" || raw != secret,
+            "{way}: {raw} is what was asked for"
+        );
+    }
+    // No way to mount anything in a container.
+    assert!(gone >= 9 || ways.len() < 9, "{gone} ways:\n{}", run.story());
+}
+
+#[test]
+fn a_file_is_known_by_every_name_on_a_host() {
+    need_root!();
+    for engine in ENGINES {
+        each_name_is_known(engine, Place::Host, Identity::Root, WAYS);
+        each_name_is_known(engine, Place::Host, Identity::Root, WAYS_OF_ROOT);
+    }
+}
+
+#[test]
+fn a_file_is_known_by_every_name_to_an_ordinary_user() {
+    need_root!();
+    for engine in ENGINES {
+        each_name_is_known(engine, Place::Host, Identity::User, WAYS);
+    }
+}
+
+#[test]
+fn a_file_is_known_by_every_name_in_a_container() {
+    need_root!();
+    for engine in ENGINES {
+        for place in [Place::Below, Place::Inside] {
+            each_name_is_known(engine, place, Identity::Docker, WAYS);
+        }
+    }
+}
+
+/// A name that only looks like that of the file, and a link to another one, raise nothing.
+#[test]
+fn other_files_stay_what_they_are() {
+    need_root!();
+    let fixture = Fixture::compile("ways");
+    for engine in ENGINES {
+        let vault = Vault::new(&fixture, engine, Place::Host, Identity::Root);
+        let run = vault.run(
+            &["o_open"],
+            "mkdir -p @/other/below @/other/o_open && echo other >@/other/o_open/secret
+             ln -s @/other/below @/v/link && cat @/v/link/../o_open/secret
+             ln -s @/other/o_open/secret @/w/link && cat @/w/link
+             ln @/other/o_open/secret @/w/hard && cat @/w/hard
+             cat @/v/o_open/nothing || echo missing
+             cat @/v/o_dots/secret",
+        );
+        assert_eq!(run.code(), 0, "{}", run.story());
+        assert_eq!(run.printed.matches("other\n").count(), 3, "{}", run.story());
+        assert_eq!(run.alerts, [], "{}", run.story());
+    }
+}
+
+/// Rules may name a link, and files that are not there yet.
+#[test]
+fn a_link_and_a_new_file_are_known_by_the_name_that_rules_have() {
+    need_root!();
+    let fixture = Fixture::compile("ways");
+    for engine in ENGINES {
+        let vault = Vault::new(&fixture, engine, Place::Host, Identity::Root);
+        let root = vault.root.display().to_string();
+        std::os::unix::fs::symlink("/etc/hostname", vault.root.join("v/n_symlink/link"))
+            .expect("the folder is ours");
+        let rule = format!(
+            "- rule: Link\n  desc: a link\n  condition: evt.type in (open, openat) and fd.name = {root}/v/n_symlink/link\n  \
+             output: \"name=%fd.name raw=%fd.nameraw\"\n  priority: NOTICE\n\
+             - rule: New\n  desc: a new file\n  condition: evt.type in (open, openat, creat) and \
+             evt.is_open_write = true and fd.name startswith {root}/v/\n  \
+             output: \"name=%fd.name raw=%fd.nameraw\"\n  priority: NOTICE\n"
+        );
+        let script = format!(
+            "cat {root}/v/n_symlink/link >/dev/null; ln -s {root}/v/o_open {root}/w/d; echo x >{root}/w/d/new"
+        );
+        let command = ["sh", "-c", &script].map(str::to_owned);
+        let run = vault.watch.rules(&rule).command(command).run();
+        let link = run.of("Link");
+        assert!(link.len() == 1, "{}", run.story());
+        assert_eq!(
+            field(link[0], "fd.name"),
+            format!("{root}/v/n_symlink/link")
+        );
+        let new = run.of("New");
+        assert!(new.len() == 1, "{}", run.story());
+        assert_eq!(field(new[0], "fd.name"), format!("{root}/v/o_open/new"));
+        assert_eq!(field(new[0], "fd.nameraw"), format!("{root}/w/d/new"));
+    }
+}
