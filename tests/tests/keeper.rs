@@ -1279,6 +1279,26 @@ fn without_a_keeper_the_command_ends_with_the_agent() {
     }
 }
 
+/// Tollgate runs in the container that it watches.
+#[test]
+fn a_gap_in_a_container_is_told_with_the_containers_id() {
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    for (options, id) in [(&["--container-id", ID][..], Some(&ID[..12])), (&[], None)] {
+        let mut run = Run::start(options);
+        let first = run.agent();
+        kill(first);
+        run.next_agent(first);
+        let gap = run.gaps(1).remove(0);
+        let text = gap.to_string();
+        assert!(!text.contains("\"container.id\":\"host\""), "{text}");
+        assert!(
+            id.is_none_or(|id| gap.field("container.id") == id),
+            "{text}"
+        );
+        run.ends_well();
+    }
+}
+
 /// Whether the lock of a file is free.
 fn is_unlocked(path: &Path) -> bool {
     let mut lock = Command::new("flock");

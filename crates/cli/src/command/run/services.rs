@@ -7,11 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::container::Told;
+use capture::container::{ContainerOptions, Containers, Told};
 use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
+use capture::procfs::Proc;
 use enforce::Resident;
-use event::{Pid, Plan};
+use event::{Containment, Pid, Plan};
 use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
@@ -177,6 +178,25 @@ impl Blueprint {
         })
     }
 
+    /// What internal alerts carry: the container that is watched, if there is one and it is known. It is this
+    /// agent's own where the agent has started the workload.
+    fn subject(&self, source: &Source) -> Option<Vec<(&'static str, AlertValue)>> {
+        if let Some(their) = &self.told {
+            return Some(their.fields());
+        }
+        if !matches!(source, Source::Listener(_) | Source::Command(_)) {
+            return None;
+        }
+        let options = ContainerOptions {
+            own_id: self.container_id.clone(),
+            ..ContainerOptions::default()
+        };
+        let containers = Containers::new(&Proc::open().ok()?, options).ok()?;
+        let own = containers.own();
+        (own.containment == Containment::Known)
+            .then(|| vec![("container.id", AlertValue::Text(own.id.clone()))])
+    }
+
     pub(super) fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
         supervise::take_usual_turns();
         terminal::wait_at_most(MESSAGE_PATIENCE);
@@ -186,9 +206,10 @@ impl Blueprint {
             board: Arc::clone(&listening.board),
             generation: listening.generation,
         });
+        let subject = self.subject(&listening.source);
         let dispatcher = self.outputs.accounting(Arc::clone(&account)).start()?;
-        let dispatcher = match &self.told {
-            Some(their) => dispatcher.about(their.fields()),
+        let dispatcher = match subject {
+            Some(fields) => dispatcher.about(fields),
             None => dispatcher,
         };
         self.servers.alerts().keep_account(Arc::clone(&account));
