@@ -248,7 +248,7 @@ fn every_engine_serves_metrics_of_our_own() {
         (Engine::Ebpf, "modern_bpf", "lost_critical"),
     ] {
         let agent = Agent::start_by(engine.options(), "");
-        // One in 64 evaluations is timed.
+        // One in 64 evaluations is timed and counted, for as many.
         agent.wait_for("alerts", |alerts| alerts.matches("read ").count() > 140);
         let page = agent.get("/metrics");
         let story = |name: &str| format!("{engine:?} {name}: {page}");
@@ -256,7 +256,7 @@ fn every_engine_serves_metrics_of_our_own() {
         assert!(page.contains(&scap), "{}", story(&scap));
         let of_rule = |name: &str| number(&page, &format!("{name}{{rule_name=\"Read it\"}}"));
         let evaluations = of_rule("tollgate_rule_evaluations_total");
-        assert!(evaluations > 140.0, "{}", story("evaluations"));
+        assert!(evaluations >= 128.0, "{}", story("evaluations"));
         let time = of_rule("tollgate_rule_time_nanoseconds_total");
         let each = time / evaluations;
         assert!((1.0..1e8).contains(&each), "{}", story("time"));

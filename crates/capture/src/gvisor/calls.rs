@@ -196,6 +196,21 @@ fn layout_of(call: S) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.call == call)
 }
 
+/// Whether gVisor tells what an argument of a call is, or leads to.
+pub fn tells_argument(call: S, argument: usize) -> bool {
+    let Some(layout) = layout_of(call) else {
+        // By its registers alone.
+        return call
+            .args()
+            .get(argument)
+            .is_some_and(|spec| !spec.is_pointer());
+    };
+    layout.fields.iter().any(|(_, place)| {
+        let (Argument(at) | Text(at) | Texts(at) | Address(at)) = *place;
+        at == argument
+    })
+}
+
 /// Whether gVisor tells the call with its arguments, and whether it can tell what its descriptor is.
 pub(super) fn is_described(call: S) -> Option<bool> {
     layout_of(call).map(|layout| layout.path.is_some())

@@ -34,6 +34,7 @@ use rustix::net::{
 };
 
 use crate::notify::{Notices, Ruled, Rulings};
+pub use calls::tells_argument;
 use sandbox::Sandbox;
 pub use session::{configuration, untold};
 

@@ -646,6 +646,8 @@ pub(crate) struct SocketView {
     is_connecting: bool,
     /// After the call gave it the address that was passed.
     has_passed_address: bool,
+    /// Who sent what a call received on a socket that is not connected.
+    sender: Option<Known<Endpoint>>,
 }
 
 impl SocketView {
@@ -657,10 +659,17 @@ impl SocketView {
             call.kind.spec().descriptor,
             DescriptorSource::Addressed { remote: true, .. }
         );
+        let receives = matches!(call.syscall.base(), S::RECVFROM | S::RECVMSG | S::RECVMMSG);
         let keeps_address = matches!(call.syscall.base(), S::BIND | S::CONNECT);
         Self {
             is_connecting: result.is_none() && is_addressed,
             has_passed_address: keeps_address && matches!(result, Some(0 | EINPROGRESS)),
+            sender: match result {
+                _ if !receives => None,
+                None => Some(Known::NotYet),
+                Some(..0) => None,
+                Some(_) => Some(Known::Unread),
+            },
         }
     }
 }
@@ -685,11 +694,19 @@ pub(crate) fn merge<'a>(
         return descriptor;
     };
     let path = |path: Option<&[u8]>| path.map(|path| &*arena.alloc_slice_copy(path));
+    let is_internet = matches!(
+        descriptor.kind,
+        Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6)
+    );
+    let remote = match (kernel.remote, view.sender) {
+        (Known::Never, Some(sender)) if is_internet => sender,
+        (remote, _) => remote,
+    };
     let Some(mut socket) = descriptor.socket else {
         let own = Socket {
             transport: kernel.transport,
             local: kernel.local,
-            remote: kernel.remote,
+            remote,
             role: kernel.role,
             unix_path: path(kernel.unix_path),
             connected: kernel.connected,
@@ -716,7 +733,7 @@ pub(crate) fn merge<'a>(
         socket.local = kernel.local;
     }
     if is_open(socket.remote) {
-        socket.remote = kernel.remote;
+        socket.remote = remote;
     }
     if !socket.has_unread_address() {
         socket.unix_path = socket.unix_path.or_else(|| path(kernel.unix_path));

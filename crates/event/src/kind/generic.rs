@@ -10,13 +10,71 @@ pub(super) fn spec(syscall: Syscall) -> EventSpec {
     let args = syscall.args();
     let mut params = vec![RES];
     params.extend((0..args.len()).map(|position| param(args, position)));
+    params.extend((0_u8..).zip(args).flat_map(fields));
+    let descriptor = args.iter().position(|arg| matches!(arg.kind, ArgKind::Fd));
     EventSpec {
         name: syscall.event_name(),
         category: Category::Other,
         // Once per kind for the life of the program.
         params: Box::leak(params.into_boxed_slice()),
-        descriptor: DescriptorSource::None,
+        descriptor: descriptor
+            .and_then(|position| u8::try_from(position).ok())
+            .map_or(DescriptorSource::None, DescriptorSource::Argument),
     }
+}
+
+/// A field of a structure: name, offset, size, how it is printed.
+type Field = (&'static str, u8, u8, ParamType);
+
+/// What a structure says of the object: fields that are there in every version of it.
+const STRUCTURES: &[(&str, &[Field])] = &[
+    (
+        "file_handle",
+        &[
+            ("handle_bytes", 0, 4, ParamType::Uint),
+            ("handle_type", 4, 4, ParamType::Int),
+        ],
+    ),
+    (
+        "landlock_ruleset_attr",
+        &[("handled_access_fs", 0, 8, ParamType::Hex)],
+    ),
+    ("mnt_id_req", &[("mnt_id", 8, 8, ParamType::Uint)]),
+    (
+        "mount_attr",
+        &[
+            ("attr_set", 0, 8, ParamType::Hex),
+            ("attr_clr", 8, 8, ParamType::Hex),
+            ("propagation", 16, 8, ParamType::Hex),
+            ("userns_fd", 24, 8, ParamType::Int),
+        ],
+    ),
+    (
+        "perf_event_attr",
+        &[
+            ("event_type", 0, 4, ParamType::Uint),
+            ("config", 8, 8, ParamType::Hex),
+        ],
+    ),
+];
+
+/// The parameters that an argument's structure has.
+fn fields((register, arg): (u8, &ArgSpec)) -> impl Iterator<Item = ParamSpec> {
+    let name = match arg.kind {
+        ArgKind::Struct(name) => name,
+        _ => "",
+    };
+    let known = STRUCTURES.iter().find(|(own, _)| *own == name);
+    let fields = known.map_or(&[][..], |(_, fields)| fields).iter();
+    fields.map(move |(name, offset, size, ty)| ParamSpec {
+        name,
+        ty: *ty,
+        source: ParamSource::Field {
+            arg: register,
+            offset: *offset,
+            size: *size,
+        },
+    })
 }
 
 fn param(args: &'static [ArgSpec], position: usize) -> ParamSpec {

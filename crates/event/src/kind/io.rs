@@ -233,7 +233,7 @@ pub(super) static ROWS: &[EventSpec] = &[
     row!(
         "epoll_wait",
         Wait,
-        NoDescriptor,
+        Argument(0),
         [RES, arg("maxevents", Int, 2)]
     ),
     row!(

@@ -188,8 +188,8 @@ pub(super) static ROWS: &[EventSpec] = &[
         Argument(0),
         [RES, FD, arg("how", Enum(&flags::SHUTDOWN), 1)]
     ),
-    row!("getsockname", Net, NoDescriptor, [RES]),
-    row!("getpeername", Net, NoDescriptor, [RES]),
+    row!("getsockname", Net, Argument(0), [RES]),
+    row!("getpeername", Net, Argument(0), [RES]),
     row!(
         "setsockopt",
         Net,
