@@ -68,7 +68,8 @@ fn event_name(call: &str) -> &'static str {
     call.event_name()
 }
 
-/// Runs a script by itself and watched. `%P` in it is the program that makes the calls, `%W` a folder.
+/// Runs a script by itself and watched, with mounts and IPC objects of its own: a queue that `msgget` left by itself
+/// would be found when watched. `%P` in it is the program that makes the calls, `%W` a folder.
 fn both(script: &str, names: impl FnOnce(&Account) -> Vec<&'static str>) -> (Account, Watched) {
     let fixture = Fixture::compile("escalated");
     let watch = Watch::new(["true"]).limit(Duration::from_secs(120));
@@ -78,7 +79,7 @@ fn both(script: &str, names: impl FnOnce(&Account) -> Vec<&'static str>) -> (Acc
     let names = names(&unwatched);
     let watched = watch
         .command(
-            ["unshare", "-m", "sh", "-ec"]
+            ["unshare", "-mi", "sh", "-ec"]
                 .map(str::to_owned)
                 .into_iter()
                 .chain([script]),
@@ -96,7 +97,7 @@ fn run_by_itself(script: &str, scratch: &Path) -> Account {
     std::fs::create_dir_all(&folder).expect("the scratch folder is writable");
     let script = script.replace("%W", &folder.display().to_string());
     let output = Command::new("unshare")
-        .args(["-m", "sh", "-ec", &script])
+        .args(["-mi", "sh", "-ec", &script])
         .output()
         .expect("unshare is there");
     let text = String::from_utf8_lossy(&output.stdout);
