@@ -380,6 +380,7 @@ fn delivery(result: std::result::Result<usize, SyscallError>) -> Result<Delivery
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
@@ -517,7 +518,10 @@ mod tests {
         let (words, _file) = crate::shared::SharedWords::create(Slot::WORDS).expect("memory");
         let slot = Slot::new(words.words());
         assert_eq!(slot.call(), None);
+        let (mut gate, mut opener) = std::io::pipe().expect("descriptors");
         let receiver = testing::spawn(|| {
+            // Nothing is received before the tracer is there.
+            gate.read_exact(&mut [0]).map_err(|_error| 201)?;
             let mut call = Notification::default();
             // The tracer's first stop interrupts the wait.
             while listener.receive_into(slot, &mut call) == Ok(Received::Interrupted) {}
@@ -525,6 +529,7 @@ mod tests {
         });
         ptrace::seize(receiver, ptrace::OPTION_TRACESYSGOOD).expect("our child");
         ptrace::interrupt(receiver).expect("seized");
+        opener.write_all(&[0]).expect("the receiver reads");
         while slot.call().is_none() {
             let stopped = wait::wait(wait::Target::Pid(receiver), wait::ALL);
             assert!(
