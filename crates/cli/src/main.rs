@@ -5,18 +5,13 @@ mod command;
 mod config;
 mod confine;
 mod demo;
-mod exit;
-mod failure;
 mod installed;
 mod journal;
 mod learn;
-mod lookup;
 mod metrics;
 mod recording;
 mod rule_files;
 mod supervise;
-mod terminal;
-mod text_file;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches, Parser};
+use diagnostics::{exit, failure, lookup, terminal, text_file};
 
 use crate::args::{Cli, Verb};
 use crate::command::falco::args::Falco;

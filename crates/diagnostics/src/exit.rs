@@ -1,31 +1,32 @@
-//! The program's exit codes.
+//! Exit codes of the program.
 
 use std::process::ExitCode;
 
-/// What the program ends with.
+/// The exit code of the program, by its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// All went well.
+pub enum Exit {
+    /// Success: 0.
     Ok,
-    /// Something is wrong, to those who know only that: Falco's only status besides 0.
+    /// Alerts, violations or regressions were found where the caller asked for that status; also Falco's only
+    /// status besides 0: 1.
     Failed,
-    /// Wrong usage or bad input.
+    /// Wrong usage or bad input: 2.
     BadInput,
-    /// The kernel or the user's privileges do not suffice.
+    /// The kernel lacks support, or the user lacks a privilege: 3.
     Unsupported,
-    /// A defect of this program.
+    /// A defect of this program: 4.
     Internal,
-    /// The command to run exists but cannot be executed.
+    /// The command to run exists but cannot be executed: 126, as in a shell.
     NotExecutable,
-    /// The command to run does not exist.
+    /// The command to run does not exist: 127, as in a shell.
     NotFound,
     /// The status of the command that was run; 128 + n if signal n killed it.
     Command(u8),
 }
 
 impl Exit {
-    /// Each code and its meaning, for the manual page.
-    pub(crate) const MEANINGS: &'static [(&'static str, &'static str)] = &[
+    /// Every code with its meaning, for the manual page.
+    pub const MEANINGS: &'static [(&'static str, &'static str)] = &[
         ("0", "all went well"),
         (
             "1",
@@ -39,8 +40,8 @@ impl Exit {
         ("128+N", "CMD was killed by signal N"),
     ];
 
-    /// The number.
-    pub(crate) fn code(self) -> u8 {
+    /// The number that the process exits with.
+    pub fn code(self) -> u8 {
         match self {
             Exit::Ok => 0,
             Exit::Failed => 1,

@@ -1,4 +1,4 @@
-//! Reading what people have written, such as rules and configurations, and writing what they keep.
+//! Bounded reading of text files, such as rules and configurations, and atomic replacement of files.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write as _};
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 /// `/dev/zero` is told so, instead of waiting until there is no memory left.
 const LIMIT: u64 = 64 << 20;
 
-/// The text of a file.
-pub(crate) fn read(path: &Path) -> io::Result<String> {
+/// Reads a UTF-8 text file of at most 64 MiB.
+pub fn read(path: &Path) -> io::Result<String> {
     bounded(File::open(path)?, LIMIT)
 }
 
-/// The same of a file that need not be text.
-pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file of at most 64 MiB.
+pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     bounded_bytes(File::open(path)?, LIMIT)
 }
 
-/// Where a path leads, and the folder that has it or will.
-pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+/// Resolves a path to its canonical form and the folder that contains it. The last component need not exist.
+pub fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let real = match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = path.parent().filter(|folder| *folder != Path::new(""));
@@ -33,10 +33,10 @@ pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     Ok((real, folder))
 }
 
-/// Writes a file whole or not at all: where that fails, on a full disk perhaps, it stays as it was. It
-/// keeps its mode, and its owner as far as the caller may give files away. What is no file, such as a pipe,
-/// is written to.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Replaces the content of a file atomically: on an error, such as a full disk, the old content stays. Keeps mode
+/// and, as far as the caller may change it, owner. A path that is no regular file, such as a pipe, is written to in
+/// place.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let (real, folder) = resolve(path)?;
     let old = match fs::metadata(&real) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,

@@ -1,22 +1,22 @@
-//! What went wrong, for the user: one message, its cause, the next step.
+//! The error that ends a command: one message with its cause, and the next step.
 
 use std::error::Error;
 use std::fmt::Write as _;
 
 use crate::exit::Exit;
 
-/// Ends a verb.
+/// An error that ends a command.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    /// What the program exits with.
-    pub(crate) exit: Exit,
+pub struct Failure {
+    /// The exit code of the program.
+    pub exit: Exit,
     message: String,
     help: Option<String>,
 }
 
 impl Failure {
-    /// `message` begins with "cannot".
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+    /// Creates an error. `message` has the form "cannot VERB OBJECT: CAUSE".
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self {
             exit,
             message: message.into(),
@@ -24,8 +24,8 @@ impl Failure {
         }
     }
 
-    /// An error with its chain of causes.
-    pub(crate) fn from_error(exit: Exit, error: &dyn Error) -> Self {
+    /// Creates an error from `error` and its chain of sources, joined by colons.
+    pub fn from_error(exit: Exit, error: &dyn Error) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -35,26 +35,26 @@ impl Failure {
         Self::new(exit, message)
     }
 
-    /// What went wrong, without the next step.
-    pub(crate) fn message(&self) -> &str {
+    /// The message without prefix and next step.
+    pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Adds the next step.
-    pub(crate) fn help(self, help: impl Into<String>) -> Self {
+    /// Sets the next step, shown in a `help:` line.
+    pub fn help(self, help: impl Into<String>) -> Self {
         Self {
             help: Some(help.into()),
             ..self
         }
     }
 
-    /// `tollgate: cannot X: cause`, and a `help:` line.
-    pub(crate) fn render(&self) -> String {
+    /// The text for the standard error: `tollgate: MESSAGE`, and a `help:` line if a next step is set.
+    pub fn render(&self) -> String {
         self.render_as("tollgate: ")
     }
 
-    /// The same with another word in front.
-    pub(crate) fn render_as(&self, prefix: &str) -> String {
+    /// Like [`Failure::render`], with another prefix than `tollgate: `.
+    pub fn render_as(&self, prefix: &str) -> String {
         let mut text = format!("{prefix}{}\n", self.message);
         if let Some(help) = &self.help {
             let _ = writeln!(text, "help: {help}");
@@ -63,8 +63,8 @@ impl Failure {
     }
 }
 
-/// What a verb returns.
-pub(crate) type Outcome = Result<Exit, Failure>;
+/// The result of a command.
+pub type Outcome = Result<Exit, Failure>;
 
 #[cfg(test)]
 mod tests {

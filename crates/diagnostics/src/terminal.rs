@@ -1,4 +1,4 @@
-//! Printing.
+//! Printing to the standard output and the standard error.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,8 +10,9 @@ use sys::poll::{self, PollFd};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 
-/// Prints a verb's whole output. A reader that has seen enough (`head`, a pager) is no failure.
-pub(crate) fn print(text: &str) -> Outcome {
+/// Prints the whole output of a command to the standard output. A reader that closed the pipe early (`head`, a
+/// pager) is no error.
+pub fn print(text: &str) -> Outcome {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Exit::Ok),
@@ -23,15 +24,15 @@ pub(crate) fn print(text: &str) -> Outcome {
     }
 }
 
-/// Whether the standard output is a pipe whose readers have all gone.
-pub(crate) fn has_no_reader() -> bool {
+/// Returns true if the standard output is a pipe without readers.
+pub fn has_no_reader() -> bool {
     let out = io::stdout();
     let mut out = [PollFd::new(out.as_fd(), poll::OUT)];
     poll::poll(&mut out, Some(Duration::ZERO)).is_ok() && out[0].found() & poll::ERR != 0
 }
 
-/// Prints a message to the standard error. There is nobody left to tell if that fails.
-pub(crate) fn complain(text: &str) {
+/// Prints a message to the standard error. Errors are ignored: no channel is left to report them.
+pub fn complain(text: &str) {
     if !is_writable(io::stderr().as_fd()) {
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);
         return;
@@ -52,9 +53,9 @@ static PATIENCE_MS: AtomicU64 = AtomicU64::new(0);
 /// Messages that could not be written.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// From now on a message that cannot be written in this time is left out, and counted: a watched program can stop the
-/// terminal, and whoever watches it must not wait for that.
-pub(crate) fn wait_at_most(patience: Duration) {
+/// Limits how long [`complain`] waits for the standard error. Later messages that cannot be written in that time are
+/// dropped and counted: a watched program can stop the terminal, which must not block the monitor.
+pub fn wait_at_most(patience: Duration) {
     let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     PATIENCE_MS.store(patience.max(1), Ordering::Relaxed);
 }
@@ -72,27 +73,27 @@ fn is_writable(file: BorrowedFd<'_>) -> bool {
     poll::poll(&mut files, Some(patience)).map_or(true, |ready| ready > 0)
 }
 
-/// A colour, where colours are wanted.
+/// The meaning of a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Colour {
-    /// Something works.
+pub enum Colour {
+    /// Works: green.
     Good,
-    /// Something works in part.
+    /// Works in part: yellow.
     Doubtful,
-    /// Something does not work.
+    /// Does not work: red.
     Bad,
 }
 
-/// Whether the standard output takes colours: a terminal, and neither `NO_COLOR`
-/// (<https://no-color.org>) nor `TERM=dumb` says no.
-pub(crate) fn wants_colour() -> bool {
+/// Returns true if the standard output is a terminal, and neither `NO_COLOR` (<https://no-color.org>) nor
+/// `TERM=dumb` disables colours.
+pub fn wants_colour() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stdout().is_terminal() && !no_color && !dumb
 }
 
-/// Wraps text in a colour.
-pub(crate) fn paint(text: &str, colour: Colour) -> String {
+/// Wraps text in the escape sequences of a colour.
+pub fn paint(text: &str, colour: Colour) -> String {
     let code = match colour {
         Colour::Good => 32,
         Colour::Doubtful => 33,

@@ -1,4 +1,4 @@
-//! Finding the program to run, as a shell would.
+//! Lookup of the program to run, as a shell does it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rules::diagnostic::closest;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use yaml::closest;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,8 +15,12 @@ use crate::failure::Failure;
 /// Where programs are looked for if `PATH` is not set, as `execvp(3)` does.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Resolves `command` to the file to execute.
-pub(crate) fn resolve(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
+/// Resolves `command` to the file to execute, by the search path `path` (default: `/bin:/usr/bin`).
+///
+/// # Errors
+///
+/// [`Exit::NotFound`] if no such file exists, [`Exit::NotExecutable`] if it cannot be executed.
+pub fn resolve(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     if command.is_empty() {
         return Err(
             Failure::new(Exit::NotFound, "cannot run '': the command is empty")
@@ -33,9 +37,8 @@ pub(crate) fn resolve(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, 
     search(command, path.unwrap_or(OsStr::new(DEFAULT_PATH)))
 }
 
-/// Whether a command is a text file that does not say what it is to be run with. A shell would try
-/// it itself.
-pub(crate) fn lacks_interpreter(command: &str) -> bool {
+/// Returns true if `command` is a text file without a `#!` line, which a shell would interpret itself.
+pub fn lacks_interpreter(command: &str) -> bool {
     let path = std::env::var_os("PATH");
     let Ok(file) = resolve(OsStr::new(command), path.as_deref()) else {
         return false;
