@@ -772,7 +772,18 @@ pub(crate) struct Demo {
     pub(crate) json: bool,
     /// Make one pass and report it line by line; for the demo itself
     #[arg(long, value_enum, hide = true)]
-    pub(crate) stage: Option<crate::demo::stage::Stage>,
+    pub(crate) stage: Option<DemoStage>,
+}
+
+/// The surroundings of a pass of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DemoStage {
+    /// Root with a container's usual capabilities, in a container-like set of namespaces.
+    Container,
+    /// An ordinary user in a changed root, brought there by root.
+    User,
+    /// An ordinary user in a user namespace, made by an ordinary user.
+    UserNamespace,
 }
 
 /// `tollgate completions`.

@@ -4,7 +4,6 @@ mod args;
 mod command;
 mod config;
 mod confine;
-mod demo;
 mod installed;
 mod journal;
 mod learn;
@@ -28,7 +27,7 @@ use crate::failure::Outcome;
 
 fn main() -> ExitCode {
     // Processes of described tests have command lines of their own.
-    if let Some(code) = workload::suite::follow_order() {
+    if let Some(code) = generator::scenario::follow_order() {
         return ExitCode::from(code);
     }
     if is_called_falco() {

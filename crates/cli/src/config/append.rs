@@ -3,7 +3,7 @@
 use rules::{AppendOutput, ExtraField};
 
 use super::Config;
-use super::tree::{Entry, Node, Problem, Value};
+use yaml::settings::{Entry, Node, Problem, Value};
 
 /// Fields of the plugin `container`, which is built in, that it suggests to print.
 const SUGGESTED: [&str; 6] = [
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn suggested_fields_are_printed_after_an_extra_output() {
         let text = "- extra_output: on %evt.hostname\n  suggested_output: true\n- suggested_output: false\n";
-        let node = super::super::tree::read("c", text).expect("good YAML");
+        let node = yaml::settings::read("c", text).expect("good YAML");
         let mut config = Config::default();
         append_output(&mut config, &node).expect("good settings");
         let [entry] = &config.append_output[..] else {

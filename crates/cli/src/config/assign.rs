@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use super::tree::{self, Entry, Node, Origin, Problem, Value};
+use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
@@ -48,7 +48,7 @@ fn parse_value(value: &str, origin: &Origin) -> Result<Node, Problem> {
             value,
         });
     }
-    tree::read("", value).map_err(|problem| Problem {
+    settings::read("", value).map_err(|problem| Problem {
         origin: origin.clone(),
         ..problem
     })
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     fn root() -> Node {
-        tree::read("c.yaml", "outputs:\n  rate: 1\nrules_files: [a, b]\n").unwrap()
+        settings::read("c.yaml", "outputs:\n  rate: 1\nrules_files: [a, b]\n").unwrap()
     }
 
     fn find<'n>(node: &'n Node, key: &str) -> &'n Node {

@@ -1,7 +1,7 @@
 //! `${NAME}` in values: the variable of the environment, or nothing where there is none. `$${NAME}`
 //! is the text `${NAME}`.
 
-use super::tree::{Entry, Node, Value};
+use yaml::settings::{Entry, Node, Value};
 
 /// Expands every value of a tree. Names of keys are left as they are.
 pub(super) fn expand(node: &mut Node, variable: &impl Fn(&str) -> Option<String>) {
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn an_expanded_value_in_quotes_can_be_a_boolean() {
-        let mut node = super::super::tree::read("c", "a: '${ON}'\nb: ['$${ON}', 'true']\n")
-            .expect("good YAML");
+        let mut node =
+            yaml::settings::read("c", "a: '${ON}'\nb: ['$${ON}', 'true']\n").expect("good YAML");
         expand(&mut node, &variable);
         let Value::Map(entries) = &node.value else {
             panic!("{node:?}")

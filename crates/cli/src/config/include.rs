@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::tree::{self, Entry, Node, Origin, Problem, Value};
 use crate::text_file;
+use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 /// The key.
 const KEY: &str = "config_files";
@@ -102,7 +102,7 @@ fn read_item(
             let message = format!("cannot read {}: {error}", path.display());
             Problem::new(&item.origin, message)
         })?;
-        let node = tree::read(&path.display().to_string(), &text)?;
+        let node = settings::read(&path.display().to_string(), &text)?;
         Ok((path, node))
     };
     let files = paths.into_iter().map(read).collect::<Result<Files, _>>()?;
@@ -210,7 +210,7 @@ mod tests {
         }
         let main = main.replace("%D", &dir.path().display().to_string());
         let path = dir.path().join("main.yaml");
-        let mut root = tree::read("main.yaml", &main).expect("good YAML");
+        let mut root = settings::read("main.yaml", &main).expect("good YAML");
         let included = merge(&mut root, &path, |_| {})?;
         Ok((root, included))
     }

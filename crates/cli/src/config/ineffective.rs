@@ -1,6 +1,6 @@
 //! Settings of Falco's that have no effect here, so that its configuration file can be used.
 
-use super::tree::{Entry, Node, Value};
+use yaml::settings::{Entry, Node, Value};
 
 /// One setting, or a group of them.
 pub(super) struct Ineffective {
@@ -154,12 +154,12 @@ pub(super) fn name(node: &Node) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree;
     use super::*;
+    use yaml::settings;
 
     fn is_missed(path: &str, value: &str) -> bool {
         let key = INEFFECTIVE.iter().find(|key| key.path == path);
-        let node = tree::read("c", value).expect("good YAML");
+        let node = settings::read("c", value).expect("good YAML");
         key.expect("the table has it").is_missed(&node)
     }
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::append::{append_output, texts_by_name};
 use super::model::Config;
-use super::tree::{Node, Problem};
 use super::values::{
     address, buffer, capture_mode, choice, drop_actions, drop_threshold, endpoint, engine_kind,
     interval, log_level, priority, queue_capacity, rule_matching, rules_files, selections, small,
     texts,
 };
+use yaml::settings::{Node, Problem};
 
 /// One setting.
 pub(super) struct Key {

@@ -8,7 +8,6 @@ mod ineffective;
 mod keys;
 pub(crate) mod model;
 mod schema;
-pub(crate) mod tree;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -26,10 +25,10 @@ pub(crate) use self::model::{
     Config, DropAction, DropSettings, EngineKind, HttpOutput, Log, WatchContainers, WatchedBy,
 };
 pub(crate) use self::schema::schema;
-use self::tree::{Node, Origin, Problem, Value};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::text_file;
+use yaml::settings::{self, Node, Origin, Problem, Value};
 
 /// By which program's customs settings are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,7 +106,7 @@ fn parse(
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Result<Read, Vec<Problem>> {
     let name = source.path.display().to_string();
-    let mut root = tree::read(&name, source.text).map_err(|problem| vec![problem])?;
+    let mut root = settings::read(&name, source.text).map_err(|problem| vec![problem])?;
     environment::expand(&mut root, variable);
     let mut problems = Vec::new();
     // Those that include files come first, so that the others win over what is included.

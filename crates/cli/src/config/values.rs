@@ -9,8 +9,8 @@ use rules::{Priority, RuleMatching};
 
 use super::append::group;
 use super::model::{Config, DropAction, EngineKind, Selection};
-use super::tree::{Entry, Node, Problem};
 use crate::recording::CaptureMode;
+use yaml::settings::{Entry, Node, Problem};
 
 /// One of the words that the option of the same name takes.
 pub(super) fn choice<T: ValueEnum>(node: &Node) -> Result<T, Problem> {

@@ -14,12 +14,12 @@ use serde_json::json;
 use super::event as explained;
 use crate::args::TestRules;
 use crate::command::replay;
-use crate::config::tree::Problem;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded};
 use crate::terminal::{self, Colour};
 use load::{Events, Expected, Suite, Test};
+use yaml::settings::Problem;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &TestRules) -> Outcome {
