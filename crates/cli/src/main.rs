@@ -1,15 +1,16 @@
 //! The `tollgate` program.
 
+// Modules of `command::run` and `supervise` still name it `crate::config`.
+extern crate config;
+
 mod args;
 mod command;
-mod config;
 mod confine;
 mod installed;
 mod journal;
 mod learn;
 mod metrics;
 mod recording;
-mod rule_files;
 mod supervise;
 
 use std::ffi::OsStr;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches, Parser};
+use config::rule_files;
 use diagnostics::{exit, failure, lookup, terminal, text_file};
 
 use crate::args::{Cli, Verb};

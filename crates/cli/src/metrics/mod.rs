@@ -13,8 +13,8 @@ use outputs::{Dispatcher, Snapshot};
 use rules::Engine;
 
 use crate::command::falco::version::FALCO_VERSION;
-use crate::config::Config;
-use crate::config::model::Metrics as Wanted;
+use config::Config;
+use config::Metrics as Wanted;
 
 pub(crate) use self::latency::Latency;
 pub(crate) use self::snapshot::{Running, Snapshots};

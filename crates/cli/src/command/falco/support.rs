@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::args::Falco;
 use super::version;
-use crate::config::Config;
 use crate::rule_files::Loaded;
+use config::Config;
 
 /// The object that Falco prints.
 pub(super) fn support(config: &Config, loaded: &Loaded, args: &Falco) -> Value {

@@ -34,11 +34,11 @@ use self::settings::Settings;
 use super::run;
 use super::run::first::RULESET;
 use crate::args::{Cli, Run};
-use crate::config::WatchContainers;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::supervise::{Ends, Stay, Tenure};
 use crate::terminal;
+use config::WatchContainers;
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";

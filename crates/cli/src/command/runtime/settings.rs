@@ -8,11 +8,11 @@ use oci::{Note, Spec, Store, Verb};
 
 use super::annotations;
 use crate::args::OnAgentDeath;
-use crate::config::{self, Config, Manner, WatchedBy};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::rule_files;
 use crate::supervise;
+use config::{self, CompatMode, Config, WatchedBy};
 
 /// Where the configuration is looked for if nobody names it.
 const CONFIG: &str = "/etc/tollgate/runtime.yaml";
@@ -73,7 +73,7 @@ impl Settings {
             )
             .help("name a file with --config")
         })?;
-        let (config, warnings) = config::load(file.as_deref(), &[], Manner::Tollgate)?;
+        let (config, warnings) = config::load(file.as_deref(), &[], CompatMode::Tollgate)?;
         Ok(Self {
             config,
             file,

@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::keys::KEYS;
 
-/// What `falco --config-schema` prints. Keys that are not listed are answered by a warning.
-pub(crate) fn schema() -> Value {
+/// The JSON schema of all settings that have an effect. Keys that are not listed are answered by a warning.
+#[must_use]
+pub fn schema() -> Value {
     let mut root = Map::new();
     for key in KEYS {
         let mut group = &mut root;

@@ -7,16 +7,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
-
-use crate::text_file;
+use super::choice::Choice;
+use diagnostics::text_file;
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 /// The key.
 const KEY: &str = "config_files";
 
 /// What becomes of a key that is there already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Strategy {
     /// Lists are extended, other values replaced.
     #[default]
@@ -27,16 +26,24 @@ enum Strategy {
     AddOnly,
 }
 
+impl Choice for Strategy {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Append, "append", "Extend lists, replace other values"),
+        (Self::Override, "override", "Replace the value"),
+        (Self::AddOnly, "add-only", "Keep the value"),
+    ];
+}
+
 /// What was read besides the main file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Included {
-    pub(super) files: Vec<PathBuf>,
+pub(crate) struct Included {
+    pub(crate) files: Vec<PathBuf>,
     /// Folders that were named.
-    pub(super) folders: Vec<PathBuf>,
+    pub(crate) folders: Vec<PathBuf>,
 }
 
 /// Merges the files that `root`, read from `main`, names. `prepare` is done to each of them before.
-pub(super) fn merge(
+pub(crate) fn merge(
     root: &mut Node,
     main: &Path,
     prepare: impl Fn(&mut Node),
@@ -121,7 +128,7 @@ fn entry(item: &Node) -> Result<(PathBuf, Strategy), Problem> {
             "path" => path = Some(PathBuf::from(entry.node.text()?)),
             "strategy" => {
                 let word = entry.node.text()?;
-                strategy = Strategy::from_str(word, false).map_err(|_unknown| {
+                strategy = Strategy::from_word(word).ok_or_else(|| {
                     let message = format!("expected append, override or add-only, found `{word}`");
                     Problem::new(&entry.node.origin, message)
                 })?;

@@ -1,4 +1,4 @@
-//! Reading rule files.
+//! Loading of rule files, and of the rules that are built in.
 
 use std::fs;
 use std::io;
@@ -9,45 +9,50 @@ use event::Plan;
 use rules::diagnostic::Diagnostic;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
-use crate::config::model::Selection;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::text_file;
+use crate::Selection;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::text_file;
 
-/// The rules that are used if none are named.
-pub(crate) const BUILTIN: &str = include_str!("../../../rules/default.yaml");
+/// The built-in rules, used if no rule file is named.
+pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");
 
-/// Rules for what the event generator plays besides.
-pub(crate) const MORE: &str = include_str!("../../../rules/more.yaml");
+/// Rules for further actions of the event generator.
+pub const MORE: &str = include_str!("../../../rules/more.yaml");
 
 /// How messages call them.
 const BUILTIN_NAME: &str = "built-in rules";
 
 /// A rule file.
 #[derive(Clone, Debug)]
-pub(crate) struct RuleFile {
-    /// As the user named it.
-    pub(crate) name: Arc<str>,
-    /// What is in it, or why it cannot be read.
-    pub(crate) text: Result<String, String>,
+pub struct RuleFile {
+    /// The path as the user wrote it.
+    pub name: Arc<str>,
+    /// Its text, or why it cannot be read.
+    pub text: Result<String, String>,
 }
 
-/// Rules and everything that is wrong with them.
+/// Loaded rules with their diagnostics.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) files: Vec<RuleFile>,
-    pub(crate) ruleset: Ruleset,
-    pub(crate) diagnostics: Vec<Diagnostic>,
+pub struct Loaded {
+    /// The files.
+    pub files: Vec<RuleFile>,
+    /// The rules.
+    pub ruleset: Ruleset,
+    /// Errors and warnings, in the order of the files.
+    pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads the files, of folders those that end in `.yaml` or `.yml` in the order of their names. No
-/// path at all means the built-in rules.
-pub(crate) fn load(paths: &[PathBuf]) -> Loaded {
+/// Reads and parses rule files, of folders those that end in `.yaml` or `.yml` in the order of their names. No path
+/// means the built-in rules. Files that cannot be read become diagnostics.
+#[must_use]
+pub fn load(paths: &[PathBuf]) -> Loaded {
     load_read(read_all(paths))
 }
 
-/// The same of files that have been read.
-pub(crate) fn load_read(files: Vec<RuleFile>) -> Loaded {
+/// Like [`load`], of files that have been read.
+#[must_use]
+pub fn load_read(files: Vec<RuleFile>) -> Loaded {
     let mut loader = Loader::new();
     for file in &files {
         loader = match &file.text {
@@ -63,8 +68,9 @@ pub(crate) fn load_read(files: Vec<RuleFile>) -> Loaded {
     }
 }
 
-/// The files that [`load`] reads.
-pub(crate) fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
+/// Reads the files that [`load`] parses.
+#[must_use]
+pub fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
     if paths.is_empty() {
         return vec![RuleFile {
             name: BUILTIN_NAME.into(),
@@ -119,17 +125,18 @@ fn name(path: &Path) -> Arc<str> {
     path.display().to_string().into()
 }
 
-/// For engines that are made to be looked at, not to judge.
-pub(crate) struct NoSink;
+/// An alert sink for engines that never evaluate an event.
+#[derive(Debug)]
+pub struct NoSink;
 
 impl AlertSink for NoSink {
     fn emit(&self, _alert: Alert) {}
 }
 
 impl Loaded {
-    /// Switches rules on and off; the last selection that concerns a rule decides. Those that concern
-    /// none are returned.
-    pub(crate) fn select<'s>(&mut self, selections: &'s [Selection]) -> Vec<&'s Selection> {
+    /// Enables and disables rules; the last selection that matches a rule wins. Returns the selections that match no
+    /// rule.
+    pub fn select<'s>(&mut self, selections: &'s [Selection]) -> Vec<&'s Selection> {
         let mut idle = Vec::new();
         for selection in selections {
             let mut concerned = false;
@@ -145,9 +152,8 @@ impl Loaded {
         idle
     }
 
-    /// Compiles the rules and adds what is found wrong thereby to the diagnostics. With errors
-    /// among them the engine lacks the rules concerned.
-    pub(crate) fn compile(
+    /// Compiles the rules, and adds the problems found to the diagnostics. The engine lacks rules with errors.
+    pub fn compile(
         &mut self,
         options: &EngineOptions,
         sink: impl AlertSink + 'static,
@@ -164,14 +170,15 @@ impl Loaded {
         (engine, plan)
     }
 
-    /// Text of the file with this name.
-    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+    /// The text of the file with this name.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
         let file = self.files.iter().find(|file| &*file.name == name)?;
         file.text.as_deref().ok()
     }
 
-    /// Everything that is wrong, for a terminal.
-    pub(crate) fn render<'d>(&self, diagnostics: impl Iterator<Item = &'d Diagnostic>) -> String {
+    /// The text of diagnostics for a terminal.
+    pub fn render<'d>(&self, diagnostics: impl Iterator<Item = &'d Diagnostic>) -> String {
         let mut out = String::new();
         for diagnostic in diagnostics {
             out.push_str(&diagnostic.render(self.text(&diagnostic.location.file)));
@@ -180,8 +187,12 @@ impl Loaded {
         out
     }
 
-    /// The rules, if they can be used.
-    pub(crate) fn usable(&self) -> Result<(), Failure> {
+    /// Checks that the rules have no errors.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] with all errors.
+    pub fn usable(&self) -> Result<(), Failure> {
         let errors = self
             .diagnostics
             .iter()

@@ -4,7 +4,7 @@
 use yaml::settings::{Entry, Node, Value};
 
 /// Expands every value of a tree. Names of keys are left as they are.
-pub(super) fn expand(node: &mut Node, variable: &impl Fn(&str) -> Option<String>) {
+pub(crate) fn expand(node: &mut Node, variable: &impl Fn(&str) -> Option<String>) {
     match &mut node.value {
         Value::Null => {}
         Value::Scalar { text, .. } => {

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use super::append::{append_output, texts_by_name};
+use super::choice::choice;
 use super::model::Config;
 use super::values::{
-    address, buffer, capture_mode, choice, drop_actions, drop_threshold, endpoint, engine_kind,
-    interval, log_level, priority, queue_capacity, rule_matching, rules_files, selections, small,
-    texts,
+    address, buffer, capture_mode, drop_actions, drop_threshold, endpoint, engine_kind, interval,
+    log_level, priority, queue_capacity, rule_matching, rules_files, selections, small, texts,
 };
 use yaml::settings::{Node, Problem};
 
 /// One setting.
-pub(super) struct Key {
+pub(crate) struct Key {
     /// Its path; as in Falco's configuration.
-    pub(super) path: &'static str,
+    pub(crate) path: &'static str,
     kind: Kind,
 }
 
@@ -65,7 +65,7 @@ impl Key {
     }
 
     /// Puts a value into the configuration.
-    pub(super) fn set(&self, config: &mut Config, node: &Node) -> Result<(), Problem> {
+    pub(crate) fn set(&self, config: &mut Config, node: &Node) -> Result<(), Problem> {
         match self.kind {
             Kind::Boolean(place) => *place(config) = node.boolean()?,
             Kind::Integer(place) => *place(config) = node.integer()?,
@@ -78,7 +78,7 @@ impl Key {
     }
 
     /// The JSON type of what it takes.
-    pub(super) fn json_type(&self) -> &'static str {
+    pub(crate) fn json_type(&self) -> &'static str {
         match self.kind {
             Kind::Boolean(_) => "boolean",
             Kind::Integer(_) => "integer",
@@ -92,7 +92,7 @@ impl Key {
 /// All settings that have an effect. Names and meanings are Falco's; `http_output.headers`,
 /// `io_uring`, `runtime` and `verify` are not in Falco.
 #[rustfmt::skip]
-pub(super) const KEYS: &[Key] = &[
+pub(crate) const KEYS: &[Key] = &[
     Key::other("append_output", "array", append_output),
     Key::boolean("buffered_outputs", |config| &mut config.buffered_outputs),
     Key::integer("capture.default_duration", |config| &mut config.capture.default_duration_ms),

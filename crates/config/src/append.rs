@@ -21,7 +21,7 @@ fn suggested_output() -> String {
     SUGGESTED.map(field).join(" ")
 }
 
-pub(super) fn append_output(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn append_output(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let entries = node.list()?.iter().map(append_entry);
     let entries: Vec<AppendOutput> = entries.collect::<Result<_, _>>()?;
     // What adds nothing, as `suggested_output: false`.
@@ -103,7 +103,7 @@ fn append_match(append: &mut AppendOutput, node: &Node) -> Result<(), Problem> {
 }
 
 /// Texts by name.
-pub(super) fn texts_by_name(node: &Node) -> Result<Vec<(String, String)>, Problem> {
+pub(crate) fn texts_by_name(node: &Node) -> Result<Vec<(String, String)>, Problem> {
     let entries = group(node)?.iter();
     entries
         .map(|Entry { key, node, .. }| Ok((key.clone(), node.text()?.to_owned())))
@@ -111,7 +111,7 @@ pub(super) fn texts_by_name(node: &Node) -> Result<Vec<(String, String)>, Proble
 }
 
 /// The settings below a key.
-pub(super) fn group(node: &Node) -> Result<&[Entry], Problem> {
+pub(crate) fn group(node: &Node) -> Result<&[Entry], Problem> {
     match &node.value {
         Value::Map(entries) => Ok(entries),
         Value::Null => Ok(&[]),

@@ -3,13 +3,13 @@
 use yaml::settings::{Entry, Node, Value};
 
 /// One setting, or a group of them.
-pub(super) struct Ineffective {
+pub(crate) struct Ineffective {
     /// Its path. That of a group stands for all below it.
-    pub(super) path: &'static str,
+    pub(crate) path: &'static str,
     /// Values by which nothing is asked for that is not so anyway.
     harmless: &'static [&'static str],
     /// Why there is no effect, or what to do instead.
-    pub(super) why: &'static str,
+    pub(crate) why: &'static str,
 }
 
 const fn key(
@@ -35,7 +35,7 @@ const STATISTICS: &str = "these statistics are not kept";
 const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
 
 /// All of them.
-pub(super) const INEFFECTIVE: &[Ineffective] = &[
+pub(crate) const INEFFECTIVE: &[Ineffective] = &[
     key("base_syscalls.all", &["false"], CALLS),
     key("base_syscalls.custom_set", &["[]"], CALLS),
     key("base_syscalls.repair", &["false"], CALLS),
@@ -120,7 +120,7 @@ pub(super) const INEFFECTIVE: &[Ineffective] = &[
 
 impl Ineffective {
     /// Whether a value asks for something that will not be.
-    pub(super) fn is_missed(&self, node: &Node) -> bool {
+    pub(crate) fn is_missed(&self, node: &Node) -> bool {
         let is_harmless = |text: &str| self.harmless.contains(&text);
         match &node.value {
             Value::Null => false,
@@ -141,7 +141,7 @@ impl Ineffective {
 }
 
 /// What an item of a list is, by its name: `container`, or `{name: container, ..}`.
-pub(super) fn name(node: &Node) -> Option<&str> {
+pub(crate) fn name(node: &Node) -> Option<&str> {
     match &node.value {
         Value::Scalar { text, .. } => Some(text),
         Value::Map(entries) => entries

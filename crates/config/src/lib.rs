@@ -1,12 +1,17 @@
-//! Settings: a Falco configuration file, the files it includes, and `-o` options.
+//! The configuration: a Falco configuration file, the files it includes, and `-o` options, as one typed model.
+//!
+//! [`load`] reads it. Every key is a row of a table, with its type and its place in [`Config`]; keys of Falco that
+//! have no effect here are answered by a warning.
 
 mod append;
 mod assign;
+mod choice;
 mod environment;
 mod include;
 mod ineffective;
 mod keys;
-pub(crate) mod model;
+mod model;
+pub mod rule_files;
 mod schema;
 mod values;
 
@@ -14,41 +19,42 @@ use std::path::{Path, PathBuf};
 
 use rules::diagnostic::closest;
 
+pub use self::choice::Choice;
 use self::include::Included;
 use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
-#[cfg(test)]
-pub(crate) use self::model::ProgramOutput;
-#[cfg(test)]
-pub(crate) use self::model::RuntimeOptions;
-pub(crate) use self::model::{
-    Config, DropAction, DropSettings, EngineKind, HttpOutput, Log, WatchContainers, WatchedBy,
+pub use self::model::{
+    CaptureMode, CaptureOptions, Config, DropAction, DropSettings, EngineKind, EngineSettings,
+    FileOutput, Grpc, HttpOutput, IoUring, Log, Metrics, OnAgentDeath, ProgramOutput,
+    RuntimeOptions, Selection, Verify, WatchContainers, WatchedBy, Webserver,
 };
-pub(crate) use self::schema::schema;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::text_file;
+pub use self::schema::schema;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::text_file;
 use yaml::settings::{self, Node, Origin, Problem, Value};
 
-/// By which program's customs settings are read.
+/// Whose defaults and rules hold when settings are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub enum CompatMode {
+    /// Those of this program.
     #[default]
     Tollgate,
-    /// Its defaults; the configuration chooses the engine; what is unknown on the command line is not
+    /// Falco's defaults; the configuration chooses the engine; what is unknown on the command line is not
     /// an error; rule files that are not there are passed over.
     Falco,
 }
 
-/// A configuration that was read, and what is to be said about it.
-pub(crate) type Read = (Config, Vec<String>);
+/// A configuration and warnings about it.
+pub type Read = (Config, Vec<String>);
 
-/// Reads a configuration file, if there is one, and carries out the `-o` options on it.
-pub(crate) fn load(
-    file: Option<&Path>,
-    options: &[String],
-    manner: Manner,
-) -> Result<Read, Failure> {
+/// Reads a configuration file, if one is named, and applies the `-o` options to it.
+///
+/// # Errors
+///
+/// [`Exit::BadInput`] if the file or an included one cannot be read, or a setting is wrong; every wrong setting is
+/// named.
+pub fn load(file: Option<&Path>, options: &[String], mode: CompatMode) -> Result<Read, Failure> {
     let text = file.map(read).transpose()?;
     let source = Text {
         path: file.unwrap_or(Path::new("")),
@@ -56,9 +62,9 @@ pub(crate) fn load(
     };
     let variable = |name: &str| std::env::var(name).ok();
     let (mut config, warnings) =
-        parse(source, options, manner, &variable).map_err(|problems| failure(&problems))?;
+        parse(source, options, mode, &variable).map_err(|problems| failure(&problems))?;
     config.files.splice(0..0, file.map(PathBuf::from));
-    if manner == Manner::Falco {
+    if mode == CompatMode::Falco {
         config.rules_files.retain(|path| path.exists());
     }
     Ok((config, warnings))
@@ -102,7 +108,7 @@ fn failure(problems: &[Problem]) -> Failure {
 fn parse(
     source: Text<'_>,
     options: &[String],
-    manner: Manner,
+    mode: CompatMode,
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Result<Read, Vec<Problem>> {
     let name = source.path.display().to_string();
@@ -126,11 +132,11 @@ fn parse(
         problems.extend(assign::assign(&mut root, option).err());
     }
     let mut application = Application {
-        config: match manner {
-            Manner::Tollgate => Config::default(),
-            Manner::Falco => Config::of_falco(),
+        config: match mode {
+            CompatMode::Tollgate => Config::default(),
+            CompatMode::Falco => Config::of_falco(),
         },
-        manner,
+        mode,
         problems,
         warnings: Vec::new(),
     };
@@ -154,7 +160,7 @@ fn parse(
 /// Settings on their way into a configuration.
 struct Application {
     config: Config,
-    manner: Manner,
+    mode: CompatMode,
     problems: Vec<Problem>,
     warnings: Vec<String>,
 }
@@ -193,7 +199,7 @@ impl Application {
             if let Some(key) = KEYS.iter().find(|key| key.path == path) {
                 self.problems
                     .extend(key.set(&mut self.config, &entry.node).err());
-                if self.manner == Manner::Tollgate && CHOSEN_BY_OPTION.contains(&key.path) {
+                if self.mode == CompatMode::Tollgate && CHOSEN_BY_OPTION.contains(&key.path) {
                     self.warn(&path, &entry.origin, "choose the engine with --engine");
                 }
             } else if let Some(known) = INEFFECTIVE.iter().find(|known| known.path == path) {
@@ -221,7 +227,7 @@ impl Application {
     /// containers is never left out: they would begin without their policy.
     fn unknown(&mut self, path: &str, origin: &Origin) {
         let problem = unknown(path, origin);
-        let is_typed = matches!(origin, Origin::Option(_)) && self.manner == Manner::Tollgate;
+        let is_typed = matches!(origin, Origin::Option(_)) && self.mode == CompatMode::Tollgate;
         if is_typed || path.starts_with("runtime.") {
             self.problems.push(problem);
             return;
@@ -257,7 +263,7 @@ impl Application {
         self.outputs_without_a_place(root);
         self.plugins_without_an_entry(root);
         if self.config.engine.kind == EngineKind::Replay
-            && self.manner == Manner::Falco
+            && self.mode == CompatMode::Falco
             && self.config.engine.capture_file.as_os_str().is_empty()
         {
             let origin = entry("engine").map_or(&root.origin, |entry| &entry.origin);
@@ -268,7 +274,7 @@ impl Application {
             );
         }
         if self.config.engine.kind == EngineKind::Gvisor
-            && self.manner == Manner::Falco
+            && self.mode == CompatMode::Falco
             && self.config.engine.gvisor_session.as_os_str().is_empty()
         {
             let origin = entry("engine").map_or(&root.origin, |entry| &entry.origin);
@@ -369,18 +375,18 @@ fn unknown(path: &str, origin: &Origin) -> Problem {
     }
 }
 
-/// Paths of all settings, for the manual page.
-pub(crate) fn key_names() -> impl Iterator<Item = &'static str> {
+/// The path of every setting that has an effect, in the order of the table.
+pub fn key_names() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|key| key.path)
 }
 
-/// Paths of all settings, each with the JSON type of what it takes.
-pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+/// The path of every setting that has an effect, with the JSON type of its values.
+pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     KEYS.iter().map(|key| (key.path, key.json_type()))
 }
 
-/// Paths of all settings that are answered by a warning, and why.
-pub(crate) fn ineffective_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+/// The path of every setting that is answered by a warning, with the reason.
+pub fn ineffective_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     INEFFECTIVE.iter().map(|known| (known.path, known.why))
 }
 
@@ -389,20 +395,17 @@ mod tests {
     use outputs::{JsonParts, ThrottleRate};
     use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
 
-    use super::model::{EngineSettings, FileOutput, Grpc, Metrics, Selection, Webserver};
     use super::*;
-    use crate::args::{IoUring, Verify};
-    use crate::recording::CaptureOptions;
 
     /// Of a file `f.yaml`, in an environment with one variable.
-    fn parse_as(manner: Manner, text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+    fn parse_as(mode: CompatMode, text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
         let path = Path::new("f.yaml");
         let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
-        parse(Text { path, text }, &options(list), manner, &variable)
+        parse(Text { path, text }, &options(list), mode, &variable)
     }
 
     fn parse_text(text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
-        parse_as(Manner::Tollgate, text, list)
+        parse_as(CompatMode::Tollgate, text, list)
     }
 
     fn options(list: &[&str]) -> Vec<String> {
@@ -658,14 +661,14 @@ syscall_event_drops:
             capture: CaptureOptions {
                 enabled: true,
                 path_prefix: "/var/tmp/x".to_owned(),
-                mode: crate::recording::CaptureMode::AllRules,
+                mode: CaptureMode::AllRules,
                 default_duration_ms: 100,
                 max_file_size_mb: 3,
             },
             runtime: RuntimeOptions {
                 agent: WatchedBy::Host,
                 agent_linger: 5,
-                on_agent_death: crate::args::OnAgentDeath::Deny,
+                on_agent_death: OnAgentDeath::Deny,
                 binary: "crun".to_owned(),
                 gvisor_session: "/run/s.json".into(),
                 watch: WatchContainers::Annotated,
@@ -744,7 +747,7 @@ syscall_event_drops:
             problems("runtime:\n  policiy: web\n", &[]),
             ["f.yaml:2:3: unknown key `runtime.policiy` | did you mean `runtime.policy`?"]
         );
-        let (_, warnings) = parse_as(Manner::Falco, "", &["max_burst=5"]).unwrap();
+        let (_, warnings) = parse_as(CompatMode::Falco, "", &["max_burst=5"]).unwrap();
         assert_eq!(
             warnings.len(),
             1,
@@ -762,19 +765,19 @@ syscall_event_drops:
     }
 
     #[test]
-    fn falcos_own_defaults_and_engine_are_those_of_its_manner() {
+    fn falcos_own_defaults_and_engine_are_those_of_its_mode() {
         let text = "engine: {kind: replay, replay: {capture_file: a.scap}}\n";
-        let (config, warnings) = parse_as(Manner::Falco, text, &[]).unwrap();
+        let (config, warnings) = parse_as(CompatMode::Falco, text, &[]).unwrap();
         assert!(!config.stdout_enabled);
         assert_eq!(config.engine.kind, EngineKind::Replay);
         assert_eq!(warnings, [""; 0]);
-        let problems = parse_as(Manner::Falco, "engine: {kind: replay}\n", &[]).unwrap_err();
+        let problems = parse_as(CompatMode::Falco, "engine: {kind: replay}\n", &[]).unwrap_err();
         assert_eq!(
             problems[0].message,
             "the engine replays and no capture is named"
         );
         let both = "rules_file: [a]\nrules_files: [b]\n";
-        assert!(parse_as(Manner::Falco, both, &[]).is_err());
+        assert!(parse_as(CompatMode::Falco, both, &[]).is_err());
     }
 
     #[test]
@@ -893,7 +896,7 @@ syscall_event_drops:
 
     #[test]
     fn files_with_unknown_keys_are_remembered() {
-        let (config, _) = parse_as(Manner::Falco, "json_ouput: true", &["prioritee=1"])
+        let (config, _) = parse_as(CompatMode::Falco, "json_ouput: true", &["prioritee=1"])
             .expect("unknown keys are warned about");
         assert_eq!(config.files_with_unknown_keys, [PathBuf::from("f.yaml")]);
     }

@@ -4,36 +4,21 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use rules::{Priority, RuleMatching};
 
 use super::append::group;
-use super::model::{Config, DropAction, EngineKind, Selection};
-use crate::recording::CaptureMode;
+use super::model::{CaptureMode, Config, DropAction, EngineKind, Selection};
 use yaml::settings::{Entry, Node, Problem};
 
-/// One of the words that the option of the same name takes.
-pub(super) fn choice<T: ValueEnum>(node: &Node) -> Result<T, Problem> {
-    let word = node.text()?;
-    T::from_str(word, false).map_err(|_unknown| {
-        let words = T::value_variants().iter();
-        let words: Vec<_> = words
-            .filter_map(|variant| Some(variant.to_possible_value()?.get_name().to_owned()))
-            .collect();
-        let message = format!("expected {}, found `{word}`", words.join(" or "));
-        Problem::new(&node.origin, message)
-    })
-}
-
 /// A whole number that fits.
-pub(super) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {
+pub(crate) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {
     let number = node.integer()?;
     T::try_from(number)
         .map_err(|_too_large| Problem::new(&node.origin, format!("{number} is too large")))
 }
 
 /// As Falco: `ignore` stands alone.
-pub(super) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let mut actions = Vec::new();
     let mut ignores = false;
     for word in node.list()? {
@@ -61,7 +46,7 @@ pub(super) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Probl
 }
 
 /// A part of all events.
-pub(super) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let threshold = node.number()?;
     if threshold > 1.0 {
         let message = format!("cannot lose more than all events: {threshold} is above 1");
@@ -72,13 +57,13 @@ pub(super) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Pro
 }
 
 /// 0 is Falco's word for "as large as it gets"; a queue here always has a bound.
-pub(super) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let alerts: usize = small(node)?;
     config.queue_capacity = (alerts > 0).then_some(alerts);
     Ok(())
 }
 
-pub(super) fn priority(node: &Node) -> Result<Priority, Problem> {
+pub(crate) fn priority(node: &Node) -> Result<Priority, Problem> {
     let text = node.text()?;
     Priority::parse(text).ok_or_else(|| {
         Problem::new(&node.origin, format!("`{text}` is no priority"))
@@ -87,7 +72,7 @@ pub(super) fn priority(node: &Node) -> Result<Priority, Problem> {
 }
 
 /// As [`priority`], with the short words that Falco's logger knows.
-pub(super) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem> {
     config.log.level = match node.text()?.to_ascii_lowercase().as_str() {
         "info" => Priority::Informational,
         "err" => Priority::Error,
@@ -98,7 +83,7 @@ pub(super) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem>
     Ok(())
 }
 
-pub(super) fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
     config.rule_matching = word(
         node,
         &[("first", RuleMatching::First), ("all", RuleMatching::All)],
@@ -106,7 +91,7 @@ pub(super) fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Prob
     Ok(())
 }
 
-pub(super) fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Problem> {
     config.capture.mode = word(
         node,
         &[
@@ -117,7 +102,7 @@ pub(super) fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Probl
     Ok(())
 }
 
-pub(super) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Problem> {
     config.engine.kind = word(
         node,
         &[
@@ -145,7 +130,7 @@ fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Problem> {
 }
 
 /// Falco's number for the size of a ring.
-pub(super) fn buffer(node: &Node) -> Result<u8, Problem> {
+pub(crate) fn buffer(node: &Node) -> Result<u8, Problem> {
     let number = node.integer()?;
     u8::try_from(number)
         .ok()
@@ -156,7 +141,7 @@ pub(super) fn buffer(node: &Node) -> Result<u8, Problem> {
         })
 }
 
-pub(super) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let files = node
         .list()?
         .iter()
@@ -166,13 +151,13 @@ pub(super) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Proble
 }
 
 /// A list of texts.
-pub(super) fn texts(node: &Node) -> Result<Vec<String>, Problem> {
+pub(crate) fn texts(node: &Node) -> Result<Vec<String>, Problem> {
     let items = node.list()?.iter();
     items.map(|item| item.text().map(str::to_owned)).collect()
 }
 
 /// `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
-pub(super) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let selections = node.list()?.iter().map(selection);
     config.rules = selections.collect::<Result<_, _>>()?;
     Ok(())
@@ -214,7 +199,7 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
     Ok(selection)
 }
 
-pub(super) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     config.webserver.address = text
         .parse::<IpAddr>()
@@ -223,7 +208,7 @@ pub(super) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
 }
 
 /// A path of a URL.
-pub(super) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     if !Path::new(text).has_root() {
         let message = format!("expected a path as /healthz, found `{text}`");
@@ -237,7 +222,7 @@ pub(super) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> 
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// `1h30m`, `500ms`, or milliseconds without a unit.
-pub(super) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
+pub(crate) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     let interval = parse_interval(text).ok_or_else(|| {
         Problem::new(&node.origin, format!("`{text}` is no interval"))
