@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use config::{CompatMode, Log};
 use outputs::SyslogChannel;
 use rules::Priority;
 
 use crate::terminal;
-use config::{CompatMode, Log};
 
 /// Where messages go. One for the process, because whatever thread has something to say has to find
 /// it; set when a configuration is read.

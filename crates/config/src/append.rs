@@ -1,9 +1,9 @@
 //! `append_output`, and groups of texts such as `static_fields`: what is added to alerts.
 
 use rules::{AppendOutput, ExtraField};
+use yaml::settings::{Entry, Node, Problem, Value};
 
 use super::Config;
-use yaml::settings::{Entry, Node, Problem, Value};
 
 /// Fields of the plugin `container`, which is built in, that it suggests to print.
 const SUGGESTED: [&str; 6] = [

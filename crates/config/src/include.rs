@@ -7,9 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::choice::Choice;
 use diagnostics::text_file;
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
+
+use super::choice::Choice;
 
 /// The key.
 const KEY: &str = "config_files";

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use yaml::settings::{Node, Problem};
+
 use super::append::{append_output, texts_by_name};
 use super::choice::choice;
 use super::model::Config;
@@ -9,7 +11,6 @@ use super::values::{
     address, buffer, capture_mode, drop_actions, drop_threshold, endpoint, engine_kind, interval,
     log_level, priority, queue_capacity, rule_matching, rules_files, selections, small, texts,
 };
-use yaml::settings::{Node, Problem};
 
 /// One setting.
 pub(crate) struct Key {

@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::text_file;
 use event::Plan;
 use rules::diagnostic::Diagnostic;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
 use crate::Selection;
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
-use diagnostics::text_file;
 
 /// The built-in rules, used if no rule file is named.
 pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");

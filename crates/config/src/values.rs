@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rules::{Priority, RuleMatching};
+use yaml::settings::{Entry, Node, Problem};
 
 use super::append::group;
 use super::model::{CaptureMode, Config, DropAction, EngineKind, Selection};
-use yaml::settings::{Entry, Node, Problem};
 
 /// A whole number that fits.
 pub(crate) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::action::{Action, Need, Place};
-use serde_json::{Value, json};
-
-use crate::options::ListOptions;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
+use serde_json::{Value, json};
+
+use crate::action::{Action, Need, Place};
+use crate::options::ListOptions;
 
 /// Prints actions.
 ///

@@ -1,12 +1,12 @@
 //! `tollgate generate run`.
 
-use crate::action::{Action, Outcome as Played};
-use serde_json::{Value, json};
-
-use crate::options::RunOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use serde_json::{Value, json};
+
+use crate::action::{Action, Outcome as Played};
+use crate::options::RunOptions;
 
 /// Plays actions. The exit code is 1 if an action failed.
 ///

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::action::{Action, Outcome as Played, Player};
-use serde_json::{Value, json};
-
-use super::run;
-use crate::alerts::{Alert, Alerts};
-use crate::detector::Detector;
-use crate::options::TestOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
+use serde_json::{Value, json};
+
+use super::run;
+use crate::action::{Action, Outcome as Played, Player};
+use crate::alerts::{Alert, Alerts};
+use crate::detector::Detector;
+use crate::options::TestOptions;
 
 /// What came of playing an action in front of a detector.
 #[derive(Debug, PartialEq)]

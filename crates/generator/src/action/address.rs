@@ -7,10 +7,10 @@ use std::fs;
 use std::net::IpAddr;
 
 use sys::clone::CloneFlags;
+use workload::Error;
 
 use super::netlink::{LOOPBACK, Network};
 use super::{Action, Stop};
-use workload::Error;
 
 /// An address for documentation (RFC 5737) which stands for any host of the Internet.
 pub(crate) const PUBLIC: &str = "203.0.113.5";

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use workload::Error;
+
 use super::scene::Claim;
 use super::{Scene, Stop};
-use workload::Error;
 
 /// Makes a folder below /home, or for who may not, in its own home.
 pub(super) fn make(scene: &Scene) -> Result<Claim, Stop> {

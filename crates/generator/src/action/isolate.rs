@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use sys::clone::CloneFlags;
 use sys::namespace;
+use workload::Error;
 
 use super::{Action, Stop, Touches};
-use workload::Error;
 
 const MS_NOSUID: u64 = 2;
 const MS_REC: u64 = 0x4000;

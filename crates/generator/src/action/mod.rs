@@ -28,7 +28,6 @@ use std::path::Path;
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
-
 use workload::Error;
 
 pub(crate) use isolate::mount;

@@ -5,9 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use sys::credential::{self, Ids};
+use workload::Error;
 
 use super::Stop;
-use workload::Error;
 
 /// A user of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

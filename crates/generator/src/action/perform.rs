@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Action, Outcome, Scene, Scratch, Stop, address, find, isolate, passwd, surroundings};
 use workload::Error;
+
+use super::{Action, Outcome, Scene, Scratch, Stop, address, find, isolate, passwd, surroundings};
 
 const SIGKILL: i32 = 9;
 

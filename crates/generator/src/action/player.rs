@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use workload::Error;
+
 use super::{Action, MARK, Outcome, PerformOptions, Scratch};
 use crate::scenario::Scenario;
-use workload::Error;
 
 /// Longer than any action takes; one waits for six seconds.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use workload::Error;
+
 use super::passwd::User;
 use super::{Scratch, Stop};
-use workload::Error;
 
 /// The surroundings of one action in one process.
 #[derive(Debug)]

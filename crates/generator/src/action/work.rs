@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use workload::Error;
 
 use super::{
     Action, MARK, PerformOptions, Scene, Scratch, Stop, address, find, isolate, passwd,
     surroundings,
 };
-use workload::Error;
 
 const SIGKILL: i32 = 9;
 

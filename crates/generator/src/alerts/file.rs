@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use super::Alert;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+
+use super::Alert;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(5);

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::terminal;
 use rules::Priority;
 use serde_json::Value;
 use serve::Address;
@@ -11,9 +14,6 @@ use serve::grpc::{ClientFiles, Output, subscribe as connect};
 
 use super::Alert;
 use crate::options::GrpcSource;
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
-use diagnostics::terminal;
 
 /// Where Falco listened, if it was not told otherwise.
 const SOCKET: &str = "unix:///run/falco/falco.sock";

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use super::{Alert, tls};
-use crate::options::AlertSource;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+
+use super::{Alert, tls};
+use crate::options::AlertSource;
 
 /// A detector that is silent for so long in the middle of a request has gone.
 const TIMEOUT: Duration = Duration::from_secs(600);

@@ -8,10 +8,10 @@ mod tls;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use diagnostics::failure::Failure;
 use serde_json::{Map, Value};
 
 use crate::options::AlertSource;
-use diagnostics::failure::Failure;
 
 /// One alert.
 #[derive(Clone, Debug)]

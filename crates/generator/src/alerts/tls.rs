@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -10,8 +12,6 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::options::{AlertSource, SecurityMode};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// Nothing for plain HTTP.
 pub(super) fn server(source: &AlertSource) -> Result<Option<Arc<ServerConfig>>, Failure> {

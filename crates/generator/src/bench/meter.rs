@@ -6,10 +6,9 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use serde_json::Value;
 
 /// How long a metrics endpoint may take.
 const TIMEOUT: Duration = Duration::from_secs(2);

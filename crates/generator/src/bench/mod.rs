@@ -15,14 +15,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::action::{Action, Order, Worked};
-
-use crate::alerts::{Alert, Alerts};
-use crate::options::{BenchOptions, LogFormat};
-use cgroup::{Confined, Limits};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+
+use crate::action::{Action, Order, Worked};
+use crate::alerts::{Alert, Alerts};
+use crate::options::{BenchOptions, LogFormat};
+use cgroup::{Confined, Limits};
 use log::Log;
 use meter::Meter;
 use round::{PerAction, Round, Sample};

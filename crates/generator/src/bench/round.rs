@@ -1,9 +1,9 @@
 //! What was measured in one round.
 
-use crate::action::Action;
 use serde_json::{Value, json};
 
 use super::meter::{Reading, float};
+use crate::action::Action;
 
 /// One look at the detector, with what came since the look before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -6,12 +6,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use crate::action::{Action, MARK, Order, Scratch, Worked};
-
-use crate::alerts::Alert;
-use crate::options::{BenchOptions, PlayOptions};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+
+use crate::action::{Action, MARK, Order, Scratch, Worked};
+use crate::alerts::Alert;
+use crate::options::{BenchOptions, PlayOptions};
 
 /// How long a worker may take to start, and to end a round beyond its time.
 const PATIENCE: Duration = Duration::from_secs(30);

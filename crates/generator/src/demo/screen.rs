@@ -4,15 +4,15 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal::{self, Colour};
 use serde_json::{Value, json};
 
 use super::action::ACTIONS;
 use super::report::Report;
 use super::stage::{self, Stage};
 use super::tally::{Tally, Verdict};
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal::{self, Colour};
 
 /// Makes one pass in this process and reports it on the standard output.
 ///

@@ -11,12 +11,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use sys::clone::CloneFlags;
 use sys::credential::{self, CapabilitySets, Ids};
+use workload::split_words;
 
 use super::resource::Resources;
 use super::values::Values;
 use super::{Process, Scenario, step};
 use crate::action::{Outcome, lookup_user};
-use workload::split_words;
 
 /// The variable: the file of the scenario, a colon, and the number of the process. `idle` instead waits
 /// to be killed.

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use sys::clone::CloneFlags;
+use workload::Error;
 
 use super::{Process, Scenario, chain};
 use crate::action::{MARK, Outcome, Scratch, Stop, surround};
-use workload::Error;
 
 const SIGKILL: i32 = 9;
 

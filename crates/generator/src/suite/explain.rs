@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::schema::{Kind, Property, ROOT, active};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+
+use super::schema::{Kind, Property, ROOT, active};
 
 /// A part of a path: a property, and words for choices of the object that it holds.
 #[derive(Debug, PartialEq)]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::scenario::{ResourceKind, Scenario};
 use serde_json::{Map, Value as Json};
+use yaml::settings::{self, Node, Problem, Value};
 
 use super::schema::{Kind, Property, ROOT, active};
 use super::template;
-use yaml::settings::{self, Node, Problem, Value};
+use crate::scenario::{ResourceKind, Scenario};
 
 /// A test that can be played.
 #[derive(Clone, Debug)]

@@ -11,16 +11,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::action::{Outcome as Played, Player, PlayerOptions};
-
-use crate::alerts::{Alert, Alerts};
-use crate::options::{Descriptions, ReportFormat, SuiteRunOptions, SuiteTestOptions};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use yaml::settings::Problem;
+
+use crate::action::{Outcome as Played, Player, PlayerOptions};
+use crate::alerts::{Alert, Alerts};
+use crate::options::{Descriptions, ReportFormat, SuiteRunOptions, SuiteTestOptions};
 use load::Test;
 use report::{Report, Verdict, weigh};
-use yaml::settings::Problem;
 
 /// How long the alerts of a test may take.
 const PATIENCE: Duration = Duration::from_secs(10);

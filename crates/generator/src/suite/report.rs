@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::action::Outcome;
 use serde_json::{Map, Value, json};
 
 use super::load::{Expected, Test};
+use crate::action::Outcome;
 use crate::alerts::Alert;
 use crate::options::ReportFormat;
 

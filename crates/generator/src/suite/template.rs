@@ -1,9 +1,9 @@
 //! Tests that stand for many: `%{item.NAME}` is replaced by what each case has for NAME.
 
 use serde_json::Value as Json;
+use yaml::settings::{Node, Problem, Value};
 
 use super::load::{anything, entry};
-use yaml::settings::{Node, Problem, Value};
 
 /// Most tests that one template may stand for.
 const MOST: usize = 10_000;

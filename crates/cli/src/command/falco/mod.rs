@@ -15,6 +15,7 @@ pub(crate) mod version;
 
 use std::path::{Path, PathBuf};
 
+use config::{self, CompatMode, Config, EngineKind};
 use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
@@ -28,7 +29,6 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded, NoSink};
 use crate::{journal, terminal};
-use config::{self, CompatMode, Config, EngineKind};
 
 /// Where Falco is configured.
 const CONFIG: &str = "/etc/falco/falco.yaml";

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use config::{self, CompatMode, Config};
 use outputs::Dispatcher;
 use rules::{Alert, AlertSink};
 
@@ -15,7 +16,6 @@ use crate::command::run::sink::DeferredSink;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::{journal, rule_files, terminal};
-use config::{self, CompatMode, Config};
 
 /// Alerts that are handed over before the channels are waited for. A recorded event has no deadline, so
 /// none need be lost: not for want of places in the queues, and not for want of memory either, which

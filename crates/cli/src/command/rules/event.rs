@@ -10,6 +10,7 @@ use rules::diagnostic::closest;
 use rules::trace::{Clause, Part, Tracer};
 use rules::{AlertValue, Rule, Ruleset};
 use serde_json::{Value, json};
+use yaml::settings;
 
 use super::given::{self, Described};
 use super::test::unusable;
@@ -19,7 +20,6 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::Loaded;
 use crate::terminal;
-use yaml::settings;
 
 /// One rule and an event.
 struct Verdict<'r> {

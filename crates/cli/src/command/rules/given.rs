@@ -4,7 +4,6 @@ use event::EventKind;
 use rules::Ruleset;
 use rules::given::{Given, GivenError, GivenValue, Others};
 use rules::trace::Tracer;
-
 use yaml::settings::{Entry, Node, Problem, Value};
 
 /// What is printed for a value that does not exist.

@@ -3,9 +3,10 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
 use workload::expect_count;
+
+use super::super::{Action, Scene, Stop};
 
 /// What files of Java classes begin with.
 const CLASS: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::super::{Action, Scene, Stop, Touches, home};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop, Touches, home};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.AddingSshKeysToAuthorizedKeys",

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop};
 
 const EINVAL: i32 = 22;
 

@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 
-use super::super::Stop;
 use workload::Error;
+
+use super::super::Stop;
 
 /// Listens at an address of this machine.
 pub(super) fn listen(address: &str, port: u16) -> Result<TcpListener, Stop> {

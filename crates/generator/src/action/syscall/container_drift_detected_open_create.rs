@@ -3,8 +3,9 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ContainerDriftDetectedOpenCreate",

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, Touches};
 
 const EPERM: i32 = 1;
 const EXDEV: i32 = 18;

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop};
 
 const PATH: &str = "/etc/../etc/../etc/passwd";
 

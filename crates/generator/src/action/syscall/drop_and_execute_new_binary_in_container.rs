@@ -3,8 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, Touches};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DropAndExecuteNewBinaryInContainer",

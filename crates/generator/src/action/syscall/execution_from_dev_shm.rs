@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::super::{Action, Scene, Stop, Touches};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop, Touches};
 
 /// Of a shell, where /dev/shm is mounted without execution.
 const NOT_EXECUTABLE: i32 = 126;

@@ -5,8 +5,9 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use super::super::{Action, Need, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop};
 
 /// MFD_CLOEXEC: other programs that start meanwhile must not get it.
 const CLOSE_ON_EXEC: u32 = 1;

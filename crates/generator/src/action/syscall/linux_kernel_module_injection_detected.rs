@@ -1,7 +1,8 @@
 //! Code for the kernel, from a container. It is none, so the kernel refuses it.
 
-use super::super::{Action, Need, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.LinuxKernelModuleInjectionDetected",

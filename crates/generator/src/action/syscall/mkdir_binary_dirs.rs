@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, Touches};
 
 pub(super) const ACTION: Action =
     Action::new("syscall.MkdirBinaryDirs", "make a folder in /bin", play)

@@ -1,7 +1,8 @@
 //! A process that is not root makes itself root; the kernel refuses.
 
-use super::super::{Action, Scene, Stop, passwd};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop, passwd};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.NonSudoSetuid",

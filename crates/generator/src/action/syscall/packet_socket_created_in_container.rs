@@ -1,9 +1,9 @@
 //! Below IP one sees and forges what others send.
 
 use rustix::net::{AddressFamily, SocketType, socket};
+use workload::Error;
 
 use super::super::{Action, Need, Scene, Stop};
-use workload::Error;
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PacketSocketCreatedInContainer",

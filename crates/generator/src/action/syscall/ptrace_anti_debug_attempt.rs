@@ -1,7 +1,8 @@
 //! Only one can trace, so this keeps debuggers away.
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop};
 
 const EPERM: i32 = 1;
 

@@ -1,7 +1,8 @@
 //! A process takes control of another one.
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop};
 
 const EPERM: i32 = 1;
 

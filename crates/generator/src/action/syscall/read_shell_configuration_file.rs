@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::super::{Action, Scene, Stop};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ReadShellConfigurationFile",

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::net::TcpStream;
 
+use workload::Error;
+
 use super::super::{Action, Need, Scene, Stop, address};
 use super::connection::listen;
-use workload::Error;
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.RedirectSTDOUTSTDINToNetworkConnectionInContainer",

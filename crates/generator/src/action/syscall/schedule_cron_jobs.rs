@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::{Action, Claim, Need, Scene, Stop, Touches};
 use workload::Error;
+
+use super::super::{Action, Claim, Need, Scene, Stop, Touches};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ScheduleCronJobs",

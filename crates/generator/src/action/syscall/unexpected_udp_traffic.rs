@@ -2,8 +2,9 @@
 
 use std::net::UdpSocket;
 
-use super::super::{Action, Need, Scene, Stop, address};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.UnexpectedUDPTraffic",

@@ -1,7 +1,8 @@
 //! Who handles page faults stops the kernel at a moment of his choice.
 
-use super::super::{Action, Scene, Stop, passwd};
 use workload::Error;
+
+use super::super::{Action, Scene, Stop, passwd};
 
 /// UFFD_USER_MODE_ONLY, which every user may have.
 const USER_FAULTS_ONLY: u32 = 1;

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
 use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, Touches};
 
 pub(super) const ACTION: Action =
     Action::new("syscall.WriteBelowEtc", "create a file in /etc", play)

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rules::given::{Given, Others};
+use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 use super::super::given;
-use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 /// A file of tests.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use rules::diagnostic::closest;
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, Engine, EngineOptions, RuleMatching};
 use serde_json::json;
+use yaml::settings::Problem;
 
 use super::event as explained;
 use crate::args::TestRules;
@@ -19,7 +20,6 @@ use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded};
 use crate::terminal::{self, Colour};
 use load::{Events, Expected, Suite, Test};
-use yaml::settings::Problem;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &TestRules) -> Outcome {
