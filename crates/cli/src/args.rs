@@ -4,13 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use config::{Choice, CompatMode};
 use event::field::Mechanism;
 use sys::features::KernelVersion;
 
 use crate::command::rules::cost::figures::Watched;
-use crate::config::Manner;
+
+pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -36,6 +39,14 @@ fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
     KernelVersion::parse(text)
         .filter(|version| *version >= OLDEST)
         .ok_or("expected a version from 5.5 on, as in 5.10")
+}
+
+/// A parser for the words of a setting that is also an option.
+fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let words = T::CHOICES.iter();
+    let words = words.map(|(_, word, description)| PossibleValue::new(*word).help(*description));
+    PossibleValuesParser::new(words)
+        .map(|word| T::from_word(&word).expect("the parser takes no other word"))
 }
 
 /// What to do.
@@ -107,42 +118,11 @@ pub(crate) enum WatchEngine {
     Ptrace,
 }
 
-/// What becomes of the command while nobody watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnAgentDeath {
-    /// Its calls pass, and are counted
-    Continue,
-    /// Its calls fail with EPERM, but for those that can do no harm
-    Deny,
-    /// It is killed
-    Kill,
-}
-
 /// What a workload can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Refusal {
     /// To make itself unreadable
     NonDumpable,
-}
-
-/// Which calls are checked against what the kernel did, of processes whose memory others can write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Verify {
-    /// None
-    Off,
-    /// What rules ask about, 64 others a second and process, then one in 16
-    Sampled,
-    /// All
-    Always,
-}
-
-/// What becomes of io_uring_setup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum IoUring {
-    /// It fails with ENOSYS
-    Deny,
-    /// It is carried out
-    Allow,
 }
 
 /// By which rules processes are watched and where it is told, for each verb that watches.
@@ -198,7 +178,7 @@ pub(crate) struct Detection {
     pub(crate) quiet: bool,
     /// Whose customs apply.
     #[arg(skip)]
-    pub(crate) manner: Manner,
+    pub(crate) manner: CompatMode,
     /// Set by verbs that have no rules.
     #[arg(skip)]
     pub(crate) without_rules: bool,
@@ -270,7 +250,7 @@ pub(crate) struct Interception {
     /// Check calls of processes with several threads against what the kernel did [default: sampled]
     #[arg(
         long,
-        value_enum,
+        value_parser = choice::<Verify>(),
         hide_possible_values = true,
         value_name = "off|sampled|always"
     )]
@@ -278,7 +258,7 @@ pub(crate) struct Interception {
     /// Whether CMD may use io_uring, whose calls cannot be seen [default: deny]
     #[arg(
         long,
-        value_enum,
+        value_parser = choice::<IoUring>(),
         hide_possible_values = true,
         value_name = "deny|allow"
     )]
@@ -314,8 +294,8 @@ pub(crate) struct Run {
     pub(crate) interception: Interception,
     /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
     /// starved: let them pass and count them, refuse them, or kill CMD
-    #[arg(long, value_enum, default_value_t = OnAgentDeath::Continue, hide_possible_values = true,
-          value_name = "continue|deny|kill")]
+    #[arg(long, value_parser = choice::<OnAgentDeath>(), default_value = OnAgentDeath::Continue.word(),
+          hide_possible_values = true, value_name = "continue|deny|kill")]
     pub(crate) on_agent_death: OnAgentDeath,
     /// How long calls may wait for an agent that makes no progress
     #[arg(long, value_name = "MS", default_value_t = 1000,
@@ -510,7 +490,7 @@ pub(crate) struct Replay {
     pub(crate) seconds: Option<u64>,
     /// Whose customs apply.
     #[arg(skip)]
-    pub(crate) manner: Manner,
+    pub(crate) manner: CompatMode,
 }
 
 /// `tollgate rules`.
@@ -772,7 +752,18 @@ pub(crate) struct Demo {
     pub(crate) json: bool,
     /// Make one pass and report it line by line; for the demo itself
     #[arg(long, value_enum, hide = true)]
-    pub(crate) stage: Option<crate::demo::stage::Stage>,
+    pub(crate) stage: Option<DemoStage>,
+}
+
+/// The surroundings of a pass of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DemoStage {
+    /// Root with a container's usual capabilities, in a container-like set of namespaces.
+    Container,
+    /// An ordinary user in a changed root, brought there by root.
+    User,
+    /// An ordinary user in a user namespace, made by an ordinary user.
+    UserNamespace,
 }
 
 /// `tollgate completions`.

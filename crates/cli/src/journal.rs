@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use config::{CompatMode, Log};
 use outputs::SyslogChannel;
 use rules::Priority;
 
-use crate::config::{Log, Manner};
 use crate::terminal;
 
 /// Where messages go. One for the process, because whatever thread has something to say has to find
@@ -20,14 +20,14 @@ const SYSLOG_TIMEOUT: Duration = Duration::from_millis(200);
 
 struct Journal {
     log: Log,
-    manner: Manner,
+    manner: CompatMode,
     is_iso_8601: bool,
     syslog: Option<Mutex<SyslogChannel>>,
 }
 
 /// Says where messages go from now on. Messages before, and those of verbs that never call this, go to
 /// the standard error.
-pub(crate) fn open(log: Log, manner: Manner, is_iso_8601: bool) {
+pub(crate) fn open(log: Log, manner: CompatMode, is_iso_8601: bool) {
     let syslog = log.syslog.then(|| {
         let path = PathBuf::from(SyslogChannel::PATH);
         Mutex::new(SyslogChannel::new(path, SYSLOG_TIMEOUT))
@@ -47,7 +47,7 @@ pub(crate) fn reopen(log: Log, is_iso_8601: bool) {
         let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
         journal.as_ref().map(|journal| journal.manner)
     };
-    open(log, manner.unwrap_or(Manner::Tollgate), is_iso_8601);
+    open(log, manner.unwrap_or(CompatMode::Tollgate), is_iso_8601);
 }
 
 /// Writes a message that somebody should act on.
@@ -59,7 +59,7 @@ pub(crate) fn warn(text: &str) {
 pub(crate) fn say(priority: Priority, text: &str) {
     let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
     let Some(journal) = &*journal else {
-        terminal::complain(&line(Manner::Tollgate, false, text));
+        terminal::complain(&line(CompatMode::Tollgate, false, text));
         return;
     };
     if priority > journal.log.level {
@@ -76,10 +76,10 @@ pub(crate) fn say(priority: Priority, text: &str) {
     }
 }
 
-fn line(manner: Manner, is_iso_8601: bool, text: &str) -> String {
+fn line(manner: CompatMode, is_iso_8601: bool, text: &str) -> String {
     match manner {
-        Manner::Tollgate => format!("tollgate: {text}\n"),
-        Manner::Falco => format!("{}: {text}\n", outputs::log_stamp(is_iso_8601)),
+        CompatMode::Tollgate => format!("tollgate: {text}\n"),
+        CompatMode::Falco => format!("{}: {text}\n", outputs::log_stamp(is_iso_8601)),
     }
 }
 
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn each_manner_has_its_prefix() {
-        assert_eq!(line(Manner::Tollgate, false, "x"), "tollgate: x\n");
-        let falco = line(Manner::Falco, true, "x");
+        assert_eq!(line(CompatMode::Tollgate, false, "x"), "tollgate: x\n");
+        let falco = line(CompatMode::Falco, true, "x");
         assert!(falco.ends_with("+0000: x\n"), "{falco}");
         // As in `Sat Nov 21 13:53:31 2026: x`.
-        let falco = line(Manner::Falco, false, "x");
+        let falco = line(CompatMode::Falco, false, "x");
         assert_eq!(falco.split(' ').filter(|word| !word.is_empty()).count(), 6);
     }
 }

@@ -1,22 +1,17 @@
 //! The `tollgate` program.
 
+// Modules of `command::run` and `supervise` still name it `crate::config`.
+extern crate config;
+
 mod args;
 mod command;
-mod config;
 mod confine;
-mod demo;
-mod exit;
-mod failure;
 mod installed;
 mod journal;
 mod learn;
-mod lookup;
 mod metrics;
 mod recording;
-mod rule_files;
 mod supervise;
-mod terminal;
-mod text_file;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,6 +19,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches, Parser};
+use config::rule_files;
+use diagnostics::{exit, failure, lookup, terminal, text_file};
 
 use crate::args::{Cli, Verb};
 use crate::command::falco::args::Falco;
@@ -32,7 +29,7 @@ use crate::failure::Outcome;
 
 fn main() -> ExitCode {
     // Processes of described tests have command lines of their own.
-    if let Some(code) = workload::suite::follow_order() {
+    if let Some(code) = generator::scenario::follow_order() {
         return ExitCode::from(code);
     }
     if is_called_falco() {

@@ -64,8 +64,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// 2 for what the user can mend, 4 for the rest.
-    pub(crate) fn exit_code(&self) -> u8 {
+    /// The exit code of a process that ends with this error: 2 for bad input, else 4.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
         match self {
             Error::UnknownName { .. } | Error::UnknownRole { .. } | Error::File { .. } => 2,
             _ => 4,
@@ -84,8 +85,8 @@ impl Error {
         text
     }
 
-    /// For `map_err` on a file that must be usable.
-    pub(crate) fn file<E: Into<io::Error>>(
+    /// Returns a function for `map_err` that makes [`Error::File`] of an operation on `path`.
+    pub fn file<E: Into<io::Error>>(
         action: &'static str,
         path: impl AsRef<std::path::Path>,
     ) -> impl Fn(E) -> Error {
@@ -97,8 +98,8 @@ impl Error {
         }
     }
 
-    /// For `map_err` on a call that must work.
-    pub(crate) fn call<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Error {
+    /// Returns a function for `map_err` that makes [`Error::Call`].
+    pub fn call<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Error {
         move |source| Error::Call {
             call,
             source: source.into(),

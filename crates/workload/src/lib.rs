@@ -1,4 +1,4 @@
-//! Load generators and attack actions that state what a watcher must see.
+//! Load generators that state what a watcher must see.
 //!
 //! Each load is one file in `load/` and one row in [`WORKLOADS`]. Most are a loop around one system
 //! call: the loop is timed inside the process, in batches, so that starting the process (and
@@ -14,7 +14,6 @@
 //! Every load checks its own work: a call that gives another result than the load is about ends it
 //! with an error, so that nothing is fast because it failed.
 
-pub mod action;
 mod copies;
 mod error;
 mod latency;
@@ -22,7 +21,7 @@ mod load;
 mod measure;
 mod osbench;
 mod registry;
-pub mod suite;
+mod split_words;
 pub mod unixbench;
 
 use std::io::Write;
@@ -31,8 +30,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, ValueEnum};
 
 pub use error::Error;
+pub use load::expect_count;
 pub use measure::Measured;
 pub use registry::{WORKLOADS, Workload, find, nearest};
+pub use split_words::split_words;
 
 use measure::Setup;
 

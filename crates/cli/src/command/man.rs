@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man as Page;
 
 use crate::args::{Cli, Man};
-use crate::config;
+
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use config::Config;
+use config::Metrics as Wanted;
 use outputs::{Dispatcher, Snapshot};
 use rules::Engine;
 
 use crate::command::falco::version::FALCO_VERSION;
-use crate::config::Config;
-use crate::config::model::Metrics as Wanted;
 
 pub(crate) use self::latency::Latency;
 pub(crate) use self::snapshot::{Running, Snapshots};

@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use config::{CaptureMode, CaptureOptions};
 use event::Event;
 use outputs::Dispatcher;
 use rules::{Matched, Recorder};
@@ -22,39 +23,6 @@ use crate::failure::Failure;
 
 pub(crate) use file::Writing;
 use file::{Chunk, Target};
-
-/// Which matches start a capture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum CaptureMode {
-    /// Those of rules with `capture: true`.
-    #[default]
-    Rules,
-    /// All.
-    AllRules,
-}
-
-/// Falco's `capture`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CaptureOptions {
-    pub(crate) enabled: bool,
-    pub(crate) path_prefix: String,
-    pub(crate) mode: CaptureMode,
-    pub(crate) default_duration_ms: u64,
-    /// A capture that has become so large ends before its time; 0: none does.
-    pub(crate) max_file_size_mb: u64,
-}
-
-impl Default for CaptureOptions {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            path_prefix: "/tmp/falco".to_owned(),
-            mode: CaptureMode::Rules,
-            default_duration_ms: 5000,
-            max_file_size_mb: 0,
-        }
-    }
-}
 
 /// `-w`.
 #[derive(Clone, Debug)]

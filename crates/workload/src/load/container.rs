@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::measure::{Measured, Setup};
-use crate::{Error, suite};
+use crate::{Error, split_words};
 
 /// Overrides `--runtime`: a subject is a runtime, and what is put around a workload is its environment.
 const RUNTIME: &str = "TOLLGATE_BENCH_RUNTIME";
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
     let runtime = std::env::var(RUNTIME).unwrap_or_else(|_| setup.args.runtime.clone());
-    let runtime = suite::words(&runtime).map_err(|reason| Error::Unexpected {
+    let runtime = split_words(&runtime).map_err(|reason| Error::Unexpected {
         expected: "a command line as runtime".to_owned(),
         got: reason,
     })?;

@@ -47,8 +47,12 @@ fn kernel_path(path: &Path) -> Result<CString, Error> {
     })
 }
 
-/// Fails unless a count is what the load is about.
-pub(crate) fn expect_count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
+/// Compares a count with the expected one.
+///
+/// # Errors
+///
+/// [`Error::Unexpected`] if they differ.
+pub fn expect_count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
     if expected == got {
         return Ok(());
     }

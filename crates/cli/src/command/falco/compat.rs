@@ -6,7 +6,6 @@ use rules::Code;
 use rules::condition::ast::{Op, Transformer};
 
 use super::args::Falco;
-use crate::config;
 
 /// The page, made from the tables that the program works by.
 pub(super) fn page() -> String {

@@ -15,6 +15,7 @@ pub(crate) mod version;
 
 use std::path::{Path, PathBuf};
 
+use config::{self, CompatMode, Config, EngineKind};
 use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
@@ -24,7 +25,6 @@ use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
 use crate::command::rules::check;
 use crate::command::run::pidfile::Pidfile;
 use crate::command::{replay, run, watch};
-use crate::config::{self, Config, EngineKind, Manner};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded, NoSink};
@@ -53,8 +53,8 @@ fn falco(mut args: Falco) -> Outcome {
         args.config = Some(PathBuf::from(CONFIG));
     }
     let assignments = options::assignments(&args);
-    let (config, warnings) = config::load(args.config.as_deref(), &assignments, Manner::Falco)?;
-    journal::open(config.log, Manner::Falco, config.time_format_iso_8601);
+    let (config, warnings) = config::load(args.config.as_deref(), &assignments, CompatMode::Falco)?;
+    journal::open(config.log, CompatMode::Falco, config.time_format_iso_8601);
     announce(&args, &config);
     if args.version {
         return terminal::print(&if config.json_output {
@@ -341,7 +341,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             stats: args.verbose,
             quiet: false,
             seconds: (args.seconds > 0).then_some(args.seconds),
-            manner: Manner::Falco,
+            manner: CompatMode::Falco,
         });
         if let Some(pidfile) = pidfile {
             pidfile.remove();
@@ -391,7 +391,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             judges: None,
             hooks: Hooks::Auto,
             quiet: false,
-            manner: Manner::Falco,
+            manner: CompatMode::Falco,
             without_rules: false,
             learner: None,
         },

@@ -130,7 +130,7 @@ mod tests {
     use clap::{Args as _, Command, FromArgMatches};
 
     use super::*;
-    use crate::config::{self, EngineKind, Manner};
+    use config::{self, CompatMode, EngineKind};
 
     fn parse(line: &[&str]) -> Falco {
         let command = Falco::augment_args(Command::new("falco"));
@@ -159,7 +159,7 @@ mod tests {
             "100",
         ]);
         let (config, warnings) =
-            config::load(None, &assignments(&args), Manner::Falco).expect("good options");
+            config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
         assert_eq!(config.engine.kind, EngineKind::Replay);
         assert_eq!(config.engine.capture_file.display().to_string(), "a b.scap");
         let rules: Vec<_> = config
@@ -186,7 +186,7 @@ mod tests {
     fn a_format_of_ones_own_is_appended() {
         let args = parse(&["falco", "-p", "user: %user.name [x], {y}"]);
         let (config, _) =
-            config::load(None, &assignments(&args), Manner::Falco).expect("good options");
+            config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
         assert_eq!(
             config.append_output[0].extra_output.as_deref(),
             Some("user: %user.name [x], {y}")
@@ -207,14 +207,15 @@ mod tests {
         let args = parse(&["falco", "-g", "/run/s.json"]);
         assert!(refuse(&args).is_ok());
         let (config, _) =
-            config::load(None, &assignments(&args), Manner::Falco).expect("good options");
+            config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
         assert_eq!(config.engine.kind, EngineKind::Gvisor);
         assert_eq!(
             config.engine.gvisor_session,
             std::path::Path::new("/run/s.json")
         );
         let kind = ["engine.kind=gvisor".to_owned()];
-        let failure = config::load(None, &kind, Manner::Falco).expect_err("no session is named");
+        let failure =
+            config::load(None, &kind, CompatMode::Falco).expect_err("no session is named");
         assert!(failure.render().contains("no trace session is named"));
     }
 }

@@ -1,10 +1,10 @@
 //! `--support`: what a report of a problem needs.
 
+use config::Config;
 use serde_json::{Value, json};
 
 use super::args::Falco;
 use super::version;
-use crate::config::Config;
 use crate::rule_files::Loaded;
 
 /// The object that Falco prints.

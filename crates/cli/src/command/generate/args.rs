@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use regex::Regex;
-use workload::action::{PerformArgs, SweepArgs, WorkArgs};
-use workload::suite::SceneArgs;
 
 use crate::args::Engine;
 
@@ -27,16 +25,86 @@ pub(crate) enum Generate {
     Suite(Suite),
     /// Play one action; for the generator itself
     #[command(hide = true)]
-    Perform(PerformArgs),
+    Perform(Perform),
     /// Play actions over and over; for the generator itself
     #[command(hide = true)]
-    Work(WorkArgs),
+    Work(Work),
     /// Play one described test; for the generator itself
     #[command(hide = true)]
-    Scene(SceneArgs),
+    Scene(Scene),
     /// Clean up when the standard input ends; for the generator itself
     #[command(hide = true)]
-    Sweep(SweepArgs),
+    Sweep(Sweep),
+}
+
+/// How an action is played; for the generator itself.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Perform {
+    /// The action
+    pub(super) name: String,
+    /// The folder of the run
+    #[arg(long)]
+    pub(super) scratch: PathBuf,
+    /// This process is a part that the action has started under another name, with a folder in this one
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) spawned: Option<PathBuf>,
+    /// Take this for a container, or for none, instead of finding out
+    #[arg(long)]
+    pub(super) container: Option<bool>,
+    /// Change folders of the system where they cannot be covered by layers
+    #[arg(long = "unsafe")]
+    pub(super) touch_system: bool,
+    /// Leave this address to the real network
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) allow_network: Vec<IpAddr>,
+    /// As whom
+    #[arg(long = "as", value_name = "USER")]
+    pub(super) user: Option<String>,
+    /// Milliseconds to wait first
+    #[arg(long, default_value_t = 0)]
+    pub(super) after: u64,
+}
+
+/// How actions are played; for the generator itself.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Work {
+    /// How many play at the same time
+    #[arg(long, default_value_t = 1)]
+    pub(super) threads: u16,
+    /// Further actions
+    #[arg(long = "and", value_name = "NAME")]
+    pub(super) more: Vec<String>,
+    /// How the first is played, and all others
+    #[command(flatten)]
+    pub(super) perform: Perform,
+}
+
+/// For the process that makes the surroundings.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Scene {
+    /// The scenario, as JSON
+    #[arg(long)]
+    pub(super) file: PathBuf,
+    /// The folder of the run
+    #[arg(long)]
+    pub(super) scratch: PathBuf,
+    /// Change the machine where layers cannot be had
+    #[arg(long = "unsafe")]
+    pub(super) touch_system: bool,
+    /// Leave this address to the real network
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) allow_network: Vec<IpAddr>,
+    /// This process is the first of the container
+    #[arg(long)]
+    pub(super) inside: bool,
+}
+
+/// For the janitor.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Sweep {
+    /// The folder to remove when the standard input ends
+    #[arg(long)]
+    pub(super) scratch: PathBuf,
 }
 
 /// Which actions.
@@ -301,17 +369,6 @@ pub(crate) struct Grpc {
     /// Its key [default: /etc/falco/certs/client.key]
     #[arg(long, value_name = "FILE")]
     pub(crate) grpc_key: Option<PathBuf>,
-}
-
-impl Grpc {
-    /// Whether any of them was given.
-    pub(crate) fn is_wanted(&self) -> bool {
-        let texts = [&self.grpc_unix_socket, &self.grpc_hostname];
-        let files = [&self.grpc_ca, &self.grpc_cert, &self.grpc_key];
-        texts.iter().any(|text| text.is_some())
-            || files.iter().any(|file| file.is_some())
-            || self.grpc_port.is_some()
-    }
 }
 
 /// The form of what a benchmark prints.

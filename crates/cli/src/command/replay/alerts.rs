@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use config::{self, CompatMode, Config};
 use outputs::Dispatcher;
 use rules::{Alert, AlertSink};
 
@@ -12,7 +13,6 @@ use crate::args::Replay;
 use crate::command::falco::totals;
 use crate::command::run;
 use crate::command::run::sink::DeferredSink;
-use crate::config::{self, Config, Manner};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::{journal, rule_files, terminal};
@@ -80,7 +80,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     if !args.quiet {
         let idle = idle.iter().map(|selection| selection.complaint());
         // The personality has read the configuration itself.
-        let told = args.manner == Manner::Falco;
+        let told = args.manner == CompatMode::Falco;
         let warnings = warnings.into_iter().filter(|_| !told);
         for warning in warnings.chain(idle) {
             journal::warn(&format!("warning: {warning}"));
@@ -101,7 +101,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     sink.connect(&dispatcher);
     let played = play(args, &engine, || Ok(true))?;
     let lost = finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
-    if args.manner == Manner::Falco {
+    if args.manner == CompatMode::Falco {
         let mut rules = Vec::new();
         totals::add(&mut rules, &engine);
         // What a capture lacks was lost when it was made.

@@ -10,12 +10,12 @@ use rules::diagnostic::closest;
 use rules::trace::{Clause, Part, Tracer};
 use rules::{AlertValue, Rule, Ruleset};
 use serde_json::{Value, json};
+use yaml::settings;
 
 use super::given::{self, Described};
 use super::test::unusable;
 use crate::args::Explain;
 use crate::command::replay;
-use crate::config::tree;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::Loaded;
@@ -113,7 +113,7 @@ impl<'p> Subject<'p> {
             (false, Some(_)) => Err(cannot(&"--number is for captures, and it is none")),
             (false, None) => {
                 let text = String::from_utf8(bytes).map_err(|error| cannot(&error))?;
-                let described = tree::read(&path.display().to_string(), &text)
+                let described = settings::read(&path.display().to_string(), &text)
                     .and_then(|root| given::describe(&root, ruleset));
                 let described = described.map_err(|problem| unusable(&problem))?;
                 Ok(Self::Given(Box::new(described)))

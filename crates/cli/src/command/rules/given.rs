@@ -4,8 +4,7 @@ use event::EventKind;
 use rules::Ruleset;
 use rules::given::{Given, GivenError, GivenValue, Others};
 use rules::trace::Tracer;
-
-use crate::config::tree::{Entry, Node, Problem, Value};
+use yaml::settings::{Entry, Node, Problem, Value};
 
 /// What is printed for a value that does not exist.
 const ABSENT: &str = "<NA>";

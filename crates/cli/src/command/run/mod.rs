@@ -55,7 +55,7 @@ use self::servers::Servers;
 use self::services::{Blueprint, Rules, TheirContainer};
 use self::sink::DeferredSink;
 use crate::args::{self, Detection, Engine, Interception, IoUring, Run, Verify};
-use crate::config::{self, Config, Manner};
+use crate::config::{self, CompatMode, Config};
 use crate::confine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -530,7 +530,7 @@ fn blueprint(
         None => configuration(&detection, &interception)?,
     };
     journal::open(config.log, detection.manner, config.time_format_iso_8601);
-    if !detection.quiet && detection.manner != Manner::Falco {
+    if !detection.quiet && detection.manner != CompatMode::Falco {
         // The personality has read the configuration itself.
         for warning in warnings {
             journal::warn(&format!("warning: {warning}"));

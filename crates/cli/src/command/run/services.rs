@@ -35,7 +35,7 @@ use super::subscribers;
 use super::violations::Violations;
 use super::watched_files::{self, Watched};
 use crate::command::falco::totals;
-use crate::config::{Config, DropSettings, Manner};
+use crate::config::{CompatMode, Config, DropSettings};
 use crate::failure::Failure;
 use crate::journal;
 use crate::learn::Learner;
@@ -163,7 +163,7 @@ pub(super) struct Blueprint {
     /// What is done when events are lost.
     pub(super) drops: DropSettings,
     /// Whose customs apply.
-    pub(super) manner: Manner,
+    pub(super) manner: CompatMode,
     /// How long a channel that does not move is waited for.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
@@ -388,7 +388,7 @@ impl Blueprint {
             learner,
             recordings,
             board,
-            totals: (self.manner == Manner::Falco).then_some((matched, drops)),
+            totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
             dispatcher,
             stats: stats.transpose()?,
             status: status.transpose()?,

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rules::given::{Given, Others};
+use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 use super::super::given;
-use crate::config::tree::{self, Entry, Node, Origin, Problem, Value};
 
 /// A file of tests.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Expected {
 
 /// Reads one file.
 pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
-    let root = tree::read(&path.display().to_string(), text)?;
+    let root = settings::read(&path.display().to_string(), text)?;
     let entries = map(&root, "`tests:` with a list")?;
     check_keys(entries, &["rules", "tests"])?;
     let folder = path.parent().unwrap_or(Path::new(""));

@@ -10,11 +10,11 @@ use rules::diagnostic::closest;
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, Engine, EngineOptions, RuleMatching};
 use serde_json::json;
+use yaml::settings::Problem;
 
 use super::event as explained;
 use crate::args::TestRules;
 use crate::command::replay;
-use crate::config::tree::Problem;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::rule_files::{self, Loaded};

@@ -1,0 +1,148 @@
+//! `append_output`, and groups of texts such as `static_fields`: what is added to alerts.
+
+use rules::{AppendOutput, ExtraField};
+use yaml::settings::{Entry, Node, Problem, Value};
+
+use super::Config;
+
+/// Fields of the plugin `container`, which is built in, that it suggests to print.
+const SUGGESTED: [&str; 6] = [
+    "container.id",
+    "container.name",
+    "container.image.repository",
+    "container.image.tag",
+    "k8s.pod.name",
+    "k8s.ns.name",
+];
+
+/// `container_id=%container.id container_name=..`
+fn suggested_output() -> String {
+    let field = |field: &str| format!("{}=%{field}", field.replace('.', "_"));
+    SUGGESTED.map(field).join(" ")
+}
+
+pub(crate) fn append_output(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let entries = node.list()?.iter().map(append_entry);
+    let entries: Vec<AppendOutput> = entries.collect::<Result<_, _>>()?;
+    // What adds nothing, as `suggested_output: false`.
+    let adds = |entry: &AppendOutput| *entry != AppendOutput::default();
+    config.append_output.clear();
+    for entry in entries.into_iter().filter(adds) {
+        // `-pk` asks for what Falco's own file asks for already.
+        if !config.append_output.contains(&entry) {
+            config.append_output.push(entry);
+        }
+    }
+    Ok(())
+}
+
+fn append_entry(node: &Node) -> Result<AppendOutput, Problem> {
+    let mut append = AppendOutput::default();
+    let mut texts = Vec::new();
+    for entry in group(node)? {
+        match entry.key.as_str() {
+            "extra_fields" => {
+                let fields = entry.node.list()?.iter().map(extra_field);
+                append.extra_fields = fields.collect::<Result<_, _>>()?;
+            }
+            "extra_output" => texts.push(entry.node.text()?.to_owned()),
+            "match" => append_match(&mut append, &entry.node)?,
+            "suggested_output" if entry.node.boolean()? => texts.push(suggested_output()),
+            "suggested_output" => {}
+            other => {
+                return Err(
+                    Problem::new(&entry.origin, format!("unknown key `{other}`"))
+                        .help("the keys are match, extra_output, extra_fields, suggested_output"),
+                );
+            }
+        }
+    }
+    append.extra_output = (!texts.is_empty()).then(|| texts.join(" "));
+    Ok(append)
+}
+
+/// `evt.hostname`, or `name: text with %evt.hostname`.
+fn extra_field(node: &Node) -> Result<ExtraField, Problem> {
+    let Value::Map(entries) = &node.value else {
+        return node.text().map(|name| ExtraField::Field(name.to_owned()));
+    };
+    match entries.as_slice() {
+        [entry] => Ok(ExtraField::Formatted {
+            name: entry.key.clone(),
+            format: entry.node.text()?.to_owned(),
+        }),
+        _ => Err(
+            Problem::new(&node.origin, "expected one name with its text")
+                .help("begin each field with `- `"),
+        ),
+    }
+}
+
+fn append_match(append: &mut AppendOutput, node: &Node) -> Result<(), Problem> {
+    for entry in group(node)? {
+        match entry.key.as_str() {
+            "rule" => append.rule = Some(entry.node.text()?.to_owned()),
+            "source" => append.source = Some(entry.node.text()?.to_owned()),
+            "tags" => {
+                let tags = entry
+                    .node
+                    .list()?
+                    .iter()
+                    .map(|tag| tag.text().map(str::to_owned));
+                append.tags = tags.collect::<Result<_, _>>()?;
+            }
+            other => {
+                return Err(
+                    Problem::new(&entry.origin, format!("unknown key `{other}`"))
+                        .help("the keys are rule, source, tags"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Texts by name.
+pub(crate) fn texts_by_name(node: &Node) -> Result<Vec<(String, String)>, Problem> {
+    let entries = group(node)?.iter();
+    entries
+        .map(|Entry { key, node, .. }| Ok((key.clone(), node.text()?.to_owned())))
+        .collect()
+}
+
+/// The settings below a key.
+pub(crate) fn group(node: &Node) -> Result<&[Entry], Problem> {
+    match &node.value {
+        Value::Map(entries) => Ok(entries),
+        Value::Null => Ok(&[]),
+        Value::Scalar { .. } | Value::List(_) => {
+            let message = format!("expected a group of settings, found {}", node.describe());
+            Err(Problem::new(&node.origin, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggested_fields_are_printed_after_an_extra_output() {
+        let text = "- extra_output: on %evt.hostname\n  suggested_output: true\n- suggested_output: false\n";
+        let node = yaml::settings::read("c", text).expect("good YAML");
+        let mut config = Config::default();
+        append_output(&mut config, &node).expect("good settings");
+        let [entry] = &config.append_output[..] else {
+            panic!("{:?}", config.append_output)
+        };
+        assert_eq!(
+            entry.extra_output.as_deref(),
+            Some(
+                "on %evt.hostname container_id=%container.id container_name=%container.name \
+                 container_image_repository=%container.image.repository \
+                 container_image_tag=%container.image.tag k8s_pod_name=%k8s.pod.name \
+                 k8s_ns_name=%k8s.ns.name"
+            )
+        );
+    }
+}

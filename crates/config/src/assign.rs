@@ -1,0 +1,261 @@
+//! `-o KEY=VALUE`.
+//!
+//! ```text
+//! assignment = path "=" value
+//! path       = name { "." name | "[" [ number ] "]" }
+//! ```
+//!
+//! `a[1]` replaces an item of a list or adds the one after its last, `a[]` always adds. A dot, a
+//! bracket or an equal sign that belongs to a name is written with a backslash before it. The value
+//! is YAML, so `-o rules_files=[a.yaml,b.yaml]` sets a whole list.
+
+use std::sync::Arc;
+
+use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Name(String),
+    Item(usize),
+    Append,
+}
+
+/// Longest list that an index can make: one past the end is allowed, so this is never reached by
+/// setting items in order.
+const MAX_ITEMS: usize = 10_000;
+
+/// Carries out an assignment on `root`.
+pub(crate) fn assign(root: &mut Node, assignment: &str) -> Result<(), Problem> {
+    let origin = Origin::Option(Arc::from(assignment));
+    let (path, value) = split(assignment, &origin)?;
+    let mut node = root;
+    for step in &path {
+        node = descend(node, step, &origin)?;
+    }
+    node.value = relocate(parse_value(value, &origin)?, &origin).value;
+    node.origin = origin;
+    Ok(())
+}
+
+fn parse_value(value: &str, origin: &Origin) -> Result<Node, Problem> {
+    if value.is_empty() {
+        let value = Value::Scalar {
+            text: String::new(),
+            quoted: true,
+        };
+        return Ok(Node {
+            origin: origin.clone(),
+            value,
+        });
+    }
+    settings::read("", value).map_err(|problem| Problem {
+        origin: origin.clone(),
+        ..problem
+    })
+}
+
+/// Positions inside the value mean nothing to the user.
+fn relocate(node: Node, origin: &Origin) -> Node {
+    let value = match node.value {
+        Value::List(items) => Value::List(
+            items
+                .into_iter()
+                .map(|item| relocate(item, origin))
+                .collect(),
+        ),
+        Value::Map(entries) => Value::Map(
+            entries
+                .into_iter()
+                .map(|entry| Entry {
+                    origin: origin.clone(),
+                    node: relocate(entry.node, origin),
+                    ..entry
+                })
+                .collect(),
+        ),
+        value => value,
+    };
+    Node {
+        origin: origin.clone(),
+        value,
+    }
+}
+
+fn descend<'n>(node: &'n mut Node, step: &Step, origin: &Origin) -> Result<&'n mut Node, Problem> {
+    let empty = || Node {
+        origin: origin.clone(),
+        value: Value::Null,
+    };
+    match step {
+        Step::Name(name) => {
+            if node.value == Value::Null {
+                node.value = Value::Map(Vec::new());
+            }
+            let described = node.describe();
+            let Value::Map(entries) = &mut node.value else {
+                let message = format!("cannot set `{name}` inside {described}");
+                return Err(Problem::new(origin, message));
+            };
+            let at = entries
+                .iter()
+                .position(|entry| entry.key == *name)
+                .unwrap_or_else(|| {
+                    let key = name.clone();
+                    entries.push(Entry {
+                        key,
+                        origin: origin.clone(),
+                        node: empty(),
+                    });
+                    entries.len() - 1
+                });
+            Ok(&mut entries[at].node)
+        }
+        Step::Item(_) | Step::Append => {
+            if node.value == Value::Null {
+                node.value = Value::List(Vec::new());
+            }
+            let described = node.describe();
+            let Value::List(items) = &mut node.value else {
+                let message = format!("cannot set an item of {described}");
+                return Err(Problem::new(origin, message));
+            };
+            let at = match step {
+                Step::Item(at) => *at,
+                Step::Append | Step::Name(_) => items.len(),
+            };
+            if at > items.len() || at >= MAX_ITEMS {
+                let count = items.len();
+                let message = format!("cannot set item {at} of a list of {count}");
+                return Err(
+                    Problem::new(origin, message).help("items count from 0; use [] to add one")
+                );
+            }
+            if at == items.len() {
+                items.push(empty());
+            }
+            Ok(&mut items[at])
+        }
+    }
+}
+
+/// Splits at the first equal sign that no backslash precedes.
+fn split<'a>(assignment: &'a str, origin: &Origin) -> Result<(Vec<Step>, &'a str), Problem> {
+    let malformed = |message: &str| {
+        Problem::new(origin, message)
+            .help("write it as `-o outputs.rate=5` or `-o rules_files[0]=a.yaml`")
+    };
+    let mut steps = Vec::new();
+    let mut rest = assignment;
+    loop {
+        if let Some(index) = rest.strip_prefix('[') {
+            let Some((index, after)) = index.split_once(']') else {
+                return Err(malformed("a `]` is missing"));
+            };
+            let item = match index {
+                "" => Some(Step::Append),
+                number => number.parse().ok().map(Step::Item),
+            };
+            steps.push(item.ok_or_else(|| malformed(&format!("`{index}` is no item number")))?);
+            rest = after;
+        } else {
+            let (name, after) = take_name(rest);
+            if name.is_empty() {
+                return Err(malformed("the key has an empty part"));
+            }
+            steps.push(Step::Name(name));
+            rest = after;
+        }
+        match rest.chars().next() {
+            Some('=') => return Ok((steps, &rest[1..])),
+            Some('.') => rest = &rest[1..],
+            Some('[') => {}
+            Some(_) => return Err(malformed("after a `]` comes `.`, `[` or `=`")),
+            None => return Err(malformed("there is no `=`")),
+        }
+    }
+}
+
+/// The name at the start of `text` with its backslashes removed, and what follows it.
+fn take_name(text: &str) -> (String, &str) {
+    let mut name = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => name.extend(chars.next().map(|(_, escaped)| escaped)),
+            '.' | '=' | '[' => return (name, &text[at..]),
+            c => name.push(c),
+        }
+    }
+    (name, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> Node {
+        settings::read("c.yaml", "outputs:\n  rate: 1\nrules_files: [a, b]\n").unwrap()
+    }
+
+    fn find<'n>(node: &'n Node, key: &str) -> &'n Node {
+        let Value::Map(entries) = &node.value else {
+            panic!("{key}")
+        };
+        &entries.iter().find(|entry| entry.key == key).unwrap().node
+    }
+
+    #[test]
+    fn nested_names_items_and_escapes_are_set() {
+        let mut root = root();
+        for assignment in [
+            "outputs.rate=5",
+            "outputs.max_burst=7",
+            "rules_files[1]=B",
+            "rules_files[2]=c",
+            "rules_files[]=d",
+            "deep.a[0].b[0].c=v=w",
+            r"dotted\.name=x",
+        ] {
+            assign(&mut root, assignment).unwrap_or_else(|problem| panic!("{problem:?}"));
+        }
+        assert_eq!(find(find(&root, "outputs"), "rate").number(), Ok(5.0));
+        assert_eq!(find(find(&root, "outputs"), "max_burst").integer(), Ok(7));
+        let files = find(&root, "rules_files").list().unwrap();
+        let files: Vec<_> = files.iter().map(|file| file.text().unwrap()).collect();
+        assert_eq!(files, ["a", "B", "c", "d"]);
+        let a = &find(find(&root, "deep"), "a").list().unwrap()[0];
+        let b = &find(a, "b").list().unwrap()[0];
+        assert_eq!(find(b, "c").text(), Ok("v=w"));
+        assert_eq!(find(&root, "dotted.name").text(), Ok("x"));
+    }
+
+    #[test]
+    fn a_value_is_yaml() {
+        let mut root = root();
+        assign(&mut root, "rules_files=[x, 'y z']").unwrap();
+        let files = find(&root, "rules_files").list().unwrap();
+        assert_eq!(files[1].text(), Ok("y z"));
+        assert_eq!(files[1].origin.to_string(), "-o rules_files=[x, 'y z']");
+        assign(&mut root, "rules_files=").unwrap();
+        assert_eq!(find(&root, "rules_files").text(), Ok(""));
+    }
+
+    #[test]
+    fn malformed_assignments_are_refused() {
+        for (assignment, message) in [
+            ("outputs", "there is no `=`"),
+            ("=5", "the key has an empty part"),
+            ("a..b=5", "the key has an empty part"),
+            ("a[=5", "a `]` is missing"),
+            ("a[x]=5", "`x` is no item number"),
+            ("a[0]b=5", "after a `]` comes `.`, `[` or `=`"),
+            ("rules_files[9]=x", "cannot set item 9 of a list of 2"),
+            ("outputs[0]=x", "cannot set an item of a group of settings"),
+            ("outputs.rate.x=1", "cannot set `x` inside `1`"),
+        ] {
+            let problem = assign(&mut root(), assignment).unwrap_err();
+            assert_eq!(problem.message, message, "{assignment}");
+            assert_eq!(problem.origin.to_string(), format!("-o {assignment}"));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Settings of Falco's that have no effect here, so that its configuration file can be used.
+
+use yaml::settings::{Entry, Node, Value};
+
+/// One setting, or a group of them.
+pub(crate) struct Ineffective {
+    /// Its path. That of a group stands for all below it.
+    pub(crate) path: &'static str,
+    /// Values by which nothing is asked for that is not so anyway.
+    harmless: &'static [&'static str],
+    /// Why there is no effect, or what to do instead.
+    pub(crate) why: &'static str,
+}
+
+const fn key(
+    path: &'static str,
+    harmless: &'static [&'static str],
+    why: &'static str,
+) -> Ineffective {
+    Ineffective {
+        path,
+        harmless,
+        why,
+    }
+}
+
+const CALLS: &str = "only calls that rules ask about are looked at; see `tollgate rules explain`";
+const STATE: &str = "process state is looked up when a rule asks for it, and its memory is bounded";
+const RINGS: &str = "all CPUs share one ring of each kind";
+const FAILED: &str = "failed calls are left out in the kernel if no rule can match them";
+const DRIVER: &str = "this engine is not in Falco any more, nor here";
+const METADATA: &str = "the Kubernetes API is not asked";
+const RUNTIMES: &str = "container runtimes are found by their state on disk";
+const STATISTICS: &str = "these statistics are not kept";
+const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
+
+/// All of them.
+pub(crate) const INEFFECTIVE: &[Ineffective] = &[
+    key("base_syscalls.all", &["false"], CALLS),
+    key("base_syscalls.custom_set", &["[]"], CALLS),
+    key("base_syscalls.repair", &["false"], CALLS),
+    key(
+        "buffer_format_base64",
+        &["false"],
+        "buffers are printed as text",
+    ),
+    key("container_engines", &[], RUNTIMES),
+    key("engine.ebpf", &[], DRIVER),
+    key(
+        "engine.gvisor.root",
+        &[],
+        "containers are known by what gVisor and their runtimes write down",
+    ),
+    key("engine.kmod.drop_failed_exit", &["false"], FAILED),
+    key("engine.modern_ebpf.cpus_for_each_buffer", &["2"], RINGS),
+    key(
+        "engine.modern_ebpf.disable_iterators",
+        &["true", "false"],
+        "there are no iterators",
+    ),
+    key("engine.modern_ebpf.drop_failed_exit", &["false"], FAILED),
+    key(
+        "falco_libs.snaplen",
+        &["0", "80"],
+        "buffers have a fixed limit",
+    ),
+    key("falco_libs.thread_table_size", &["262144"], STATE),
+    key(
+        "falco_libs.thread_table_auto_purging_interval_s",
+        &["300"],
+        STATE,
+    ),
+    key(
+        "falco_libs.thread_table_auto_purging_thread_timeout_s",
+        &["300"],
+        STATE,
+    ),
+    key(
+        "libs_logger.enabled",
+        &["true", "false"],
+        "there is no such log",
+    ),
+    key("libs_logger.severity", &["info"], "there is no such log"),
+    key("load_plugins", &["[]", "[container]"], PLUGINS),
+    key("metadata_download", &[], METADATA),
+    key("metrics.jemalloc_stats_enabled", &["false"], STATISTICS),
+    key(
+        "metrics.kernel_event_counters_per_cpu_enabled",
+        &["false"],
+        RINGS,
+    ),
+    key(
+        "metrics.kernel_iter_event_counters_enabled",
+        &["false"],
+        "there are no iterators",
+    ),
+    key("metrics.libbpf_stats_enabled", &["false"], STATISTICS),
+    key("metrics.plugins_metrics_enabled", &["false"], PLUGINS),
+    key("modern_bpf.cpus_for_each_syscall_buffer", &["2"], RINGS),
+    key("plugins", &["[]", "container"], PLUGINS),
+    key("plugins_hostinfo", &["true", "false"], PLUGINS),
+    key(
+        "syscall_buf_size_preset",
+        &["4"],
+        "set engine.modern_ebpf.buf_size_preset",
+    ),
+    key("syscall_drop_failed_exit", &["false"], FAILED),
+    key(
+        "syscall_event_drops.simulate_drops",
+        &["false"],
+        "no losses are pretended",
+    ),
+    key(
+        "syscall_event_timeouts.max_consecutives",
+        &["1000"],
+        "no engine waits for events with a time limit",
+    ),
+    key("webserver.threadiness", &["0"], "one thread is enough"),
+];
+
+impl Ineffective {
+    /// Whether a value asks for something that will not be.
+    pub(crate) fn is_missed(&self, node: &Node) -> bool {
+        let is_harmless = |text: &str| self.harmless.contains(&text);
+        match &node.value {
+            Value::Null => false,
+            Value::Scalar { text, .. } => !is_harmless(text),
+            Value::List(items) => {
+                let mut names = items.iter().map(name);
+                !names.all(|name| {
+                    name.is_some_and(|name| is_harmless(&format!("[{name}]")) || is_harmless(name))
+                })
+            }
+            // What is switched off is not missed.
+            Value::Map(entries) => {
+                let enabled = entries.iter().find(|entry| entry.key == "enabled");
+                !entries.is_empty() && enabled.is_none_or(|entry| entry.node.boolean() != Ok(false))
+            }
+        }
+    }
+}
+
+/// What an item of a list is, by its name: `container`, or `{name: container, ..}`.
+pub(crate) fn name(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Scalar { text, .. } => Some(text),
+        Value::Map(entries) => entries
+            .iter()
+            .find(|Entry { key, .. }| key == "name")
+            .and_then(|entry| entry.node.text().ok()),
+        Value::Null | Value::List(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use yaml::settings;
+
+    fn is_missed(path: &str, value: &str) -> bool {
+        let key = INEFFECTIVE.iter().find(|key| key.path == path);
+        let node = settings::read("c", value).expect("good YAML");
+        key.expect("the table has it").is_missed(&node)
+    }
+
+    #[test]
+    fn values_that_ask_for_nothing_are_not_missed() {
+        for (path, value, missed) in [
+            ("base_syscalls.all", "false", false),
+            ("base_syscalls.all", "true", true),
+            ("base_syscalls.custom_set", "[]", false),
+            ("base_syscalls.custom_set", "[open]", true),
+            ("load_plugins", "[container]", false),
+            ("load_plugins", "[container, json]", true),
+            ("plugins", "[{name: container, library_path: x}]", false),
+            ("plugins", "[{name: k8saudit}]", true),
+            ("falco_libs.snaplen", "512", true),
+            ("engine.gvisor.root", "x", true),
+            ("engine.ebpf", "{probe: x}", true),
+            ("engine.ebpf", "{}", false),
+        ] {
+            assert_eq!(is_missed(path, value), missed, "{path}: {value}");
+        }
+    }
+}

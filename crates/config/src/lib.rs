@@ -1,0 +1,903 @@
+//! The configuration: a Falco configuration file, the files it includes, and `-o` options, as one typed model.
+//!
+//! [`load`] reads it. Every key is a row of a table, with its type and its place in [`Config`]; keys of Falco that
+//! have no effect here are answered by a warning.
+
+mod append;
+mod assign;
+mod choice;
+mod environment;
+mod include;
+mod ineffective;
+mod keys;
+mod model;
+pub mod rule_files;
+mod schema;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use rules::diagnostic::closest;
+
+pub use self::choice::Choice;
+use self::include::Included;
+use self::ineffective::INEFFECTIVE;
+use self::keys::KEYS;
+pub use self::model::{
+    CaptureMode, CaptureOptions, Config, DropAction, DropSettings, EngineKind, EngineSettings,
+    FileOutput, Grpc, HttpOutput, IoUring, Log, Metrics, OnAgentDeath, ProgramOutput,
+    RuntimeOptions, Selection, Verify, WatchContainers, WatchedBy, Webserver,
+};
+pub use self::schema::schema;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::text_file;
+use yaml::settings::{self, Node, Origin, Problem, Value};
+
+/// Whose defaults and rules hold when settings are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompatMode {
+    /// Those of this program.
+    #[default]
+    Tollgate,
+    /// Falco's defaults; the configuration chooses the engine; what is unknown on the command line is not
+    /// an error; rule files that are not there are passed over.
+    Falco,
+}
+
+/// A configuration and warnings about it.
+pub type Read = (Config, Vec<String>);
+
+/// Reads a configuration file, if one is named, and applies the `-o` options to it.
+///
+/// # Errors
+///
+/// [`Exit::BadInput`] if the file or an included one cannot be read, or a setting is wrong; every wrong setting is
+/// named.
+pub fn load(file: Option<&Path>, options: &[String], mode: CompatMode) -> Result<Read, Failure> {
+    let text = file.map(read).transpose()?;
+    let source = Text {
+        path: file.unwrap_or(Path::new("")),
+        text: text.as_deref().unwrap_or(""),
+    };
+    let variable = |name: &str| std::env::var(name).ok();
+    let (mut config, warnings) =
+        parse(source, options, mode, &variable).map_err(|problems| failure(&problems))?;
+    config.files.splice(0..0, file.map(PathBuf::from));
+    if mode == CompatMode::Falco {
+        config.rules_files.retain(|path| path.exists());
+    }
+    Ok((config, warnings))
+}
+
+/// A file's text.
+#[derive(Clone, Copy)]
+struct Text<'t> {
+    path: &'t Path,
+    text: &'t str,
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    text_file::read(file).map_err(|error| {
+        let message = format!("cannot read configuration {}: {error}", file.display());
+        Failure::new(Exit::BadInput, message)
+            .help("name a YAML file, such as Falco's falco.yaml, with --config")
+    })
+}
+
+fn failure(problems: &[Problem]) -> Failure {
+    let (last, before) = problems.split_last().expect("a failed parse has a problem");
+    let line = |problem: &Problem| format!("{}: {}", problem.origin, problem.message);
+    // Problems before the last carry their help inline; the last one's goes to the help line.
+    let mut message = String::from("cannot use the configuration: ");
+    for problem in before {
+        message.push_str(&line(problem));
+        if let Some(help) = &problem.help {
+            message.push_str(&format!(" ({help})"));
+        }
+        message.push_str("\n  ");
+    }
+    message.push_str(&line(last));
+    let failure = Failure::new(Exit::BadInput, message);
+    match &last.help {
+        Some(help) => failure.help(help.clone()),
+        None => failure.help("`tollgate falco --config-schema` prints what each key takes"),
+    }
+}
+
+fn parse(
+    source: Text<'_>,
+    options: &[String],
+    mode: CompatMode,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Read, Vec<Problem>> {
+    let name = source.path.display().to_string();
+    let mut root = settings::read(&name, source.text).map_err(|problem| vec![problem])?;
+    environment::expand(&mut root, variable);
+    let mut problems = Vec::new();
+    // Those that include files come first, so that the others win over what is included.
+    let includes = |option: &&String| option.starts_with("config_files");
+    for option in options.iter().filter(includes) {
+        problems.extend(assign::assign(&mut root, option).err());
+    }
+    let prepare = |node: &mut Node| environment::expand(node, variable);
+    let included = match include::merge(&mut root, source.path, prepare) {
+        Ok(included) => included,
+        Err(more) => {
+            problems.extend(more);
+            Included::default()
+        }
+    };
+    for option in options.iter().filter(|option| !includes(option)) {
+        problems.extend(assign::assign(&mut root, option).err());
+    }
+    let mut application = Application {
+        config: match mode {
+            CompatMode::Tollgate => Config::default(),
+            CompatMode::Falco => Config::of_falco(),
+        },
+        mode,
+        problems,
+        warnings: Vec::new(),
+    };
+    application.apply("", &root);
+    application.contradictions(&root);
+    let Application {
+        mut config,
+        problems,
+        warnings,
+        ..
+    } = application;
+    config.files = included.files;
+    config.folders = included.folders;
+    if problems.is_empty() {
+        Ok((config, warnings))
+    } else {
+        Err(problems)
+    }
+}
+
+/// Settings on their way into a configuration.
+struct Application {
+    config: Config,
+    mode: CompatMode,
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
+}
+
+impl Application {
+    /// Walks down to the settings and sets them.
+    fn apply(&mut self, path: &str, node: &Node) {
+        let entries = match &node.value {
+            Value::Map(entries) => entries.as_slice(),
+            // A group without content sets nothing.
+            Value::Null => &[],
+            Value::Scalar { .. } | Value::List(_) => {
+                let what = if path.is_empty() {
+                    "the configuration"
+                } else {
+                    path
+                };
+                let message = format!(
+                    "{what} has to be a group of settings, found {}",
+                    node.describe()
+                );
+                self.problems.push(Problem::new(&node.origin, message));
+                return;
+            }
+        };
+        let enabled = entries.iter().find(|entry| entry.key == "enabled");
+        let is_off = enabled.is_some_and(|entry| entry.node.boolean() == Ok(false));
+        for entry in entries {
+            let path = if path.is_empty() {
+                entry.key.clone()
+            } else {
+                format!("{path}.{}", entry.key)
+            };
+            let group = format!("{path}.");
+            let is_group = |known: &str| known.starts_with(&group);
+            if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+                self.problems
+                    .extend(key.set(&mut self.config, &entry.node).err());
+                if self.mode == CompatMode::Tollgate && CHOSEN_BY_OPTION.contains(&key.path) {
+                    self.warn(&path, &entry.origin, "choose the engine with --engine");
+                }
+            } else if let Some(known) = INEFFECTIVE.iter().find(|known| known.path == path) {
+                // What belongs to something that is switched off is not missed.
+                if !is_off && known.is_missed(&entry.node) {
+                    let origin = entry.node.option().unwrap_or(&entry.origin);
+                    self.warn(&path, origin, known.why);
+                }
+            } else if KEYS.iter().any(|key| is_group(key.path))
+                || INEFFECTIVE.iter().any(|known| is_group(known.path))
+            {
+                self.apply(&path, &entry.node);
+            } else {
+                self.unknown(&path, &entry.origin);
+            }
+        }
+    }
+
+    fn warn(&mut self, path: &str, origin: &Origin, why: &str) {
+        let warning = format!("{origin}: `{path}` has no effect: {why}");
+        self.warnings.push(warning);
+    }
+
+    /// What was typed just now can be corrected at once; a file may be for another version. What is said of
+    /// containers is never left out: they would begin without their policy.
+    fn unknown(&mut self, path: &str, origin: &Origin) {
+        let problem = unknown(path, origin);
+        let is_typed = matches!(origin, Origin::Option(_)) && self.mode == CompatMode::Tollgate;
+        if is_typed || path.starts_with("runtime.") {
+            self.problems.push(problem);
+            return;
+        }
+        if let Origin::File { name, .. } = origin {
+            self.config
+                .files_with_unknown_keys
+                .push(PathBuf::from(&**name));
+        }
+        let help = problem.help.unwrap_or_default();
+        self.warnings.push(format!(
+            "{origin}: {}, which has no effect: {help}",
+            problem.message
+        ));
+    }
+
+    /// Settings that exclude one another.
+    fn contradictions(&mut self, root: &Node) {
+        let Value::Map(entries) = &root.value else {
+            return;
+        };
+        let entry = |name: &str| entries.iter().find(|entry| entry.key == name);
+        if let (Some(_), Some(old)) = (entry("rules_files"), entry("rules_file")) {
+            let message = "both `rules_files` and `rules_file` are set";
+            self.problems
+                .push(Problem::new(&old.origin, message).help("name all files in `rules_files`"));
+        } else if let Some(old) = entry("rules_file") {
+            self.warnings.push(format!(
+                "{}: `rules_file` is deprecated: use `rules_files`",
+                old.origin
+            ));
+        }
+        self.outputs_without_a_place(root);
+        self.plugins_without_an_entry(root);
+        if self.config.engine.kind == EngineKind::Replay
+            && self.mode == CompatMode::Falco
+            && self.config.engine.capture_file.as_os_str().is_empty()
+        {
+            let origin = entry("engine").map_or(&root.origin, |entry| &entry.origin);
+            let message = "the engine replays and no capture is named";
+            self.problems.push(
+                Problem::new(origin, message)
+                    .help("set engine.replay.capture_file, or use -e FILE"),
+            );
+        }
+        if self.config.engine.kind == EngineKind::Gvisor
+            && self.mode == CompatMode::Falco
+            && self.config.engine.gvisor_session.as_os_str().is_empty()
+        {
+            let origin = entry("engine").map_or(&root.origin, |entry| &entry.origin);
+            let message = "the engine is gvisor and no trace session is named";
+            self.problems.push(Problem::new(origin, message).help(
+                "set engine.gvisor.config, or use -g FILE; --gvisor-generate-config prints one",
+            ));
+        }
+    }
+}
+
+impl Application {
+    /// Outputs that are enabled and do not say where to.
+    fn outputs_without_a_place(&mut self, root: &Node) {
+        let config = &self.config;
+        let is_empty = |path: &Path| path.as_os_str().is_empty();
+        let outputs = [
+            (
+                "file_output",
+                config.file_output.enabled && is_empty(&config.file_output.filename),
+                "filename",
+                "FILE",
+            ),
+            (
+                "program_output",
+                config.program_output.enabled && config.program_output.program.is_empty(),
+                "program",
+                "'COMMAND'",
+            ),
+            (
+                "http_output",
+                config.http_output.enabled && config.http_output.url.is_empty(),
+                "url",
+                "http://HOST:PORT/",
+            ),
+        ];
+        for (output, is_lost, key, example) in outputs {
+            if is_lost {
+                let origin = root.entry(output).map_or(&root.origin, |entry| {
+                    // Where it is enabled, which may be another place than that of the group.
+                    let enabled = entry.node.entry("enabled");
+                    enabled.map_or(&entry.origin, |enabled| &enabled.origin)
+                });
+                let message = format!("`{output}` is enabled and has no `{key}`");
+                let help = format!("give it, as in -o {output}.{key}={example}");
+                self.problems.push(Problem::new(origin, message).help(help));
+            }
+        }
+    }
+
+    /// Plugins that are to be loaded and are not among those that are described.
+    fn plugins_without_an_entry(&mut self, root: &Node) {
+        let names = |key| {
+            let entry = root.entry(key)?;
+            match &entry.node.value {
+                Value::List(items) => Some(items.as_slice()),
+                _ => None,
+            }
+        };
+        let described = names("plugins").unwrap_or_default();
+        for wanted in names("load_plugins").unwrap_or_default() {
+            let Some(name) = ineffective::name(wanted) else {
+                continue;
+            };
+            let is_described = |item| ineffective::name(item) == Some(name);
+            // It is built in, and needs no description.
+            if name != "container" && !described.iter().any(is_described) {
+                let message =
+                    format!("`load_plugins` names `{name}`, which `plugins` does not describe");
+                self.problems
+                    .push(Problem::new(&wanted.origin, message).help(
+                    "remove it: plugins cannot be loaded; the fields of `container` are built in",
+                ));
+            }
+        }
+    }
+}
+
+/// Settings that only the command `falco` takes from the configuration.
+const CHOSEN_BY_OPTION: [&str; 4] = [
+    "engine.gvisor.config",
+    "engine.kind",
+    "engine.kmod.buf_size_preset",
+    "engine.replay.capture_file",
+];
+
+fn unknown(path: &str, origin: &Origin) -> Problem {
+    let problem = Problem::new(origin, format!("unknown key `{path}`"));
+    let known = KEYS
+        .iter()
+        .map(|key| key.path)
+        .chain(INEFFECTIVE.iter().map(|known| known.path));
+    let leaf = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    let namesake = known.clone().find(|key| leaf(key) == leaf(path));
+    match closest(path, known).or(namesake) {
+        Some(known) => problem.help(format!("did you mean `{known}`?")),
+        None => problem.help("`tollgate man run` lists the keys"),
+    }
+}
+
+/// The path of every setting that has an effect, in the order of the table.
+pub fn key_names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.path)
+}
+
+/// The path of every setting that has an effect, with the JSON type of its values.
+pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KEYS.iter().map(|key| (key.path, key.json_type()))
+}
+
+/// The path of every setting that is answered by a warning, with the reason.
+pub fn ineffective_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    INEFFECTIVE.iter().map(|known| (known.path, known.why))
+}
+
+#[cfg(test)]
+mod tests {
+    use outputs::{JsonParts, ThrottleRate};
+    use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
+
+    use super::*;
+
+    /// Of a file `f.yaml`, in an environment with one variable.
+    fn parse_as(mode: CompatMode, text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+        let path = Path::new("f.yaml");
+        let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
+        parse(Text { path, text }, &options(list), mode, &variable)
+    }
+
+    fn parse_text(text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+        parse_as(CompatMode::Tollgate, text, list)
+    }
+
+    fn options(list: &[&str]) -> Vec<String> {
+        list.iter().map(|&option| option.to_owned()).collect()
+    }
+
+    fn problems(text: &str, list: &[&str]) -> Vec<String> {
+        let problems = parse_text(text, list).unwrap_err();
+        problems
+            .iter()
+            .map(|p| {
+                let help = p
+                    .help
+                    .as_deref()
+                    .map(|help| format!(" | {help}"))
+                    .unwrap_or_default();
+                format!("{}: {}{help}", p.origin, p.message)
+            })
+            .collect()
+    }
+
+    const ALL: &str = "
+rules_files: [/etc/a.yaml, b.yaml]
+json_output: true
+json_include_output_property: false
+json_include_tags_property: no
+json_include_output_fields_property: false
+json_include_message_property: true
+time_format_iso_8601: true
+priority: warning
+buffered_outputs: true
+rule_matching: all
+outputs: {rate: 0.5, max_burst: 3}
+outputs_queue: {capacity: 12}
+output_timeout: 100
+stdout_output: {enabled: false}
+file_output:
+  enabled: true
+  keep_alive: true
+  filename: /tmp/alerts
+syslog_output: {enabled: true}
+program_output: {enabled: true, keep_alive: true, program: cat > /dev/null}
+http_output:
+  enabled: true
+  url: https://localhost/
+  user_agent: me
+  headers: {x-scope: north}
+  insecure: true
+  ca_cert: /c/ca.pem
+  ca_bundle: /c/bundle.pem
+  ca_path: /c
+  mtls: true
+  client_cert: /c/client.crt
+  client_key: /c/client.key
+  echo: true
+  compress_uploads: true
+  keep_alive: true
+  max_consecutive_timeouts: 7
+append_output:
+  - suggested_output: false
+  - match: {source: syscall, tags: [t], rule: R}
+    extra_output: on %evt.hostname
+    extra_fields: [evt.hostname, {who: '%user.name here'}]
+verify: always
+io_uring: allow
+config_files: []
+rules: [{disable: {rule: X*}}, {enable: {tag: t}}]
+static_fields: {site: north}
+log_level: error
+log_stderr: false
+log_syslog: true
+watch_config_files: true
+grpc: {enabled: true, bind_address: 'localhost:5060', threadiness: 3, private_key: /k, cert_chain: /c, root_certs: /r}
+grpc_output: {enabled: true}
+webserver:
+  enabled: true
+  k8s_healthz_endpoint: /h
+  listen_address: '::1'
+  listen_port: 99
+  prometheus_metrics_enabled: true
+  ssl_certificate: /s
+  ssl_enabled: true
+metrics:
+  enabled: true
+  interval: 1m30s
+  output_rule: true
+  output_file: /m
+  rules_counters_enabled: false
+  resource_utilization_enabled: false
+  state_counters_enabled: false
+  kernel_event_counters_enabled: false
+  convert_memory_to_mb: false
+  include_empty_values: true
+engine:
+  modern_ebpf: {buf_size_preset: 5}
+capture:
+  enabled: true
+  path_prefix: /var/tmp/x
+  mode: all_rules
+  default_duration: 100
+  max_file_size_mb: 3
+runtime:
+  agent: host
+  agent_linger: 5
+  on_agent_death: deny
+  binary: crun
+  gvisor_session: /run/s.json
+  watch: annotated
+  policy: web
+  vm_kernel: /boot/vmlinuz
+  vm_modules: /srv/modules
+  policies: /srv/policies
+  audit: true
+  accept_partial: [one]
+syscall_event_drops:
+  actions: [log, exit]
+  threshold: 0.5
+  rate: 2
+  max_burst: 7
+";
+
+    #[test]
+    fn every_key_is_taken() {
+        let (config, warnings) = parse_text(ALL, &[]).unwrap();
+        assert_eq!(warnings, [""; 0]);
+        let expected = Config {
+            rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
+            json_output: true,
+            json_parts: JsonParts {
+                output: false,
+                tags: false,
+                output_fields: false,
+                message: true,
+            },
+            time_format_iso_8601: true,
+            priority: Priority::Warning,
+            buffered_outputs: true,
+            rule_matching: RuleMatching::All,
+            throttle: ThrottleRate {
+                per_second: 0.5,
+                max_burst: 3,
+            },
+            queue_capacity: Some(12),
+            output_timeout_ms: 100,
+            stdout_enabled: false,
+            file_output: FileOutput {
+                enabled: true,
+                keep_alive: true,
+                filename: "/tmp/alerts".into(),
+            },
+            syslog_enabled: true,
+            program_output: ProgramOutput {
+                enabled: true,
+                keep_alive: true,
+                program: "cat > /dev/null".to_owned(),
+            },
+            http_output: HttpOutput {
+                enabled: true,
+                url: "https://localhost/".to_owned(),
+                user_agent: "me".to_owned(),
+                headers: vec![("x-scope".to_owned(), "north".to_owned())],
+                insecure: true,
+                ca_cert: "/c/ca.pem".into(),
+                ca_bundle: "/c/bundle.pem".into(),
+                ca_path: "/c".into(),
+                mtls: true,
+                client_cert: "/c/client.crt".into(),
+                client_key: "/c/client.key".into(),
+                echo: true,
+                compress_uploads: true,
+                keep_alive: true,
+                max_consecutive_timeouts: 7,
+            },
+            append_output: vec![AppendOutput {
+                rule: Some("R".into()),
+                source: Some("syscall".into()),
+                tags: ["t".to_owned()].into(),
+                extra_output: Some("on %evt.hostname".into()),
+                extra_fields: vec![
+                    ExtraField::Field("evt.hostname".into()),
+                    ExtraField::Formatted {
+                        name: "who".into(),
+                        format: "%user.name here".into(),
+                    },
+                ],
+            }],
+            verify: Verify::Always,
+            io_uring: IoUring::Allow,
+            rules: vec![
+                Selection {
+                    enable: false,
+                    rule: Some("X*".to_owned()),
+                    tag: None,
+                },
+                Selection {
+                    enable: true,
+                    rule: None,
+                    tag: Some("t".to_owned()),
+                },
+            ],
+            static_fields: vec![("site".to_owned(), "north".to_owned())],
+            log: Log {
+                stderr: false,
+                syslog: true,
+                level: Priority::Error,
+            },
+            watch_config_files: true,
+            drops: DropSettings {
+                actions: vec![DropAction::Log, DropAction::Exit],
+                threshold: 0.5,
+                rate: ThrottleRate {
+                    per_second: 2.0,
+                    max_burst: 7,
+                },
+            },
+            grpc: Grpc {
+                enabled: true,
+                bind_address: "localhost:5060".to_owned(),
+                threadiness: 3,
+                private_key: "/k".into(),
+                cert_chain: "/c".into(),
+                root_certs: "/r".into(),
+                output: true,
+            },
+            webserver: Webserver {
+                enabled: true,
+                address: "::1".parse().unwrap(),
+                port: 99,
+                healthz: "/h".to_owned(),
+                metrics: true,
+                tls: true,
+                certificate: "/s".into(),
+            },
+            metrics: Metrics {
+                enabled: true,
+                interval: std::time::Duration::from_secs(90),
+                output_rule: true,
+                output_file: "/m".into(),
+                rules: false,
+                resources: false,
+                state: false,
+                kernel: false,
+                megabytes: false,
+                empty_values: true,
+            },
+            engine: EngineSettings {
+                ebpf_buffer: 5,
+                ..EngineSettings::default()
+            },
+            files: Vec::new(),
+            files_with_unknown_keys: Vec::new(),
+            folders: Vec::new(),
+            capture: CaptureOptions {
+                enabled: true,
+                path_prefix: "/var/tmp/x".to_owned(),
+                mode: CaptureMode::AllRules,
+                default_duration_ms: 100,
+                max_file_size_mb: 3,
+            },
+            runtime: RuntimeOptions {
+                agent: WatchedBy::Host,
+                agent_linger: 5,
+                on_agent_death: OnAgentDeath::Deny,
+                binary: "crun".to_owned(),
+                gvisor_session: "/run/s.json".into(),
+                watch: WatchContainers::Annotated,
+                policy: "web".to_owned(),
+                vm_kernel: "/boot/vmlinuz".into(),
+                vm_modules: "/srv/modules".into(),
+                policies: "/srv/policies".into(),
+                audit: true,
+                accept_partial: vec!["one".to_owned()],
+            },
+        };
+        assert_eq!(config, expected);
+        let elsewhere =
+            |key: &&keys::Key| CHOSEN_BY_OPTION.contains(&key.path) || key.path == "rules_file";
+        for key in KEYS.iter().filter(|key| !elsewhere(key)) {
+            let leaf = key.path.rsplit('.').next().unwrap();
+            assert!(ALL.contains(leaf), "{} is not in the test", key.path);
+        }
+    }
+
+    #[test]
+    fn nothing_means_the_defaults() {
+        for text in ["", "# only a comment\n", "outputs:\n"] {
+            assert_eq!(
+                parse_text(text, &[]).unwrap().0,
+                Config::default(),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_win_over_the_file() {
+        let text = "outputs:\n  rate: 1\n  max_burst: 2\nrules_files:\n  - a\n";
+        let list = ["outputs.rate=7", "rules_files[1]=b", "json_output=true"];
+        let (config, _) = parse_text(text, &list).unwrap();
+        assert_eq!(
+            config.throttle,
+            ThrottleRate {
+                per_second: 7.0,
+                max_burst: 2
+            }
+        );
+        assert_eq!(config.rules_files, [PathBuf::from("a"), "b".into()]);
+        assert!(config.json_output);
+    }
+
+    #[test]
+    fn wrong_settings_are_all_reported_with_place_and_next_step() {
+        let text = "outputs:\n  max_burst: -1\npriority: urgent\n\
+                    buffered_outputs: 'tru'\nfile_output: yes\n";
+        assert_eq!(
+            problems(text, &["max_burst=5", "outputs.rate=fast", "zzzz.qqqq=1"]),
+            [
+                "f.yaml:2:14: expected a whole number from 0 on, found `-1`",
+                "-o outputs.rate=fast: expected a number from 0 on, found `fast`",
+                "f.yaml:3:11: `urgent` is no priority | one of emergency, alert, critical, error, \
+                 warning, notice, informational, debug",
+                "f.yaml:4:19: expected true or false, found `tru`",
+                "f.yaml:5:14: file_output has to be a group of settings, found `yes`",
+                "-o max_burst=5: unknown key `max_burst` | did you mean `outputs.max_burst`?",
+                "-o zzzz.qqqq=1: unknown key `zzzz` | `tollgate man run` lists the keys",
+            ]
+        );
+    }
+
+    #[test]
+    fn unknown_keys_of_files_are_warned_about() {
+        let text = "json_ouput: true\noutputs:\n  rates: 5\n";
+        let expected = [
+            "f.yaml:1:1: unknown key `json_ouput`, which has no effect: did you mean `json_output`?",
+            "f.yaml:3:3: unknown key `outputs.rates`, which has no effect: did you mean `outputs.rate`?",
+        ];
+        assert_eq!(parse_text(text, &[]).unwrap().1, expected);
+        assert_eq!(
+            problems("runtime:\n  policiy: web\n", &[]),
+            ["f.yaml:2:3: unknown key `runtime.policiy` | did you mean `runtime.policy`?"]
+        );
+        let (_, warnings) = parse_as(CompatMode::Falco, "", &["max_burst=5"]).unwrap();
+        assert_eq!(
+            warnings.len(),
+            1,
+            "Falco takes unknown keys as options, too"
+        );
+    }
+
+    #[test]
+    fn variables_are_expanded_in_files() {
+        let text =
+            "file_output: {filename: '${WHERE}/x', enabled: true}\nrules_files: ['$${WHERE}']\n";
+        let (config, _) = parse_text(text, &[]).unwrap();
+        assert_eq!(config.file_output.filename, Path::new("/var/log/x"));
+        assert_eq!(config.rules_files, [PathBuf::from("${WHERE}")]);
+    }
+
+    #[test]
+    fn falcos_own_defaults_and_engine_are_those_of_its_mode() {
+        let text = "engine: {kind: replay, replay: {capture_file: a.scap}}\n";
+        let (config, warnings) = parse_as(CompatMode::Falco, text, &[]).unwrap();
+        assert!(!config.stdout_enabled);
+        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert_eq!(warnings, [""; 0]);
+        let problems = parse_as(CompatMode::Falco, "engine: {kind: replay}\n", &[]).unwrap_err();
+        assert_eq!(
+            problems[0].message,
+            "the engine replays and no capture is named"
+        );
+        let both = "rules_file: [a]\nrules_files: [b]\n";
+        assert!(parse_as(CompatMode::Falco, both, &[]).is_err());
+    }
+
+    #[test]
+    fn broken_yaml_has_a_place() {
+        let problem = &problems("json_output: [true\npriority: x\n", &[])[0];
+        assert!(problem.starts_with("f.yaml:2:"), "{problem}");
+        assert!(
+            problem.ends_with("| correct the YAML: check indentation and quotes"),
+            "{problem}"
+        );
+        assert_eq!(
+            problems("a: 1\na: 2\n", &[]),
+            ["f.yaml:2:1: key `a` is given twice | the first is at f.yaml:1:1; remove one of them"]
+        );
+        assert_eq!(
+            problems("- a\n", &[]),
+            ["f.yaml:1:1: the configuration has to be a group of settings, found a list"]
+        );
+    }
+
+    #[test]
+    fn falcos_own_keys_are_warned_about_where_they_would_have_done_something() {
+        let text = "engine: {kind: modern_ebpf}\ngrpc_output: {enabled: false}\n\
+                    base_syscalls:\n  custom_set: [open]\n  all: false\n";
+        let (_, warnings) = parse_text(text, &[]).unwrap();
+        assert_eq!(
+            warnings,
+            [
+                "f.yaml:1:10: `engine.kind` has no effect: choose the engine with --engine",
+                "f.yaml:4:3: `base_syscalls.custom_set` has no effect: only calls that rules ask \
+                 about are looked at; see `tollgate rules explain`",
+            ]
+        );
+    }
+
+    #[test]
+    fn several_problems_make_one_message() {
+        let problems = parse_text("priority: x\njson_output: 1\n", &["a=1"]).unwrap_err();
+        assert_eq!(
+            failure(&problems).render(),
+            "tollgate: cannot use the configuration: f.yaml:1:11: `x` is no priority (one of \
+             emergency, alert, critical, error, warning, notice, informational, debug)\n  \
+             f.yaml:2:14: expected true or false, found `1`\n  -o a=1: unknown key `a`\n\
+             help: `tollgate man run` lists the keys\n"
+        );
+    }
+
+    #[test]
+    fn an_output_without_a_place_is_an_error_where_it_is_enabled() {
+        for (text, options, expected) in [
+            (
+                "http_output:\n  enabled: true\n",
+                &[][..],
+                "f.yaml:2:3: `http_output` is enabled and has no `url` | give it, as in -o http_output.url=",
+            ),
+            (
+                "program_output: {program: ''}",
+                &["program_output.enabled=true"],
+                "-o program_output.enabled=true: `program_output` is enabled and has no `program`",
+            ),
+            (
+                "file_output: {enabled: true, filename: ''}",
+                &[],
+                "f.yaml:1:15: `file_output` is enabled and has no `filename`",
+            ),
+        ] {
+            let problems = problems(text, options);
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].starts_with(expected), "{}", problems[0]);
+        }
+        assert!(parse_text("http_output: {enabled: false}", &[]).is_ok());
+    }
+
+    #[test]
+    fn plugins_that_are_to_be_loaded_have_to_be_described() {
+        let problems = problems("load_plugins: [container, json]", &[]);
+        let expected =
+            "f.yaml:1:27: `load_plugins` names `json`, which `plugins` does not describe";
+        assert!(problems[0].starts_with(expected), "{problems:?}");
+        let described = "load_plugins: [json]\nplugins: [{name: json, library_path: libjson.so}]";
+        let (_, warnings) = parse_text(described, &[]).expect("it is described");
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+    }
+
+    #[test]
+    fn the_old_name_of_rules_files_is_warned_about() {
+        let (config, warnings) = parse_text("rules_file: [a.yaml]", &[]).expect("it is known");
+        assert_eq!(config.rules_files, [PathBuf::from("a.yaml")]);
+        let expected = "f.yaml:1:1: `rules_file` is deprecated: use `rules_files`";
+        assert_eq!(warnings, [expected]);
+    }
+
+    /// As with Falco's parser; charts write them so.
+    #[test]
+    fn numbers_and_booleans_may_be_quoted() {
+        let text = "json_output: 'true'\noutput_timeout: \"5\"\noutputs: {rate: '0.5'}\n";
+        let (config, warnings) = parse_text(text, &[]).expect("good settings");
+        assert!(config.json_output && warnings.is_empty(), "{warnings:?}");
+        assert_eq!(config.output_timeout_ms, 5);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_of_the_option_that_asks_for_it() {
+        let options = ["base_syscalls.custom_set[]=open", "falco_libs.snaplen=9"];
+        let text = "base_syscalls: {custom_set: []}\nfalco_libs: {snaplen: 80}";
+        let (_, warnings) = parse_text(text, &options).expect("good settings");
+        assert!(
+            warnings[0].starts_with("-o base_syscalls.custom_set[]=open: "),
+            "{warnings:?}"
+        );
+        assert!(
+            warnings[1].starts_with("-o falco_libs.snaplen=9: "),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn files_with_unknown_keys_are_remembered() {
+        let (config, _) = parse_as(CompatMode::Falco, "json_ouput: true", &["prioritee=1"])
+            .expect("unknown keys are warned about");
+        assert_eq!(config.files_with_unknown_keys, [PathBuf::from("f.yaml")]);
+    }
+}

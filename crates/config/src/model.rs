@@ -1,0 +1,796 @@
+//! The typed model of the configuration, with Falco's defaults.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use outputs::{JsonParts, ThrottleRate};
+use rules::{AppendOutput, Priority, RuleMatching};
+
+use super::choice::Choice;
+
+/// Every setting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `rules_files`: rule files and folders of rule files.
+    pub rules_files: Vec<PathBuf>,
+    /// `rules`: which rules are enabled and disabled, in this order.
+    pub rules: Vec<Selection>,
+    /// `json_output`: write alerts as JSON.
+    pub json_output: bool,
+    /// Which optional parts JSON alerts have.
+    pub json_parts: JsonParts,
+    /// `time_format_iso_8601`: write times in ISO 8601.
+    pub time_format_iso_8601: bool,
+    /// `priority`: the least urgent rules that are loaded.
+    pub priority: Priority,
+    /// `buffered_outputs`: do not flush after each alert.
+    pub buffered_outputs: bool,
+    /// `rule_matching`: how many rules an event may match.
+    pub rule_matching: RuleMatching,
+    /// `outputs`: limit on the rate of alerts.
+    pub throttle: ThrottleRate,
+    /// `syscall_event_drops`.
+    pub drops: DropSettings,
+    /// `outputs_queue.capacity`: alerts that the queue of a channel holds. None: the default.
+    pub queue_capacity: Option<usize>,
+    /// `output_timeout`, in milliseconds: how long a channel may take for an alert, and how long the end of the
+    /// program waits for a blocked channel.
+    pub output_timeout_ms: u64,
+    /// `stdout_output.enabled`.
+    pub stdout_enabled: bool,
+    /// `syslog_output.enabled`.
+    pub syslog_enabled: bool,
+    /// `file_output`.
+    pub file_output: FileOutput,
+    /// `program_output`.
+    pub program_output: ProgramOutput,
+    /// `http_output`.
+    pub http_output: HttpOutput,
+    /// `append_output`.
+    pub append_output: Vec<AppendOutput>,
+    /// `static_fields`: names and values that every alert has.
+    pub static_fields: Vec<(String, String)>,
+    /// `verify`: which calls are compared with what the kernel did.
+    pub verify: Verify,
+    /// `io_uring`: whether the workload may use io_uring.
+    pub io_uring: IoUring,
+    /// `capture`.
+    pub capture: CaptureOptions,
+    /// `engine`.
+    pub engine: EngineSettings,
+    /// `log_stderr`, `log_syslog` and `log_level`.
+    pub log: Log,
+    /// `webserver`.
+    pub webserver: Webserver,
+    /// `metrics`.
+    pub metrics: Metrics,
+    /// `grpc` and `grpc_output`.
+    pub grpc: Grpc,
+    /// `watch_config_files`: reload rules and configuration when files change.
+    pub watch_config_files: bool,
+    /// The configuration files that were read, the main one first.
+    pub files: Vec<PathBuf>,
+    /// Configuration files with unknown keys.
+    pub files_with_unknown_keys: Vec<PathBuf>,
+    /// Folders of included configuration files.
+    pub folders: Vec<PathBuf>,
+    /// `runtime`.
+    pub runtime: RuntimeOptions,
+}
+
+/// `runtime`: what `tollgate runtime` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeOptions {
+    /// Who watches containers.
+    pub agent: WatchedBy,
+    /// How many seconds an agent of the host stays when there is no container.
+    pub agent_linger: u64,
+    /// What happens to a container while no agent runs.
+    pub on_agent_death: OnAgentDeath,
+    /// Name or path of the runtime that is stood in for; empty for the first that is installed.
+    pub binary: String,
+    /// Which containers are watched.
+    pub watch: WatchContainers,
+    /// The trace session for gVisor's runtime; empty for none.
+    pub gvisor_session: PathBuf,
+    /// The policy of containers that name none: a name in `policies`, or a path; empty for none.
+    pub policy: String,
+    /// The folder of policies that annotations may name; empty for the usual one.
+    pub policies: PathBuf,
+    /// The kernel of machines; empty for the newest that is installed.
+    pub vm_kernel: PathBuf,
+    /// The folder of its modules; empty for the usual one.
+    pub vm_modules: PathBuf,
+    /// Whether policies only report.
+    pub audit: bool,
+    /// Rules of policies that enforcers may carry in part.
+    pub accept_partial: Vec<String>,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        Self {
+            agent: WatchedBy::default(),
+            agent_linger: 60,
+            on_agent_death: OnAgentDeath::Continue,
+            binary: String::new(),
+            watch: WatchContainers::default(),
+            gvisor_session: PathBuf::new(),
+            policy: String::new(),
+            policies: PathBuf::new(),
+            vm_kernel: PathBuf::new(),
+            vm_modules: PathBuf::new(),
+            audit: false,
+            accept_partial: Vec::new(),
+        }
+    }
+}
+
+/// `runtime.agent`: who watches containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchedBy {
+    /// Each container and each exec session has an agent of its own.
+    #[default]
+    Container,
+    /// One agent watches all containers of the machine.
+    Host,
+}
+
+impl Choice for WatchedBy {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Container,
+            "container",
+            "Each container and each exec session has an agent of its own",
+        ),
+        (
+            Self::Host,
+            "host",
+            "One agent watches all containers of the machine",
+        ),
+    ];
+}
+
+/// `runtime.watch`: which containers are watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchContainers {
+    /// All.
+    #[default]
+    All,
+    /// Those whose annotation `tollgate.watch` is `true`.
+    Annotated,
+    /// None.
+    None,
+}
+
+impl Choice for WatchContainers {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::All, "all", "All"),
+        (
+            Self::Annotated,
+            "annotated",
+            "Those whose annotation `tollgate.watch` is `true`",
+        ),
+        (Self::None, "none", "None"),
+    ];
+}
+
+/// `runtime.on_agent_death` and `--on-agent-death`: what happens to watched processes while no agent runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnAgentDeath {
+    /// Their calls pass, and are counted.
+    Continue,
+    /// Their calls fail with EPERM, except harmless ones.
+    Deny,
+    /// They are killed.
+    Kill,
+}
+
+impl Choice for OnAgentDeath {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Continue,
+            "continue",
+            "Its calls pass, and are counted",
+        ),
+        (
+            Self::Deny,
+            "deny",
+            "Its calls fail with EPERM, but for those that can do no harm",
+        ),
+        (Self::Kill, "kill", "It is killed"),
+    ];
+}
+
+/// `verify`: which calls are compared with what the kernel did, of processes whose memory others can write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// None.
+    Off,
+    /// Calls that rules ask about, 64 others a second and process, then one in 16.
+    Sampled,
+    /// All.
+    Always,
+}
+
+impl Choice for Verify {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Off, "off", "None"),
+        (
+            Self::Sampled,
+            "sampled",
+            "What rules ask about, 64 others a second and process, then one in 16",
+        ),
+        (Self::Always, "always", "All"),
+    ];
+}
+
+/// `io_uring`: the result of `io_uring_setup`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoUring {
+    /// ENOSYS.
+    Deny,
+    /// The kernel's.
+    Allow,
+}
+
+impl Choice for IoUring {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Deny, "deny", "It fails with ENOSYS"),
+        (Self::Allow, "allow", "It is carried out"),
+    ];
+}
+
+/// `capture.mode`: which matches start a capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Those of rules with `capture: true`.
+    #[default]
+    Rules,
+    /// All.
+    AllRules,
+}
+
+/// `capture`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// Whether matches start captures.
+    pub enabled: bool,
+    /// Start of the path of each capture.
+    pub path_prefix: String,
+    /// Which matches start a capture.
+    pub mode: CaptureMode,
+    /// Length of a capture in milliseconds, if the rule does not say.
+    pub default_duration_ms: u64,
+    /// Size in MiB at which a capture ends early; 0: no limit.
+    pub max_file_size_mb: u64,
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            path_prefix: "/tmp/falco".to_owned(),
+            mode: CaptureMode::Rules,
+            default_duration_ms: 5000,
+            max_file_size_mb: 0,
+        }
+    }
+}
+
+/// One entry of `rules`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Enable matching rules; else disable them.
+    pub enable: bool,
+    /// Name, in which `*` stands for anything.
+    pub rule: Option<String>,
+    /// Tag.
+    pub tag: Option<String>,
+}
+
+impl Selection {
+    /// The warning for a selection that matches no rule.
+    #[must_use]
+    pub fn complaint(&self) -> String {
+        let verb = if self.enable { "enable" } else { "disable" };
+        let rule = self.rule.iter().map(|rule| format!("rule `{rule}`"));
+        let tag = self.tag.iter().map(|tag| format!("tag `{tag}`"));
+        let what: Vec<_> = rule.chain(tag).collect();
+        format!("`rules`: {verb} concerns no rule: {}", what.join(", "))
+    }
+
+    /// Returns true if this selection matches `rule`.
+    #[must_use]
+    pub fn concerns(&self, rule: &rules::Rule) -> bool {
+        let by_name = self.rule.as_deref();
+        let by_name = by_name.is_some_and(|pattern| matches_wildcard(pattern, &rule.name));
+        let by_tag = self.tag.as_ref().is_some_and(|tag| rule.tags.contains(tag));
+        by_name || by_tag
+    }
+}
+
+/// Whether a text fits a pattern in which `*` stands for any text, also none.
+fn matches_wildcard(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(mut text) = text.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = rest.split('*').peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return text.ends_with(part);
+        }
+        match text.find(part) {
+            Some(at) => text = &text[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// `syscall_event_drops`: what is done when the engine `ebpf` loses events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DropSettings {
+    /// Empty: losses are only counted.
+    pub actions: Vec<DropAction>,
+    /// The part of a second's events from which on something is done.
+    pub threshold: f64,
+    /// How often something is done.
+    pub rate: ThrottleRate,
+}
+
+impl Default for DropSettings {
+    /// Every loss is told.
+    fn default() -> Self {
+        Self {
+            actions: vec![DropAction::Alert],
+            threshold: 0.0,
+            rate: ThrottleRate::default(),
+        }
+    }
+}
+
+/// A reaction to lost events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropAction {
+    /// Write an alert.
+    Alert,
+    /// End the program.
+    Exit,
+    /// Write a line to the standard error.
+    Log,
+}
+
+/// `file_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileOutput {
+    /// Whether alerts are appended to a file.
+    pub enabled: bool,
+    /// Keep the file open between alerts.
+    pub keep_alive: bool,
+    /// The file.
+    pub filename: PathBuf,
+}
+
+/// `program_output`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramOutput {
+    /// Whether alerts are written to a program.
+    pub enabled: bool,
+    /// Keep the program running between alerts.
+    pub keep_alive: bool,
+    /// The command, for a shell.
+    pub program: String,
+}
+
+/// `http_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpOutput {
+    /// Whether alerts are posted.
+    pub enabled: bool,
+    /// The URL.
+    pub url: String,
+    /// Value of the header User-Agent.
+    pub user_agent: String,
+    /// Further headers.
+    pub headers: Vec<(String, String)>,
+    /// Do not verify the certificate of the server.
+    pub insecure: bool,
+    /// Certificate authority of the server, one file.
+    pub ca_cert: PathBuf,
+    /// Certificate authorities of the server, one file.
+    pub ca_bundle: PathBuf,
+    /// Certificate authorities of the server, a folder.
+    pub ca_path: PathBuf,
+    /// Send a client certificate.
+    pub mtls: bool,
+    /// The client certificate.
+    pub client_cert: PathBuf,
+    /// Key of the client certificate.
+    pub client_key: PathBuf,
+    /// Print the answers of the server.
+    pub echo: bool,
+    /// Compress requests with gzip.
+    pub compress_uploads: bool,
+    /// Keep the connection open between alerts.
+    pub keep_alive: bool,
+    /// Number of timeouts in a row after which alerts are dropped.
+    pub max_consecutive_timeouts: u8,
+}
+
+impl Default for HttpOutput {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            url: String::new(),
+            user_agent: "falcosecurity/falco".to_owned(),
+            headers: Vec::new(),
+            insecure: false,
+            ca_cert: PathBuf::new(),
+            ca_bundle: PathBuf::new(),
+            ca_path: PathBuf::from("/etc/ssl/certs"),
+            mtls: false,
+            client_cert: PathBuf::from("/etc/ssl/certs/client.crt"),
+            client_key: PathBuf::from("/etc/ssl/certs/client.key"),
+            echo: false,
+            compress_uploads: false,
+            keep_alive: false,
+            max_consecutive_timeouts: 5,
+        }
+    }
+}
+
+/// `engine`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Of the kind `replay`.
+    pub capture_file: PathBuf,
+    /// Of the kind `gvisor`: the trace session.
+    pub gvisor_session: PathBuf,
+    /// Size of the ring of the kind `kmod`, as Falco numbers it.
+    pub kmod_buffer: u8,
+    /// Size of the ring of the kind `modern_ebpf`, as Falco numbers it.
+    pub ebpf_buffer: u8,
+}
+
+/// `engine.kind`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The kernel module: another way to what the engine ebpf does.
+    Kmod,
+    /// The engine `ebpf`.
+    #[default]
+    ModernEbpf,
+    /// A capture file.
+    Replay,
+    /// Events of gVisor's sandboxes.
+    Gvisor,
+    /// No events.
+    Nodriver,
+}
+
+impl EngineKind {
+    /// Returns true if events come from the kernel of this machine.
+    #[must_use]
+    pub fn watches_the_host(self) -> bool {
+        matches!(self, Self::Kmod | Self::ModernEbpf)
+    }
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            kind: EngineKind::default(),
+            capture_file: PathBuf::new(),
+            gvisor_session: PathBuf::new(),
+            kmod_buffer: DEFAULT_BUFFER,
+            ebpf_buffer: DEFAULT_BUFFER,
+        }
+    }
+}
+
+/// Falco's number for 8 MiB.
+const DEFAULT_BUFFER: u8 = 4;
+
+impl EngineSettings {
+    /// Size of the ring in KiB, for the chosen kind.
+    #[must_use]
+    pub fn ring_kib(&self) -> u32 {
+        let number = match self.kind {
+            EngineKind::Kmod => self.kmod_buffer,
+            EngineKind::ModernEbpf
+            | EngineKind::Replay
+            | EngineKind::Gvisor
+            | EngineKind::Nodriver => self.ebpf_buffer,
+        };
+        // 1 is 1 MiB, and each step doubles it.
+        1024 << (number - 1)
+    }
+}
+
+/// `log_stderr`, `log_syslog` and `log_level`: where messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Write messages to the standard error.
+    pub stderr: bool,
+    /// Write messages to the system log.
+    pub syslog: bool,
+    /// The least urgent messages that are written.
+    pub level: Priority,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            stderr: true,
+            syslog: false,
+            level: Priority::Informational,
+        }
+    }
+}
+
+/// `webserver`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webserver {
+    /// Whether the web server is started.
+    pub enabled: bool,
+    /// Address to listen at.
+    pub address: IpAddr,
+    /// Port to listen at.
+    pub port: u16,
+    /// Path of the health page.
+    pub healthz: String,
+    /// Serve Prometheus metrics.
+    pub metrics: bool,
+    /// Use HTTPS.
+    pub tls: bool,
+    /// Certificates and key.
+    pub certificate: PathBuf,
+}
+
+impl Default for Webserver {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            // Falco has all addresses here, and pages tell what is watched to whoever asks.
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 8765,
+            healthz: "/healthz".to_owned(),
+            metrics: false,
+            tls: false,
+            certificate: PathBuf::from("/etc/falco/falco.pem"),
+        }
+    }
+}
+
+/// `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Whether metrics are collected.
+    pub enabled: bool,
+    /// Time between two snapshots.
+    pub interval: Duration,
+    /// Whether a snapshot is an internal event.
+    pub output_rule: bool,
+    /// File that snapshots are appended to.
+    pub output_file: PathBuf,
+    /// Count alerts by rule.
+    pub rules: bool,
+    /// Include processor time and memory.
+    pub resources: bool,
+    /// Include sizes of internal tables.
+    pub state: bool,
+    /// Include counters of the kernel side.
+    pub kernel: bool,
+    /// Convert memory to megabytes.
+    pub megabytes: bool,
+    /// Include metrics that are zero.
+    pub empty_values: bool,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            interval: Duration::from_secs(5),
+            output_rule: false,
+            output_file: PathBuf::new(),
+            rules: true,
+            resources: true,
+            state: true,
+            kernel: true,
+            megabytes: true,
+            empty_values: false,
+        }
+    }
+}
+
+/// `grpc` and `grpc_output`, of Falco before 0.44.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grpc {
+    /// The server.
+    pub enabled: bool,
+    /// `unix:///PATH` or `ADDRESS:PORT`.
+    pub bind_address: String,
+    /// Threads; 0 is one for each CPU.
+    pub threadiness: u16,
+    /// Private key of the server.
+    pub private_key: PathBuf,
+    /// Certificates of the server.
+    pub cert_chain: PathBuf,
+    /// Certificate authorities of clients.
+    pub root_certs: PathBuf,
+    /// Whether alerts are kept for its clients.
+    pub output: bool,
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            bind_address: "unix:///run/falco/falco.sock".to_owned(),
+            threadiness: 0,
+            private_key: PathBuf::from("/etc/falco/certs/server.key"),
+            cert_chain: PathBuf::from("/etc/falco/certs/server.crt"),
+            root_certs: PathBuf::from("/etc/falco/certs/ca.crt"),
+            output: false,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rules_files: Vec::new(),
+            rules: Vec::new(),
+            json_output: false,
+            json_parts: JsonParts::default(),
+            time_format_iso_8601: false,
+            priority: Priority::Debug,
+            buffered_outputs: false,
+            rule_matching: RuleMatching::First,
+            throttle: ThrottleRate::default(),
+            drops: DropSettings::default(),
+            queue_capacity: None,
+            output_timeout_ms: 2000,
+            stdout_enabled: true,
+            syslog_enabled: false,
+            file_output: FileOutput {
+                enabled: false,
+                keep_alive: false,
+                filename: PathBuf::from("./events.txt"),
+            },
+            program_output: ProgramOutput::default(),
+            http_output: HttpOutput::default(),
+            append_output: Vec::new(),
+            static_fields: Vec::new(),
+            verify: Verify::Sampled,
+            io_uring: IoUring::Deny,
+            capture: CaptureOptions::default(),
+            engine: EngineSettings::default(),
+            log: Log::default(),
+            webserver: Webserver::default(),
+            metrics: Metrics::default(),
+            grpc: Grpc::default(),
+            watch_config_files: false,
+            files: Vec::new(),
+            files_with_unknown_keys: Vec::new(),
+            folders: Vec::new(),
+            runtime: RuntimeOptions::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Replaces this configuration by `new`, except settings that need a restart, and returns the names of those
+    /// that differ.
+    #[must_use]
+    pub fn keep(&mut self, mut new: Self) -> Vec<&'static str> {
+        let mut left = Vec::new();
+        macro_rules! restart {
+            ($($field:ident)*) => {
+                $(if self.$field != new.$field {
+                    left.push(stringify!($field));
+                    new.$field.clone_from(&self.$field);
+                })*
+            };
+        }
+        restart! { verify io_uring capture engine drops watch_config_files runtime }
+        *self = new;
+        left
+    }
+
+    /// Returns true if settings of outputs differ.
+    #[must_use]
+    pub fn has_other_outputs(&self, other: &Self) -> bool {
+        macro_rules! differ {
+            ($($field:ident)*) => { $(self.$field != other.$field)||* };
+        }
+        differ! {
+            json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
+            output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output grpc
+        }
+    }
+
+    /// Returns true if settings of servers, or what they report, differ.
+    #[must_use]
+    pub fn has_other_servers(&self, other: &Self) -> bool {
+        macro_rules! differ {
+            ($($field:ident)*) => { $(self.$field != other.$field)||* };
+        }
+        // Sums of the files are among what is told.
+        differ! { webserver metrics grpc rules_files files }
+    }
+
+    /// The defaults of Falco, some of which differ from ours.
+    #[must_use]
+    pub fn of_falco() -> Self {
+        Self {
+            stdout_enabled: false,
+            watch_config_files: true,
+            engine: EngineSettings {
+                kind: EngineKind::Kmod,
+                ..EngineSettings::default()
+            },
+            log: Log {
+                stderr: false,
+                syslog: true,
+                ..Log::default()
+            },
+            drops: DropSettings {
+                actions: vec![DropAction::Log, DropAction::Alert],
+                threshold: 0.1,
+                rate: ThrottleRate {
+                    per_second: 0.033_33,
+                    max_burst: 1,
+                },
+            },
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, text, fits) in [
+            ("Read *", "Read files", true),
+            ("Read *", "Read ", true),
+            ("*", "", true),
+            ("*", "x", true),
+            ("*shell*", "a shell b", true),
+            ("a*b*c", "a1b2c", true),
+            ("a*b*c", "abcb", false),
+            ("a*a", "a", false),
+            ("R", "R", true),
+            ("R", "RR", false),
+            ("Read *", "read x", false),
+        ] {
+            assert_eq!(matches_wildcard(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn rings_have_falcos_sizes() {
+        let ring = |ebpf_buffer| {
+            EngineSettings {
+                kind: EngineKind::ModernEbpf,
+                ebpf_buffer,
+                ..EngineSettings::default()
+            }
+            .ring_kib()
+        };
+        assert_eq!(ring(1), 1024);
+        assert_eq!(ring(4), 8192);
+        assert_eq!(ring(10), 512 * 1024);
+    }
+}

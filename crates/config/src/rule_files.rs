@@ -1,0 +1,268 @@
+//! Loading of rule files, and of the rules that are built in.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::text_file;
+use event::Plan;
+use rules::diagnostic::Diagnostic;
+use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
+
+use crate::Selection;
+
+/// The built-in rules, used if no rule file is named.
+pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");
+
+/// Rules for further actions of the event generator.
+pub const MORE: &str = include_str!("../../../rules/more.yaml");
+
+/// How messages call them.
+const BUILTIN_NAME: &str = "built-in rules";
+
+/// A rule file.
+#[derive(Clone, Debug)]
+pub struct RuleFile {
+    /// The path as the user wrote it.
+    pub name: Arc<str>,
+    /// Its text, or why it cannot be read.
+    pub text: Result<String, String>,
+}
+
+/// Loaded rules with their diagnostics.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The files.
+    pub files: Vec<RuleFile>,
+    /// The rules.
+    pub ruleset: Ruleset,
+    /// Errors and warnings, in the order of the files.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Reads and parses rule files, of folders those that end in `.yaml` or `.yml` in the order of their names. No path
+/// means the built-in rules. Files that cannot be read become diagnostics.
+#[must_use]
+pub fn load(paths: &[PathBuf]) -> Loaded {
+    load_read(read_all(paths))
+}
+
+/// Like [`load`], of files that have been read.
+#[must_use]
+pub fn load_read(files: Vec<RuleFile>) -> Loaded {
+    let mut loader = Loader::new();
+    for file in &files {
+        loader = match &file.text {
+            Ok(text) => loader.add(&file.name, text),
+            Err(cause) => loader.add_unreadable(&file.name, cause),
+        };
+    }
+    let (ruleset, diagnostics) = loader.finish();
+    Loaded {
+        files,
+        ruleset,
+        diagnostics,
+    }
+}
+
+/// Reads the files that [`load`] parses.
+#[must_use]
+pub fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
+    if paths.is_empty() {
+        return vec![RuleFile {
+            name: BUILTIN_NAME.into(),
+            text: Ok(BUILTIN.to_owned()),
+        }];
+    }
+    let files: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+    if !files.is_empty() {
+        return files;
+    }
+    // One of several folders may be empty, as `rules.d` is where nobody has added rules.
+    let empty = "the folder has no file that ends in .yaml or .yml";
+    paths.iter().map(|path| unreadable(path, empty)).collect()
+}
+
+fn unreadable(path: &Path, cause: &str) -> RuleFile {
+    RuleFile {
+        name: name(path),
+        text: Err(cause.to_owned()),
+    }
+}
+
+fn expand(path: &Path) -> Vec<RuleFile> {
+    if !path.is_dir() {
+        return vec![read(path)];
+    }
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => return vec![unreadable(path, &error.to_string())],
+    };
+    let mut found: Vec<PathBuf> = entries
+        .iter()
+        .map(fs::DirEntry::path)
+        .filter(|path| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            matches!(ending, Some("yaml" | "yml")) && path.is_file()
+        })
+        .collect();
+    found.sort();
+    found.iter().map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> RuleFile {
+    RuleFile {
+        name: name(path),
+        text: text_file::read(path).map_err(|error| error.to_string()),
+    }
+}
+
+fn name(path: &Path) -> Arc<str> {
+    path.display().to_string().into()
+}
+
+/// An alert sink for engines that never evaluate an event.
+#[derive(Debug)]
+pub struct NoSink;
+
+impl AlertSink for NoSink {
+    fn emit(&self, _alert: Alert) {}
+}
+
+impl Loaded {
+    /// Enables and disables rules; the last selection that matches a rule wins. Returns the selections that match no
+    /// rule.
+    pub fn select<'s>(&mut self, selections: &'s [Selection]) -> Vec<&'s Selection> {
+        let mut idle = Vec::new();
+        for selection in selections {
+            let mut concerned = false;
+            self.ruleset.select(selection.enable, |rule| {
+                let concerns = selection.concerns(rule);
+                concerned |= concerns;
+                concerns
+            });
+            if !concerned {
+                idle.push(selection);
+            }
+        }
+        idle
+    }
+
+    /// Compiles the rules, and adds the problems found to the diagnostics. The engine lacks rules with errors.
+    pub fn compile(
+        &mut self,
+        options: &EngineOptions,
+        sink: impl AlertSink + 'static,
+    ) -> (Engine, Plan) {
+        let (engine, problems) = Engine::new(&self.ruleset, options, Box::new(sink));
+        let (plan, costs) = engine.plan();
+        self.diagnostics.extend(problems.into_iter().chain(costs));
+        let order = |diagnostic: &Diagnostic| {
+            let file = &diagnostic.location.file;
+            let file = self.files.iter().position(|known| known.name == *file);
+            (file, diagnostic.location.line, diagnostic.location.column)
+        };
+        self.diagnostics.sort_by_key(order);
+        (engine, plan)
+    }
+
+    /// The text of the file with this name.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let file = self.files.iter().find(|file| &*file.name == name)?;
+        file.text.as_deref().ok()
+    }
+
+    /// The text of diagnostics for a terminal.
+    pub fn render<'d>(&self, diagnostics: impl Iterator<Item = &'d Diagnostic>) -> String {
+        let mut out = String::new();
+        for diagnostic in diagnostics {
+            out.push_str(&diagnostic.render(self.text(&diagnostic.location.file)));
+            out.push('\n');
+        }
+        out
+    }
+
+    /// Checks that the rules have no errors.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] with all errors.
+    pub fn usable(&self) -> Result<(), Failure> {
+        let errors = self
+            .diagnostics
+            .iter()
+            .filter(|diagnostic| diagnostic.is_error());
+        let count = errors.clone().count();
+        if count == 0 {
+            return Ok(());
+        }
+        let noun = if count == 1 { "error" } else { "errors" };
+        let message = format!(
+            "cannot use the rules: {count} {noun}\n{}",
+            self.render(errors)
+        );
+        Err(Failure::new(Exit::BadInput, message.trim_end())
+            .help("correct them; `tollgate rules check FILE` shows warnings too"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_builtin_rules_compile_without_a_problem() {
+        let mut loaded = load(&[]);
+        loaded.compile(&EngineOptions::default(), NoSink);
+        assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
+        assert!(!loaded.ruleset.rules.is_empty());
+    }
+
+    #[test]
+    fn folders_give_their_yaml_files_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.yml", "a.yaml", "c.txt"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let names: Vec<_> = expand(dir.path())
+            .iter()
+            .map(|file| file.name.rsplit('/').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, ["a.yaml", "b.yml"]);
+    }
+
+    #[test]
+    fn a_folder_may_be_empty_if_there_are_rules_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, file) = (dir.path().join("rules.d"), dir.path().join("a.yaml"));
+        fs::create_dir(&empty).unwrap();
+        fs::write(&file, "").unwrap();
+        let loaded = load(&[empty.clone(), file]);
+        assert_eq!((loaded.files.len(), loaded.diagnostics.len()), (1, 0));
+        let diagnostics = load(&[empty]).diagnostics;
+        assert!(diagnostics[0].message.contains("the folder has no file"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_diagnostic_and_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let latin1 = dir.path().join("latin1.yaml");
+        fs::write(&latin1, b"# caf\xe9\n").unwrap();
+        for (path, cause) in [
+            (dir.path().join("none.yaml"), "No such file"),
+            (dir.path().join(""), "latin1.yaml"),
+            (latin1.clone(), "it is not UTF-8 text (byte 5)"),
+        ] {
+            let loaded = load(&[path]);
+            let text = loaded.render(loaded.diagnostics.iter());
+            assert!(text.contains(cause), "{text}");
+            assert!(text.contains("LOAD_ERR_FILE_READ"), "{text}");
+            assert_eq!(loaded.usable().unwrap_err().exit, Exit::BadInput);
+        }
+    }
+}

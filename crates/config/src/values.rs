@@ -1,0 +1,297 @@
+//! Settings that need more than to be read.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rules::{Priority, RuleMatching};
+use yaml::settings::{Entry, Node, Problem};
+
+use super::append::group;
+use super::model::{CaptureMode, Config, DropAction, EngineKind, Selection};
+
+/// A whole number that fits.
+pub(crate) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {
+    let number = node.integer()?;
+    T::try_from(number)
+        .map_err(|_too_large| Problem::new(&node.origin, format!("{number} is too large")))
+}
+
+/// As Falco: `ignore` stands alone.
+pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let mut actions = Vec::new();
+    let mut ignores = false;
+    for word in node.list()? {
+        actions.push(match word.text()? {
+            "alert" => DropAction::Alert,
+            "exit" => DropAction::Exit,
+            "log" => DropAction::Log,
+            "ignore" => {
+                ignores = true;
+                continue;
+            }
+            other => {
+                let message = format!("cannot take `{other}` for what is done about losses");
+                return Err(Problem::new(&word.origin, message)
+                    .help("known are `ignore`, `log`, `alert` and `exit`"));
+            }
+        });
+    }
+    if ignores && !actions.is_empty() {
+        let message = "cannot ignore losses and do something about them";
+        return Err(Problem::new(&node.origin, message).help("remove `ignore`, or the others"));
+    }
+    config.drops.actions = actions;
+    Ok(())
+}
+
+/// A part of all events.
+pub(crate) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let threshold = node.number()?;
+    if threshold > 1.0 {
+        let message = format!("cannot lose more than all events: {threshold} is above 1");
+        return Err(Problem::new(&node.origin, message).help("name a part, from 0 to 1"));
+    }
+    config.drops.threshold = threshold;
+    Ok(())
+}
+
+/// 0 is Falco's word for "as large as it gets"; a queue here always has a bound.
+pub(crate) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let alerts: usize = small(node)?;
+    config.queue_capacity = (alerts > 0).then_some(alerts);
+    Ok(())
+}
+
+pub(crate) fn priority(node: &Node) -> Result<Priority, Problem> {
+    let text = node.text()?;
+    Priority::parse(text).ok_or_else(|| {
+        Problem::new(&node.origin, format!("`{text}` is no priority"))
+            .help("one of emergency, alert, critical, error, warning, notice, informational, debug")
+    })
+}
+
+/// As [`priority`], with the short words that Falco's logger knows.
+pub(crate) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.log.level = match node.text()?.to_ascii_lowercase().as_str() {
+        "info" => Priority::Informational,
+        "err" => Priority::Error,
+        "crit" => Priority::Critical,
+        "emerg" => Priority::Emergency,
+        _ => priority(node)?,
+    };
+    Ok(())
+}
+
+pub(crate) fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.rule_matching = word(
+        node,
+        &[("first", RuleMatching::First), ("all", RuleMatching::All)],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.capture.mode = word(
+        node,
+        &[
+            ("rules", CaptureMode::Rules),
+            ("all_rules", CaptureMode::AllRules),
+        ],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    config.engine.kind = word(
+        node,
+        &[
+            ("kmod", EngineKind::Kmod),
+            ("modern_ebpf", EngineKind::ModernEbpf),
+            // The one before it, removed in 0.44.
+            ("ebpf", EngineKind::ModernEbpf),
+            ("replay", EngineKind::Replay),
+            ("gvisor", EngineKind::Gvisor),
+            ("nodriver", EngineKind::Nodriver),
+        ],
+    )?;
+    Ok(())
+}
+
+/// The value that one of some words stands for.
+fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Problem> {
+    let text = node.text()?;
+    let known = words.iter().find(|(word, _)| *word == text);
+    known.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        let message = format!("expected {}, found `{text}`", words.join(" or "));
+        Problem::new(&node.origin, message)
+    })
+}
+
+/// Falco's number for the size of a ring.
+pub(crate) fn buffer(node: &Node) -> Result<u8, Problem> {
+    let number = node.integer()?;
+    u8::try_from(number)
+        .ok()
+        .filter(|number| (1..=10).contains(number))
+        .ok_or_else(|| {
+            let message = format!("expected a number from 1 to 10, found `{number}`");
+            Problem::new(&node.origin, message).help("4 is 8 MiB, and each step doubles it")
+        })
+}
+
+pub(crate) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let files = node
+        .list()?
+        .iter()
+        .map(|item| item.text().map(PathBuf::from));
+    config.rules_files = files.collect::<Result<_, _>>()?;
+    Ok(())
+}
+
+/// A list of texts.
+pub(crate) fn texts(node: &Node) -> Result<Vec<String>, Problem> {
+    let items = node.list()?.iter();
+    items.map(|item| item.text().map(str::to_owned)).collect()
+}
+
+/// `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
+pub(crate) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let selections = node.list()?.iter().map(selection);
+    config.rules = selections.collect::<Result<_, _>>()?;
+    Ok(())
+}
+
+fn selection(node: &Node) -> Result<Selection, Problem> {
+    let malformed = || {
+        let message = format!("expected `enable` or `disable`, found {}", node.describe());
+        Problem::new(&node.origin, message).help("write it as `- disable: {rule: NAME}`")
+    };
+    let [Entry { key, node, origin }] = group(node)? else {
+        return Err(malformed());
+    };
+    let enable = match key.as_str() {
+        "enable" => true,
+        "disable" => false,
+        _ => return Err(malformed()),
+    };
+    let mut selection = Selection {
+        enable,
+        rule: None,
+        tag: None,
+    };
+    for entry in group(node)? {
+        let text = entry.node.text()?.to_owned();
+        match entry.key.as_str() {
+            "rule" => selection.rule = Some(text),
+            "tag" => selection.tag = Some(text),
+            other => {
+                let message = format!("unknown key `{other}`");
+                return Err(Problem::new(&entry.origin, message).help("the keys are rule and tag"));
+            }
+        }
+    }
+    if selection.rule.is_none() && selection.tag.is_none() {
+        let message = format!("`{key}` names neither a rule nor a tag");
+        return Err(Problem::new(origin, message));
+    }
+    Ok(selection)
+}
+
+pub(crate) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    config.webserver.address = text
+        .parse::<IpAddr>()
+        .map_err(|_no_address| Problem::new(&node.origin, format!("`{text}` is no IP address")))?;
+    Ok(())
+}
+
+/// A path of a URL.
+pub(crate) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    if !Path::new(text).has_root() {
+        let message = format!("expected a path as /healthz, found `{text}`");
+        return Err(Problem::new(&node.origin, message));
+    }
+    text.clone_into(&mut config.webserver.healthz);
+    Ok(())
+}
+
+/// Shortest time between two snapshots, as Falco documents it.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// `1h30m`, `500ms`, or milliseconds without a unit.
+pub(crate) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    let interval = parse_interval(text).ok_or_else(|| {
+        Problem::new(&node.origin, format!("`{text}` is no interval"))
+            .help("write it as 1h, 5m, 30s or 500ms; the units are y w d h m s ms")
+    })?;
+    if interval < SHORTEST_INTERVAL {
+        let message = format!("`{text}` is too short");
+        return Err(Problem::new(&node.origin, message).help("the shortest is 100ms"));
+    }
+    config.metrics.interval = interval;
+    Ok(())
+}
+
+/// Units from the longest to the shortest, in milliseconds; each may stand once, in this order.
+const UNITS: [(&str, u64); 7] = [
+    ("y", 365 * 24 * 3_600_000),
+    ("w", 7 * 24 * 3_600_000),
+    ("d", 24 * 3_600_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
+
+fn parse_interval(text: &str) -> Option<Duration> {
+    if let Ok(ms) = text.parse() {
+        return Some(Duration::from_millis(ms));
+    }
+    let mut units = UNITS.iter();
+    let mut total: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(rest.len());
+        let (unit, after) = rest.split_at(letters);
+        let (_, ms) = units.find(|(name, _)| *name == unit)?;
+        total = total.checked_add(number.checked_mul(*ms)?)?;
+        rest = after;
+    }
+    (!text.is_empty()).then(|| Duration::from_millis(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_prometheus() {
+        for (text, ms) in [
+            ("1h", Some(3_600_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1m5s100ms", Some(65_100)),
+            ("500ms", Some(500)),
+            ("5000", Some(5000)),
+            ("1y", Some(31_536_000_000)),
+            ("30m1h", None),
+            ("1x", None),
+            ("h", None),
+            ("", None),
+            ("1h 5m", None),
+            ("99999999999999999999s", None),
+            ("99999999999999999y", None),
+        ] {
+            let expected = ms.map(Duration::from_millis);
+            assert_eq!(parse_interval(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A network without a way out, which owns the addresses that attacks are about.
+//!
+//! Nothing is ever sent to the real owner of such an address unless the user has named it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+
+use sys::clone::CloneFlags;
+use workload::Error;
+
+use super::netlink::{LOOPBACK, Network};
+use super::{Action, Stop};
+
+/// An address for documentation (RFC 5737) which stands for any host of the Internet.
+pub(crate) const PUBLIC: &str = "203.0.113.5";
+
+/// Where clouds hand out credentials.
+pub(crate) const METADATA: &str = "169.254.169.254";
+
+/// An address of a private network.
+pub(crate) const PRIVATE: &str = "10.2.3.4";
+
+/// Number and name of the interface that is made.
+const DUMMY: (i32, &str) = (100, "tollgate0");
+
+/// Moves this process to a network of its own that has the actions' addresses. Addresses that the
+/// user has allowed are left to the real network.
+pub(super) fn separate(actions: &[&Action], allowed: &[IpAddr]) -> Result<(), Stop> {
+    let mut wanted = BTreeSet::new();
+    for text in actions.iter().flat_map(|action| action.addresses()) {
+        let address: IpAddr = text.parse().expect("the table's addresses are addresses");
+        if !allowed.contains(&address) {
+            wanted.insert(address);
+        }
+    }
+    own(&wanted)
+}
+
+/// Moves this process to a network of its own that has these addresses.
+pub(super) fn own(wanted: &BTreeSet<IpAddr>) -> Result<(), Stop> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    own_network(wanted).map_err(|error| {
+        let addresses: Vec<_> = wanted.iter().map(IpAddr::to_string).collect();
+        Stop::Skipped(format!(
+            "needs a network of its own that has {} ({}); `--allow-network ADDRESS` sends to the \
+             real one",
+            addresses.join(" and "),
+            error.chain()
+        ))
+    })
+}
+
+fn own_network(addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
+    if sys::namespace::unshare(CloneFlags::NEWNET.0).is_err() {
+        with_user_namespace()?;
+    }
+    let network = Network::new().map_err(Error::call("talk to the network"))?;
+    network
+        .bring_up(LOOPBACK)
+        .map_err(Error::call("bring up the loopback interface"))?;
+    // Not every kernel has the driver. Addresses on the loopback interface are as good: in this
+    // namespace there is no way out either.
+    let interface = match network.make_dummy(DUMMY.0, DUMMY.1) {
+        Ok(()) => DUMMY.0,
+        Err(_no_driver) => LOOPBACK,
+    };
+    // Here every port is everybody's. Where that cannot be said, low ones are root's as usual.
+    let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+    for address in addresses {
+        network
+            .add_address(interface, *address)
+            .map_err(Error::call("add an address"))?;
+    }
+    Ok(())
+}
+
+/// What ordinary users need for a network namespace. They keep their user and group ids.
+fn with_user_namespace() -> Result<(), Error> {
+    let (user, group) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    sys::namespace::unshare(CloneFlags::NEWUSER.0 | CloneFlags::NEWNET.0)
+        .map_err(Error::call("make a network namespace"))?;
+    for (file, text) in [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("{user} {user} 1\n")),
+        ("/proc/self/gid_map", format!("{group} {group} 1\n")),
+    ] {
+        fs::write(file, text).map_err(Error::file("write", file))?;
+    }
+    Ok(())
+}

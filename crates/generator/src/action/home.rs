@@ -1,0 +1,27 @@
+//! A home for somebody who does not exist.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use workload::Error;
+
+use super::scene::Claim;
+use super::{Scene, Stop};
+
+/// Makes a folder below /home, or for who may not, in its own home.
+pub(super) fn make(scene: &Scene) -> Result<Claim, Stop> {
+    let home = scene.claim_in("/home")?;
+    let Err(error) = fs::create_dir(home.path()) else {
+        return Ok(home);
+    };
+    let own = std::env::var_os("HOME").map(PathBuf::from);
+    let own = own.filter(|own| own.starts_with("/home") && own != Path::new("/home"));
+    let Some(own) = own else {
+        return Err(Stop::Skipped(format!(
+            "needs a folder below /home: {error}"
+        )));
+    };
+    let home = scene.claim_in(own)?;
+    fs::create_dir(home.path()).map_err(Error::file("make", home.path()))?;
+    Ok(home)
+}

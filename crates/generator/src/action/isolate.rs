@@ -1,0 +1,142 @@
+//! Layers over folders of the system, in a mount namespace that ends with this process.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sys::clone::CloneFlags;
+use sys::namespace;
+use workload::Error;
+
+use super::{Action, Stop, Touches};
+
+const MS_NOSUID: u64 = 2;
+const MS_REC: u64 = 0x4000;
+const MS_PRIVATE: u64 = 1 << 18;
+
+/// Lays layers over what the actions change. Whether it did.
+pub(super) fn separate(
+    actions: &[&Action],
+    scratch: &Path,
+    touch_system: bool,
+) -> Result<bool, Stop> {
+    let mut folders = BTreeSet::new();
+    let mut optional = true;
+    for action in actions {
+        let (more, may_do_without): (&[&str], bool) = match action.touches {
+            Touches::Nothing => continue,
+            Touches::Mounts => (&["/"], false),
+            Touches::Shared(folders) => (folders, true),
+            Touches::System(folders) => (folders, touch_system),
+        };
+        folders.extend(more);
+        optional &= may_do_without;
+    }
+    if folders.is_empty() {
+        return Ok(false);
+    }
+    cover(folders, scratch, optional)
+}
+
+/// Lays layers over folders; `/` stands for the table of mounts, for which a namespace is enough.
+pub(super) fn cover(
+    mut folders: BTreeSet<&str>,
+    scratch: &Path,
+    optional: bool,
+) -> Result<bool, Stop> {
+    let mounts = folders.remove("/");
+    match lay(&folders, scratch) {
+        Ok(()) => Ok(true),
+        Err(_without) if optional => Ok(false),
+        Err(error) => Err(Stop::Skipped(format!(
+            "needs a mount namespace of its own ({}){}",
+            error.chain(),
+            if mounts {
+                String::new()
+            } else {
+                let folders: Vec<_> = folders.iter().copied().collect();
+                format!("; `--unsafe` changes {} itself", folders.join(" "))
+            }
+        ))),
+    }
+}
+
+fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
+    namespace::unshare(CloneFlags::NEWNS.0).map_err(Error::call("make a mount namespace"))?;
+    mount(None, Path::new("/"), None, MS_REC | MS_PRIVATE, None)?;
+    if folders.is_empty() {
+        return Ok(());
+    }
+    // What is written goes to memory, whatever file system the folder of the run is on.
+    let base = scratch.join(format!("layers-{}", std::process::id()));
+    make(&base)?;
+    mount(
+        Some("tmpfs"),
+        &base,
+        Some("tmpfs"),
+        MS_NOSUID,
+        Some("mode=0755"),
+    )?;
+    let mut real = Vec::new();
+    for folder in folders {
+        real.push(fs::canonicalize(folder).map_err(Error::file("find", folder))?);
+    }
+    // The folder that the layers themselves are in comes last: they cannot be named afterwards.
+    real.sort_by_key(|folder| base.starts_with(folder));
+    for (number, folder) in real.iter().enumerate() {
+        layer(folder, &base.join(number.to_string()))?;
+    }
+    Ok(())
+}
+
+/// As container runtimes do it: the folder shows through, what is written stays above.
+fn layer(folder: &Path, above: &Path) -> Result<(), Error> {
+    let (upper, work) = (above.join("upper"), above.join("work"));
+    for dir in [above, &upper, &work] {
+        make(dir)?;
+    }
+    let permissions = fs::metadata(folder)
+        .map_err(Error::file("look at", folder))?
+        .permissions();
+    fs::set_permissions(&upper, permissions).map_err(Error::file("open", &upper))?;
+    let data = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        folder.display(),
+        upper.display(),
+        work.display()
+    );
+    mount(Some("overlay"), folder, Some("overlay"), 0, Some(&data))
+}
+
+fn make(dir: &Path) -> Result<(), Error> {
+    fs::create_dir(dir).map_err(Error::file("make", dir))
+}
+
+pub(crate) fn mount(
+    source: Option<&str>,
+    target: &Path,
+    kind: Option<&str>,
+    flags: u64,
+    data: Option<&str>,
+) -> Result<(), Error> {
+    let text = |text: &str| {
+        CString::new(text).map_err(|error| Error::file("mount", PathBuf::from(text))(error))
+    };
+    let (source, kind, data) = (
+        source.map(text).transpose()?,
+        kind.map(text).transpose()?,
+        data.map(text).transpose()?,
+    );
+    let at = CString::new(target.as_os_str().as_bytes())
+        .map_err(|error| Error::file("mount", target)(error))?;
+    namespace::mount(
+        source.as_deref(),
+        &at,
+        kind.as_deref(),
+        flags,
+        data.as_deref(),
+    )
+    .map_err(Error::file("mount something at", target))
+}

@@ -1,0 +1,20 @@
+//! Traces are removed from a file that is called as a log.
+
+use std::fs::File;
+
+use workload::Error;
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ClearLogActivities",
+    "empty a file called `syslog`",
+    play,
+)
+.rule("Clear Log Activities");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let log = scene.file("syslog");
+    File::create(&log).map_err(Error::file("empty", &log))?;
+    Ok(())
+}

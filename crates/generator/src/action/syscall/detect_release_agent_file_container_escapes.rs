@@ -1,0 +1,25 @@
+//! The program that the kernel runs on the host when a control group empties. The file is none of the kernel's.
+
+use std::fs;
+
+use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.DetectReleaseAgentFileContainerEscapes",
+    "write a file called `release_agent`",
+    play,
+)
+.rule("Detect release_agent File Container Escapes")
+.inside()
+.needs(&[
+    Need::Capability("CAP_SYS_ADMIN"),
+    Need::Capability("CAP_DAC_OVERRIDE"),
+]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let agent = scene.file("release_agent");
+    fs::write(&agent, "/nothing\n").map_err(Error::file("write", &agent))?;
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! Servers that join paths without looking read any file.
+
+use std::fs::File;
+
+use workload::Error;
+
+use super::super::{Action, Scene, Stop};
+
+const PATH: &str = "/etc/../etc/../etc/passwd";
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.DirectoryTraversalMonitoredFileRead",
+    "open a file below /etc by a path that climbs",
+    play,
+)
+.rule("Directory traversal monitored file read");
+
+fn play(_scene: &Scene) -> Result<(), Stop> {
+    File::open(PATH).map_err(Error::file("open", PATH))?;
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! A folder in memory that everybody may write: nothing of it is left after a boot.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use workload::Error;
+
+use super::super::{Action, Scene, Stop, Touches};
+
+/// Of a shell, where /dev/shm is mounted without execution.
+const NOT_EXECUTABLE: i32 = 126;
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ExecutionFromDevShm",
+    "run a script in /dev/shm",
+    play,
+)
+.rule("Execution from /dev/shm")
+.touches(Touches::Shared(&["/dev/shm"]));
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let script = scene.claim_in("/dev/shm")?;
+    fs::write(script.path(), "#!/bin/sh\necho hello\n")
+        .map_err(Error::file("write", script.path()))?;
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(script.path(), open).map_err(Error::file("open", script.path()))?;
+    let mut shell = scene.command("sh")?;
+    shell.arg("-c").arg(script.path());
+    match scene.run(shell) {
+        // The start was tried and seen.
+        Err(Stop::Failed(Error::Program { status, .. }))
+            if status.code() == Some(NOT_EXECUTABLE) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,36 @@
+//! A program without a file.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop};
+
+/// MFD_CLOEXEC: other programs that start meanwhile must not get it.
+const CLOSE_ON_EXEC: u32 = 1;
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.FilelessExecutionViaMemfdCreate",
+    "run a program from memory",
+    play,
+)
+.rule("Fileless execution via memfd_create")
+.needs(&[Need::Readable("/bin/true")]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let image = fs::read("/bin/true").map_err(Error::file("read", "/bin/true"))?;
+    let memory = sys::fd::memory_file(c"program", CLOSE_ON_EXEC)
+        .map_err(Error::call("make a file in memory"))?;
+    let number = memory.as_raw_fd();
+    File::from(
+        memory
+            .try_clone()
+            .map_err(Error::call("duplicate a descriptor"))?,
+    )
+    .write_all(&image)
+    .map_err(Error::call("write a file in memory"))?;
+    scene.run(Command::new(format!("/proc/self/fd/{number}")))
+}

@@ -1,0 +1,26 @@
+//! Code for the kernel, from a container. It is none, so the kernel refuses it.
+
+use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.LinuxKernelModuleInjectionDetected",
+    "`init_module` of something that is no module",
+    play,
+)
+.rule("Linux Kernel Module Injection Detected")
+.also(&["Load kernel module"])
+.inside()
+.needs(&[Need::Capability("CAP_SYS_MODULE")]);
+
+fn play(_scene: &Scene) -> Result<(), Stop> {
+    match sys::attempt::init_module(b"no module") {
+        Err(_refused) => Ok(()),
+        Ok(()) => Err(Error::Unexpected {
+            expected: "the kernel to refuse what is no module".to_owned(),
+            got: "a module".to_owned(),
+        }
+        .into()),
+    }
+}

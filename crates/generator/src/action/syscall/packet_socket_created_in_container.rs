@@ -1,0 +1,21 @@
+//! Below IP one sees and forges what others send.
+
+use rustix::net::{AddressFamily, SocketType, socket};
+use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.PacketSocketCreatedInContainer",
+    "make a packet socket",
+    play,
+)
+.rule("Packet socket created in container")
+.inside()
+.needs(&[Need::Capability("CAP_NET_RAW")]);
+
+fn play(_scene: &Scene) -> Result<(), Stop> {
+    socket(AddressFamily::PACKET, SocketType::RAW, None)
+        .map_err(Error::call("make a packet socket"))?;
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! A process takes control of another one.
+
+use workload::Error;
+
+use super::super::{Action, Scene, Stop};
+
+const EPERM: i32 = 1;
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.PtraceAttachedToProcess",
+    "attach to a process of its own by ptrace",
+    play,
+)
+.rule("PTRACE attached to process");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let mut sleep = scene.command("sleep")?;
+    let mut target = sleep
+        .arg("60")
+        .spawn()
+        .map_err(Error::call("start `sleep`"))?;
+    let attached = sys::attempt::attach(target.id().cast_signed());
+    let ended = target.kill().and_then(|()| target.wait());
+    match attached {
+        // A tracer is there already, such as a detector that works by ptrace.
+        Err(error) if !error.is(EPERM) => {
+            return Err(Error::call("attach to a process")(error).into());
+        }
+        _ => {}
+    }
+    ended.map_err(Error::call("end `sleep`"))?;
+    Ok(())
+}

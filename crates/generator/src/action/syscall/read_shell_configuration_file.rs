@@ -1,0 +1,21 @@
+//! Variables with secrets, and what somebody uses.
+
+use std::fs;
+
+use workload::Error;
+
+use super::super::{Action, Scene, Stop};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ReadShellConfigurationFile",
+    "read a `.bashrc`",
+    play,
+)
+.optional_rule("Read Shell Configuration File");
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let file = scene.file(".bashrc");
+    fs::write(&file, "# nothing\n").map_err(Error::file("write", &file))?;
+    fs::read(&file).map_err(Error::file("read", &file))?;
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! A command that comes back.
+
+use std::fs;
+use std::path::Path;
+
+use workload::Error;
+
+use super::super::{Action, Claim, Need, Scene, Stop, Touches};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.ScheduleCronJobs",
+    "write a table of timed commands to /etc/cron.d",
+    play,
+)
+.optional_rule("Schedule Cron Jobs")
+.needs(&[Need::Root])
+.touches(Touches::System(&["/etc"]));
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    // Where there is no such folder there is one for the time being.
+    let made = if Path::new("/etc/cron.d").exists() {
+        None
+    } else {
+        fs::create_dir("/etc/cron.d").map_err(Error::file("make", "/etc/cron.d"))?;
+        Some(Claim::new("/etc/cron.d"))
+    };
+    let table = scene.claim_in("/etc/cron.d")?;
+    fs::write(table.path(), "# nothing\n").map_err(Error::file("write", table.path()))?;
+    drop(table);
+    drop(made);
+    Ok(())
+}

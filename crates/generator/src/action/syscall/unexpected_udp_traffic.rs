@@ -1,0 +1,25 @@
+//! What leaves by datagrams is seldom looked at. The host is this machine.
+
+use std::net::UdpSocket;
+
+use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, address};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.UnexpectedUDPTraffic",
+    "send a datagram to a public address at a port of SSH",
+    play,
+)
+.optional_rule("Unexpected UDP Traffic")
+.needs(&[Need::Address(address::PUBLIC)]);
+
+fn play(_scene: &Scene) -> Result<(), Stop> {
+    let socket = UdpSocket::bind("0.0.0.0:0").map_err(Error::call("bind a socket"))?;
+    socket
+        .connect((address::PUBLIC, 22))
+        .map_err(Error::call("connect"))?;
+    // Nobody listens, which the kernel may say at once.
+    let _refused = socket.send(b"hello");
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Who handles page faults stops the kernel at a moment of his choice.
+
+use workload::Error;
+
+use super::super::{Action, Scene, Stop, passwd};
+
+/// UFFD_USER_MODE_ONLY, which every user may have.
+const USER_FAULTS_ONLY: u32 = 1;
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.UnprivilegedDelegationOfPageFaultsHandlingToAUserspaceProcess",
+    "`userfaultfd` as a user that is not root",
+    play,
+)
+.optional_rule("Unprivileged Delegation of Page Faults Handling to a Userspace Process")
+.also(&["Unprivileged userfaultfd"]);
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    if !scene.is_spawned() {
+        return scene.spawn_as("child", ACTION.name);
+    }
+    if rustix::process::geteuid().is_root() {
+        passwd::set_all(passwd::user(passwd::SYSTEM_USER)?.uid)?;
+    }
+    sys::attempt::userfaultfd(USER_FAULTS_ONLY).map_err(Error::call("ask for page faults"))?;
+    Ok(())
+}

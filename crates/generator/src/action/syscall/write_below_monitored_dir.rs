@@ -1,0 +1,22 @@
+//! A library that nobody installed.
+
+use std::fs::File;
+
+use workload::Error;
+
+use super::super::{Action, Need, Scene, Stop, Touches};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.WriteBelowMonitoredDir",
+    "create a file in /lib",
+    play,
+)
+.optional_rule("Write below monitored dir")
+.needs(&[Need::Root])
+.touches(Touches::System(&["/lib"]));
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    let file = scene.claim_in("/lib")?;
+    File::create(file.path()).map_err(Error::file("create", file.path()))?;
+    Ok(())
+}

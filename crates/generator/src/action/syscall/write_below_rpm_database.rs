@@ -1,0 +1,33 @@
+//! What is installed is what the database says.
+
+use std::fs;
+use std::path::Path;
+
+use workload::Error;
+
+use super::super::{Action, Claim, Need, Scene, Stop, Touches};
+
+pub(super) const ACTION: Action = Action::new(
+    "syscall.WriteBelowRpmDatabase",
+    "create a file in /var/lib/rpm",
+    play,
+)
+.optional_rule("Write below rpm database")
+.also(&["Write below package database"])
+.needs(&[Need::Root])
+.touches(Touches::System(&["/var/lib"]));
+
+fn play(scene: &Scene) -> Result<(), Stop> {
+    // Machines without this package manager get the folder for the time being.
+    let made = if Path::new("/var/lib/rpm").exists() {
+        None
+    } else {
+        fs::create_dir("/var/lib/rpm").map_err(Error::file("make", "/var/lib/rpm"))?;
+        Some(Claim::new("/var/lib/rpm"))
+    };
+    let file = scene.claim_in("/var/lib/rpm")?;
+    fs::write(file.path(), "").map_err(Error::file("write", file.path()))?;
+    drop(file);
+    drop(made);
+    Ok(())
+}

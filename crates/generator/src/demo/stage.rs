@@ -1,0 +1,485 @@
+//! The process that makes the surroundings of a pass and runs the scripts there, each watched by
+//! a `tollgate run` of its own. It tells what happens on its standard output.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use abi::{Arch, Syscall};
+use serde_json::Value;
+use sys::clone::CloneFlags;
+use sys::credential::{self, CapabilitySets, Ids};
+
+use super::action::{ACTIONS, Action, NUMBERS, PRELUDE, PREPARATION, Where};
+use super::report::Report;
+use super::rootfs;
+
+/// Surroundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Root with a container's usual capabilities, in a container-like set of namespaces.
+    Container,
+    /// An ordinary user in a changed root, brought there by root.
+    User,
+    /// An ordinary user in a user namespace, made by an ordinary user.
+    UserNamespace,
+}
+
+/// What Docker leaves to root in a container.
+const CONTAINER_CAPABILITIES: [&str; 14] = [
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_MKNOD",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_RAW",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+];
+
+/// The ordinary user's id.
+const USER: u32 = 1000;
+/// A container's host name looks like this.
+const CONTAINER_NAME: &[u8] = b"d3m0c0ffee42";
+/// How long one script may take.
+const SCRIPT_DEADLINE: Duration = Duration::from_secs(10);
+/// Unwatched file of the agent of each run.
+const STATS: &str = "/run/demo/stats";
+/// Time between two looks for orphans that have ended.
+const REAP_INTERVAL: Duration = Duration::from_millis(20);
+/// Where scripts write what they print.
+const OUTPUT: &str = "/run/demo/output";
+const SIGKILL: i32 = 9;
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Plays the pass. Failures are reports as well.
+pub(crate) fn play(stage: Stage) -> i32 {
+    let outcome = separate(stage).and_then(|()| {
+        sys::clone::clone_child(CloneFlags::default(), || match perform(stage) {
+            Ok(()) => 0,
+            Err(why) => tell(&Report::Failed { why }),
+        })
+        .map_err(|error| format!("cannot make the first process of the pass: {error}"))
+    });
+    match outcome {
+        Ok(_pid) => {
+            let ended = sys::wait::wait(sys::wait::Target::Any, 0);
+            ended
+                .ok()
+                .flatten()
+                .and_then(|(_, status)| status.shell_code())
+                .unwrap_or(1)
+        }
+        Err(why) => tell(&Report::Failed { why }),
+    }
+}
+
+/// Leaves the host's namespaces. The next child is the first process of the new ones.
+fn separate(stage: Stage) -> Result<()> {
+    // The printing process is the only reader: without it there is nothing to do here.
+    sys::prctl::set_parent_death_signal(SIGKILL).map_err(|error| error.to_string())?;
+    let common = CloneFlags::NEWNS | CloneFlags::NEWPID | CloneFlags::NEWNET | CloneFlags::NEWIPC;
+    let kinds = match stage {
+        Stage::Container => common | CloneFlags::NEWCGROUP | CloneFlags::NEWUTS,
+        Stage::User => common,
+        Stage::UserNamespace => common | CloneFlags::NEWUSER,
+    };
+    let users = credential::users().map_err(|error| error.to_string())?;
+    let groups = credential::groups().map_err(|error| error.to_string())?;
+    sys::namespace::unshare(kinds.0).map_err(|error| format!("cannot make namespaces: {error}"))?;
+    if stage == Stage::UserNamespace {
+        map_ids(0, users.effective, groups.effective)?;
+    }
+    Ok(())
+}
+
+/// Gives this process's user and group the number `inside` in the new user namespace.
+fn map_ids(inside: u32, user: u32, group: u32) -> Result<()> {
+    let put = |file: &str, text: String| {
+        fs::write(Path::new("/proc/self").join(file), text)
+            .map_err(|error| format!("cannot write /proc/self/{file}: {error}"))
+    };
+    put("setgroups", "deny".into())?;
+    put("uid_map", format!("{inside} {user} 1\n"))?;
+    put("gid_map", format!("{inside} {group} 1\n"))
+}
+
+/// The first process of the pass.
+fn perform(stage: Stage) -> Result<()> {
+    sys::prctl::set_parent_death_signal(SIGKILL).map_err(|error| error.to_string())?;
+    // Away from the caller's terminal, whose job control is not ours.
+    sys::file::new_session().map_err(|error| error.to_string())?;
+    let base = rootfs::base()?;
+    match stage {
+        Stage::Container => {
+            sys::namespace::set_host_name(CONTAINER_NAME).map_err(|error| error.to_string())?;
+            rootfs::pivot(&rootfs::layered(&base)?)?;
+        }
+        Stage::User => rootfs::chroot(&rootfs::bound(&base)?)?,
+        Stage::UserNamespace => rootfs::pivot(&rootfs::bound(&base)?)?,
+    }
+    let network = raise_loopback();
+    drop_rights(stage)?;
+    let environment = environment(stage);
+    prepare(&environment)?;
+    for (index, action) in ACTIONS.iter().enumerate() {
+        if action.place == Where::Container && stage != Stage::Container {
+            continue;
+        }
+        if let Some(why) = hindrance(action, network.as_deref()) {
+            tell(&Report::Skipped { action: index, why });
+            continue;
+        }
+        for (twin, script) in [(false, action.script), (true, action.twin)] {
+            tell(&Report::Begin {
+                action: index,
+                twin,
+            });
+            let end = watch(script, &environment)?;
+            tell(&end);
+        }
+    }
+    Ok(())
+}
+
+/// Why the loopback device cannot be used, if it cannot.
+fn raise_loopback() -> Option<String> {
+    let tries = [
+        ("ip", vec!["link", "set", "lo", "up"]),
+        ("busybox", vec!["ip", "link", "set", "lo", "up"]),
+    ];
+    for (program, arguments) in tries {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("PATH", PATH)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if command.status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+    }
+    Some("neither ip nor busybox could bring up the loopback device".into())
+}
+
+fn drop_rights(stage: Stage) -> Result<()> {
+    let told = |error: sys::SyscallError| format!("cannot give up privileges: {error}");
+    let kept: Vec<u8> = match stage {
+        Stage::Container => CONTAINER_CAPABILITIES
+            .iter()
+            .filter_map(|name| abi::capability::from_name(name))
+            .collect(),
+        Stage::User | Stage::UserNamespace => Vec::new(),
+    };
+    if stage == Stage::UserNamespace {
+        // A user that is not root inside either: one more namespace, in which nothing is held.
+        sys::namespace::unshare(CloneFlags::NEWUSER.0).map_err(told)?;
+        map_ids(USER, 0, 0)?;
+    }
+    for number in 0..=abi::capability::LAST {
+        if !kept.contains(&number) && sys::prctl::bounding_capability(number).unwrap_or(false) {
+            sys::prctl::drop_bounding_capability(number).map_err(told)?;
+        }
+    }
+    if stage == Stage::User {
+        let ids = Ids {
+            real: USER,
+            effective: USER,
+            saved: USER,
+        };
+        credential::set_supplementary_groups(&[]).map_err(told)?;
+        credential::set_groups(ids).map_err(told)?;
+        credential::set_users(ids).map_err(told)?;
+    }
+    let set = abi::Capabilities(kept.iter().fold(0, |set, number| set | 1 << number));
+    let none = abi::Capabilities(0);
+    credential::set_capabilities(CapabilitySets {
+        effective: set,
+        permitted: set,
+        inheritable: none,
+    })
+    .map_err(told)?;
+    // The kernel takes the process's own /proc entries from it when its user changes.
+    sys::prctl::set_dumpable(true).map_err(told)
+}
+
+/// The scripts' environment: nothing of the caller's.
+fn environment(stage: Stage) -> BTreeMap<String, String> {
+    let home = if stage == Stage::Container {
+        "/root"
+    } else {
+        "/home/demo"
+    };
+    let mut variables = BTreeMap::from([
+        ("HOME".to_owned(), home.to_owned()),
+        ("PATH".to_owned(), PATH.to_owned()),
+        ("LC_ALL".to_owned(), "C".to_owned()),
+        ("DEBIAN_FRONTEND".to_owned(), "noninteractive".to_owned()),
+    ]);
+    for name in NUMBERS {
+        let number = Arch::native().and_then(|arch| Syscall::from_name(name)?.number(arch));
+        if let Some(number) = number {
+            variables.insert(format!("NR_{name}"), number.to_string());
+        }
+    }
+    variables
+}
+
+fn prepare(environment: &BTreeMap<String, String>) -> Result<()> {
+    let output = Command::new("/bin/sh")
+        .args(["-c", PREPARATION])
+        .env_clear()
+        .envs(environment)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot run /bin/sh: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!(
+        "cannot prepare files: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    ))
+}
+
+/// Why an action cannot be tried.
+fn hindrance(action: &Action, network: Option<&str>) -> Option<String> {
+    for &need in action.needs {
+        if need.starts_with("busybox:")
+            && let Some(why) = network
+        {
+            return Some(why.to_owned());
+        }
+        let found = match need.split_once(':') {
+            None => is_program(need),
+            Some((program, applet)) => is_program(program) && has_applet(program, applet),
+        };
+        if !found {
+            return Some(format!("there is no {need} here"));
+        }
+    }
+    None
+}
+
+fn is_program(name: &str) -> bool {
+    PATH.split(':').any(|dir| {
+        let file = fs::metadata(Path::new(dir).join(name));
+        file.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn has_applet(program: &str, applet: &str) -> bool {
+    let list = Command::new(program)
+        .arg("--list")
+        .env("PATH", PATH)
+        .output();
+    list.is_ok_and(|list| {
+        String::from_utf8_lossy(&list.stdout)
+            .lines()
+            .any(|line| line == applet)
+    })
+}
+
+/// Runs one script under the watch and tells of its alerts.
+fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report> {
+    let mut child = Command::new("/proc/self/exe")
+        .args(["run", "--quiet", "--json", "-s", STATS])
+        // The time of the event as a number, beside what rules print.
+        .args(["-o", "append_output[0].extra_fields[0]=evt.rawtime", "--"])
+        .args(["/bin/sh", "-c", &format!("{PRELUDE}\n{script}\n")])
+        .env_clear()
+        .envs(environment)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start tollgate run: {error}"))?;
+    let problem = collect(&mut child)?;
+    let counted = fs::read_to_string(STATS)
+        .ok()
+        .and_then(|stats| dropped(&stats));
+    // Ours to read, and unlinked so that the next run's numbers are its own.
+    let _ = fs::remove_file(STATS);
+    let output = fs::read(OUTPUT).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let uncounted = || Some("tollgate run left no counters".to_owned());
+    let problem = if counted.is_some() {
+        problem
+    } else {
+        problem.or_else(uncounted)
+    };
+    Ok(Report::End {
+        problem,
+        dropped: counted.unwrap_or(0),
+        output: output.unwrap_or_default(),
+    })
+}
+
+/// Reads alerts until the run has ended; what went wrong, if anything did.
+fn collect(child: &mut Child) -> Result<Option<String>> {
+    let stdout = child
+        .stdout
+        .take()
+        .ok_or("cannot read the alerts: no pipe")?;
+    let mut stderr = child
+        .stderr
+        .take()
+        .ok_or("cannot read the messages: no pipe")?;
+    let (sender, lines) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stdout)
+            .lines()
+            .map_while(std::result::Result::ok)
+        {
+            // The collector is there until this end closes.
+            let _ = sender.send((line, now_ns()));
+        }
+    });
+    let messages = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stderr.read_to_string(&mut text);
+        text
+    });
+    let deadline = Instant::now() + SCRIPT_DEADLINE;
+    let mut problem = None;
+    loop {
+        reap_orphans(child.id());
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left.min(REAP_INTERVAL)) {
+            Ok((line, arrived_ns)) => match serde_json::from_str(&line) {
+                Ok(alert) => _ = tell(&Report::Alert { alert, arrived_ns }),
+                Err(error) => problem = Some(format!("cannot read alert: {error}: {line}")),
+            },
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) if left > REAP_INTERVAL => {}
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                problem = Some(format!(
+                    "did not end within {} s",
+                    SCRIPT_DEADLINE.as_secs()
+                ));
+                kill_all_others();
+                break;
+            }
+        }
+    }
+    let status = child
+        .wait()
+        .map_err(|error| format!("cannot wait for tollgate run: {error}"))?;
+    // Both end when the pipes' writers are gone.
+    let _ = reader.join();
+    let messages = messages.join().unwrap_or_default();
+    if problem.is_none() && !messages.trim().is_empty() {
+        problem = Some(messages.trim().to_owned());
+    }
+    if problem.is_none()
+        && matches!(status.code(), None | Some(2..=4))
+        && !Path::new(OUTPUT).exists()
+    {
+        problem = Some(format!("tollgate run ended with {status}"));
+    }
+    Ok(problem)
+}
+
+/// Reaps what the scripts left behind, as the first process of a pid namespace has to. Before Linux
+/// 6.11 a process that is dead and not reaped keeps its seccomp filter, and so the watch, going.
+fn reap_orphans(run: u32) {
+    while let Ok(Some(pid)) = sys::wait::peek_end() {
+        if u32::try_from(pid) == Ok(run) {
+            return;
+        }
+        // Seen just now, and nobody else waits for it.
+        let _ = sys::wait::wait(sys::wait::Target::Pid(pid), sys::wait::ALL);
+    }
+}
+
+/// Ends every process of this pid namespace but this one, its first. Twice, for those that were
+/// just born.
+fn kill_all_others() {
+    for _ in 0..2 {
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if let Some(pid) = pid.filter(|&pid: &i32| pid > 1) {
+                // It may have ended by itself.
+                let _ = sys::signal::send(pid, SIGKILL);
+            }
+        }
+    }
+}
+
+/// Events and alerts that were lost, by the last line of the stats file.
+fn dropped(stats: &str) -> Option<u64> {
+    let last: Value = serde_json::from_str(stats.lines().last()?).ok()?;
+    Some(last["cur"]["drops"].as_u64()? + lost_in(&last))
+}
+
+fn lost_in(value: &Value) -> u64 {
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, value)| match value.as_u64() {
+                Some(count) if name.starts_with("lost_") => count,
+                _ => lost_in(value),
+            })
+            .sum(),
+        Value::Array(values) => values.iter().map(lost_in).sum(),
+        _ => 0,
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Writes a report; with nobody to read it there is nothing left to do. Gives an exit status.
+fn tell(report: &Report) -> i32 {
+    let mut out = std::io::stdout().lock();
+    match out
+        .write_all(report.line().as_bytes())
+        .and_then(|()| out.flush())
+    {
+        Ok(()) => 1,
+        Err(_nobody) => sys::exec::exit_now(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_summed_over_events_and_channels() {
+        let line =
+            r#"{"cur":{"drops":2},"channels":[{"lost_queue_full":3,"lost_write_failed":4}]}"#;
+        assert_eq!(dropped(&format!("{{}}\n{line}\n")), Some(9));
+        assert_eq!(dropped(""), None);
+        assert_eq!(dropped("{}"), None);
+    }
+
+    #[test]
+    fn capabilities_have_their_kernel_names() {
+        for name in CONTAINER_CAPABILITIES {
+            assert!(abi::capability::from_name(name).is_some(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Kata Containers: found and told of, not driven. `kata-runtime` has no OCI command line; what has one is
+//! containerd's shim, which containerd itself drives as `io.containerd.kata.v2`.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use capture::probe::Support;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+
+const SHIM: &str = "containerd-shim-kata-v2";
+/// Names by which somebody may ask for it.
+const NAMES: [&str; 3] = ["kata", "kata-runtime", SHIM];
+
+/// Refuses Kata by each of its names.
+///
+/// # Errors
+///
+/// [`Exit::Unsupported`] if `asked` is one of them.
+pub fn refuse(asked: &OsStr) -> Result<(), Failure> {
+    let name = Path::new(asked).file_name().and_then(OsStr::to_str);
+    if !name.is_some_and(|name| NAMES.contains(&name)) {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot stand in for {}: Kata has no OCI command line",
+        asked.display()
+    );
+    Err(Failure::new(Exit::Unsupported, message).help(
+        "have containerd drive it as `io.containerd.kata.v2`, or use `--runtime vm` for a machine with \
+         the rules in it",
+    ))
+}
+
+/// Whether Kata is installed.
+#[must_use]
+pub fn support() -> Support {
+    let path = std::env::var_os("PATH");
+    match diagnostics::lookup::resolve(SHIM.as_ref(), path.as_deref()) {
+        Ok(shim) => Support::Partial {
+            why: format!(
+                "{} is installed; containerd drives it, tollgate does not and was never tried with it",
+                shim.display()
+            ),
+            fix: None,
+        },
+        Err(_) => Support::No {
+            why: format!("there is no {SHIM}"),
+            fix: "use `tollgate runtime --runtime vm`, or install Kata for containerd to drive"
+                .to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_refused_by_each_of_its_names() {
+        for name in ["kata", "/opt/kata/bin/kata-runtime", SHIM] {
+            let failure = refuse(name.as_ref()).unwrap_err();
+            assert_eq!(failure.exit, Exit::Unsupported, "{name}");
+        }
+        assert!(refuse("runc".as_ref()).is_ok());
+        assert!(refuse("/usr/bin/katana".as_ref()).is_ok());
+    }
+}

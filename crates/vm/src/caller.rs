@@ -1,0 +1,231 @@
+//! The line between who makes a container and the process that stands for it. Whoever makes a container may
+//! be killed at any moment: what it has not finished then goes with it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+
+use super::cannot;
+
+const SOCK_SEQPACKET: i32 = 5;
+/// The folder is this container's.
+const FOLDER: u8 = b'F';
+/// Begin, with a machine of its own.
+const BOOT: u8 = b'B';
+/// Begin with a machine that is ready: the line to it, and then what holds it.
+const LINE: u8 = b'L';
+const HOLD: u8 = b'H';
+/// The container is made, and stays without its maker.
+const KEEP: u8 = b'K';
+
+/// A machine that was kept ready.
+#[derive(Debug)]
+pub(super) struct Warm {
+    /// To what runs in it.
+    pub(super) line: UnixStream,
+    /// It ends with this.
+    pub(super) hold: UnixStream,
+}
+
+/// The end of who makes the container.
+#[derive(Debug)]
+pub(super) struct Maker(OwnedFd);
+
+/// The other end.
+#[derive(Debug)]
+pub(super) struct Caller(OwnedFd);
+
+/// Both ends; the second is inherited.
+pub(super) fn pair() -> Result<(Maker, OwnedFd), Failure> {
+    let failed = |error: sys::SyscallError| cannot("make a line")(error.into());
+    let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET).map_err(failed)?;
+    sys::fd::set_close_on_exec(theirs.as_fd(), false).map_err(failed)?;
+    Ok((Maker(ours), theirs))
+}
+
+impl Maker {
+    /// From now on the folder goes if this goes before the container is made.
+    pub(super) fn own_folder(&self) -> io::Result<()> {
+        self.send(FOLDER, None)
+    }
+
+    /// Has the machine begin. An error: the process that stands for the container has ended.
+    pub(super) fn begin(&self, warm: Option<Warm>) -> io::Result<()> {
+        let Some(Warm { line, hold }) = warm else {
+            return self.send(BOOT, None);
+        };
+        self.send(LINE, Some(line))?;
+        self.send(HOLD, Some(hold))
+    }
+
+    /// Leaves the container to itself.
+    pub(super) fn keep(&self) -> io::Result<()> {
+        self.send(KEEP, None)
+    }
+
+    fn send(&self, word: u8, line: Option<UnixStream>) -> io::Result<()> {
+        let line = line.as_ref().map(AsFd::as_fd);
+        sys::socket::send_fd(self.0.as_fd(), &[word], line)?;
+        Ok(())
+    }
+}
+
+impl Caller {
+    /// The one whose number is an argument.
+    pub(super) fn inherited(number: Option<&OsString>) -> Result<Self, Failure> {
+        inherited(number).map(Self)
+    }
+
+    /// Waits until there is a folder; false: the maker has gone, and there is none.
+    pub(super) fn has_folder(&self) -> Result<bool, Failure> {
+        match self.receive() {
+            Ok((Some(FOLDER), _)) => Ok(true),
+            Ok((None, _)) => Ok(false),
+            other => Err(misunderstood(other.err())),
+        }
+    }
+
+    /// Waits until it is to begin; `None`: the maker has gone.
+    pub(super) fn order(&self) -> Result<Option<Option<Warm>>, Failure> {
+        match self.receive() {
+            Ok((Some(BOOT), _)) => Ok(Some(None)),
+            Ok((Some(LINE), Some(line))) => match self.receive() {
+                Ok((Some(HOLD), Some(hold))) => Ok(Some(Some(Warm {
+                    line: line.into(),
+                    hold: hold.into(),
+                }))),
+                Ok((None, _)) => Ok(None),
+                other => Err(misunderstood(other.err())),
+            },
+            Ok((None, _)) => Ok(None),
+            other => Err(misunderstood(other.err())),
+        }
+    }
+
+    /// Waits until the container is made. If the maker goes before that, everything ends.
+    pub(super) fn stay_or_end(&self, folder: &Path) {
+        match self.receive() {
+            Ok((Some(KEEP), _)) => {}
+            _ => {
+                let _same_end = forget(folder);
+                // The machine ends with this process.
+                std::process::exit(Exit::Internal.code().into());
+            }
+        }
+    }
+
+    fn receive(&self) -> sys::Result<(Option<u8>, Option<OwnedFd>)> {
+        let mut word = [0];
+        loop {
+            match sys::socket::receive_fd(self.0.as_fd(), &mut word) {
+                Ok((0, _)) => return Ok((None, None)),
+                Ok((_, fd)) => return Ok((Some(word[0]), fd)),
+                Err(error) if error.is(EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+const EINTR: i32 = 4;
+
+/// Removes what a maker has noted that was killed.
+pub(super) fn forget(folder: &Path) -> Outcome {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(cannot("remove what is left of a container")(error))
+        }
+        _ => Ok(Exit::Ok),
+    }
+}
+
+/// From now on the caller's terminal can be closed and its folder removed: this process has one of its own.
+pub(super) fn leave(folder: &Path) -> Result<(), Failure> {
+    let broken = |error: rustix::io::Errno| cannot("leave the caller")(error.into());
+    rustix::process::setsid().map_err(broken)?;
+    rustix::process::chdir(folder).map_err(broken)
+}
+
+/// A descriptor that was handed on by its number; from now on no child gets it.
+pub(super) fn inherited(number: Option<&OsString>) -> Result<OwnedFd, Failure> {
+    let number = number
+        .and_then(|word| word.to_str()?.parse().ok())
+        .unwrap_or(-1);
+    let fd = sys::fd::duplicate_number(number);
+    sys::fd::close_number(number);
+    fd.map_err(|error| cannot("take over a line")(error.into()))
+}
+
+/// The folder that is the first word after the name of a process of this runtime's own.
+pub(super) fn folder(args: &[OsString]) -> Result<PathBuf, Failure> {
+    let lacks = || cannot("begin")(io::Error::other("no folder is named"));
+    args.first().map(PathBuf::from).ok_or_else(lacks)
+}
+
+/// How a descriptor is named to a child.
+pub(super) fn number(fd: &impl AsRawFd) -> String {
+    fd.as_raw_fd().to_string()
+}
+
+fn misunderstood(cause: Option<sys::SyscallError>) -> Failure {
+    let cause = cause.map_or_else(|| io::ErrorKind::InvalidData.into(), io::Error::from);
+    cannot("understand who makes the container")(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    fn both() -> (Maker, Caller) {
+        let (maker, caller) = pair().unwrap();
+        (maker, Caller(caller))
+    }
+
+    #[test]
+    fn a_machine_is_handed_over_with_what_holds_it() {
+        let (maker, caller) = both();
+        let (line, mut machine) = UnixStream::pair().unwrap();
+        let (hold, mut holder) = UnixStream::pair().unwrap();
+        maker.begin(Some(Warm { line, hold })).unwrap();
+        let mut warm = caller.order().unwrap().unwrap().unwrap();
+        warm.line.write_all(b"x").unwrap();
+        let mut byte = [0];
+        machine.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"x");
+        drop(warm);
+        assert_eq!(holder.read(&mut byte).unwrap(), 0);
+        maker.keep().unwrap();
+        caller.stay_or_end(Path::new("/no/such"));
+    }
+
+    #[test]
+    fn without_its_maker_nothing_begins_and_nothing_stays() {
+        let (maker, caller) = both();
+        maker.begin(None).unwrap();
+        assert!(caller.order().unwrap().unwrap().is_none());
+        let (maker, caller) = both();
+        maker.own_folder().unwrap();
+        assert!(caller.has_folder().unwrap());
+        drop(maker);
+        assert!(caller.order().unwrap().is_none());
+        let (maker, caller) = both();
+        drop(maker);
+        assert!(!caller.has_folder().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let noted = folder.path().join("noted");
+        fs::create_dir(&noted).unwrap();
+        fs::write(noted.join("file"), "x").unwrap();
+        for _ in 0..2 {
+            assert_eq!(forget(&noted).unwrap(), Exit::Ok);
+        }
+        assert!(!noted.exists());
+    }
+}

@@ -1,0 +1,224 @@
+//! Makes a container: the process that stands for it, its files, and a machine that begins with them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use runtime::annotations;
+use runtime::caller::warn;
+use runtime::containers::{bundle, is_to_be_watched, state_failure};
+use runtime::{Call, CommandLine, Groups, Note};
+use serde_json::Value;
+
+use super::kernel::kernel;
+use super::{
+    CONSOLE, FIRST, MACHINE, MONITOR, Machine, PAUSE, PLAN, PROCESS, Plan, QEMU_LOG, Settings, Vm,
+    caller, cannot, fields, image, pool, qemu, started, this_program, write_pid,
+};
+use crate::{Frame, Kind};
+
+/// A container that was made: its monitor, and the line on which it waits for its maker.
+pub(super) struct Made {
+    pub(super) monitor: Child,
+    maker: caller::Maker,
+}
+
+impl Made {
+    /// Leaves it to itself.
+    pub(super) fn keep(&self) {
+        // Fails only if it has ended already.
+        let _ = self.maker.keep();
+    }
+}
+
+impl Vm {
+    /// The monitor of a machine that waits to be started.
+    pub(super) fn create(
+        &self,
+        settings: &Settings,
+        line: &CommandLine,
+        call: &Call,
+    ) -> Result<Made, Failure> {
+        let bundle = bundle(call)?;
+        let spec = annotations::read(&bundle)?;
+        let config = read_json(&bundle.join("config.json"))?;
+        image::check(&config, &self.id)?;
+        for warning in settings.warnings.iter().chain(&fields::warnings(&config)) {
+            warn(line, warning);
+        }
+        let policy = settings.policy(&spec)?;
+        let note = Note {
+            id: self.id.clone(),
+            bundle,
+            has_mounts: true,
+            groups: Groups::default(),
+            policy,
+            runtime: None,
+        };
+        let alerts = settings.alerts_of_machine()?;
+        let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
+        let words = is_watched.then(|| settings.words_in_machine(&note));
+        let words = words.transpose()?;
+        // It is there before anything that would stay if this process were killed.
+        let mut made = self.launch()?;
+        match self.begin(&note) {
+            Ok(true) => {}
+            outcome => {
+                qemu::end(&mut made.monitor);
+                outcome?;
+                let message = format!(
+                    "cannot create container {}: there is one of this id",
+                    self.id
+                );
+                return Err(
+                    Failure::new(Exit::BadInput, message).help("delete it, or take another id")
+                );
+            }
+        }
+        let outcome = self
+            .hand_folder_over(&made, spec.annotations)
+            .and_then(|()| self.boot(&mut made, settings, &note, &config, alerts, words))
+            .and_then(|()| match call.values(&["pid-file"]).last() {
+                Some(file) => write_pid(file, made.monitor.id()),
+                None => Ok(()),
+            });
+        if let Err(failure) = outcome {
+            qemu::end(&mut made.monitor);
+            self.remove()?;
+            return Err(failure);
+        }
+        Ok(made)
+    }
+
+    /// False: there is such a container. What one left that did not come to be, is replaced.
+    fn begin(&self, note: &Note) -> Result<bool, Failure> {
+        if self
+            .store
+            .begin(note)
+            .map_err(|error| state_failure(&error))?
+        {
+            return Ok(true);
+        }
+        if self.machine()?.is_some() {
+            return Ok(false);
+        }
+        self.remove()?;
+        self.store
+            .begin(note)
+            .map_err(|error| state_failure(&error))
+    }
+
+    /// Starts the monitor, which waits for what is to be done.
+    fn launch(&self) -> Result<Made, Failure> {
+        let (maker, theirs) = caller::pair()?;
+        let monitor = this_program()
+            .arg(MONITOR)
+            .arg(self.store.file(""))
+            .arg(caller::number(&theirs))
+            .spawn()
+            .map_err(cannot("start a process"))?;
+        Ok(Made { monitor, maker })
+    }
+
+    /// From now on the monitor removes what is noted if this process goes.
+    fn hand_folder_over(
+        &self,
+        made: &Made,
+        annotations: BTreeMap<String, String>,
+    ) -> Result<(), Failure> {
+        made.maker
+            .own_folder()
+            .map_err(cannot("reach the container"))?;
+        let pid = made.monitor.id().cast_signed();
+        let gone =
+            || cannot("look at the process of the container")(std::io::ErrorKind::NotFound.into());
+        let start = started(pid).ok_or_else(gone)?;
+        let machine = Machine {
+            pid,
+            start,
+            annotations,
+        };
+        self.write(
+            MACHINE,
+            &serde_json::to_vec(&machine).expect("it is plain data"),
+        )
+    }
+
+    /// Packs the container's files and has a machine begin with them: one that is ready, or its own.
+    fn boot(
+        &self,
+        made: &mut Made,
+        settings: &Settings,
+        note: &Note,
+        config: &Value,
+        alerts: PathBuf,
+        words: Option<(Vec<String>, Vec<PathBuf>)>,
+    ) -> Result<(), Failure> {
+        let kernel = kernel(settings)?;
+        let packed = image::pack(&self.store, note, config, words)?;
+        let folder = self.store.file("");
+        let warm = pool::take(settings, &kernel, packed.memory_mib(), &folder);
+        let memory_mib = match warm {
+            Some(_) => packed.end().map(|()| 0),
+            None => packed.end_with_machine(&kernel),
+        }?;
+        let plan = Plan {
+            kernel: kernel.image,
+            memory_mib,
+            alerts,
+        };
+        self.write(PLAN, &serde_json::to_vec(&plan).expect("it is plain data"))?;
+        self.write(PROCESS, config["process"].to_string().as_bytes())?;
+        if made.maker.begin(warm).is_err() {
+            return Err(self.did_not_start());
+        }
+        let patience = qemu::Patience::with(made.monitor.id());
+        while matches!(made.monitor.try_wait(), Ok(None)) && !patience.is_over() {
+            match self.ask(&Frame::new(FIRST, Kind::State, [])) {
+                Ok(answer) if answer.content == b"created" => return Ok(()),
+                // It does not listen yet, or is about to end.
+                _ => std::thread::sleep(PAUSE),
+            }
+        }
+        Err(self.did_not_start())
+    }
+
+    fn write(&self, name: &str, text: &[u8]) -> Result<(), Failure> {
+        fs::write(self.store.file(name), text).map_err(cannot("note the machine"))
+    }
+
+    fn did_not_start(&self) -> Failure {
+        let message = format!(
+            "cannot start the machine of {}: {}",
+            self.id,
+            last_words(&self.store.file(""))
+        );
+        Failure::new(Exit::Unsupported, message).help(
+            "`tollgate doctor` shows what is missing; `runtime.vm_kernel` names another kernel",
+        )
+    }
+}
+
+/// What QEMU and the console of a machine said last.
+pub(super) fn last_words(folder: &Path) -> String {
+    let last = |file: &str| {
+        // There is none if it did not come to that.
+        let text = fs::read(folder.join(file)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<_> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        lines[lines.len().saturating_sub(4)..].join(" | ")
+    };
+    [QEMU_LOG, CONSOLE].map(last).join(" | ")
+}
+
+fn read_json(path: &Path) -> Result<Value, Failure> {
+    let text = fs::read(path).map_err(cannot("read the configuration"))?;
+    serde_json::from_slice(&text).map_err(|error| cannot("read the configuration")(error.into()))
+}

@@ -1,0 +1,100 @@
+//! Inside a machine that was ready before its container: the container's files come over the line.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::FIRST;
+use super::guest::{broken, switch_off};
+use crate::{Frame, Kind};
+
+/// Says that the machine is ready, and unpacks the container's files when they come.
+pub(super) fn wait(line: &File, reader: &mut impl Read) {
+    let tell = |kind, content: &str| Frame::new(FIRST, kind, content).write(&mut &*line);
+    if tell(Kind::Ready, "").is_err() {
+        switch_off();
+    }
+    let mut pieces = Pieces {
+        from: reader,
+        piece: io::Cursor::default(),
+        has_ended: false,
+    };
+    let unpacked = crate::unpack(&mut pieces, Path::new("/"), &mut make_node)
+        // To the last piece, behind which other frames come.
+        .and_then(|()| io::copy(&mut pieces, &mut io::sink()));
+    if let Err(cause) = unpacked {
+        let failure = broken("unpack the container's files")(cause);
+        // If nobody is left to be told, it ends all the same.
+        let _ = tell(Kind::Failed, failure.render().trim());
+        switch_off();
+    }
+}
+
+fn make_node(path: &Path, mode: u32, (major, minor): (u32, u32)) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    sys::namespace::make_node(None, &name, mode, rustix::fs::makedev(major, minor))?;
+    Ok(())
+}
+
+/// What the other side sends in pieces.
+struct Pieces<R> {
+    from: R,
+    piece: io::Cursor<Vec<u8>>,
+    has_ended: bool,
+}
+
+impl<R: Read> Read for Pieces<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let size = self.piece.read(buf)?;
+            if size > 0 || self.has_ended || buf.is_empty() {
+                return Ok(size);
+            }
+            let frame = Frame::read(&mut self.from).map_err(io::Error::other)?;
+            if frame.kind != Kind::Files {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            self.has_ended = frame.content.is_empty();
+            self.piece = io::Cursor::new(frame.content);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(frames: &[Frame]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for frame in frames {
+            frame.write(&mut bytes).unwrap();
+        }
+        bytes
+    }
+
+    #[test]
+    fn pieces_are_one_stream_until_an_empty_one() {
+        let piece = |content: &str| Frame::new(FIRST, Kind::Files, content);
+        let other = Frame::new(FIRST, Kind::Start, "later");
+        let bytes = pieces(&[piece("abc"), piece("de"), piece(""), other.clone()]);
+        let mut from = &bytes[..];
+        let mut stream = Pieces {
+            from: &mut from,
+            piece: io::Cursor::default(),
+            has_ended: false,
+        };
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "abcde");
+        assert_eq!(Frame::read(&mut from).unwrap(), other);
+        let bytes = pieces(&[piece("abc"), other]);
+        let mut stream = Pieces {
+            from: &bytes[..],
+            piece: io::Cursor::default(),
+            has_ended: false,
+        };
+        assert!(stream.read_to_string(&mut text).is_err());
+    }
+}

@@ -1,0 +1,399 @@
+//! Settings as a tree whose parts know where they come from: a file, or an option of the command line.
+//!
+//! Unlike the tree of [`crate::read`], keys are text and unique, aliases are followed, and values have the loose
+//! types of Falco's configuration (`yes` is a boolean).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+
+/// Where a setting was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In a file; lines and columns count from 1.
+    File {
+        /// Name of the file, for messages.
+        name: Arc<str>,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
+    /// On the command line, as given after `-o`.
+    Option(Arc<str>),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { name, line, column } => write!(f, "{name}:{line}:{column}"),
+            Origin::Option(text) => write!(f, "-o {text}"),
+        }
+    }
+}
+
+/// A setting or a group of settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Where the value starts.
+    pub origin: Origin,
+    /// The value.
+    pub value: Value,
+}
+
+/// The value of a setting.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// No value, `~` or `null`.
+    Null,
+    /// Text, a number or a boolean. `quoted` text is text even if it looks like nothing (`null`); numbers and booleans may be quoted, as
+    /// Falco takes them.
+    Scalar {
+        /// The text without quotes.
+        text: String,
+        /// Whether it was in quotes.
+        quoted: bool,
+    },
+    /// A list.
+    List(Vec<Node>),
+    /// A group of settings, in the order of the file.
+    Map(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key stands.
+    pub origin: Origin,
+    /// Its value.
+    pub node: Node,
+}
+
+/// An error in a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where the setting stands.
+    pub origin: Origin,
+    /// The error.
+    pub message: String,
+    /// The next step.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    /// Creates an error without a next step.
+    #[must_use]
+    pub fn new(origin: &Origin, message: impl Into<String>) -> Self {
+        Self {
+            origin: origin.clone(),
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    /// Sets the next step.
+    #[must_use]
+    pub fn help(self, help: impl Into<String>) -> Self {
+        Self {
+            help: Some(help.into()),
+            ..self
+        }
+    }
+}
+
+/// Deepest nesting of a configuration file; Falco's own needs 4.
+const MAX_DEPTH: usize = 32;
+
+/// Most nodes a file may have once aliases are followed.
+const MAX_NODES: usize = 100_000;
+
+/// Parses the first document of a file; `name` is its name in messages. An empty file is an empty mapping.
+///
+/// # Errors
+///
+/// The first error of syntax, a repeated key, a key that is not text, or a file with too many or too deeply nested
+/// settings.
+pub fn read(name: &str, text: &str) -> Result<Node, Problem> {
+    let mut builder = Builder {
+        name: name.into(),
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        nodes: 0,
+        root: None,
+    };
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| {
+            let mark = error.marker();
+            let origin = builder.origin(mark.line(), mark.col());
+            Problem::new(&origin, error.info())
+                .help("correct the YAML: check indentation and quotes")
+        })?;
+        builder.event(event, span)?;
+        if builder.root.is_some() {
+            break;
+        }
+    }
+    Ok(builder.root.unwrap_or_else(|| Node {
+        origin: Origin::File {
+            name: name.into(),
+            line: 1,
+            column: 1,
+        },
+        value: Value::Map(Vec::new()),
+    }))
+}
+
+struct Builder {
+    name: Arc<str>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    root: Option<Node>,
+}
+
+/// A list or mapping whose end has not come yet; a mapping's children are keys and values in turn.
+struct Open {
+    children: Vec<Node>,
+    is_map: bool,
+    anchor: usize,
+    origin: Origin,
+}
+
+impl Builder {
+    fn origin(&self, line: usize, column: usize) -> Origin {
+        Origin::File {
+            name: Arc::clone(&self.name),
+            line,
+            column: column + 1,
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
+        let origin = self.origin(span.start.line(), span.start.col());
+        match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let quoted = style != ScalarStyle::Plain;
+                let value = if !quoted && matches!(&*text, "" | "~" | "null") {
+                    Value::Null
+                } else {
+                    Value::Scalar {
+                        text: text.into_owned(),
+                        quoted,
+                    }
+                };
+                self.complete(Node { origin, value }, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.start(origin, false, anchor),
+            Event::MappingStart(_, anchor, _) => self.start(origin, true, anchor),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
+                Some(node) => {
+                    self.nodes += node.count();
+                    self.complete(Node { origin, ..node }, 0)
+                }
+                None => Err(Problem::new(&origin, "the alias names nothing before it")),
+            },
+            // Comments and the frames of stream and documents.
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&mut self, origin: Origin, is_map: bool, anchor: usize) -> Result<(), Problem> {
+        if self.open.len() >= MAX_DEPTH {
+            return Err(Problem::new(
+                &origin,
+                format!("nested deeper than {MAX_DEPTH} levels"),
+            ));
+        }
+        self.open.push(Open {
+            children: Vec::new(),
+            is_map,
+            anchor,
+            origin,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Problem> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let value = if open.is_map {
+            map(open.children)?
+        } else {
+            Value::List(open.children)
+        };
+        self.complete(
+            Node {
+                origin: open.origin,
+                value,
+            },
+            open.anchor,
+        )
+    }
+
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(Problem::new(
+                &node.origin,
+                format!("more than {MAX_NODES} settings"),
+            ));
+        }
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.root = Some(node),
+        }
+        Ok(())
+    }
+}
+
+fn map(children: Vec<Node>) -> Result<Value, Problem> {
+    let mut entries: Vec<Entry> = Vec::with_capacity(children.len() / 2);
+    let mut children = children.into_iter();
+    while let (Some(key), Some(node)) = (children.next(), children.next()) {
+        let Value::Scalar { text, .. } = key.value else {
+            return Err(Problem::new(&key.origin, "the key is not text"));
+        };
+        if let Some(first) = entries.iter().find(|entry| entry.key == text) {
+            let message = format!("key `{text}` is given twice");
+            return Err(Problem::new(&key.origin, message).help(format!(
+                "the first is at {}; remove one of them",
+                first.origin
+            )));
+        }
+        entries.push(Entry {
+            key: text,
+            origin: key.origin,
+            node,
+        });
+    }
+    Ok(Value::Map(entries))
+}
+
+impl Node {
+    fn count(&self) -> usize {
+        1 + match &self.value {
+            Value::Null | Value::Scalar { .. } => 0,
+            Value::List(items) => items.iter().map(Node::count).sum(),
+            Value::Map(entries) => entries.iter().map(|entry| entry.node.count()).sum(),
+        }
+    }
+
+    /// The entry of a group with this key.
+    #[must_use]
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
+            Value::Null | Value::Scalar { .. } | Value::List(_) => None,
+        }
+    }
+
+    /// The command-line option that set this node or a node in it.
+    #[must_use]
+    pub fn option(&self) -> Option<&Origin> {
+        let children: Box<dyn Iterator<Item = &Self>> = match &self.value {
+            Value::Null | Value::Scalar { .. } => Box::new(std::iter::empty()),
+            Value::List(items) => Box::new(items.iter()),
+            Value::Map(entries) => Box::new(entries.iter().map(|entry| &entry.node)),
+        };
+        let own = matches!(self.origin, Origin::Option(_)).then_some(&self.origin);
+        own.or_else(|| children.into_iter().find_map(Self::option))
+    }
+
+    /// A description for messages.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Scalar { text, .. } => format!("`{text}`"),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a group of settings".to_owned(),
+        }
+    }
+
+    fn expected(&self, what: &str) -> Problem {
+        Problem::new(
+            &self.origin,
+            format!("expected {what}, found {}", self.describe()),
+        )
+    }
+
+    /// The value as a boolean.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn boolean(&self) -> Result<bool, Problem> {
+        match &self.value {
+            // YAML 1.1's words too, which Falco's parser takes.
+            Value::Scalar { text, .. } => match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "y" => Ok(true),
+                "false" | "no" | "off" | "n" => Ok(false),
+                _ => Err(self.expected("true or false")),
+            },
+            _ => Err(self.expected("true or false")),
+        }
+    }
+
+    /// The value as text.
+    ///
+    /// # Errors
+    ///
+    /// If it is a list, a group or nothing.
+    pub fn text(&self) -> Result<&str, Problem> {
+        match &self.value {
+            Value::Scalar { text, .. } => Ok(text),
+            _ => Err(self.expected("text")),
+        }
+    }
+
+    /// The value as a finite number from 0 on.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn number(&self) -> Result<f64, Problem> {
+        let number = match &self.value {
+            Value::Scalar { text, .. } => text.parse().ok(),
+            _ => None,
+        };
+        number
+            .filter(|number: &f64| number.is_finite() && *number >= 0.0)
+            .ok_or_else(|| self.expected("a number from 0 on"))
+    }
+
+    /// The value as a whole number from 0 on.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn integer(&self) -> Result<u64, Problem> {
+        let number = match &self.value {
+            Value::Scalar { text, .. } => text.parse().ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| self.expected("a whole number from 0 on"))
+    }
+
+    /// The items of a list; a scalar counts as a list of one, nothing as an empty one.
+    ///
+    /// # Errors
+    ///
+    /// If it is a group.
+    pub fn list(&self) -> Result<&[Node], Problem> {
+        match &self.value {
+            Value::List(items) => Ok(items),
+            Value::Scalar { .. } => Ok(std::slice::from_ref(self)),
+            Value::Null => Ok(&[]),
+            Value::Map(_) => Err(self.expected("a list")),
+        }
+    }
+}
