@@ -7,6 +7,8 @@ mod include;
 mod ineffective;
 mod keys;
 pub(crate) mod model;
+#[cfg(test)]
+mod reference;
 mod schema;
 pub(crate) mod tree;
 mod values;
