@@ -86,7 +86,10 @@ fn the_page_has_the_defaults_that_differ_for_falco() {
         differing.insert(path.trim_end_matches('`').to_owned(), value(default));
     }
     let is_complete = set(Config::default(), &differing) == Config::of_falco();
-    assert!(is_complete, "{PAGE}: the defaults of `tollgate falco` are others");
+    assert!(
+        is_complete,
+        "{PAGE}: the defaults of `tollgate falco` are others"
+    );
     for left_out in differing.keys() {
         let mut others = differing.clone();
         others.remove(left_out);
