@@ -158,7 +158,7 @@ fn draw(lines: &[&str]) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          role=\"img\" aria-label=\"A terminal with the session that the document shows\">\n\
-         <!-- Drawn by `cargo run -p xtask -- pictures --write`. -->\n\
+         <!-- Drawn by the command `pictures` of xtask. -->\n\
          <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#0d1117\"/>\n"
     );
     for (x, colour) in [(18, "#ff5f57"), (38, "#febc2e"), (58, "#28c840")] {
@@ -224,6 +224,15 @@ mod tests {
             assert!(picture.contains(part), "{part}: {picture}");
         }
         assert!(!picture.contains("not drawn"));
+        // XML does not allow two hyphens in a comment.
+        let comment = picture
+            .split("<!--")
+            .nth(1)
+            .and_then(|rest| rest.split("-->").next());
+        assert!(
+            comment.is_some_and(|text| !text.contains("--")),
+            "{picture}"
+        );
         fs::write(&path, picture.replace("second", "third")).unwrap();
         assert_eq!(check(&tree).unwrap().len(), 1, "it was changed");
     }
