@@ -17,7 +17,10 @@ const LIST_OF_TESTS: &str = "tests/README.md";
 /// Links to each page of the documentation.
 const INDEX: &str = "docs/README.md";
 
-/// Reports links and paths that lead nowhere, gaps, and pages and end-to-end tests that are not listed.
+/// Documents that a reader has to get through in one go, and how many lines they may have.
+const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200)];
+
+/// Reports links and paths that lead nowhere, gaps, long documents, and pages and end-to-end tests that are not listed.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let documents = tree.files.iter().filter(|file| file.path.ends_with(".md"));
     let mut findings: Vec<_> = documents
@@ -25,7 +28,22 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
         .collect();
     findings.extend(tests_without_a_row(&tree.files, tree.file(LIST_OF_TESTS)?));
     findings.extend(pages_without_a_link(&tree.files, tree.file(INDEX)?));
+    for (path, limit) in LENGTHS {
+        findings.extend(too_long(tree.file(path)?, limit));
+    }
     Ok(findings)
+}
+
+/// Whether a document has more lines than it may have.
+fn too_long(document: &File, limit: usize) -> Option<Finding> {
+    let lines = document.text.lines().count();
+    (lines > limit).then(|| Finding {
+        path: document.path.clone(),
+        line: limit + 1,
+        message: format!(
+            "{lines} lines are more than {limit}; move what few readers need to docs/"
+        ),
+    })
 }
 
 /// Pages below the index's folder that the index does not link to. A folder with an index of its own, such as
@@ -296,6 +314,16 @@ mod tests {
         let found = pages_without_a_link(&files, &index());
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].message.contains("docs/howto/b.md"));
+    }
+
+    #[test]
+    fn documents_that_are_too_long_are_found() {
+        let document = File {
+            path: "README.md".to_owned(),
+            text: "line\n".repeat(3),
+        };
+        assert!(too_long(&document, 3).is_none());
+        assert!(too_long(&document, 2).is_some_and(|finding| finding.line == 3));
     }
 
     #[test]
