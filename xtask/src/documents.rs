@@ -17,6 +17,10 @@ const LIST_OF_TESTS: &str = "tests/README.md";
 /// Links to each page of the documentation.
 const INDEX: &str = "docs/README.md";
 
+/// Builds the program in an image, and the script that knows which packages a build needs.
+const IMAGE: &str = "docs/howto/deployment/Dockerfile";
+const INSTALLER: &str = "x";
+
 /// Documents that a reader has to get through in one go, and how many lines they may have.
 const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200)];
 
@@ -28,10 +32,38 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
         .collect();
     findings.extend(tests_without_a_row(&tree.files, tree.file(LIST_OF_TESTS)?));
     findings.extend(pages_without_a_link(&tree.files, tree.file(INDEX)?));
+    findings.extend(packages_missing(tree.file(IMAGE)?, tree.file(INSTALLER)?));
     for (path, limit) in LENGTHS {
         findings.extend(too_long(tree.file(path)?, limit));
     }
     Ok(findings)
+}
+
+/// Packages that a build needs and the image does not install.
+fn packages_missing(image: &File, installer: &File) -> Vec<Finding> {
+    let finding = |path: &str, message: String| Finding {
+        path: path.to_owned(),
+        line: 1,
+        message,
+    };
+    let needed = installer
+        .text
+        .lines()
+        .find_map(|line| line.strip_prefix("for_build='"));
+    let Some(needed) = needed.and_then(|rest| rest.split('\'').next()) else {
+        return vec![finding(
+            &installer.path,
+            "`for_build` is missing".to_owned(),
+        )];
+    };
+    let installed: BTreeSet<&str> = image.text.split_whitespace().collect();
+    let missing = needed
+        .split_whitespace()
+        .filter(|name| !installed.contains(name));
+    let message = |name: &str| format!("a build needs the package `{name}`; install it");
+    missing
+        .map(|name| finding(&image.path, message(name)))
+        .collect()
 }
 
 /// Whether a document has more lines than it may have.
@@ -314,6 +346,23 @@ mod tests {
         let found = pages_without_a_link(&files, &index());
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].message.contains("docs/howto/b.md"));
+    }
+
+    #[test]
+    fn packages_that_the_image_lacks_are_found() {
+        let file = |text: &str| File {
+            path: "a".to_owned(),
+            text: text.to_owned(),
+        };
+        let image = file("RUN apt-get install make clang-19 \\\n    gcc\n");
+        assert_eq!(
+            packages_missing(&image, &file("for_build='make gcc'\n")),
+            []
+        );
+        let found = packages_missing(&image, &file("for_build='make clang gcc'\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("`clang`"));
+        assert_eq!(packages_missing(&image, &file("")).len(), 1);
     }
 
     #[test]
