@@ -3,7 +3,7 @@
 //!
 //! They come from no distribution. `TOLLGATE_TEST_RUNTIME_TOOLS` names a folder of the first ones' source in
 //! which they were built, `TOLLGATE_TEST_CONTEST` a folder with the programs `contest` and `runtimetest` of the
-//! others and their bundle, as `docs/oci-conformance.md` says.
+//! others and their bundle, as `docs/reference/oci-conformance.md` says.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

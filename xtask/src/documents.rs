@@ -14,14 +14,103 @@ const GAP: &str = concat!("<!-- ", "fill");
 /// Has a row for each end-to-end test.
 const LIST_OF_TESTS: &str = "tests/README.md";
 
-/// Reports links and paths that lead nowhere, gaps, and end-to-end tests that are not listed.
+/// Links to each page of the documentation.
+const INDEX: &str = "docs/README.md";
+
+/// Builds the program in an image, and the script that knows which packages a build needs.
+const IMAGE: &str = "docs/howto/deployment/Dockerfile";
+const INSTALLER: &str = "x";
+
+/// Documents that a reader has to get through in one go, and how many lines they may have.
+const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200)];
+
+/// Reports links and paths that lead nowhere, gaps, long documents, and pages and end-to-end tests that are not listed.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let documents = tree.files.iter().filter(|file| file.path.ends_with(".md"));
     let mut findings: Vec<_> = documents
         .flat_map(|document| in_document(tree, document))
         .collect();
     findings.extend(tests_without_a_row(&tree.files, tree.file(LIST_OF_TESTS)?));
+    findings.extend(pages_without_a_link(&tree.files, tree.file(INDEX)?));
+    findings.extend(packages_missing(tree.file(IMAGE)?, tree.file(INSTALLER)?));
+    for (path, limit) in LENGTHS {
+        findings.extend(too_long(tree.file(path)?, limit));
+    }
     Ok(findings)
+}
+
+/// Packages that a build needs and the image does not install.
+fn packages_missing(image: &File, installer: &File) -> Vec<Finding> {
+    let finding = |path: &str, message: String| Finding {
+        path: path.to_owned(),
+        line: 1,
+        message,
+    };
+    let needed = installer
+        .text
+        .lines()
+        .find_map(|line| line.strip_prefix("for_build='"));
+    let Some(needed) = needed.and_then(|rest| rest.split('\'').next()) else {
+        return vec![finding(
+            &installer.path,
+            "`for_build` is missing".to_owned(),
+        )];
+    };
+    let installed: BTreeSet<&str> = image.text.split_whitespace().collect();
+    let missing = needed
+        .split_whitespace()
+        .filter(|name| !installed.contains(name));
+    let message = |name: &str| format!("a build needs the package `{name}`; install it");
+    missing
+        .map(|name| finding(&image.path, message(name)))
+        .collect()
+}
+
+/// Whether a document has more lines than it may have.
+fn too_long(document: &File, limit: usize) -> Option<Finding> {
+    let lines = document.text.lines().count();
+    (lines > limit).then(|| Finding {
+        path: document.path.clone(),
+        line: limit + 1,
+        message: format!(
+            "{lines} lines are more than {limit}; move what few readers need to docs/"
+        ),
+    })
+}
+
+/// Pages below the index's folder that the index does not link to. A folder with an index of its own, such as
+/// the decisions, is listed by that.
+fn pages_without_a_link(files: &[File], index: &File) -> Vec<Finding> {
+    let folder = |path: &str| {
+        path.rsplit_once('/')
+            .map_or("", |(folder, _)| folder)
+            .to_owned()
+    };
+    let mut linked = BTreeSet::new();
+    for list in files
+        .iter()
+        .filter(|file| file.path.ends_with("/README.md"))
+    {
+        let targets = list.text.lines().flat_map(link_targets);
+        let paths = targets.map(|target| join(&folder(&list.path), target));
+        linked.extend(
+            paths.filter(|path| list.path == index.path || folder(path) == folder(&list.path)),
+        );
+    }
+    let root = folder(&index.path) + "/";
+    let pages = files.iter().filter(|file| {
+        file.path.starts_with(&root) && file.path.ends_with(".md") && file.path != index.path
+    });
+    let lost = pages.filter(|page| !linked.contains(&page.path));
+    lost.map(|page| Finding {
+        path: index.path.clone(),
+        line: 1,
+        message: format!(
+            "`{}` has no link; put it where a reader looks for it",
+            page.path
+        ),
+    })
+    .collect()
 }
 
 /// End-to-end tests that their list does not have.
@@ -234,6 +323,56 @@ mod tests {
         let found: Vec<String> = found.map(|finding| finding.message).collect();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("b.rs") && found[1].contains("c/main.rs"));
+    }
+
+    #[test]
+    fn pages_that_no_index_links_to_are_found() {
+        let file = |path: &str, text: &str| File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        let index = || file(INDEX, "[a](howto/a.md), [decisions](adr/README.md)");
+        let files = [
+            index(),
+            file(
+                "docs/adr/README.md",
+                "[one](0001-one.md) [b](../howto/b.md)",
+            ),
+            file("docs/adr/0001-one.md", ""),
+            file("docs/howto/a.md", "[b](b.md)"),
+            file("docs/howto/b.md", ""),
+            file("crates/c.md", ""),
+        ];
+        let found = pages_without_a_link(&files, &index());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("docs/howto/b.md"));
+    }
+
+    #[test]
+    fn packages_that_the_image_lacks_are_found() {
+        let file = |text: &str| File {
+            path: "a".to_owned(),
+            text: text.to_owned(),
+        };
+        let image = file("RUN apt-get install make clang-19 \\\n    gcc\n");
+        assert_eq!(
+            packages_missing(&image, &file("for_build='make gcc'\n")),
+            []
+        );
+        let found = packages_missing(&image, &file("for_build='make clang gcc'\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("`clang`"));
+        assert_eq!(packages_missing(&image, &file("")).len(), 1);
+    }
+
+    #[test]
+    fn documents_that_are_too_long_are_found() {
+        let document = File {
+            path: "README.md".to_owned(),
+            text: "line\n".repeat(3),
+        };
+        assert!(too_long(&document, 3).is_none());
+        assert!(too_long(&document, 2).is_some_and(|finding| finding.line == 3));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
             .lines()
             .take_while(|line| !line.starts_with(BEGIN))
             .count();
-        match renewed(&tree.root, &document.text) {
+        match renewed(&tree.root, &document.path, &document.text) {
             Ok(text) if text == document.text => {}
             Ok(_) => findings.push(Finding {
                 path: document.path.clone(),
@@ -59,7 +59,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
 /// Writes every table anew.
 pub(crate) fn write(tree: &Tree) -> Result<()> {
     for document in documents(tree) {
-        let text = renewed(&tree.root, &document.text)
+        let text = renewed(&tree.root, &document.path, &document.text)
             .with_context(|| format!("cannot write the tables of {}", document.path))?;
         let path = tree.root.join(&document.path);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -75,8 +75,9 @@ fn documents(tree: &Tree) -> impl Iterator<Item = &File> {
         .filter(has_table)
 }
 
-/// The document with all its tables as they should be.
-fn renewed(root: &Path, text: &str) -> Result<String> {
+/// The document with all its tables as they should be. Links lead from its folder to the results.
+fn renewed(root: &Path, path: &str, text: &str) -> Result<String> {
+    let up = "../".repeat(path.matches('/').count());
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(BEGIN) {
@@ -91,7 +92,7 @@ fn renewed(root: &Path, text: &str) -> Result<String> {
         let order = &rest[at + BEGIN.len()..end_of_order - 3];
         out += &rest[..end_of_order];
         out += "\n\n";
-        out += &table(root, order)?;
+        out += &table(root, order)?.replace("](results/", &format!("]({up}results/"));
         out += "\n";
         rest = &rest[end_of_order + end..];
     }
@@ -258,14 +259,19 @@ mod tests {
     #[test]
     fn a_table_is_made_from_results_and_then_stays() {
         let folder = repository();
-        let once = renewed(folder.path(), DOCUMENT).unwrap();
+        let once = renewed(folder.path(), "a.md", DOCUMENT).unwrap();
         let table = "| load | [here](results/a/README.md) | there |\n|---|---|---|\n\
                      | `x` | 1.23 | [2.00](results/b/README.md) |\n\
                      | y | 5.7, 1.23 | [2.00](results/b/README.md) |\n\
                      | start | 31 ms | [31 ms](results/a/README.md) |\n";
         assert!(once.contains(table), "{once}");
         assert!(once.starts_with("before\n") && once.ends_with("<!-- figures: end -->\nafter\n"));
-        assert_eq!(renewed(folder.path(), &once).unwrap(), once);
+        assert_eq!(renewed(folder.path(), "a.md", &once).unwrap(), once);
+        let below = renewed(folder.path(), "docs/explanation/a.md", DOCUMENT).unwrap();
+        assert!(
+            below.contains("[here](../../results/a/README.md)"),
+            "{below}"
+        );
     }
 
     #[test]
@@ -274,7 +280,7 @@ mod tests {
         let fail = |old: &str, new: &str| {
             format!(
                 "{:#}",
-                renewed(folder.path(), &DOCUMENT.replace(old, new)).unwrap_err()
+                renewed(folder.path(), "a.md", &DOCUMENT.replace(old, new)).unwrap_err()
             )
         };
         assert!(fail("= x\n", "= nothing\n").contains("no run has a figure for `nothing`"));

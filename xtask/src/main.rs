@@ -6,6 +6,7 @@
 mod dependencies;
 mod documents;
 mod figures;
+mod pictures;
 mod source;
 mod tokens;
 mod tree;
@@ -24,7 +25,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 5] = [
+const CHECKS: [Check; 6] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -50,13 +51,23 @@ const CHECKS: [Check; 5] = [
         "tables of figures in documents are what their results say",
         figures::check,
     ),
+    (
+        "pictures",
+        "pictures of a terminal are what their documents show",
+        pictures::check,
+    ),
 ];
 
 fn main() -> ExitCode {
     // Without an argument the usage follows.
     let wanted = std::env::args().nth(1).unwrap_or_default();
-    if wanted == "figures" && std::env::args().nth(2).as_deref() == Some("--write") {
-        return match Tree::read().and_then(|tree| figures::write(&tree)) {
+    let writer: Option<fn(&Tree) -> Result<()>> = match wanted.as_str() {
+        "figures" => Some(figures::write),
+        "pictures" => Some(pictures::write),
+        _ => None,
+    };
+    if let Some(write) = writer.filter(|_| std::env::args().nth(2).as_deref() == Some("--write")) {
+        return match Tree::read().and_then(|tree| write(&tree)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("xtask: {error:#}");
@@ -83,9 +94,9 @@ fn main() -> ExitCode {
 
 fn usage(wanted: &str) -> ExitCode {
     eprintln!("xtask: unknown check `{wanted}`; choose one of:");
-    eprintln!("    check   all of these");
+    eprintln!("    check    all of these");
     for (name, purpose, _) in CHECKS {
-        eprintln!("    {name:<7} {purpose}");
+        eprintln!("    {name:<8} {purpose}");
     }
     ExitCode::from(2)
 }

@@ -352,7 +352,7 @@ fn rule(condition: &str, more: &str) -> String {
     format!("- rule: R\n  desc: d\n  condition: {condition}\n  output: o\n  priority: INFO\n{more}")
 }
 
-/// Every code of the table in `docs/falco-compat.md` comes of some file, with its place and the line.
+/// Every code of the table in `docs/reference/falco-compat.md` comes of some file, with its place and the line.
 #[test]
 fn every_code_of_a_problem_can_be_met() {
     let fine = rule("evt.type = open", "");
@@ -449,7 +449,7 @@ fn every_code_of_a_problem_can_be_met() {
         );
         met.push(code);
     }
-    let page = fs::read_to_string("../../docs/falco-compat.md").expect("it is part of the project");
+    let page = fs::read_to_string("../../docs/reference/falco-compat.md").expect("it is part of the project");
     let codes = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `LOAD_")?.split_once('`'));

@@ -11,6 +11,8 @@ mod include;
 mod ineffective;
 mod keys;
 mod model;
+#[cfg(test)]
+mod reference;
 pub mod rule_files;
 mod schema;
 mod values;

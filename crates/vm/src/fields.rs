@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    const PAGE: &str = "../../docs/oci-vm.md";
+    const PAGE: &str = "../../docs/reference/oci-vm.md";
     const BEGIN: &str = "<!-- fields: begin -->\n";
     const END: &str = "<!-- fields: end -->\n";
 

@@ -22,7 +22,7 @@ pub(super) fn page(metrics: &[Metric]) -> String {
                 _ => "gauge",
             };
             let help = match metric.area {
-                Area::Tollgate => "see docs/metrics.md",
+                Area::Tollgate => "see docs/reference/metrics.md",
                 _ => "https://falco.org/docs/metrics/",
             };
             let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");

@@ -1,4 +1,4 @@
-//! What of Falco there is here, as a page: `docs/falco-compat.md`.
+//! What of Falco there is here, as a page: `docs/reference/falco-compat.md`.
 
 use clap::{Args, Command};
 use event::field::{Supplied, docs};
@@ -11,7 +11,7 @@ use super::args::Falco;
 pub(super) fn page() -> String {
     let mut out = String::from(
         "# Falco and tollgate, name by name\n\nMade by `tollgate falco --compat`; a test keeps it as the \
-         program has it. [In Falco's place](falco.md) says what differs.\n\n## Options\n\n\
+         program has it. [Replace Falco](../howto/replace-falco.md) says what differs.\n\n## Options\n\n\
          | option | meaning |\n|---|---|\n",
     );
     let command = Falco::augment_args(Command::new("falco"));
