@@ -6,6 +6,7 @@
 //! (`SI_USER`, which no process can forge for another: kernel/signal.c, `do_rt_sigqueueinfo`) and a process outside
 //! the workload.
 
+use capture::procfs::Proc;
 use sys::signal::Signal;
 
 use super::board::{Board, word};
@@ -102,8 +103,10 @@ fn descends_from_workload(board: &Board, text: &str) -> bool {
     false
 }
 
+/// From a `/proc` over which the workload cannot have mounted what it likes.
 fn status(pid: i32) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{pid}/status")).ok()
+    let proc = Proc::open().ok()?;
+    proc.contents(&format!("{pid}/status")).ok()
 }
 
 fn filters(text: &str) -> Option<u32> {
