@@ -613,3 +613,30 @@ fn a_process_that_is_not_there_is_refused_and_one_that_ends_ends_the_watch() {
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     assert!(finished.stderr.contains("has ended"), "{}", finished.stderr);
 }
+
+/// Nothing holds the calls of this engine's command: who sent a signal is asked of the kernel, and of no
+/// `/proc` of the command's own.
+#[test]
+fn the_command_gives_no_orders_whatever_it_mounts_over_proc() {
+    need_root!();
+    let scratch = Scratch::new();
+    let pidfile = scratch.path().join("pid").display().to_string();
+    let script = "until [ -s \"$1\" ]; do sleep 0.1; done; read -r agent < \"$1\"; sleep 1
+        kill -HUP $agent; sleep 1
+        mount -t tmpfs none /proc && mkdir /proc/$$ || exit 1
+        printf 'Pid:\\t1\\nPPid:\\t1\\nSeccomp_filters:\\t0\\n' > /proc/$$/status
+        kill -HUP $agent; sleep 1; umount /proc";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private"]);
+    command
+        .arg(program())
+        .args(["run", "--engine", "ebpf", "-P", &pidfile]);
+    command.args(["--", "sh", "-c", script, "sh", &pidfile]);
+    let output = command.output().expect("unshare is there");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success(), "{text}");
+    let refused = "a signal that asks to upgrade, reload or reopen came from the workload";
+    assert_eq!(text.matches(refused).count(), 2, "{text}");
+    assert!(!text.contains("rules in force"), "{text}");
+}

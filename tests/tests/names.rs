@@ -206,3 +206,156 @@ fn a_link_and_a_new_file_are_known_by_the_name_that_rules_have() {
         assert_eq!(field(new[0], "fd.nameraw"), format!("{root}/w/d/new"));
     }
 }
+
+/// Files of a folder of which a rule has only the beginning, by names through `/proc/self` and its like.
+#[test]
+fn files_of_a_folder_are_known_by_names_through_their_callers_own_links() {
+    need_root!();
+    let fixture = Fixture::compile("ways");
+    for engine in ENGINES {
+        let vault = Vault::new(&fixture, engine, Place::Host, Identity::Root);
+        let root = vault.root.display().to_string();
+        let names = [
+            format!("/proc/self/root{root}/v/o_open/secret"),
+            format!("/proc/thread-self/root{root}/v/o_open/secret"),
+            format!("/proc/self/root/proc/self/../..{root}/v/o_open/secret"),
+            format!("/proc/thread-self/../../root{root}/v/o_open/secret"),
+            format!("/proc/self/root/proc/thread-self/../../../..{root}/v/o_open/secret"),
+            "/proc/self/cwd/secret".to_owned(),
+        ];
+        let other = format!("/proc/self/root{root}/other");
+        let rule = format!(
+            "- rule: Below\n  desc: a folder\n  condition: evt.type in (open, openat) and fd.name startswith {root}/v/\n  \
+             output: \"name=%fd.name raw=%fd.nameraw\"\n  priority: NOTICE\n\
+             - rule: Proc\n  desc: a file of /proc\n  condition: evt.type in (open, openat) and \
+             fd.name glob /proc/*/limits\n  output: \"name=%fd.name\"\n  priority: NOTICE\n"
+        );
+        let script = format!(
+            "echo other >{root}/other; cd {root}/v/o_open; cat {} {other} /proc/self/root/proc/self/limits",
+            names.join(" ")
+        );
+        let command = ["sh", "-c", &script].map(str::to_owned);
+        let run = vault.watch.rules(&rule).command(command).run();
+        assert_eq!(run.code(), 0, "{}", run.story());
+        let below = run.of("Below");
+        let raw: Vec<_> = below
+            .iter()
+            .map(|alert| field(alert, "fd.nameraw"))
+            .collect();
+        assert_eq!(raw, names, "{}", run.story());
+        let secret = format!("{root}/v/o_open/secret");
+        let are_whole = below.iter().all(|alert| field(alert, "fd.name") == secret);
+        assert!(are_whole, "{}", run.story());
+        assert_eq!(run.of("Proc").len(), 1, "{}", run.story());
+    }
+}
+
+/// A slash at the end of a name follows a link, whatever the call says of links.
+#[test]
+fn a_folder_is_known_by_a_link_with_a_slash_at_its_end() {
+    need_root!();
+    let script = "import os, sys\n\
+                  os.chdir(sys.argv[1])\n\
+                  for end in ('/', '/.', ''):\n    \
+                  os.open('/proc/self/cwd' + end, os.O_PATH | os.O_NOFOLLOW)\n";
+    for engine in ENGINES {
+        let watch = Watch::new(["true"]).engine(engine);
+        let folder = watch.scratch().path().join("folder");
+        std::fs::create_dir(&folder).expect("the scratch folder is writable");
+        let folder = folder.display().to_string();
+        let rule = format!(
+            "- rule: Folder\n  desc: a folder\n  condition: evt.type in (open, openat) and fd.name = {folder}\n  \
+             output: \"name=%fd.name raw=%fd.nameraw\"\n  priority: NOTICE\n"
+        );
+        let command = ["python3", "-c", script, &folder].map(str::to_owned);
+        let run = watch.rules(&rule).command(command).run();
+        assert_eq!(run.code(), 0, "{}", run.story());
+        let told = run.of("Folder");
+        let raw: Vec<_> = told
+            .iter()
+            .map(|alert| field(alert, "fd.nameraw"))
+            .collect();
+        let with_end = ["/proc/self/cwd/", "/proc/self/cwd/."];
+        assert_eq!(raw, with_end, "{}", run.story());
+    }
+}
+
+/// A file system that is mounted as long as this lives, and that leaves some questions open.
+struct Mute {
+    server: std::process::Child,
+    place: PathBuf,
+}
+
+impl Mute {
+    fn mount(place: PathBuf) -> Self {
+        use std::io::{BufRead as _, BufReader};
+        std::fs::create_dir(&place).expect("the scratch folder is writable");
+        let fixture = Fixture::compile("mute");
+        let mut server = std::process::Command::new(fixture.program())
+            .arg(&place)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it was compiled");
+        let mut line = String::new();
+        let output = server.stdout.take().expect("it is a pipe");
+        let read = BufReader::new(output).read_line(&mut line);
+        assert!(read.is_ok() && line == "ready\n", "no file system: {line}");
+        Self { server, place }
+    }
+}
+
+impl Drop for Mute {
+    fn drop(&mut self) {
+        // Whoever waits for an answer gets none any more.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(&self.place)
+            .status();
+    }
+}
+
+/// Whoever looks a name up waits for no server that is the workload's own, and so may never answer.
+#[test]
+fn a_file_system_that_does_not_answer_holds_up_its_caller_alone() {
+    need_root!();
+    for engine in ENGINES {
+        let watch = Watch::new(["true"]).engine(engine);
+        let root = watch.scratch().path().display().to_string();
+        let mute = Mute::mount(watch.scratch().path().join("mute"));
+        std::os::unix::fs::symlink(mute.place.join("folder"), format!("{root}/link"))
+            .expect("the scratch folder is writable");
+        let rule = format!(
+            "- rule: Secret\n  desc: a file\n  condition: evt.type in (open, openat) and fd.name = {root}/secret\n  \
+             output: \"name=%fd.name\"\n  priority: NOTICE\n"
+        );
+        // The second one waits for its link for as long as nobody answers.
+        let script = format!(
+            "echo secret >{root}/secret; exec 3<{root}/link; \
+             timeout -s KILL 1 cat /proc/self/root{root}/mute/link/file; cat {root}/secret; : >{root}/end"
+        );
+        let command = ["sh", "-c", &script].map(str::to_owned);
+        let end = watch.scratch().path().join("end");
+        let answers = std::thread::spawn(move || {
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(40);
+            while !end.exists() && std::time::Instant::now() < until {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            // What waits is let go only with the server, and the agent ends only then.
+            drop(mute);
+            end.exists()
+        });
+        let run = watch.rules(&rule).command(command).run();
+        let has_ended = answers.join().expect("it panics with its own words");
+        assert!(has_ended, "the command waits: {}", run.story());
+        assert_eq!(run.of("Secret").len(), 2, "{}", run.story());
+        // Nobody who receives calls was left behind.
+        let mut told = run.alerts.iter();
+        assert!(
+            !told.any(|alert| alert.rule.ends_with(" timed out")),
+            "{}",
+            run.story()
+        );
+    }
+}

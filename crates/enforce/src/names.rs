@@ -21,10 +21,65 @@ const FILES_LIMIT: usize = 400_000;
 /// How many directory entries are looked at for the other names of such files.
 const ENTRIES_LIMIT: usize = 2_000_000;
 
-/// Types of file systems that can show files of another one, which no table says.
-const MAY_SHOW_OTHERS: [&str; 14] = [
-    "9p", "afs", "aufs", "ceph", "cifs", "ecryptfs", "fuse", "fuseblk", "nfs", "nfs4", "shiftfs",
-    "smb3", "unionfs", "virtiofs",
+/// Types of file systems that show nothing but files of their own. Any other may show those of another one,
+/// which no table says: over a network, or by a server that is a program. Overlays are looked into.
+const SHOW_THEIR_OWN: [&str; 56] = [
+    "autofs",
+    "bcachefs",
+    "bdev",
+    "binder",
+    "binfmt_misc",
+    "bpf",
+    "btrfs",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "cpuset",
+    "cramfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "erofs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "fusectl",
+    "hfs",
+    "hfsplus",
+    "hugetlbfs",
+    "iso9660",
+    "jffs2",
+    "jfs",
+    "minix",
+    "mqueue",
+    "msdos",
+    "nfsd",
+    "nilfs2",
+    "nsfs",
+    "ntfs3",
+    "overlay",
+    "pipefs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "reiserfs",
+    "resctrl",
+    "romfs",
+    "rootfs",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "smackfs",
+    "squashfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+    "udf",
+    "vfat",
+    "xfs",
 ];
 
 /// One mount of the process whose files are withheld.
@@ -137,9 +192,8 @@ impl Mounts {
         let own = self.of(path);
         let mut ways = Vec::new();
         for mount in &self.0 {
-            let kind = mount.kind.split('.').next().unwrap_or_default();
             let is_other = own.is_none_or(|own| own.device != mount.device);
-            if is_other && MAY_SHOW_OTHERS.contains(&kind) {
+            if is_other && !SHOW_THEIR_OWN.contains(&&*mount.kind) {
                 let (kind, point) = (&mount.kind, mount.point.display());
                 ways.push(format!(
                     "the file system {kind} at {point} may show it under another name"
@@ -684,5 +738,33 @@ mod tests {
         );
         let (_, own) = found(Path::new("/"), "srv/x/absent", &table);
         assert_eq!(own, [""; 0]);
+    }
+
+    /// Also one that nobody has heard of.
+    #[test]
+    fn only_file_systems_that_show_their_own_files_are_passed_over() {
+        let ways = |kind: &str| {
+            let table = format!("{ROOT}2 1 0:9 / /srv/x rw - {kind} x rw\n");
+            found(Path::new("/"), "absent", &table).1.len()
+        };
+        for kind in SHOW_THEIR_OWN {
+            assert_eq!(ways(kind), 0, "{kind}");
+        }
+        let others = [
+            "9p",
+            "ceph",
+            "cifs",
+            "fuse",
+            "fuse.sshfs",
+            "fuseblk",
+            "lustre",
+            "nfs4",
+            "vboxsf",
+            "virtiofs",
+            "unheard",
+        ];
+        for kind in others {
+            assert_eq!(ways(kind), 1, "{kind}");
+        }
     }
 }

@@ -138,7 +138,16 @@ impl Census {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.deadline.run(WORK_LIMIT, work).ok()
+        self.within(WORK_LIMIT, work)
+    }
+
+    /// The same, in less time.
+    pub(crate) fn within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.deadline.run(time.min(WORK_LIMIT), work).ok()
     }
 
     /// The stack pointer of a thread that waits in a call.

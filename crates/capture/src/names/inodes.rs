@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::Statx;
 use rustix::io::Errno;
@@ -12,6 +12,8 @@ use super::walk::{self, Caller, Manner};
 
 /// A file that rules name and that was made or replaced is known by other names after this time.
 const FRESH_NS: u64 = 50_000_000;
+/// A look that found no end is not repeated before this many times as much has passed.
+const LOOK_SHARE: u64 = 20;
 /// Roots whose files are known at once.
 const ROOT_LIMIT: usize = 64;
 
@@ -30,15 +32,18 @@ pub(super) struct Inodes {
 
 #[derive(Debug, Default)]
 struct Known {
-    paths: Vec<Vec<u8>>,
+    paths: Arc<Vec<Vec<u8>>>,
     /// By mount and inode of a root.
     roots: HashMap<(u64, u64), Found>,
 }
 
 #[derive(Debug, Default)]
 struct Found {
-    at_ns: u64,
+    /// Until when it holds.
+    until_ns: u64,
     names: HashMap<Identity, Vec<usize>>,
+    /// Of some paths it could not be found out whether they are there, and as what.
+    has_unknown: bool,
 }
 
 impl Inodes {
@@ -46,10 +51,11 @@ impl Inodes {
     pub(super) fn follow(&self, paths: &[Vec<u8>]) {
         let mut known = self.known();
         let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
-        known.paths = paths.iter().map(plain).collect();
-        known.paths.retain(|path| !path.is_empty());
-        known.paths.sort_unstable();
-        known.paths.dedup();
+        let mut paths: Vec<_> = paths.iter().map(plain).collect();
+        paths.retain(|path| !path.is_empty());
+        paths.sort_unstable();
+        paths.dedup();
+        known.paths = Arc::new(paths);
         known.roots.clear();
     }
 
@@ -63,10 +69,10 @@ impl Inodes {
             shares_root: true,
             ..caller
         };
-        let mut names = self.in_root(own, (0, 0), file);
+        let mut names = self.in_root(own, (0, 0), file)?;
         if !caller.shares_root {
             let root = caller.census.root(caller.tid).ok_or(Errno::SRCH)?;
-            for name in self.in_root(caller, root, file) {
+            for name in self.in_root(caller, root, file)? {
                 if !names.contains(&name) {
                     names.push(name);
                 }
@@ -75,29 +81,61 @@ impl Inodes {
         Ok(names)
     }
 
-    fn in_root(&self, caller: Caller<'_>, root: (u64, u64), file: Identity) -> Vec<Vec<u8>> {
+    fn in_root(
+        &self,
+        caller: Caller<'_>,
+        root: (u64, u64),
+        file: Identity,
+    ) -> Result<Vec<Vec<u8>>, Errno> {
         let mut known = self.known();
-        let now = now_ns(Clock::Monotonic);
-        let is_fresh = |found: &Found| now.saturating_sub(found.at_ns) < FRESH_NS;
-        if !known.roots.get(&root).is_some_and(is_fresh) {
-            let names = look(caller, &known.paths);
+        let begun = now_ns(Clock::Monotonic);
+        let holds = |found: &Found| begun < found.until_ns;
+        if !known.roots.get(&root).is_some_and(holds) {
+            let paths = Arc::clone(&known.paths);
+            // Others are not to wait while the caller's file systems are asked.
+            drop(known);
+            let (names, has_unknown) = look(caller.anew(), &paths);
+            let now = now_ns(Clock::Monotonic);
+            // What stays unknown is not asked for again and again.
+            let pause = match has_unknown {
+                true => now.saturating_sub(begun) * LOOK_SHARE,
+                false => 0,
+            };
+            let until_ns = now + FRESH_NS.max(pause);
+            known = self.known();
+            if !Arc::ptr_eq(&known.paths, &paths) {
+                // Rules name others since.
+                return Err(Errno::AGAIN);
+            }
             if known.roots.len() >= ROOT_LIMIT {
                 known.roots.clear();
             }
-            let at_ns = now_ns(Clock::Monotonic);
-            known.roots.insert(root, Found { at_ns, names });
+            let found = Found {
+                until_ns,
+                names,
+                has_unknown,
+            };
+            known.roots.insert(root, found);
         }
-        let numbers = known.roots[&root].names.get(&file);
-        let names = numbers.into_iter().flatten();
-        let mut names: Vec<_> = names.map(|number| known.paths[*number].clone()).collect();
+        let found = &known.roots[&root];
+        let has_unknown = found.has_unknown;
+        let numbers = found.names.get(&file).into_iter().flatten();
+        let names: Vec<_> = numbers.map(|number| known.paths[*number].clone()).collect();
         drop(known);
-        // It may have been moved away since.
-        let is_there = |name: &Vec<u8>| {
-            let found = walk::find(caller, name, None, Manner::default());
-            found.is_ok_and(|place| identity(&place.stat) == file)
-        };
-        names.retain(is_there);
-        names
+        let mut still = Vec::with_capacity(names.len());
+        for name in names {
+            // It may have been moved away since.
+            match walk::find(caller, &name, None, Manner::default()) {
+                Ok(place) if identity(&place.stat) == file => still.push(name),
+                Ok(_) => {}
+                Err(errno) if is_absence(errno) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        match has_unknown && still.is_empty() {
+            true => Err(Errno::TIMEDOUT),
+            false => Ok(still),
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -105,16 +143,26 @@ impl Inodes {
     }
 }
 
-/// What of `paths` is there. What cannot be seen is not, and is looked for again.
-fn look(caller: Caller<'_>, paths: &[Vec<u8>]) -> HashMap<Identity, Vec<usize>> {
+/// What of `paths` is there, and whether that could not be found out of some.
+fn look(caller: Caller<'_>, paths: &[Vec<u8>]) -> (HashMap<Identity, Vec<usize>>, bool) {
     let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
+    let mut has_unknown = false;
     for (number, path) in paths.iter().enumerate() {
-        let found = walk::find(caller, path, None, Manner::default());
-        if let Ok(place) = found {
-            names.entry(identity(&place.stat)).or_default().push(number);
+        match walk::find(caller, path, None, Manner::default()) {
+            Ok(place) => names.entry(identity(&place.stat)).or_default().push(number),
+            Err(errno) => has_unknown |= !is_absence(errno),
         }
     }
-    names
+    (names, has_unknown)
+}
+
+/// Whether the error says that there is no such file, or none for this program and so for nobody whom it
+/// watches without privileges. Others say that it was not found out.
+fn is_absence(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::ACCESS
+    )
 }
 
 /// The path that the kernel has for an open file, and that this program sees.

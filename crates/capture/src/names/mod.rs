@@ -5,6 +5,7 @@
 //! name leads, and device and inode say whether that is a file that rules name, by whatever other name.
 
 mod inodes;
+mod mounts;
 mod walk;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,8 @@ use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use self::inodes::Inodes;
-pub(crate) use self::walk::Caller;
+use self::mounts::Mounts;
+pub(crate) use self::walk::{Caller, file_type};
 use self::walk::{Manner, Place};
 use crate::live::call::Call;
 use crate::live::census::Census;
@@ -37,6 +39,7 @@ pub(crate) enum Found<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     inodes: Inodes,
+    mounts: Mounts,
     /// A watched process may have another root than this program, or other mounts.
     has_roots: AtomicBool,
 }
@@ -59,10 +62,12 @@ impl Names {
         }
     }
 
-    fn caller<'c>(&self, tid: Tid, census: &'c Census) -> Caller<'c> {
+    fn caller<'c>(&'c self, tid: Tid, census: &'c Census) -> Caller<'c> {
         Caller {
             tid,
             census,
+            mounts: &self.mounts,
+            end: walk::end_of_look(),
             shares_root: !self.has_roots.load(Ordering::Acquire),
         }
     }
@@ -165,8 +170,8 @@ impl Names {
             stays_at_link: true,
             ..manner
         };
-        if walk::find(caller, raw, base, stays).is_ok() {
-            // A link that leads to nothing: the kernel makes what it names.
+        if !matches!(walk::find(caller, raw, base, stays), Err(Errno::NOENT)) {
+            // A link that leads to nothing, of which the kernel makes what it names, or nobody knows.
             return Found::Unknown;
         }
         let below = Manner {

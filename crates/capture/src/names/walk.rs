@@ -6,21 +6,23 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use event::Tid;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use super::mounts::Mounts;
 use crate::live::census::Census;
 
-/// `PROC_SUPER_MAGIC`.
-const PROC_MAGIC: u64 = 0x9fa0;
 /// `PROC_ROOT_INO`: of no other folder of it.
 const PROC_ROOT: u64 = 1;
 /// Links that the kernel follows for one name (`MAXSYMLINKS`).
 const LINK_LIMIT: usize = 40;
 /// Steps of one name: half of its longest, and as many for each link.
 const STEP_LIMIT: usize = 4096;
+/// How long all file systems on the way may take together.
+const TIME_LIMIT: Duration = Duration::from_millis(200);
 
 /// What a call says of a name beside its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +40,39 @@ pub(crate) struct Manner {
 pub(crate) struct Caller<'a> {
     pub(crate) tid: Tid,
     pub(crate) census: &'a Census,
+    pub(super) mounts: &'a Mounts,
     /// Its root is that of this program.
     pub(crate) shares_root: bool,
+    /// When the look is given up.
+    pub(super) end: Instant,
+}
+
+impl Caller<'_> {
+    /// The same, with as much time as any other.
+    pub(super) fn anew(self) -> Self {
+        Self {
+            end: end_of_look(),
+            ..self
+        }
+    }
+
+    /// Does what a file system may never answer.
+    pub(super) fn ask<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        let answer = self.census.within(left, work);
+        answer.unwrap_or(Err(Errno::TIMEDOUT))
+    }
+}
+
+/// When a look that begins now is given up.
+pub(super) fn end_of_look() -> Instant {
+    Instant::now() + TIME_LIMIT
 }
 
 /// What a name leads to.
@@ -72,7 +105,9 @@ pub(super) fn find(
         Err(Errno::XDEV) => way.step_along(raw),
         Err(Errno::LOOP) => match way.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
             Ok(file) => match place(file, false)? {
-                place if is_proc(&place.file) => way.step_along(raw).or(Ok(place)),
+                place if caller.mounts.is_proc(&place.file, &place.stat, caller)? => {
+                    way.step_along(raw)
+                }
                 place => Ok(place),
             },
             Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => way.step_along(raw),
@@ -132,16 +167,22 @@ pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
     let mask = StatxFlags::INO
         .union(StatxFlags::TYPE)
         .union(StatxFlags::NLINK)
-        .union(StatxFlags::MNT_ID);
+        .union(StatxFlags::MNT_ID)
+        .union(super::mounts::UNIQUE_ID);
     rustix::fs::statx(file, c"", flags, mask)
 }
 
 fn is_link(stat: &Statx) -> bool {
-    rustix::fs::FileType::from_raw_mode(u32::from(stat.stx_mode)) == rustix::fs::FileType::Symlink
+    type_of(stat) == FileType::Symlink
 }
 
-fn is_proc(file: &OwnedFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|fs| u64::try_from(fs.f_type) == Ok(PROC_MAGIC))
+fn type_of(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(u32::from(stat.stx_mode))
+}
+
+/// What kind of file one is, without asking a file system that may be the workload's own.
+pub(crate) fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
+    stat(file).map(|stat| type_of(&stat))
 }
 
 fn is_same(one: &Statx, other: &Statx) -> bool {
@@ -164,7 +205,7 @@ impl Way<'_> {
         };
         // Of an absolute path the folder is not looked at.
         let folder = self.folder.map_or(rustix::fs::CWD, OwnedFd::as_fd);
-        open(folder, path, last, resolve, self.caller.census)
+        open(folder, path, last, resolve, self.caller)
     }
 
     /// The root that absolute links lead from, and above which `..` does not lead.
@@ -187,8 +228,9 @@ impl Way<'_> {
             root,
             left: names(raw),
             links: 0,
-            is_own_proc: false,
+            left_for_own_proc: None,
         };
+        let stays = self.manner.stays_at_link && !ends_in_folder(raw);
         for _ in 0..STEP_LIMIT {
             let Some(name) = steps.left.pop_front() else {
                 let stat = stat(&steps.at)?;
@@ -196,11 +238,11 @@ impl Way<'_> {
                     file: steps.at,
                     stat,
                     is_direct: false,
-                    is_own_proc: steps.is_own_proc,
+                    is_own_proc: steps.left_for_own_proc.is_some(),
                 });
             };
             let is_last = steps.left.is_empty();
-            steps.step(&name, is_last && self.manner.stays_at_link)?;
+            steps.step(&name, is_last && stays)?;
         }
         Err(Errno::LOOP)
     }
@@ -213,16 +255,14 @@ struct Steps<'a> {
     root_stat: Statx,
     left: VecDeque<Vec<u8>>,
     links: usize,
-    is_own_proc: bool,
+    /// The root of the caller's `/proc`, while the steps lead through this program's own.
+    left_for_own_proc: Option<OwnedFd>,
 }
 
 impl Steps<'_> {
     fn step(&mut self, name: &[u8], stays_at_link: bool) -> Result<(), Errno> {
         if name == b".." {
-            if !is_same(&stat(&self.at)?, &self.root_stat) {
-                self.at = self.look(b"..")?;
-            }
-            return Ok(());
+            return self.step_up();
         }
         let next = self.look(name)?;
         if stays_at_link || !is_link(&stat(&next)?) {
@@ -233,23 +273,39 @@ impl Steps<'_> {
         if self.links > LINK_LIMIT {
             return Err(Errno::LOOP);
         }
-        match is_proc(&self.at) {
-            true => self.follow_in_proc(name, &next),
-            false => self.follow(&next),
+        let at = stat(&self.at)?;
+        match self.caller.mounts.is_proc(&self.at, &at, self.caller)? {
+            true => self.follow_in_proc(name, next, &at),
+            false => self.follow(next),
         }
+    }
+
+    fn step_up(&mut self) -> Result<(), Errno> {
+        if is_same(&stat(&self.at)?, &self.root_stat) {
+            return Ok(());
+        }
+        let above = self.look(b"..")?;
+        let is_top = stat(&above)?.stx_ino == PROC_ROOT;
+        self.at = match self.left_for_own_proc.take_if(|_| is_top) {
+            Some(root_of_proc) => root_of_proc,
+            None => above,
+        };
+        Ok(())
     }
 
     fn look(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlags::empty();
         let at = self.at.as_fd();
-        open(at, name, OFlags::NOFOLLOW, resolve, self.caller.census)
+        open(at, name, OFlags::NOFOLLOW, resolve, self.caller)
     }
 
     /// Goes on along what the link says.
-    fn follow(&mut self, link: &OwnedFd) -> Result<(), Errno> {
-        let target = rustix::fs::readlinkat(link, c"", Vec::new())?.into_bytes();
+    fn follow(&mut self, link: OwnedFd) -> Result<(), Errno> {
+        let read = move || rustix::fs::readlinkat(link, c"", Vec::new());
+        let target = self.caller.ask(read)?.into_bytes();
         if target.starts_with(b"/") {
             self.at = copy(&self.root)?;
+            self.left_for_own_proc = None;
         }
         for name in names(&target).into_iter().rev() {
             self.left.push_front(name);
@@ -258,33 +314,36 @@ impl Steps<'_> {
     }
 
     /// `self` and `thread-self` are the caller; links of a process lead where no text says.
-    fn follow_in_proc(&mut self, name: &[u8], link: &OwnedFd) -> Result<(), Errno> {
+    fn follow_in_proc(&mut self, name: &[u8], link: OwnedFd, at: &Statx) -> Result<(), Errno> {
         let tid = self.caller.tid;
         let census = self.caller.census;
-        if stat(&self.at)?.stx_ino != PROC_ROOT {
-            self.at = rustix::fs::openat(
-                &self.at,
-                name,
-                OFlags::PATH | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?;
+        if at.stx_ino != PROC_ROOT {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            self.at = rustix::fs::openat(&self.at, name, flags, Mode::empty())?;
+            self.left_for_own_proc = None;
             return Ok(());
         }
-        match name {
-            b"self" => {
-                let pid = census.thread_group(tid).ok_or(Errno::SRCH)?;
-                self.at = census.open_folder(Tid(pid.0))?;
-            }
-            b"thread-self" => self.at = census.open_folder(tid)?,
-            _ => return self.follow(link),
+        if !matches!(name, b"self" | b"thread-self") {
+            return self.follow(link);
         }
-        self.is_own_proc = true;
+        let pid = census.thread_group(tid).ok_or(Errno::SRCH)?;
+        let process = census.open_folder(Tid(pid.0))?;
+        self.left_for_own_proc = Some(std::mem::replace(&mut self.at, process));
+        if name == b"thread-self" {
+            self.left.push_front(tid.0.to_string().into_bytes());
+            self.left.push_front(b"task".to_vec());
+        }
         Ok(())
     }
 }
 
 fn copy(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(file, 0)
+}
+
+/// Whether a name means what a link at its end leads to, which is a folder, whatever the call says of links.
+fn ends_in_folder(raw: &[u8]) -> bool {
+    raw.ends_with(b"/") || raw.ends_with(b"/.")
 }
 
 /// The steps of a name.
@@ -303,7 +362,7 @@ fn open(
     path: &[u8],
     flags: OFlags,
     resolve: ResolveFlags,
-    census: &Census,
+    caller: Caller<'_>,
 ) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     let cached = resolve | ResolveFlags::CACHED;
@@ -319,7 +378,7 @@ fn open(
                 let folder = folder.as_ref().map_or(rustix::fs::CWD, OwnedFd::as_fd);
                 rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
             };
-            census.within_deadline(open).unwrap_or(Err(Errno::TIMEDOUT))
+            caller.ask(open)
         }
         found => found,
     }

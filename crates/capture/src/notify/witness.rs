@@ -198,8 +198,8 @@ fn described(found: &OwnedFd, census: &Census) -> Option<Named> {
 }
 
 fn kind(found: &OwnedFd) -> Is {
-    match rustix::fs::fstat(found) {
-        Ok(data) if FileType::from_raw_mode(data.st_mode).is_dir() => Is::Folder,
+    match crate::names::file_type(found) {
+        Ok(FileType::Directory) => Is::Folder,
         Ok(_) => Is::File,
         Err(_) => Is::Unknown,
     }
@@ -208,8 +208,7 @@ fn kind(found: &OwnedFd) -> Is {
 /// The interpreter that a script names, which is executed for it.
 fn interpreter(tid: Tid, path: &str, census: &Census) -> Option<Vec<u8>> {
     let found = truth::find(tid, path.as_bytes(), None, census).ok()?;
-    let data = rustix::fs::fstat(&found).ok()?;
-    if !FileType::from_raw_mode(data.st_mode).is_file() {
+    if crate::names::file_type(&found) != Ok(FileType::RegularFile) {
         return None;
     }
     let read = move || {
