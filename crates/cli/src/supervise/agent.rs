@@ -362,6 +362,7 @@ fn start(
         is_resumed: generation != FIRST,
         held: None,
         board_file: file.try_clone_to_owned().ok(),
+        ticket: None,
     };
     let lock = inherited.tenure.lock_log();
     let is_stopped = Cell::new(false);
@@ -519,6 +520,10 @@ fn serve(
         reporter.report(services.as_ref());
         if board.order(generation) == Order::HandOver {
             services.hand_over();
+            if services.are_lost() {
+                // Whoever watched for this one has not concluded its calls: they are the keeper's.
+                return Served::Lost;
+            }
             board.set_state(generation, State::HandedOver);
             inherited.keeper_bell.ring();
             services.finish();

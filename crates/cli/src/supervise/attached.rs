@@ -45,6 +45,7 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
         is_resumed: false,
         held: None,
         board_file: None,
+        ticket: None,
     };
     let services = start(listening, None)?;
     let mut end = End::Asked;

@@ -81,11 +81,16 @@ pub(super) mod word {
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
+    /// Ids of calls that dead agents may hold, and that are still to be looked up.
+    pub(in crate::supervise) const UNSWEPT: usize = 580;
+    /// The call that the keeper is answering: its id, or 0; where it is counted by number; which total it is part
+    /// of; and that total before.
+    pub(in crate::supervise) const ANSWERING: usize = 592;
     pub(super) const DENY_TABLE: usize = 640;
     pub(super) const PULSES: usize = 800;
 }
 
-const LAYOUT: u64 = 4;
+const LAYOUT: u64 = 5;
 /// Native calls are counted one by one below this number.
 pub(super) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.
@@ -100,6 +105,8 @@ const DENY_LIMIT: usize = 64;
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks for that.
 const GAP_POLL: Duration = Duration::from_millis(2);
+const _: () = assert!(word::CALLS + CALL_COUNTERS <= word::UNSWEPT);
+const _: () = assert!(word::UNSWEPT + super::unswept::WORDS <= word::ANSWERING);
 const WORDS: usize = word::PULSES + 3 * Pulse::WORDS;
 
 /// How far an agent is.

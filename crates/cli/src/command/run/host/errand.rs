@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use enforce::Confinement;
-use sys::notify::Notification;
+use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
 use super::super::services::TheirContainer;
@@ -39,6 +39,8 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(3);
 /// may take. One that takes longer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 const HAIL_LIMIT: Duration = Duration::from_secs(10);
+/// How long one that has begun to receive may take to conclude what it has, when nobody waits for it any more.
+const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(2);
 /// Time between two looks for one that another process starts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Starts that may fail; files may be removed by one that ends just then.
@@ -123,6 +125,13 @@ impl Calls {
         }
     }
 
+    /// Keeps those that still wait: whoever was given them may have answered some.
+    fn retain_waiting(&mut self, listener: &Listener) {
+        if let Self::Held(calls) = self {
+            calls.retain(|call| listener.is_valid(call.id) != Ok(false));
+        }
+    }
+
     /// For an engine in this process.
     fn into_held(self) -> Option<Held> {
         match self {
@@ -192,24 +201,38 @@ impl Errand {
                 self.find()?;
                 continue;
             };
-            match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
+            let miss = match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
                 Ok(()) => return Ok(Box::new(Remote::new(stream, self.confinement)?)),
-                Err(Miss::Refused(why)) if self.is_to_host() => {
+                Err(miss) => miss,
+            };
+            if matches!(miss, Miss::Late) && self.is_to_host() {
+                kill(&stream);
+            }
+            let pulse = listening.board.pulse(listening.generation);
+            if !pulse.withdraw_and_wait(WITHDRAWAL_LIMIT) {
+                // It has received calls and is dead or stopped: they are the keeper's to answer.
+                return Ok(Box::new(Remote::lost(stream, self.confinement)?));
+            }
+            if let Source::Listener(listener) = &listening.source {
+                calls.retain_waiting(listener);
+            }
+            match miss {
+                Miss::Refused(why) if self.is_to_host() => {
                     bail!("cannot have the container watched: {why}")
                 }
-                Err(Miss::BrokenOff(error)) if matches!(calls, Calls::Lost) => {
+                Miss::BrokenOff(error) if matches!(calls, Calls::Lost) => {
                     return Err(error).context("cannot let the runtime work");
                 }
-                Err(Miss::Late) if self.is_to_host() => kill(&stream),
-                Err(Miss::BrokenOff(error)) => {
+                Miss::Late if self.is_to_host() => {}
+                Miss::BrokenOff(error) => {
                     why = error.to_string();
                     std::thread::sleep(PAUSE);
                 }
-                Err(Miss::Late) => {
+                Miss::Late => {
                     why = "it does not answer".to_owned();
                     break;
                 }
-                Err(Miss::Refused(said)) => {
+                Miss::Refused(said) => {
                     why = said;
                     break;
                 }
@@ -311,6 +334,7 @@ impl Errand {
             has_mounts: self.container.has_mounts,
             generation: listening.generation,
             is_resumed: listening.is_resumed,
+            ticket: listening.board.pulse(listening.generation).offer().0,
             transparent: listening.transparent.iter().map(|pid| pid.0).collect(),
             is_answered: !matches!(calls, Calls::Waiting),
             rules: self.rules,
@@ -430,6 +454,13 @@ impl Remote {
             is_lost,
             _confinement: confinement,
         })
+    }
+
+    /// Those of an agent that is gone, and has not concluded what it had received.
+    fn lost(stream: UnixStream, confinement: Option<Confinement>) -> std::io::Result<Self> {
+        let lost = Self::new(stream, confinement)?;
+        lost.is_lost.set(true);
+        Ok(lost)
     }
 
     fn ask(&self, order: Order) -> bool {

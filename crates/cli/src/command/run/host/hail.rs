@@ -20,6 +20,8 @@ pub(super) struct Hail {
     /// Number of the agent that hands it over, which chooses among words of the board.
     pub(super) generation: u64,
     pub(super) is_resumed: bool,
+    /// The right to receive, which is withdrawn if the other agent is late.
+    pub(super) ticket: u64,
     pub(super) transparent: Vec<i32>,
     /// Whether somebody answers a runtime's calls, and holds some: they are asked for when all is ready.
     pub(super) is_answered: bool,
@@ -264,6 +266,7 @@ mod tests {
             has_mounts: true,
             generation: 3,
             is_resumed: false,
+            ticket: 7,
             transparent: vec![1, 2],
             is_answered: true,
             rules: Some(u64::MAX - 1),

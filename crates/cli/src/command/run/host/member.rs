@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use capture::container::Told;
-use capture::notify::calls_from_words;
+use capture::notify::{Ticket, calls_from_words};
 use event::Pid;
 use outputs::Dispatcher;
 use sys::notify::Listener;
@@ -154,6 +154,7 @@ impl<'a> Member<'a> {
             is_resumed: hail.is_resumed,
             held: hail.is_answered.then_some(Held::Asked(asked)),
             board_file: None,
+            ticket: Some(Ticket(hail.ticket)),
         };
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
         let denials = Denials::follow(
