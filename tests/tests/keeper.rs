@@ -1156,7 +1156,9 @@ fn what_passes_is_counted_exactly_whichever_keeper_is_killed() {
             "agent" => [agent, keeper],
             _ => [keeper, agent],
         };
-        victims.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+        victims
+            .into_iter()
+            .for_each(|pid| signal(pid, Signal::KILL));
         run.order(3000, 4, "counted");
         let mut former = keeper;
         for _ in 0..5 {

@@ -192,10 +192,11 @@ impl Claim {
             state: State::Released,
             ..self.taken
         };
-        self.pulse.change(|now| match now == self.taken || now == revoked {
-            true => released,
-            false => now,
-        });
+        self.pulse
+            .change(|now| match now == self.taken || now == revoked {
+                true => released,
+                false => now,
+            });
     }
 }
 
@@ -226,7 +227,10 @@ mod tests {
         assert!(pulse.take(ticket).is_none());
         assert!(pulse.withdraw_and_wait(Duration::ZERO));
         // Words that have never been used are no claim.
-        assert_eq!(Pulse::private().expect("memory").withdraw(), Withdrawn::Unused);
+        assert_eq!(
+            Pulse::private().expect("memory").withdraw(),
+            Withdrawn::Unused
+        );
     }
 
     #[test]
@@ -250,7 +254,9 @@ mod tests {
     #[test]
     fn one_who_died_with_the_claim_has_not_concluded_its_calls() {
         let pulse = pulse();
-        let mut child = std::process::Command::new("true").spawn().expect("it is there");
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("it is there");
         let ticket = pulse.offer();
         let taken = Word {
             serial: ticket.0,

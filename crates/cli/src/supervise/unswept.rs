@@ -111,8 +111,21 @@ mod tests {
         let (board, file) = Board::create().expect("memory");
         board.unswept().add(u64::MAX - 4, 10);
         assert_eq!(sweep(&board, 5, 1), [10, 9, 8, 7, 6]);
-        let next = Board::open(file.as_fd()).expect("memory").expect("this layout");
-        let rest = [5, 4, 3, 2, 1, 0, u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3];
+        let next = Board::open(file.as_fd())
+            .expect("memory")
+            .expect("this layout");
+        let rest = [
+            5,
+            4,
+            3,
+            2,
+            1,
+            0,
+            u64::MAX,
+            u64::MAX - 1,
+            u64::MAX - 2,
+            u64::MAX - 3,
+        ];
         assert_eq!(sweep(&next, 5, 2), rest);
         assert_eq!(sweep(&next, 5, 9), [u64::MAX - 4]);
         assert!(next.unswept().is_empty() && board.unswept().is_empty());

@@ -126,7 +126,12 @@ impl<'a> Gap<'a> {
     pub(super) fn answer_held(&self, generation: u64) {
         let held = self.board.pulse(generation).held();
         for held in held.into_iter().filter(|held| held.is_begun) {
-            self.answer(self.waiting(held.id, held.audit, held.nr), held.audit, held.nr, None);
+            self.answer(
+                self.waiting(held.id, held.audit, held.nr),
+                held.audit,
+                held.nr,
+                None,
+            );
         }
     }
 

@@ -240,7 +240,8 @@ impl Keeper<'_> {
             count = 3;
         }
         // One that had ended before this process was there wakes nobody.
-        let patience = if !self.inherited.board.unswept().is_empty() || self.agent.process.is_none() {
+        let patience = if !self.inherited.board.unswept().is_empty() || self.agent.process.is_none()
+        {
             Some(Duration::ZERO)
         } else if self.upgrade.is_some() || self.wants_upgrade {
             Some(UPGRADE_POLL)

@@ -65,8 +65,11 @@ impl Keeper<'_> {
         let limit = now_ns(Clock::Monotonic) + OTHER_ENGINE_NS;
         pulse.withdraw();
         while pulse.is_in_use() && now_ns(Clock::Monotonic) < limit {
-            if gap.serve_for(OTHER_ENGINE_POLL, &self.signals, &self.inherited.keeper_bell)
-                == Turn::HungUp
+            if gap.serve_for(
+                OTHER_ENGINE_POLL,
+                &self.signals,
+                &self.inherited.keeper_bell,
+            ) == Turn::HungUp
             {
                 return;
             }
