@@ -161,6 +161,51 @@ test -z "$(ls agents)"
     }
 }
 
+/// One of its outputs takes nothing: the agent of the host is killed with alerts in a queue, and the next one says how
+/// many, once, of no container.
+#[test]
+fn alerts_that_a_killed_agent_of_the_host_had_queued_are_counted_as_lost() {
+    need_runtime!("runc");
+    let ground = ground("").settings(
+        "program_output: {enabled: true, keep_alive: false, program: \"exec sleep 1000\"}\n",
+    );
+    for number in 1..=2 {
+        let script = format!(
+            "touch /out/c{number}; for i in 1 2 3 4 5 6 7 8; do cat /etc/secret > /dev/null; done; \
+             touch /out/d{number}; exec sleep 1000"
+        );
+        ground.bundle(&format!("b{number}"), &script);
+    }
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+for number in 1 2; do
+    rt create --bundle b$number $ID-$number < /dev/null > create.out 2>&1
+    rt start $ID-$number
+    await d$number
+done
+told 'Secret opened' 16
+sleep 0.3
+kill -9 $(host)
+told 'unwatched gap' 2
+told 'alerts lost' 1
+sleep 1
+kill -9 $(pidof sleep) || true
+for number in 1 2; do rt delete --force $ID-$number; done
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    let lost = fields(&alerts, "Tollgate internal: alerts lost", "tollgate.lost");
+    let lost: u64 = match &lost[..] {
+        [lost] => lost.parse().expect("a number"),
+        other => panic!("{other:?}"),
+    };
+    // What each container's programs did, but for the one that the output was taking.
+    assert!((15..40).contains(&lost), "{lost}");
+}
+
 /// The agent of the host is stopped while it holds calls, the container's agent is told to hand over to another one,
 /// and the agent of the host dies before it has: what it held is answered, and counted as passed.
 #[test]

@@ -542,6 +542,14 @@ impl Losses {
         }
     }
 
+    /// Alerts alone.
+    pub(super) fn of_alerts(alerts: u64) -> Self {
+        Self {
+            alerts,
+            ..Self::default()
+        }
+    }
+
     /// These and those of another container.
     pub(super) fn plus(&self, other: &Self) -> Self {
         let mut passed = self.passed;

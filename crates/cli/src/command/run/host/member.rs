@@ -84,7 +84,8 @@ impl Host {
 
 /// Watches a container until its last process has ended, or its own agent has.
 fn serve(stream: &UnixStream, host: &Arc<Host>) {
-    let handed = match hail::greet(stream).and_then(|()| hail::receive(stream)) {
+    let shown = host.account.as_ref().map(|account| account.file.as_fd());
+    let handed = match hail::greet(stream, shown).and_then(|()| hail::receive(stream)) {
         Ok(Some(handed)) => handed,
         // Somebody looked whether this agent is there.
         Ok(None) => return,
@@ -133,6 +134,7 @@ impl<'a> Member<'a> {
         let board = Board::open(board.as_fd()).context("cannot read its board")?;
         let board = Arc::new(board.context("its board is laid out by another build")?);
         note_refusals(&host.common.verify, &board);
+        host.take_losses(hail.losses);
         host.see_rules(hail.rules);
         let in_force = host.rules.in_force();
         let told = TheirContainer {
