@@ -191,7 +191,6 @@ kill -9 $(host)
 told 'unwatched gap' 2
 told 'alerts lost' 1
 sleep 1
-kill -9 $(pidof sleep) || true
 for number in 1 2; do rt delete --force $ID-$number; done
 "#,
         ),
