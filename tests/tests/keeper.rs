@@ -340,14 +340,18 @@ fn state(pid: i32) -> Option<(String, char, i32)> {
 }
 
 fn child(parent: i32, name: &str) -> i32 {
+    let found = children(parent, name);
+    assert_eq!(found.len(), 1, "{name} below {parent}");
+    found[0]
+}
+
+fn children(parent: i32, name: &str) -> Vec<i32> {
     let pids = fs::read_dir("/proc")
         .expect("procfs")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let fits =
         |pid: &i32| state(*pid).is_some_and(|(found, _, ppid)| ppid == parent && found == name);
-    let found: Vec<i32> = pids.filter(fits).collect();
-    assert_eq!(found.len(), 1, "{name} below {parent}");
-    found[0]
+    pids.filter(fits).collect()
 }
 
 /// Only processes that a test started, by their pids.
@@ -411,6 +415,8 @@ fn receiving(pid: i32) -> Vec<i32> {
 
 /// The request of ioctl by which a call of the workload's is received.
 const RECEIVE: u64 = 0xc050_2100;
+/// The one by which it is answered.
+const ANSWER: u64 = 0xc018_2101;
 
 /// The threads of a process, followed from call to call until one has been given a call of the workload's.
 struct Traced {
@@ -434,7 +440,16 @@ impl Traced {
 
     /// Kills the process at the end of the very call in which it is given one: nothing of it has seen that.
     fn kill_when_it_has_received(self) {
-        let mut receiving = Vec::new();
+        self.kill_when_it_has_made(RECEIVE);
+    }
+
+    /// The same with the call in which it answers one.
+    fn kill_when_it_has_answered(self) {
+        self.kill_when_it_has_made(ANSWER);
+    }
+
+    fn kill_when_it_has_made(self, request: u64) {
+        let mut making = Vec::new();
         let deadline = Instant::now() + PATIENCE;
         loop {
             assert!(Instant::now() < deadline, "no call was received");
@@ -452,11 +467,11 @@ impl Traced {
                 _ => 0,
             };
             match ptrace::syscall_info(tid).expect("it is stopped").op {
-                SyscallOp::Entry { nr, args } if nr == Self::ioctl() && args[1] == RECEIVE => {
-                    receiving.push(tid);
+                SyscallOp::Entry { nr, args } if nr == Self::ioctl() && args[1] == request => {
+                    making.push(tid);
                 }
-                SyscallOp::Exit { rval: 0, .. } if receiving.contains(&tid) => break,
-                SyscallOp::Exit { .. } => receiving.retain(|other| *other != tid),
+                SyscallOp::Exit { rval: 0, .. } if making.contains(&tid) => break,
+                SyscallOp::Exit { .. } => making.retain(|other| *other != tid),
                 _ => {}
             }
             ptrace::resume_to_syscall(tid, signal).expect("it is stopped");
@@ -1090,6 +1105,82 @@ fn a_call_that_was_just_received_by_who_is_killed_is_answered() {
     run.ends_well();
 }
 
+/// All calls that passed unwatched or were refused, as the last figures say.
+fn unwatched(stats: &Value) -> u64 {
+    let stats = stats.as_object().expect("an object");
+    let pieces = stats["pieces"].as_object().expect("an object");
+    let counts = pieces
+        .iter()
+        .filter(|(name, _)| name.starts_with("passed_agent") || *name == "denied_unwatched");
+    counts.filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+/// It answers a call and is killed before it can count it, and so is the next one, that stands in for the same agent.
+#[test]
+fn what_a_keeper_had_answered_when_it_was_killed_is_counted() {
+    need_root!();
+    let mut run = Run::start(&[]);
+    run.sees_again();
+    let release = hold_rules(&run);
+    let agent = run.kill_idle_agent();
+    for _ in 0..2 {
+        until("another agent is started", || run.agents().len() == 1);
+        let started = run.agents();
+        let traced = Traced::seize(run.keeper());
+        run.order(1, 1, "counted");
+        traced.kill_when_it_has_answered();
+        assert_eq!(run.answer(), all(1));
+        until("another keeper has started another", || {
+            let agents = run.agents();
+            agents.len() == 1 && agents != started
+        });
+    }
+    assert_eq!(run.open(100, 2, "counted"), all(200));
+    release();
+    run.next_agent(agent);
+    run.sees_again();
+    until("all are told", || calls(&run.of(GAP)) >= 202);
+    assert_eq!((calls(&run.of(GAP)), run.of("Counted").len()), (202, 0));
+    assert_eq!(unwatched(&run.ends_well()), 202);
+}
+
+/// One keeper after the other is killed while it stands in for an agent that is dead, before it or at once with it.
+#[test]
+fn what_passes_is_counted_exactly_whichever_keeper_is_killed() {
+    for first in ["agent", "keeper"] {
+        let mut run = Run::start(&[]);
+        run.sees_again();
+        let release = hold_rules(&run);
+        let (agent, keeper) = (run.idle_agent(), run.keeper());
+        let victims = match first {
+            "agent" => [agent, keeper],
+            _ => [keeper, agent],
+        };
+        victims
+            .into_iter()
+            .for_each(|pid| signal(pid, Signal::KILL));
+        run.order(3000, 4, "counted");
+        let mut former = keeper;
+        for _ in 0..5 {
+            until("another keeper is there", || {
+                let keepers = children(run.front(), "tollgate-keeper");
+                matches!(keepers[..], [keeper] if keeper != former)
+            });
+            former = run.keeper();
+            std::thread::sleep(Duration::from_millis(15));
+            signal(former, Signal::KILL);
+        }
+        assert_eq!(run.answer(), all(12_000));
+        release();
+        run.next_agent(agent);
+        run.sees_again();
+        until("all are told", || calls(&run.of(GAP)) >= 12_000);
+        let counted = (calls(&run.of(GAP)), run.of("Counted").len());
+        assert_eq!(counted, (12_000, 0), "{first} first");
+        assert_eq!(unwatched(&run.ends_well()), 12_000, "{first} first");
+    }
+}
+
 #[test]
 fn keeper_and_agent_may_die_at_once() {
     let mut run = Run::start(&[]);
@@ -1396,7 +1487,7 @@ fn no_signal_of_the_workloads_gives_an_order() {
         let mut run = start_under(program);
         let keeper = keeper_below(&run);
         let agents = descendants(run.front.id(), "tollgate-agent");
-        for _ in 0..3 {
+        for _ in 0..1 {
             run.tell("harass\n");
             let sums = run.answer();
             assert_eq!(sums.ok, 1, "{place}: {}", run.stderr());

@@ -1075,3 +1075,113 @@ test -z "$(remains $ID)"
     );
     assert_eq!(ids("Changed"), [id("3")], "{alerts:?}");
 }
+
+const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+
+/// A container's bundle with what a runtime inside it needs, and bundles of containers that are made there.
+fn ground_for_runc_inside() -> Ground {
+    let ground = Ground::new();
+    let path = ground.scratch.path();
+    for folder in [
+        "rootfs/usr",
+        "rootfs/sys/fs/cgroup",
+        "rootfs/run",
+        "rootfs/inner",
+    ] {
+        std::fs::create_dir_all(path.join(folder)).expect("it is our folder");
+    }
+    for folder in ["inner/rootfs/proc", "inner/rootfs/dev", "inner/rootfs/bin"] {
+        std::fs::create_dir_all(path.join(folder)).expect("it is our folder");
+    }
+    for name in ["sh", "cat"] {
+        let program = Path::new("/bin/busybox");
+        ground
+            .scratch
+            .program(program, &format!("inner/rootfs/bin/{name}"));
+    }
+    ground
+        .scratch
+        .file("inner/rootfs/etc/secret", 0o644, "secret\n");
+    for name in ["lib", "lib64"] {
+        std::os::unix::fs::symlink(format!("usr/{name}"), path.join("rootfs").join(name))
+            .expect("it is our folder");
+    }
+    let script = "cat /etc/secret > /dev/null
+for inner in known nameless grouped; do
+    /usr/sbin/runc --root /run/runc run --bundle /inner/$inner $inner < /dev/null || exit 9
+done
+cat /etc/secret > /dev/null; touch /out/ended";
+    let outer = ground.id.clone();
+    ground.changed_bundle("b", script, |config| {
+        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:\t"));
+        let bounding = u64::from_str_radix(bounding.expect("a set"), 16).expect("it is in hexadecimal");
+        let all = (0..=40).filter(|number| bounding >> number & 1 == 1);
+        let all: Vec<String> = all.map(capability).collect();
+        config["process"]["capabilities"] = serde_json::json!({
+            "bounding": all, "effective": all, "permitted": all, "inheritable": all
+        });
+        config["linux"]["cgroupsPath"] = format!("/{outer}").into();
+        let mounts = config["mounts"].as_array_mut().expect("an array");
+        for (source, kind) in [("/usr", "ro"), ("/sys/fs/cgroup", "rw")] {
+            mounts.push(serde_json::json!({
+                "destination": source, "type": "none", "source": source, "options": ["rbind", kind]
+            }));
+        }
+        mounts.push(serde_json::json!({"destination": "/run", "type": "tmpfs", "source": "tmpfs"}));
+        mounts.push(serde_json::json!({
+            "destination": "/inner", "type": "none", "source": path.join("inner"), "options": ["rbind"]
+        }));
+    });
+    for (name, group) in [
+        ("known", format!("/{outer}/docker/{INNER}")),
+        ("nameless", format!("/{outer}/nameless")),
+        ("grouped", format!("/{outer}")),
+    ] {
+        ground.changed_bundle(
+            &format!("inner/{name}"),
+            "cat /etc/secret > /dev/null",
+            |config| {
+                config["root"]["path"] = "/inner/rootfs".into();
+                config["linux"]["cgroupsPath"] = group.into();
+                let mounts = config["mounts"].as_array_mut().expect("an array");
+                mounts.retain(|mount| mount["destination"] == "/proc");
+            },
+        );
+    }
+    ground
+}
+
+fn capability(number: u8) -> String {
+    const NAMES: &str = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE \
+        NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE \
+        SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE \
+        AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF \
+        CHECKPOINT_RESTORE";
+    let name = NAMES.split_ascii_whitespace().nth(number.into());
+    format!("CAP_{}", name.expect("there are 41"))
+}
+
+/// runc inside a container of runc: what the inner containers do is theirs where a control group names them, of an
+/// unknown container where they have one without an id, and the outer one's where they have none.
+#[test]
+fn containers_inside_a_container_are_told_apart_where_that_is_proven() {
+    need_runtime!("runc");
+    let ground = ground_for_runc_inside();
+    let (finished, alerts) = ground.run(
+        "runc",
+        r#"
+rt run --bundle b $ID < /dev/null > run.out 2>&1 || { cat run.out; exit 1; }
+test -e out/ended
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    let opens = alerts.iter().filter(|alert| {
+        alert.rule == "Secret opened" && alert.field("fd.name").ends_with("/etc/secret")
+    });
+    let ids: Vec<String> = opens.map(|alert| alert.field("container.id")).collect();
+    let outer = ground.id.as_str();
+    assert_eq!(ids, [outer, &INNER[..12], "", outer, outer], "{alerts:?}");
+}

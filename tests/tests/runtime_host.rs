@@ -161,6 +161,111 @@ test -z "$(ls agents)"
     }
 }
 
+/// One of its outputs takes nothing: the agent of the host is killed with alerts in a queue, and the next one says how
+/// many, once, of no container.
+#[test]
+fn alerts_that_a_killed_agent_of_the_host_had_queued_are_counted_as_lost() {
+    need_runtime!("runc");
+    let ground = ground("").settings(
+        "program_output: {enabled: true, keep_alive: false, program: \"exec sleep 1000\"}\n",
+    );
+    for number in 1..=2 {
+        let script = format!(
+            "touch /out/c{number}; for i in 1 2 3 4 5 6 7 8; do cat /etc/secret > /dev/null; done; \
+             touch /out/d{number}; exec sleep 1000"
+        );
+        ground.bundle(&format!("b{number}"), &script);
+    }
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+for number in 1 2; do
+    rt create --bundle b$number $ID-$number < /dev/null > create.out 2>&1
+    rt start $ID-$number
+    await d$number
+done
+told 'Secret opened' 16
+sleep 0.3
+kill -9 $(host)
+told 'unwatched gap' 2
+told 'alerts lost' 1
+sleep 1
+for number in 1 2; do rt delete --force $ID-$number; done
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    let lost = fields(&alerts, "Tollgate internal: alerts lost", "tollgate.lost");
+    let lost: u64 = match &lost[..] {
+        [lost] => lost.parse().expect("a number"),
+        other => panic!("{other:?}"),
+    };
+    // What each container's programs did, but for the one that the output was taking.
+    assert!((15..40).contains(&lost), "{lost}");
+}
+
+/// The agent of the host is stopped while it holds calls, the container's agent is told to hand over to another one,
+/// and the agent of the host dies before it has: what it held is answered, and counted as passed.
+#[test]
+fn what_the_agent_of_the_host_holds_when_it_dies_in_a_hand_over_is_answered() {
+    need_runtime!("runc");
+    let ground = ground("");
+    let script = "for n in 1 2 3 4 5 6; do
+while ! test -e /out/stop; do i=$((i+1)); : < /etc/secret; test $((i % 16)) != 0 || echo $i > /out/n$n; done &
+done; touch /out/one; wait; touch /out/ended; exec sleep 1000";
+    ground.bundle("b", script);
+    std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/test"))
+        .expect("it is our folder");
+    let (finished, alerts) = ground.run("runc", &script_of_upgrades());
+    assert_eq!(finished.code(), 0, "{finished:?} {}", alerts.len());
+    let gaps: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.rule == "Tollgate internal: unwatched gap")
+        .collect();
+    assert!(gaps.len() >= 4, "{gaps:?}");
+    for gap in &gaps {
+        assert_eq!(gap.field("container.id"), ground.id, "{gap}");
+    }
+}
+
+fn script_of_upgrades() -> String {
+    script(
+        r#"
+keeper() { file=$(grep -lx tollgate-keeper /proc/[0-9]*/comm); file=${file#/proc/}; echo ${file%/comm}; }
+# Each of the loops goes on: none waits for a call that nobody answers.
+goes_on() {
+    for n in 1 2 3 4 5 6; do
+        before=$(cat out/n$n 2> /dev/null || true)
+        for try in $(seq 300); do
+            test "$(cat out/n$n 2> /dev/null || true)" = "$before" || break
+            sleep 0.02
+        done
+        test "$(cat out/n$n 2> /dev/null || true)" != "$before" || { echo "loop $n hangs"; exit 95; }
+    done
+}
+rt create --bundle b $ID < /dev/null > create.out 2>&1
+rt start $ID
+await one
+goes_on
+for round in 1 2 3 4; do
+    first=$(host)
+    kill -USR2 $(keeper)
+    kill -STOP $first
+    sleep 2
+    kill -9 $first
+    told 'unwatched gap' $round
+    goes_on
+done
+touch out/stop
+await ended
+rt delete --force $ID
+settle
+test -z "$(remains $ID)"
+"#,
+    )
+}
+
 /// Containers whose filters are the same are watched by the rules of the latest; others by an agent that
 /// has others.
 #[test]

@@ -167,6 +167,39 @@ end
     assert_eq!(gaps.count(), 2, "{alerts:?}");
 }
 
+/// Who answered the runtime held its container's first exec, and left it to the receivers: when the agent is killed
+/// later, idle, no call has passed unwatched.
+#[test]
+fn an_exec_that_was_held_before_there_were_rules_does_not_count_when_the_agent_is_killed() {
+    need_runtime!("runc");
+    let ground = ground("", STAY);
+    ground.bundle("short", "true");
+    let (finished, alerts) = ground.run(
+        "runc",
+        &script(
+            r#"
+# Only where the filter is kept is a runtime let work before there are rules.
+rt run --bundle short $ID-0 < /dev/null
+settle
+rt run --detach --bundle b $ID < /dev/null > run.out 2>&1 || { cat run.out; exit 1; }
+await one
+told '"proc.name":"sh"' 1
+rt exec --detach $ID sh -c 'touch /out/two; exec sleep 1000'
+await two
+sleep 1
+kill -9 $(agent)
+told 'unwatched gap' 2
+end
+"#,
+        ),
+    );
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    // The container's and the session's.
+    let calls = "tollgate.gap.calls";
+    let gaps = fields(&alerts, "Tollgate internal: unwatched gap", calls);
+    assert_eq!(gaps, ["0", "0"], "{alerts:?}");
+}
+
 /// Where the keeper replaces an agent that is stopped, the session waits for the next one. Where it does not, a
 /// session loads the rules itself, and says so, as it does where no filter was left.
 #[test]

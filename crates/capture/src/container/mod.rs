@@ -8,6 +8,7 @@
 //! itself. Everything else is `Unknown`.
 
 mod inside;
+mod nested;
 mod state;
 
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use event::{Container, Containment};
 
 use crate::procfs::{Proc, ProcError, cgroup_lines};
 
+use self::nested::Nested;
 pub use event::cgroup::Identity;
 
 /// The container that the lines of `/proc/PID/cgroup` name, if any does. The innermost one of the
@@ -31,6 +33,9 @@ pub fn identify(cgroup: &[u8]) -> Option<Identity> {
 /// Inodes of the initial namespaces (include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 const INITIAL_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
+
+/// Ancestors that are looked at; more than any real chain.
+const ANCESTOR_LIMIT: usize = 256;
 
 /// How many containers are remembered.
 const CACHE_LIMIT: usize = 1024;
@@ -205,7 +210,13 @@ impl Containers {
         if let Some(told) = &self.told
             && cgroup != self.own.cgroup
         {
-            return Arc::new(told.describe(&self.state_root));
+            let blind = Place {
+                pid_namespace: 0,
+                cgroup_namespace: 0,
+                mount_namespace: 0,
+                cgroup: cgroup.to_vec(),
+            };
+            return Arc::new(self.told(told, &blind, &blind));
         }
         if let Some(identity) = identify(cgroup) {
             return Arc::new(identity.into_container());
@@ -220,7 +231,8 @@ impl Containers {
     fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {
         // Whatever its cgroup is called: it descends from the container's first process.
         if let Some(told) = &self.told {
-            return told.describe(&self.state_root);
+            let outer = self.outermost(proc, pid);
+            return self.told(told, outer.as_ref().unwrap_or(place), place);
         }
         if let Some(identity) = identify(&place.cgroup) {
             return self.described(identity);
@@ -238,13 +250,54 @@ impl Containers {
                 Container::unknown()
             };
         }
-        // Below the agent's own cgroup, in whatever namespaces: still inside the same container.
-        if place.cgroup_namespace == self.own.cgroup_namespace
-            && self.own_container.containment == Containment::Known
-        {
+        // Below the agent's own cgroup, in whatever namespaces: still inside the same container, or in one that was
+        // made there.
+        let is_here = place.cgroup_namespace == self.own.cgroup_namespace
+            && self.own_container.containment == Containment::Known;
+        let id = self.own_container.full_id.as_deref().unwrap_or_default();
+        if is_here && nested::decide(id, &self.own, place) == Nested::Outer {
             return (*self.own_container).clone();
         }
         Container::unknown()
+    }
+
+    /// The container that was told, or one inside it. `outer`: where the told one's outermost process is.
+    fn told(&self, told: &Told, outer: &Place, place: &Place) -> Container {
+        match nested::decide(&told.id, outer, place) {
+            Nested::Outer => told.describe(&self.state_root),
+            Nested::Inner(identity) => {
+                let inner = identity.into_container();
+                let mut outside = inner.clone();
+                state::describe(&mut outside, &self.state_root);
+                // A name that the workload chose, of a container that is not made inside.
+                match outside.undescribed {
+                    None => Container::unknown(),
+                    Some(_) => inner,
+                }
+            }
+            Nested::Unknown => Container::unknown(),
+        }
+    }
+
+    /// Where the outermost ancestor is that has other mounts than the agent: the container's first process, or that
+    /// of an exec session.
+    fn outermost(&self, proc: &Proc, pid: i32) -> Option<Place> {
+        let mut found = None;
+        let mut current = pid;
+        for _ in 0..ANCESTOR_LIMIT {
+            let Ok(place) = Place::of(proc, current) else {
+                break;
+            };
+            if place.mount_namespace == self.own.mount_namespace {
+                break;
+            }
+            found = Some(place);
+            match proc.stat(current).map(|process| process.stat.ppid.0) {
+                Ok(parent) if parent > 0 => current = parent,
+                _ => break,
+            }
+        }
+        found
     }
 
     /// The container of a process that has ended, by what was recorded of it.

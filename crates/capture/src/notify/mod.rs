@@ -10,6 +10,7 @@
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
 mod awaited;
+mod claim;
 mod confine;
 pub(crate) mod escalation;
 mod first;
@@ -39,7 +40,7 @@ pub(crate) mod worker;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use abi::{Capabilities, Syscall};
@@ -56,6 +57,7 @@ use sys::signal::{SignalSet, SignalStream};
 use crate::live::call::Call;
 pub use crate::live::counters::{CounterSnapshot, Counters};
 use crate::live::tree::{Setup, Tree};
+pub use claim::{Claim, Ticket, Withdrawn};
 pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
 pub use first::{Caller, FirstProgram};
 use gate::Gate;
@@ -332,15 +334,21 @@ impl<J: Judge + 'static> Supervisor<J> {
     ///
     /// If a thread cannot be started.
     pub fn start(parts: Parts<J>) -> std::io::Result<Self> {
-        Self::start_watched(parts, Arc::new(Pulse::private()?))
+        let pulse = Arc::new(Pulse::private()?);
+        let ticket = pulse.offer();
+        Self::start_watched(parts, pulse, ticket)
     }
 
-    /// As [`Supervisor::start`], showing its work to another process.
+    /// As [`Supervisor::start`], showing its work to another process, which has offered the right to receive.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started.
-    pub fn start_watched(mut parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
+    /// If a thread cannot be started, or the offer has been withdrawn. Then no call has been received.
+    pub fn start_watched(
+        mut parts: Parts<J>,
+        pulse: Arc<Pulse>,
+        ticket: Ticket,
+    ) -> std::io::Result<Self> {
         watchdog::prepare_signals()?;
         let paths = std::mem::take(&mut parts.paths);
         let verify = parts.verify.verify;
@@ -357,6 +365,12 @@ impl<J: Judge + 'static> Supervisor<J> {
         let racy = shared.verifier.adopt(&shared.tree);
         let counter = &shared.counters.racy_processes;
         counter.fetch_add(racy, Ordering::Relaxed);
+        let claim = shared.pulse.take(ticket).ok_or_else(|| {
+            shared.give_up();
+            std::io::Error::other("another engine receives these calls")
+        })?;
+        // It is set once.
+        let _ = shared.claim.set(claim);
         shared.gate.open(calls);
         Ok(Self { shared, watchdog })
     }
@@ -413,6 +427,9 @@ impl<J: Judge + 'static> Supervisor<J> {
     pub fn join(self) -> CounterSnapshot {
         // The watchdog outlives the receivers and reports panics of theirs itself.
         let _ = self.watchdog.join();
+        if let Some(claim) = self.shared.claim.get() {
+            claim.release();
+        }
         self.shared.counters.snapshot()
     }
 }
@@ -449,6 +466,8 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) events: AtomicU64,
     /// What is shown to whoever watches over this supervisor.
     pub(crate) pulse: Arc<Pulse>,
+    /// The right to receive, once it has been taken. A tracer needs none.
+    claim: OnceLock<Claim>,
     handing_over: AtomicBool,
     /// Whether descriptors 0..2 have to be kept track of.
     pub(crate) watch_stdio: bool,
@@ -497,6 +516,7 @@ impl<J: Judge> Shared<J> {
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
             pulse,
+            claim: OnceLock::new(),
             handing_over: AtomicBool::new(false),
             watch_stdio: parts.installed.stdio != StdioWatch::Off,
             watch_stdio_any: parts.installed.stdio == StdioWatch::Any,
@@ -599,7 +619,8 @@ impl<J: Judge> Shared<J> {
 
     /// Somebody else goes on with the calls to come.
     pub(crate) fn is_handing_over(&self) -> bool {
-        self.handing_over.load(Ordering::Acquire)
+        let is_withdrawn = |claim: &Claim| !claim.is_in_force();
+        self.handing_over.load(Ordering::Acquire) || self.claim.get().is_some_and(is_withdrawn)
     }
 
     /// No watched process is left.
@@ -725,6 +746,12 @@ impl Seat {
         self.pulse.received(notification);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = *notification;
         self.state.store(READING, Ordering::Release);
+    }
+
+    /// As [`Seat::begin`], of a call that another receiver was given.
+    pub(crate) fn take_over(&self, notification: &Notification) {
+        self.begin(notification);
+        self.pulse.took_over(notification);
     }
 
     /// From here to [`Seat::attached`] the watchdog may take the call away, too.

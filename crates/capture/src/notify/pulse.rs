@@ -21,6 +21,8 @@ const FIRST_ID: usize = 0;
 const TICKS: usize = 1;
 /// Where the totals begin.
 const TOTALS: usize = 2;
+/// Which engine may receive; see `claim.rs`.
+const CLAIM: usize = 62;
 /// Seats below this number have been taken: others need not be looked at, nor have memory.
 const SEATS_USED: usize = 63;
 /// Where the receivers' words begin.
@@ -108,6 +110,11 @@ impl Pulse {
         &self.words.words()[self.base + index]
     }
 
+    /// Kept by [`Pulse::reset`]: what has been withdrawn stays so.
+    pub(super) fn claim_word(&self) -> &AtomicU64 {
+        self.word(CLAIM)
+    }
+
     fn seat_word(&self, seat: usize, index: usize) -> &AtomicU64 {
         self.word(SEATS + seat * seat::WORDS + index)
     }
@@ -188,29 +195,53 @@ impl Pulse {
     }
 
     /// The calls that receivers are at work on, and those that they have just been given: of these all is known
-    /// only when the supervisor has ended, for the kernel may be writing.
-    pub fn held(&self) -> impl Iterator<Item = Held> + '_ {
-        self.used().flat_map(|number| {
-            let load = |index| self.seat_word(number, index).load(Ordering::Acquire);
-            let id = load(seat::ID);
-            let at_work = (load(seat::RECEIVED) != load(seat::DONE)).then(|| {
-                let call = load(seat::CALL);
-                Held {
-                    id,
-                    audit: u32::try_from(call >> 32).expect("32 bits are left"),
-                    nr: u32::try_from(call & u64::from(u32::MAX)).expect("masked"),
-                    is_begun: true,
-                }
-            });
-            let given = self.slot(number).call().filter(|given| given.id != id);
-            let given = given.map(|given| Held {
-                id: given.id,
-                audit: given.arch,
-                nr: given.nr,
-                is_begun: false,
-            });
-            at_work.into_iter().chain(given)
-        })
+    /// only when the supervisor has ended, for the kernel may be writing. A call that one of them has taken over
+    /// from another counts once.
+    pub fn held(&self) -> Vec<Held> {
+        let mut all = Vec::<Held>::new();
+        for held in self.used().flat_map(|number| self.held_by(number)) {
+            match all.iter_mut().find(|other| other.id == held.id) {
+                Some(other) => other.is_begun |= held.is_begun,
+                None => all.push(held),
+            }
+        }
+        all
+    }
+
+    fn held_by(&self, number: usize) -> impl Iterator<Item = Held> {
+        let load = |index| self.seat_word(number, index).load(Ordering::Acquire);
+        let id = load(seat::ID);
+        let at_work = (load(seat::RECEIVED) != load(seat::DONE)).then(|| {
+            let call = load(seat::CALL);
+            Held {
+                id,
+                audit: u32::try_from(call >> 32).expect("32 bits are left"),
+                nr: u32::try_from(call & u64::from(u32::MAX)).expect("masked"),
+                is_begun: true,
+            }
+        });
+        let given = self.slot(number).call().filter(|given| given.id != id);
+        let given = given.map(|given| Held {
+            id: given.id,
+            audit: given.arch,
+            nr: given.nr,
+            is_begun: false,
+        });
+        at_work.into_iter().chain(given)
+    }
+
+    /// A call of a supervisor that has ended is dealt with: nobody [holds](Self::held) it any more.
+    pub fn settle(&self, id: u64) {
+        for number in self.used() {
+            let word = |index| self.seat_word(number, index);
+            if self.slot(number).id() == id {
+                word(seat::ID).store(id, Ordering::Release);
+            }
+            if word(seat::ID).load(Ordering::Acquire) == id {
+                let received = word(seat::RECEIVED).load(Ordering::Acquire);
+                word(seat::DONE).store(received, Ordering::Release);
+            }
+        }
     }
 
     /// Ids of the first and of the newest call that were received; `None` before the first.
@@ -230,7 +261,7 @@ impl Pulse {
 
     /// Takes the totals away, and the ticks.
     fn reset_totals(&self) {
-        for index in TICKS..SEATS_USED {
+        for index in TICKS..CLAIM {
             self.word(index).store(0, Ordering::Release);
         }
     }
@@ -310,6 +341,18 @@ impl SeatPulse {
         self.pulse.note_first(notification.id);
     }
 
+    /// The call that this receiver has begun with had been received by another one, which left or is stuck and does
+    /// not deal with it. That one holds it no more.
+    pub(crate) fn took_over(&self, notification: &Notification) {
+        for number in self.pulse.used().filter(|number| *number != self.number) {
+            let word = |index| self.pulse.seat_word(number, index);
+            if word(seat::ID).load(Ordering::Acquire) == notification.id {
+                let received = word(seat::RECEIVED).load(Ordering::Acquire);
+                word(seat::DONE).store(received, Ordering::Release);
+            }
+        }
+    }
+
     /// It has been dealt with.
     pub(crate) fn done(&self) {
         let received = self.word(seat::RECEIVED).load(Ordering::Relaxed);
@@ -359,7 +402,7 @@ mod tests {
         first.received(&call(41));
         second.received(&call(42));
         first.done();
-        let held: Vec<_> = seen.held().collect();
+        let held = seen.held();
         let expected = Held {
             id: 42,
             audit: 0xc000_003e,
@@ -395,6 +438,31 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_held_by_who_took_it_over_and_by_nobody_when_that_is_done() {
+        let pulse = Arc::new(Pulse::private().expect("memory"));
+        let ids = |pulse: &Pulse| pulse.held().iter().map(|held| held.id).collect::<Vec<_>>();
+        let (answering, receiver) = (pulse.seat(), pulse.seat());
+        answering.received(&call(41));
+        answering.leave();
+        assert_eq!(ids(&pulse), [41], "it waits for the next one");
+        receiver.received(&call(41));
+        assert_eq!(ids(&pulse), [41], "of two that show it, it is one");
+        receiver.took_over(&call(41));
+        assert_eq!(ids(&pulse), [41]);
+        receiver.done();
+        assert!(pulse.held().is_empty());
+        assert!(!pulse.vitals().is_busy);
+        // One that is stuck for ever, and a neighbour, whose own call stays.
+        let (stuck, next, neighbour) = (pulse.seat(), pulse.seat(), pulse.seat());
+        stuck.received(&call(42));
+        neighbour.received(&call(43));
+        next.received(&call(42));
+        next.took_over(&call(42));
+        next.done();
+        assert_eq!(ids(&pulse), [43]);
+    }
+
+    #[test]
     fn ids_may_wrap_around() {
         let pulse = Arc::new(Pulse::private().expect("memory"));
         let seat = pulse.seat();
@@ -425,7 +493,7 @@ mod tests {
             at(0).store(id, Ordering::Release);
             at(2).store(0xc000_003e << 32 | 257, Ordering::Release);
         };
-        let ids = || pulse.held().map(|held| held.id).collect::<Vec<_>>();
+        let ids = || pulse.held().iter().map(|held| held.id).collect::<Vec<_>>();
         given(8);
         let expected = Held {
             id: 8,
@@ -433,7 +501,7 @@ mod tests {
             nr: 257,
             is_begun: false,
         };
-        assert_eq!(pulse.held().collect::<Vec<_>>(), [expected]);
+        assert_eq!(pulse.held(), [expected]);
         seat.received(&call(8));
         assert_eq!(ids(), [8]);
         seat.done();
@@ -454,10 +522,10 @@ mod tests {
         seat.received(&call(41));
         dead.seat_word(0, seat::SLOT).store(42, Ordering::Release);
         dead.tick(&CounterSnapshot::from_values(|index| index as u64));
-        assert_eq!(dead.held().count(), 2);
+        assert_eq!(dead.held().len(), 2);
         for _ in 0..2 {
             past.bury(&dead);
-            assert_eq!(dead.held().count(), 0);
+            assert_eq!(dead.held().len(), 0);
             assert_eq!(
                 past.totals(),
                 CounterSnapshot::from_values(|index| index as u64)

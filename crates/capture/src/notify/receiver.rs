@@ -82,11 +82,13 @@ impl<J: Judge + 'static> Receiver<J> {
                 Hazard::Attaching => self.access(&unfinished.notification),
                 Hazard::Reading => Access::Refused,
             };
-            self.serve(&unfinished.notification, access);
+            self.seat.take_over(&unfinished.notification);
+            self.serve_begun(&unfinished.notification, access);
         }
         for pending in self.worker.shared.await_turn() {
             let access = self.access(&pending);
-            self.serve(&pending, access);
+            self.seat.take_over(&pending);
+            self.serve_begun(&pending, access);
         }
         let mut notification = sys::notify::Notification::default();
         while !self.seat.is_retired() && self.may_receive() {
@@ -115,6 +117,10 @@ impl<J: Judge + 'static> Receiver<J> {
 
     fn serve(&mut self, notification: &sys::notify::Notification, access: Access) {
         self.seat.begin(notification);
+        self.serve_begun(notification, access);
+    }
+
+    fn serve_begun(&mut self, notification: &sys::notify::Notification, access: Access) {
         self.memory.allow(access);
         self.handle(notification);
         self.seat.done();
@@ -138,6 +144,9 @@ impl<J: Judge + 'static> Receiver<J> {
     fn may_receive(&mut self) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         if shared.has_ended() || (self.seat.is_second() && !shared.wait_until_parallel()) {
+            return false;
+        }
+        if shared.is_handing_over() {
             return false;
         }
         while !self.abandoned.is_empty() && !shared.has_ended() {

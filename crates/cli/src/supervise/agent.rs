@@ -362,6 +362,7 @@ fn start(
         is_resumed: generation != FIRST,
         held: None,
         board_file: file.try_clone_to_owned().ok(),
+        ticket: None,
     };
     let lock = inherited.tenure.lock_log();
     let is_stopped = Cell::new(false);
@@ -519,6 +520,10 @@ fn serve(
         reporter.report(services.as_ref());
         if board.order(generation) == Order::HandOver {
             services.hand_over();
+            if services.are_lost() {
+                // Whoever watched for this one has not concluded its calls: they are the keeper's.
+                return Served::Lost;
+            }
             board.set_state(generation, State::HandedOver);
             inherited.keeper_bell.ring();
             services.finish();
@@ -683,3 +688,53 @@ const O_NONBLOCK: i32 = 0o4000;
 const ESRCH: i32 = 3;
 const ETIMEDOUT: i32 = 110;
 const EIO: i32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Services that are another process's, which dies while it is asked to hand over.
+    struct Dying {
+        dies: bool,
+        is_lost: Cell<bool>,
+    }
+
+    impl Services for Dying {
+        fn has_ended(&self) -> bool {
+            false
+        }
+        fn flush(&self) {}
+        fn report(&self, _report: &Report) {}
+        fn hand_over(&mut self) {
+            self.is_lost.set(self.dies);
+        }
+        fn let_go(&self) {}
+        fn finish(self: Box<Self>) {}
+        fn are_lost(&self) -> bool {
+            self.is_lost.get()
+        }
+    }
+
+    fn hands_over(dies: bool) -> (Served, State) {
+        let words = vec!["tollgate".into(), "run".into()];
+        let inherited = Inherited::create_alone(words, Tenure::WithCommand).expect("memory");
+        inherited.board.set_state(FIRST, State::Ready);
+        inherited.board.set_order(FIRST, Order::HandOver);
+        let services = Box::new(Dying {
+            dies,
+            is_lost: Cell::new(false),
+        });
+        let started = Started {
+            services,
+            is_stopped: false,
+        };
+        let served = serve(&inherited, FIRST, started, None);
+        (served, inherited.board.state(FIRST))
+    }
+
+    #[test]
+    fn who_dies_while_it_hands_over_has_not_handed_over() {
+        assert_eq!(hands_over(true), (Served::Lost, State::Ready));
+        assert_eq!(hands_over(false), (Served::HandedOver, State::HandedOver));
+    }
+}

@@ -34,7 +34,7 @@ pub(crate) enum End {
 /// If the services do not start, for example because a process may not be traced.
 pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
     super::hide()?;
-    let (board, _file) = Board::create()?;
+    let (board, file) = Board::create()?;
     // Before the services block all signals, and before there is a thread.
     let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
     let listening = Listening {
@@ -44,7 +44,8 @@ pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> an
         generation: GENERATION,
         is_resumed: false,
         held: None,
-        board_file: None,
+        board_file: Some(file),
+        ticket: None,
     };
     let services = start(listening, None)?;
     let mut end = End::Asked;

@@ -81,11 +81,20 @@ pub(super) mod word {
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
     pub(in crate::supervise) const CALLS: usize = 64;
+    /// Ids of calls that dead agents may hold, and that are still to be looked up.
+    pub(in crate::supervise) const UNSWEPT: usize = 580;
+    /// The call that the keeper is answering: its id, or 0; where it is counted by number; which total it is part
+    /// of; and that total before.
+    pub(in crate::supervise) const ANSWERING: usize = 592;
+    /// Alerts that an agent of the host took with it, which no other one has been told of yet, and outputs whose last
+    /// line lacks its end because of that, as bits.
+    pub(super) const HOST_ALERTS: usize = 596;
+    pub(super) const HOST_TORN: usize = 597;
     pub(super) const DENY_TABLE: usize = 640;
     pub(super) const PULSES: usize = 800;
 }
 
-const LAYOUT: u64 = 4;
+const LAYOUT: u64 = 5;
 /// Native calls are counted one by one below this number.
 pub(super) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.
@@ -100,6 +109,8 @@ const DENY_LIMIT: usize = 64;
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks for that.
 const GAP_POLL: Duration = Duration::from_millis(2);
+const _: () = assert!(word::CALLS + CALL_COUNTERS <= word::UNSWEPT);
+const _: () = assert!(word::UNSWEPT + super::unswept::WORDS <= word::ANSWERING);
 const WORDS: usize = word::PULSES + 3 * Pulse::WORDS;
 
 /// How far an agent is.
@@ -428,6 +439,33 @@ impl Board {
         self.load(word::ALERTS_LOST)
     }
 
+    /// Notes here what an agent of the host took with it that is dead, for the next one. `its`: that agent's board, on
+    /// which each loss is found by one process alone.
+    pub(crate) fn note_losses_of_host(&self, its: &Self) {
+        its.count_lost_alerts(0);
+        let take = |index| its.word(index).swap(0, Ordering::AcqRel);
+        self.add(word::HOST_ALERTS, take(word::GAP_ALERTS));
+        self.word(word::HOST_TORN)
+            .fetch_or(take(word::TORN), Ordering::AcqRel);
+    }
+
+    /// What is noted of that: alerts, and outputs as bits.
+    pub(crate) fn losses_of_host(&self) -> (u64, u64) {
+        (self.load(word::HOST_ALERTS), self.load(word::HOST_TORN))
+    }
+
+    /// Another agent of the host has been told of them.
+    pub(crate) fn losses_of_host_told(&self, (alerts, torn): (u64, u64)) {
+        self.subtract(word::HOST_ALERTS, alerts);
+        self.word(word::HOST_TORN)
+            .fetch_and(!torn, Ordering::AcqRel);
+    }
+
+    /// As the agent of the host: these outputs have a last line without its end.
+    pub(crate) fn lines_are_torn(&self, outputs: u64) {
+        self.word(word::TORN).fetch_or(outputs, Ordering::AcqRel);
+    }
+
     /// Says how many have not been reported, and takes them.
     pub(super) fn lost_alerts_to_say(&self) -> Option<String> {
         let lost = self.word(word::GAP_ALERTS).swap(0, Ordering::AcqRel);
@@ -666,6 +704,29 @@ mod tests {
             said.as_deref(),
             Some("the agent took 1 queued alerts with it")
         );
+    }
+
+    #[test]
+    fn what_an_agent_of_the_host_took_with_it_is_noted_by_one_and_told_once() {
+        let board = || Board::create().expect("memory").0;
+        let (host, one, other) = (board(), board(), board());
+        for _ in 0..3 {
+            host.alert_queued(0);
+        }
+        host.alerts_settled(0, 1);
+        host.lines_begin(0, LineOutput::File);
+        one.note_losses_of_host(&host);
+        other.note_losses_of_host(&host);
+        assert_eq!(one.losses_of_host(), (2, 2));
+        assert_eq!(other.losses_of_host(), (0, 0));
+        // The next agent of the host dies before the container is told that it is watched: told again.
+        let told = one.losses_of_host();
+        one.losses_of_host_told(told);
+        assert_eq!(one.losses_of_host(), (0, 0));
+        let next = board();
+        next.lines_are_torn(told.1);
+        assert!(next.lines_begin(0, LineOutput::File));
+        assert!(!next.lines_begin(0, LineOutput::Stdout));
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod orphans;
 mod relay;
 pub(crate) mod signals;
 mod tenure;
+mod unswept;
 mod waiter;
 
 use std::convert::Infallible;
@@ -50,7 +51,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capture::filter::FilterProgram;
-use capture::notify::Answering;
+use capture::notify::{Answering, Ticket};
 use enforce::Confinement;
 use event::Pid;
 use sys::notify::{Listener, Notification};
@@ -78,6 +79,8 @@ pub(crate) struct Listening {
     pub(crate) held: Option<Held>,
     /// The board's file, for a process that watches in this one's place.
     pub(crate) board_file: Option<OwnedFd>,
+    /// What whoever hands the listener over has offered; otherwise this process receives.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes

@@ -291,7 +291,11 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     };
     let pulse = Arc::clone(board.pulse(listening.generation));
     let supervisor = match traced {
-        None => Supervisor::start_watched(parts, pulse).context("cannot start the engine notify"),
+        None => {
+            let ticket = listening.ticket.unwrap_or_else(|| pulse.offer());
+            Supervisor::start_watched(parts, pulse, ticket)
+                .context("cannot start the engine notify")
+        }
         Some(target) => ptrace::start(parts, pulse, common.program, target)
             .context("cannot start the engine ptrace"),
     }?;
@@ -535,6 +539,14 @@ impl Losses {
             denied: board.denied(),
             gaps: board.gaps(),
             alerts: board.lost_alerts(),
+        }
+    }
+
+    /// Alerts alone.
+    pub(super) fn of_alerts(alerts: u64) -> Self {
+        Self {
+            alerts,
+            ..Self::default()
         }
     }
 

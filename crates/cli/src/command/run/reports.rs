@@ -47,6 +47,18 @@ pub(super) fn internal(report: &Report) -> Internal {
     }
 }
 
+/// An agent of several containers was killed, and nobody knows whose alerts it had not delivered.
+pub(super) fn alerts_lost(alerts: u64) -> Internal {
+    Internal {
+        rule: "Tollgate internal: alerts lost",
+        priority: Priority::Critical,
+        message: format!(
+            "the agent of the host was killed with alerts in its queues (lost={alerts})"
+        ),
+        fields: vec![("tollgate.lost", AlertValue::Uint(alerts))],
+    }
+}
+
 fn gap(gaps: &Gaps) -> Internal {
     let total: u64 = gaps.calls.iter().map(|(_, count)| count).sum();
     let calls = calls(gaps);

@@ -267,7 +267,12 @@ impl Blueprint {
             Source::Containers(listener) => {
                 // There is none that is this agent's own.
                 self.resident.bpf_later = false;
-                let (started, shared) = host::start(listener, self.rules, common, lasting)?;
+                let account = listening.board_file.map(|file| host::Account {
+                    board: Arc::clone(&board),
+                    file,
+                });
+                let (started, shared) =
+                    host::start(listener, self.rules, common, lasting, account)?;
                 host = Some(shared);
                 started
             }

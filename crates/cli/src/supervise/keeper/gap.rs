@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use abi::Syscall;
-use capture::notify::Confiner;
+use capture::notify::{Confiner, Pulse};
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
@@ -41,12 +41,17 @@ pub(super) struct Gap<'a> {
     native: u32,
 }
 
-/// Ids of calls that a dead agent may hold.
+/// A call that waits for an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unswept {
-    /// The next one to look up, downwards.
-    next: u64,
-    left: u64,
+struct Waiting<'a> {
+    id: u64,
+    /// Where it is counted by its number.
+    index: usize,
+    /// Who is dead and had received it.
+    dead: Option<&'a Pulse>,
+    /// Its receiver had begun with it, and may have let it go without learning the result or asking the rules: then
+    /// it has passed unwatched.
+    is_begun: bool,
 }
 
 impl<'a> Gap<'a> {
@@ -99,61 +104,82 @@ impl<'a> Gap<'a> {
     /// given, and any others (calls handed to the tracer) by their ids, which the kernel counts up. The newest
     /// are looked up at once, the rest is for [`Gap::sweep`], which need not end before the gap does: the next
     /// agent's are newer.
-    pub(super) fn take_over_held(&self, generation: u64) -> Option<Unswept> {
-        for held in self.board.pulse(generation).held() {
-            let is_answered = self.answer(held.id, held.audit, held.nr, None);
-            if !is_answered && !held.is_begun {
-                // Its caller is gone.
-                continue;
-            }
-            if !is_answered {
-                // It had let the call go, and perhaps not learnt the result nor told the rules.
-                self.board.add(word::PASSED + self.cause as usize, 1);
-            }
-            self.count(self.index(held.audit, held.nr));
+    pub(super) fn take_over_held(&self, generation: u64) {
+        let pulse = self.board.pulse(generation);
+        // First: a keeper that is killed in between leaves nothing behind that nobody looks for.
+        if let Some((first, newest)) = pulse.ids() {
+            self.board.unswept().add(first, newest);
         }
-        let (first, newest) = self.board.pulse(generation).ids()?;
-        let left = newest.wrapping_sub(first).saturating_add(1);
-        self.sweep(Unswept { next: newest, left }).1
+        for held in pulse.held() {
+            let waiting = Waiting {
+                id: held.id,
+                index: self.index(held.audit, held.nr),
+                dead: Some(pulse),
+                is_begun: held.is_begun,
+            };
+            self.answer(waiting, held.audit, held.nr, None);
+        }
+        self.sweep();
     }
 
     /// Answers the calls that receivers of a living agent are at work on.
     pub(super) fn answer_held(&self, generation: u64) {
         let held = self.board.pulse(generation).held();
-        for held in held.filter(|held| held.is_begun) {
-            if self.answer(held.id, held.audit, held.nr, None) {
-                self.count(self.index(held.audit, held.nr));
-            }
+        for held in held.into_iter().filter(|held| held.is_begun) {
+            self.answer(
+                self.waiting(held.id, held.audit, held.nr),
+                held.audit,
+                held.nr,
+                None,
+            );
         }
     }
 
-    /// Looks some ids up; answers with the number found and the rest. The kernel refuses an answer
-    /// to a call that nobody has received.
-    pub(super) fn sweep(&self, unswept: Unswept) -> (u64, Option<Unswept>) {
-        let now = unswept.left.min(SWEEP);
+    fn waiting(&self, id: u64, audit: u32, nr: u32) -> Waiting<'_> {
+        Waiting {
+            id,
+            index: self.index(audit, nr),
+            dead: None,
+            is_begun: false,
+        }
+    }
+
+    /// Looks up some ids of those that dead agents may hold; answers with the number found. The kernel refuses an
+    /// answer to a call that nobody has received.
+    pub(super) fn sweep(&self) -> u64 {
+        let unswept = self.board.unswept();
+        let Some(range) = unswept.next() else {
+            return 0;
+        };
+        let now = range.left.min(SWEEP);
         let mut found = 0;
         for back in 0..now {
-            if self.respond(unswept.next.wrapping_sub(back), self.refusal_of_unknown()) {
-                self.count(UNNAMED);
-                found += 1;
-            }
+            let waiting = Waiting {
+                id: range.next.wrapping_sub(back),
+                index: UNNAMED,
+                dead: None,
+                is_begun: false,
+            };
+            found += u64::from(self.respond(waiting, self.refusal_of_unknown()));
         }
-        let rest = Unswept {
-            next: unswept.next.wrapping_sub(now),
-            left: unswept.left - now,
-        };
-        (found, (rest.left > 0).then_some(rest))
+        unswept.looked_up(range, now);
+        found
     }
 
     /// Answers what waits, or waits a while for something to happen.
     pub(super) fn serve(&self, signals: &SignalStream, bell: &Bell) -> Turn {
+        self.serve_for(TURN, signals, bell)
+    }
+
+    /// The same where a turn may take as long as this.
+    pub(super) fn serve_for(&self, turn: Duration, signals: &SignalStream, bell: &Bell) -> Turn {
         let mut polled = [
             PollFd::new(self.listener.as_fd(), poll::IN),
             PollFd::new(signals.as_fd(), poll::IN),
             PollFd::new(bell.as_fd(), poll::IN),
         ];
         // Whatever woke it, everything is looked at.
-        let _ = poll::poll(&mut polled, Some(TURN));
+        let _ = poll::poll(&mut polled, Some(turn));
         let found = polled[0].found();
         if found & (poll::HUP | poll::ERR) != 0 {
             return Turn::HungUp;
@@ -181,25 +207,25 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Answers the call that a keeper had received, and was killed.
+    /// Counts the call that a keeper was answering when it was killed, and answers the one that it had received.
     pub(super) fn take_over_keepers(&self) {
+        self.conclude_answering();
         if let Some(call) = self.board.keepers_call().call() {
             self.pass(&call);
         }
     }
 
     fn pass(&self, call: &Notification) {
-        if self.answer(call.id, call.arch, call.nr, Some(&call.args)) {
-            self.count(self.index(call.arch, call.nr));
-        }
+        let waiting = self.waiting(call.id, call.arch, call.nr);
+        self.answer(waiting, call.arch, call.nr, Some(&call.args));
     }
 
     fn refusal(&self) -> Option<i32> {
         (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(EPERM)
     }
 
-    /// Answers a call; false if nobody waits for it any more. `args`: its registers, if they are known.
-    fn answer(&self, id: u64, audit: u32, nr: u32, args: Option<&[u64; 6]>) -> bool {
+    /// Answers a call, and counts it. `args`: its registers, if they are known.
+    fn answer(&self, waiting: Waiting<'_>, audit: u32, nr: u32, args: Option<&[u64; 6]>) {
         let is_harmless = || {
             let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
             known.is_some_and(|call| abi::harmless::is_harmless(call, args))
@@ -211,7 +237,7 @@ impl<'a> Gap<'a> {
         let confined = confined.or_else(|| self.refusal_of_first(audit, nr));
         let refusal = || self.board.deny_table().refusal(audit, nr);
         let by_policy = || self.refusal().filter(|_| !is_harmless());
-        self.respond(id, confined.or_else(refusal).or_else(by_policy))
+        self.respond(waiting, confined.or_else(refusal).or_else(by_policy));
     }
 
     /// A container's first program does not begin while nobody restricts it.
@@ -232,20 +258,59 @@ impl<'a> Gap<'a> {
         confined.or_else(first).or_else(|| self.refusal())
     }
 
-    fn respond(&self, id: u64, refusal: Option<i32>) -> bool {
+    /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted on the board before,
+    /// so that the next keeper can tell how far one was that is killed meanwhile.
+    fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
+        let passed = word::PASSED + self.cause as usize;
+        let total = refusal.map_or(passed, |_| word::DENIED);
+        self.note_answering(&waiting, total);
         let answer = match refusal {
-            Some(errno) => self.listener.respond_errno(id, errno),
-            None => self.listener.respond_continue(id),
+            Some(errno) => self.listener.respond_errno(waiting.id, errno),
+            None => self.listener.respond_continue(waiting.id),
         };
         let is_delivered = answer == Ok(Delivery::Delivered);
         if is_delivered {
-            let total = match refusal {
-                Some(_) => word::DENIED,
-                None => word::PASSED + self.cause as usize,
-            };
-            self.board.add(total, 1);
+            self.count(waiting.index, total);
+        } else if waiting.is_begun {
+            self.count(waiting.index, passed);
         }
+        if let Some(dead) = waiting.dead {
+            dead.settle(waiting.id);
+        }
+        self.board.set(word::ANSWERING, 0);
         is_delivered
+    }
+
+    fn note_answering(&self, waiting: &Waiting<'_>, total: usize) {
+        let number = |number: usize| u64::try_from(number).unwrap_or(0);
+        let before = self.board.load(total);
+        let at = word::ANSWERING;
+        self.board.set(at + 1, number(waiting.index));
+        self.board.set(at + 2, number(total));
+        self.board.set(at + 3, before);
+        // Last: from now on the rest counts.
+        self.board.set(at, waiting.id);
+    }
+
+    /// A keeper was killed while it answered a call. What it has answered and not counted is counted.
+    fn conclude_answering(&self) {
+        let at = word::ANSWERING;
+        let id = self.board.load(at);
+        if id == 0 {
+            return;
+        }
+        let number = |index: usize| usize::try_from(self.board.load(at + index)).ok();
+        if self.listener.is_valid(id) == Ok(false) {
+            if let (Some(index), Some(total)) = (number(1), number(2))
+                && self.board.load(total) == self.board.load(at + 3)
+            {
+                self.count(index, total);
+            }
+            for generation in [0, 1] {
+                self.board.pulse(generation).settle(id);
+            }
+        }
+        self.board.set(at, 0);
     }
 
     fn index(&self, audit: u32, nr: u32) -> usize {
@@ -255,8 +320,9 @@ impl<'a> Gap<'a> {
         }
     }
 
-    fn count(&self, call: usize) {
+    fn count(&self, call: usize, total: usize) {
         self.board.add(word::CALLS + call, 1);
+        self.board.add(total, 1);
     }
 
     /// Whether no watched process is left.

@@ -23,7 +23,7 @@ use sys::signal::{SignalSet, SignalStream};
 use sys::wait::{self, Status, Target};
 
 use self::charge::Agent;
-use self::gap::{Gap, Unswept};
+use self::gap::Gap;
 use self::stall::{Patience, Stall, Verdict};
 use self::stand_in::STORM_DEATHS;
 use self::successor::Successor;
@@ -150,7 +150,6 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         wants_upgrade: false,
         upgraded_ns: 0,
         orders: OrderCheck::new(&inherited.board),
-        unswept: Vec::new(),
         stall: Stall::default(),
         fruitless: 0,
         may_lead,
@@ -179,8 +178,6 @@ struct Keeper<'a> {
     /// When the last one began, 0: never.
     upgraded_ns: u64,
     orders: OrderCheck,
-    /// What dead agents may hold still.
-    unswept: Vec<Unswept>,
     stall: Stall,
     /// How often in a row the agent was scheduled again and did not receive.
     fruitless: u32,
@@ -243,7 +240,8 @@ impl Keeper<'_> {
             count = 3;
         }
         // One that had ended before this process was there wakes nobody.
-        let patience = if !self.unswept.is_empty() || self.agent.process.is_none() {
+        let patience = if !self.inherited.board.unswept().is_empty() || self.agent.process.is_none()
+        {
             Some(Duration::ZERO)
         } else if self.upgrade.is_some() || self.wants_upgrade {
             Some(UPGRADE_POLL)
@@ -257,24 +255,15 @@ impl Keeper<'_> {
     /// Goes on looking for calls that a dead agent had received. One that is found late is a gap of
     /// its own.
     fn sweep(&mut self) {
-        let (Some(listener), Some(unswept)) = (&self.listener, self.unswept.pop()) else {
+        let Some(listener) = &self.listener else {
             return;
         };
         let cause = Cause::Gone;
         let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
-        let (found, rest) = gap.sweep(unswept);
-        self.unswept.extend(rest);
-        if found > 0 {
+        if gap.sweep() > 0 {
             Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
             let generation = self.inherited.board.generation();
             self.inherited.agent_bell(generation).ring();
-        }
-    }
-
-    /// The same within a gap.
-    fn sweep_in(&mut self, gap: &Gap<'_>) {
-        if let Some(unswept) = self.unswept.pop() {
-            self.unswept.extend(gap.sweep(unswept).1);
         }
     }
 

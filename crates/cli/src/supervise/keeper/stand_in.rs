@@ -24,7 +24,11 @@ const STORM_WINDOW_NS: u64 = 60_000_000_000;
 const RETRY_TURNS: u32 = 4;
 /// How long the waiter may take to say how a command ended that has ended.
 const END_GRACE_NS: u64 = 5_000_000_000;
+/// How long an engine of another process may take to conclude its calls. A stopped one would take for ever.
+const OTHER_ENGINE_NS: u64 = 1_000_000_000;
 /// Time between two looks for that.
+const OTHER_ENGINE_POLL: Duration = Duration::from_millis(2);
+/// Time between two looks for a command's end.
 const END_POLL: Duration = Duration::from_millis(10);
 
 impl Keeper<'_> {
@@ -43,7 +47,8 @@ impl Keeper<'_> {
         // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
         let is_over = has_hung_up(listener);
         let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
-        self.unswept.extend(gap.take_over_held(generation));
+        self.await_other_engine(&gap, generation);
+        gap.take_over_held(generation);
         board.bury(generation);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !is_over {
             return self.kill_workload(listener, &gap);
@@ -52,6 +57,25 @@ impl Keeper<'_> {
             self.lead(listener, &gap);
         }
         self.find_successor(listener, &gap, None)
+    }
+
+    /// Where another process's engine received for the agent that is dead, it concludes the calls that it has.
+    fn await_other_engine(&mut self, gap: &Gap<'_>, generation: u64) {
+        let pulse = self.inherited.board.pulse(generation);
+        let limit = now_ns(Clock::Monotonic) + OTHER_ENGINE_NS;
+        pulse.withdraw();
+        while pulse.is_in_use() && now_ns(Clock::Monotonic) < limit {
+            if gap.serve_for(
+                OTHER_ENGINE_POLL,
+                &self.signals,
+                &self.inherited.keeper_bell,
+            ) == Turn::HungUp
+            {
+                return;
+            }
+            self.inherited.keeper_bell.hush();
+            self.read_signals();
+        }
     }
 
     /// Becomes the agent, and leaves what this process did to a child of it. Returns if there cannot be
@@ -135,10 +159,10 @@ impl Keeper<'_> {
                 gap::rest(&self.signals, &self.inherited.keeper_bell);
             } else if gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::HungUp {
                 gap.end();
-                self.unswept.clear();
+                self.inherited.board.unswept().clear();
                 is_over = true;
             }
-            self.sweep_in(gap);
+            gap.sweep();
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
@@ -169,7 +193,7 @@ impl Keeper<'_> {
     fn serve_a_while(&mut self, gap: &Gap<'_>) -> Option<Next> {
         for _ in 0..RETRY_TURNS {
             let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-            self.sweep_in(gap);
+            gap.sweep();
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
@@ -223,7 +247,7 @@ impl Keeper<'_> {
                 }
             }
             let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-            self.sweep_in(gap);
+            gap.sweep();
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}

@@ -15,12 +15,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use enforce::Confinement;
-use sys::notify::Notification;
+use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
 use super::super::services::TheirContainer;
@@ -28,7 +29,7 @@ use super::hail::{self, Hail, Order};
 use super::place::Place;
 use crate::failure::Failure;
 use crate::journal;
-use crate::supervise::{Held, Listening, Meanwhile, Prepared, Report, Services, Source};
+use crate::supervise::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
 
 /// How long an agent of the host may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,6 +40,10 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(3);
 /// may take. One that takes longer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 const HAIL_LIMIT: Duration = Duration::from_secs(10);
+/// How long one that has begun to receive may take to conclude what it has, when nobody waits for it any more.
+const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(2);
+/// How long an agent that was killed may take to end after its connections have.
+const DEATH_LIMIT: Duration = Duration::from_millis(200);
 /// Time between two looks for one that another process starts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Starts that may fail; files may be removed by one that ends just then.
@@ -123,6 +128,13 @@ impl Calls {
         }
     }
 
+    /// Keeps those that still wait: whoever was given them may have answered some.
+    fn retain_waiting(&mut self, listener: &Listener) {
+        if let Self::Held(calls) = self {
+            calls.retain(|call| listener.is_valid(call.id) != Ok(false));
+        }
+    }
+
     /// For an engine in this process.
     fn into_held(self) -> Option<Held> {
         match self {
@@ -188,28 +200,50 @@ impl Errand {
         let deadline = Instant::now() + self.patience();
         let mut why = "it is not there".to_owned();
         while Instant::now() < deadline {
-            let Some(stream) = self.meet()? else {
+            let Some((stream, account)) = self.meet()? else {
                 self.find()?;
                 continue;
             };
-            match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
-                Ok(()) => return Ok(Box::new(Remote::new(stream, self.confinement)?)),
-                Err(Miss::Refused(why)) if self.is_to_host() => {
+            let miss = match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
+                Ok(()) => {
+                    let remote = Remote::new(stream, self.confinement, account, listening.board)?;
+                    return Ok(Box::new(remote));
+                }
+                Err(miss) => miss,
+            };
+            if matches!(miss, Miss::Late) && self.is_to_host() {
+                kill(&stream);
+            }
+            let pulse = listening.board.pulse(listening.generation);
+            if !pulse.withdraw_and_wait(WITHDRAWAL_LIMIT) {
+                // It has received calls and is dead or stopped: they are the keeper's to answer.
+                let remote = Remote::new(stream, self.confinement, account, listening.board)?;
+                remote.is_lost.set(true);
+                return Ok(Box::new(remote));
+            }
+            if let Some(account) = account.filter(|_| !matches!(miss, Miss::Refused(_))) {
+                note_losses(&stream, &account, &listening.board);
+            }
+            if let Source::Listener(listener) = &listening.source {
+                calls.retain_waiting(listener);
+            }
+            match miss {
+                Miss::Refused(why) if self.is_to_host() => {
                     bail!("cannot have the container watched: {why}")
                 }
-                Err(Miss::BrokenOff(error)) if matches!(calls, Calls::Lost) => {
+                Miss::BrokenOff(error) if matches!(calls, Calls::Lost) => {
                     return Err(error).context("cannot let the runtime work");
                 }
-                Err(Miss::Late) if self.is_to_host() => kill(&stream),
-                Err(Miss::BrokenOff(error)) => {
+                Miss::Late if self.is_to_host() => {}
+                Miss::BrokenOff(error) => {
                     why = error.to_string();
                     std::thread::sleep(PAUSE);
                 }
-                Err(Miss::Late) => {
+                Miss::Late => {
                     why = "it does not answer".to_owned();
                     break;
                 }
-                Err(Miss::Refused(said)) => {
+                Miss::Refused(said) => {
                     why = said;
                     break;
                 }
@@ -257,14 +291,18 @@ impl Errand {
     }
 
     /// Connects to the other agent and waits until it shows that it works.
-    fn meet(&self) -> anyhow::Result<Option<UnixStream>> {
+    fn meet(&self) -> anyhow::Result<Option<(UnixStream, Option<Board>)>> {
         let Ok(stream) = self.place.connect() else {
             return Ok(None);
         };
         stream.set_read_timeout(Some(self.limit()))?;
         stream.set_write_timeout(Some(self.limit()))?;
         match hail::await_greeting(&stream).map_err(Miss::from) {
-            Ok(()) => Ok(Some(stream)),
+            Ok(account) => {
+                // Another build's is not looked at; it refuses the container.
+                let account = account.and_then(|file| Board::open(file.as_fd()).ok().flatten());
+                Ok(Some((stream, account)))
+            }
             Err(miss) => {
                 if matches!(miss, Miss::Late) && self.is_to_host() {
                     kill(&stream);
@@ -304,6 +342,7 @@ impl Errand {
         let Some(board) = &listening.board_file else {
             return Err(Miss::Refused("it has no board".to_owned()));
         };
+        let losses = listening.board.losses_of_host();
         let hail = Hail {
             build: hail::build()?,
             container: self.container.told.id.clone(),
@@ -311,9 +350,11 @@ impl Errand {
             has_mounts: self.container.has_mounts,
             generation: listening.generation,
             is_resumed: listening.is_resumed,
+            ticket: listening.board.pulse(listening.generation).offer().0,
             transparent: listening.transparent.iter().map(|pid| pid.0).collect(),
             is_answered: !matches!(calls, Calls::Waiting),
             rules: self.rules,
+            losses,
         };
         hail::send(stream, &hail, board.as_fd(), listener.as_fd())?;
         let mut give = || {
@@ -322,7 +363,9 @@ impl Errand {
             }
             calls.take()
         };
-        hail::hear(stream, &mut give)?.map_err(Miss::Refused)
+        hail::hear(stream, &mut give)?.map_err(Miss::Refused)?;
+        listening.board.losses_of_host_told(losses);
+        Ok(())
     }
 }
 
@@ -412,22 +455,46 @@ fn kill(stream: &UnixStream) {
         .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL));
 }
 
+/// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.
+fn note_losses(stream: &UnixStream, account: &Board, board: &Board) {
+    let process =
+        sys::socket::peer_credentials(stream.as_fd()).and_then(|(pid, ..)| sys::pidfd::open(pid));
+    let is_dead = process.map_or(true, |process| {
+        let mut polled = [PollFd::new(process.as_fd(), poll::IN)];
+        poll::poll(&mut polled, Some(DEATH_LIMIT)).is_ok_and(|ready| ready > 0)
+    });
+    if is_dead {
+        board.note_losses_of_host(account);
+    }
+}
+
 /// Services that are another agent's.
 struct Remote {
     stream: UnixStream,
     is_lost: Cell<bool>,
+    /// Where the other agent keeps account of its alerts, until it is known what died with it.
+    account: Cell<Option<Board>>,
+    /// Where that is noted.
+    board: Arc<Board>,
     /// As in [`Errand`].
     _confinement: Option<Confinement>,
 }
 
 impl Remote {
-    fn new(stream: UnixStream, confinement: Option<Confinement>) -> std::io::Result<Self> {
+    fn new(
+        stream: UnixStream,
+        confinement: Option<Confinement>,
+        account: Option<Board>,
+        board: Arc<Board>,
+    ) -> std::io::Result<Self> {
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.set_write_timeout(Some(ANSWER_LIMIT))?;
         let is_lost = Cell::new(false);
         Ok(Self {
             stream,
             is_lost,
+            account: Cell::new(account),
+            board,
             _confinement: confinement,
         })
     }
@@ -487,7 +554,11 @@ impl Services for Remote {
         let mut polled = [PollFd::new(self.stream.as_fd(), poll::IN)];
         let is_readable = poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|n| n > 0);
         // Nothing is sent unasked, so that it is the end.
-        self.is_lost.get() || is_readable
+        let is_lost = self.is_lost.get() || is_readable;
+        if is_lost && let Some(account) = self.account.take() {
+            note_losses(&self.stream, &account, &self.board);
+        }
+        is_lost
     }
 }
 

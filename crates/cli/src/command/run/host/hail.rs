@@ -20,11 +20,15 @@ pub(super) struct Hail {
     /// Number of the agent that hands it over, which chooses among words of the board.
     pub(super) generation: u64,
     pub(super) is_resumed: bool,
+    /// The right to receive, which is withdrawn if the other agent is late.
+    pub(super) ticket: u64,
     pub(super) transparent: Vec<i32>,
     /// Whether somebody answers a runtime's calls, and holds some: they are asked for when all is ready.
     pub(super) is_answered: bool,
     /// What rules and configuration looked like when the filter was made.
     pub(super) rules: Option<u64>,
+    /// What another agent of the host took with it when it died: alerts, and outputs whose last line lacks its end.
+    pub(super) losses: (u64, u64),
 }
 
 /// What comes with it.
@@ -79,17 +83,18 @@ pub(in super::super) fn view() -> io::Result<[PathBuf; 2]> {
     Ok([namespace("mnt")?, namespace("pid")?])
 }
 
-/// The other agent is there, and works.
-pub(super) fn greet(mut stream: &UnixStream) -> io::Result<()> {
-    stream.write_all(&[GREETING])
+/// The other agent is there, and works. It shows its board, where it keeps account of its alerts, if nobody else does.
+pub(super) fn greet(stream: &UnixStream, board: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    sys::socket::send_fd(stream.as_fd(), &[GREETING], board)?;
+    Ok(())
 }
 
 /// Waits for it.
-pub(super) fn await_greeting(mut stream: &UnixStream) -> io::Result<()> {
+pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut letter = [0];
-    stream.read_exact(&mut letter)?;
+    let (count, board) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     match letter[0] {
-        GREETING => Ok(()),
+        GREETING if count == 1 => Ok(board),
         _ => Err(io::Error::other("it is no greeting")),
     }
 }
@@ -264,18 +269,23 @@ mod tests {
             has_mounts: true,
             generation: 3,
             is_resumed: false,
+            ticket: 7,
             transparent: vec![1, 2],
             is_answered: true,
             rules: Some(u64::MAX - 1),
+            losses: (3, 1),
         }
     }
 
     #[test]
     fn a_container_comes_over_with_its_descriptors() {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        greet(&theirs).expect("sent");
-        await_greeting(&ours).expect("received");
         let file = std::fs::File::open("/dev/null").expect("a device");
+        for board in [None, Some(file.as_fd())] {
+            greet(&theirs, board).expect("sent");
+            let shown = await_greeting(&ours).expect("received");
+            assert_eq!(shown.is_some(), board.is_some());
+        }
         send(&ours, &hail(), file.as_fd(), file.as_fd()).expect("sent");
         let handed = receive(&theirs).expect("received").expect("a container");
         assert_eq!(format!("{:?}", handed.hail), format!("{:?}", hail()));

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use capture::container::Told;
-use capture::notify::calls_from_words;
+use capture::notify::{Ticket, calls_from_words};
 use event::Pid;
 use outputs::Dispatcher;
 use sys::notify::Listener;
@@ -84,7 +84,8 @@ impl Host {
 
 /// Watches a container until its last process has ended, or its own agent has.
 fn serve(stream: &UnixStream, host: &Arc<Host>) {
-    let handed = match hail::greet(stream).and_then(|()| hail::receive(stream)) {
+    let shown = host.account.as_ref().map(|account| account.file.as_fd());
+    let handed = match hail::greet(stream, shown).and_then(|()| hail::receive(stream)) {
         Ok(Some(handed)) => handed,
         // Somebody looked whether this agent is there.
         Ok(None) => return,
@@ -133,6 +134,7 @@ impl<'a> Member<'a> {
         let board = Board::open(board.as_fd()).context("cannot read its board")?;
         let board = Arc::new(board.context("its board is laid out by another build")?);
         note_refusals(&host.common.verify, &board);
+        host.take_losses(hail.losses);
         host.see_rules(hail.rules);
         let in_force = host.rules.in_force();
         let told = TheirContainer {
@@ -154,6 +156,7 @@ impl<'a> Member<'a> {
             is_resumed: hail.is_resumed,
             held: hail.is_answered.then_some(Held::Asked(asked)),
             board_file: None,
+            ticket: Some(Ticket(hail.ticket)),
         };
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
         let denials = Denials::follow(

@@ -20,6 +20,7 @@ mod place;
 mod session;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +40,7 @@ use self::place::{Place, Taken};
 pub(super) use self::session::prepare as prepare_session;
 use super::engines::{Common, Holding, Losses, Request, Started, Watcher, snapshot};
 use super::first::Restriction;
+use super::reports;
 use super::services::Rules;
 use super::{InForce, TheirContainer, engines};
 use crate::args::Run;
@@ -130,8 +132,17 @@ pub(super) struct Host {
     state: Mutex<State>,
     left: Condvar,
     on_stale: OnceLock<OnStale>,
+    /// Of the agent of the host: that of a container has a keeper, which has its account.
+    account: Option<Account>,
     /// Which rules are in force, as containers say; 0: not known.
     loaded: AtomicU64,
+}
+
+/// Where this process keeps account of alerts that it has not delivered.
+pub(super) struct Account {
+    pub(super) board: Arc<Board>,
+    /// Its file, for those who find out what dies with this process.
+    pub(super) file: OwnedFd,
 }
 
 struct State {
@@ -178,8 +189,9 @@ pub(super) fn start(
     rules: Rules,
     common: Common,
     lasting: Lasting,
+    account: Option<Account>,
 ) -> anyhow::Result<(Started, Arc<Host>)> {
-    let host = Host::new(&rules, common, lasting);
+    let host = Host::new(&rules, common, lasting, account);
     host.listen(listener)?;
     let counted = Arc::clone(&host);
     let started = Started {
@@ -202,7 +214,7 @@ pub(super) fn start_with_sessions(
     request: Request,
     lasting: Lasting,
 ) -> anyhow::Result<Started> {
-    let host = Host::new(&request.rules, request.common.clone(), lasting);
+    let host = Host::new(&request.rules, request.common.clone(), lasting, None);
     let own = engines::hold(request)?;
     let in_force = host.rules.in_force();
     host.rules.join(own.rulings(), &in_force);
@@ -227,7 +239,7 @@ pub(super) fn start_with_sessions(
 }
 
 impl Host {
-    fn new(rules: &Rules, common: Common, lasting: Lasting) -> Arc<Self> {
+    fn new(rules: &Rules, common: Common, lasting: Lasting, account: Option<Account>) -> Arc<Self> {
         let in_force = RulesInForce {
             judge: Arc::clone(&rules.judge),
             plan: rules.plan.clone(),
@@ -249,6 +261,7 @@ impl Host {
             }),
             left: Condvar::new(),
             on_stale: OnceLock::new(),
+            account,
             loaded: AtomicU64::new(0),
         })
     }
@@ -274,6 +287,20 @@ impl Host {
     pub(super) fn when_stale(&self, reload: OnStale) {
         // It is called once.
         let _ = self.on_stale.set(reload);
+    }
+
+    /// What another agent of the host took with it, as a container says that had it.
+    fn take_losses(&self, (alerts, torn): (u64, u64)) {
+        if let Some(account) = &self.account {
+            account.board.lines_are_torn(torn);
+        }
+        if alerts > 0 {
+            let mut state = self.state();
+            state.past_losses = state.past_losses.plus(&Losses::of_alerts(alerts));
+            drop(state);
+            let alert = reports::alerts_lost(alerts);
+            self.common.dispatcher.emit_internal_once(alert);
+        }
     }
 
     /// A container's filter was made from these rules.

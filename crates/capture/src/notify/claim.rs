@@ -1,0 +1,271 @@
+//! Which engine may receive at a listener: one for each [`Pulse`], as one atomic word says.
+//!
+//! A listener can be handed from process to process, and each of them may die, stop or be late. So a claim is
+//! offered under a number, an engine takes it before its first call, and whoever offered it can withdraw it: then
+//! the engine never begins, or stops before its next call and releases the claim when it has concluded what it had.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sys::poll::{self, PollFd};
+
+use super::Pulse;
+
+/// An offered claim, for whoever is to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// What had become of a claim when it was withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// Nobody has received under it, and nobody will.
+    Unused,
+    /// An engine of this process has taken it, and has not concluded its calls.
+    InUse {
+        /// The process.
+        pid: i32,
+    },
+    /// The engine has concluded its calls.
+    Released,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Offered,
+    Taken,
+    Revoked,
+    Released,
+}
+
+/// The word: a serial number that only grows, a state, and the pid of who has taken it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word {
+    serial: u64,
+    state: State,
+    pid: i32,
+}
+
+const STATES: [State; 4] = [
+    State::Offered,
+    State::Taken,
+    State::Revoked,
+    State::Released,
+];
+const STATE_SHIFT: u32 = 32;
+const SERIAL_SHIFT: u32 = 34;
+
+impl Word {
+    fn unpack(word: u64) -> Self {
+        let state = usize::try_from(word >> STATE_SHIFT & 3).expect("two bits");
+        let pid = u32::try_from(word & u64::from(u32::MAX)).expect("32 bits are left");
+        Self {
+            serial: word >> SERIAL_SHIFT,
+            state: STATES[state],
+            pid: pid.cast_signed(),
+        }
+    }
+
+    fn pack(self) -> u64 {
+        self.serial << SERIAL_SHIFT
+            | (self.state as u64) << STATE_SHIFT
+            | u64::from(self.pid.cast_unsigned())
+    }
+}
+
+impl Pulse {
+    fn change(&self, change: impl Fn(Word) -> Word) -> (Word, Word) {
+        let claim: &AtomicU64 = self.claim_word();
+        let mut known = claim.load(Ordering::Acquire);
+        loop {
+            let (before, after) = (Word::unpack(known), change(Word::unpack(known)));
+            let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+            match claim.compare_exchange_weak(known, after.pack(), success, failure) {
+                Ok(_) => return (before, after),
+                Err(now) => known = now,
+            }
+        }
+    }
+
+    /// Offers the claim to one engine. Any other offer, and any other engine, is out of force.
+    pub fn offer(&self) -> Ticket {
+        let (_, offered) = self.change(|before| Word {
+            serial: before.serial + 1,
+            state: State::Offered,
+            pid: 0,
+        });
+        Ticket(offered.serial)
+    }
+
+    /// Takes what was offered. `None`: it has been withdrawn.
+    pub fn take(self: &Arc<Self>, ticket: Ticket) -> Option<Claim> {
+        let offered = Word {
+            serial: ticket.0,
+            state: State::Offered,
+            pid: 0,
+        };
+        let taken = Word {
+            state: State::Taken,
+            pid: std::process::id().cast_signed(),
+            ..offered
+        };
+        let (before, _) = self.change(|now| if now == offered { taken } else { now });
+        (before == offered).then(|| Claim {
+            pulse: Arc::clone(self),
+            taken,
+        })
+    }
+
+    /// Withdraws whatever claim there is. An engine that has taken it receives no more from its next call on.
+    pub fn withdraw(&self) -> Withdrawn {
+        let (before, _) = self.change(|now| {
+            let state = match now.state {
+                State::Offered | State::Released => State::Released,
+                State::Taken | State::Revoked => State::Revoked,
+            };
+            Word { state, ..now }
+        });
+        match before.state {
+            State::Offered => Withdrawn::Unused,
+            State::Taken | State::Revoked => Withdrawn::InUse { pid: before.pid },
+            // Nobody had it, or whoever had it has done with it.
+            State::Released if before.pid == 0 => Withdrawn::Unused,
+            State::Released => Withdrawn::Released,
+        }
+    }
+
+    /// Whether an engine of a living process still concludes calls under a claim that was withdrawn.
+    pub fn is_in_use(&self) -> bool {
+        let word = Word::unpack(self.claim_word().load(Ordering::Acquire));
+        [State::Taken, State::Revoked].contains(&word.state) && is_alive(word.pid)
+    }
+
+    /// Withdraws the claim and waits until nobody receives under it any more, or this time has passed. Whether
+    /// every call has been concluded that somebody had received.
+    pub fn withdraw_and_wait(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.withdraw() {
+                Withdrawn::Unused | Withdrawn::Released => return true,
+                Withdrawn::InUse { pid } if !is_alive(pid) => {
+                    // It may have released the claim just before it ended.
+                    return !matches!(self.withdraw(), Withdrawn::InUse { .. });
+                }
+                Withdrawn::InUse { .. } if Instant::now() > deadline => return false,
+                Withdrawn::InUse { .. } => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+const PAUSE: Duration = Duration::from_millis(1);
+
+fn is_alive(pid: i32) -> bool {
+    let Ok(process) = sys::pidfd::open(pid) else {
+        return false;
+    };
+    let mut polled = [PollFd::new(process.as_fd(), poll::IN)];
+    poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready == 0)
+}
+
+/// The right to receive, of one engine.
+#[derive(Debug)]
+pub struct Claim {
+    pulse: Arc<Pulse>,
+    taken: Word,
+}
+
+impl Claim {
+    /// Whether it has not been withdrawn.
+    pub(crate) fn is_in_force(&self) -> bool {
+        self.pulse.claim_word().load(Ordering::Acquire) == self.taken.pack()
+    }
+
+    /// Every call that was received under it has been concluded.
+    pub(crate) fn release(&self) {
+        let revoked = Word {
+            state: State::Revoked,
+            ..self.taken
+        };
+        let released = Word {
+            state: State::Released,
+            ..self.taken
+        };
+        self.pulse
+            .change(|now| match now == self.taken || now == revoked {
+                true => released,
+                false => now,
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulse() -> Arc<Pulse> {
+        Arc::new(Pulse::private().expect("memory"))
+    }
+
+    #[test]
+    fn of_two_engines_only_the_one_that_was_asked_last_receives() {
+        let pulse = pulse();
+        let late = pulse.offer();
+        let alone = pulse.offer();
+        assert!(pulse.take(late).is_none());
+        let claim = pulse.take(alone).expect("it is the last offer");
+        assert!(claim.is_in_force());
+        assert!(pulse.take(alone).is_none(), "it has been taken");
+    }
+
+    #[test]
+    fn an_offer_that_is_withdrawn_before_it_is_taken_is_never_taken() {
+        let pulse = pulse();
+        let ticket = pulse.offer();
+        assert_eq!(pulse.withdraw(), Withdrawn::Unused);
+        assert!(pulse.take(ticket).is_none());
+        assert!(pulse.withdraw_and_wait(Duration::ZERO));
+        // Words that have never been used are no claim.
+        assert_eq!(
+            Pulse::private().expect("memory").withdraw(),
+            Withdrawn::Unused
+        );
+    }
+
+    #[test]
+    fn an_engine_whose_claim_is_withdrawn_stops_and_says_when_it_has_done() {
+        let pulse = pulse();
+        let claim = pulse.take(pulse.offer()).expect("it is offered");
+        let pid = std::process::id().cast_signed();
+        assert_eq!(pulse.withdraw(), Withdrawn::InUse { pid });
+        assert!(!claim.is_in_force() && pulse.is_in_use());
+        assert!(!pulse.withdraw_and_wait(Duration::from_millis(3)));
+        claim.release();
+        assert!(!pulse.is_in_use());
+        assert!(pulse.withdraw_and_wait(Duration::ZERO));
+        assert_eq!(pulse.withdraw(), Withdrawn::Released);
+        // A release that comes late does not touch the next one's claim.
+        let next = pulse.take(pulse.offer()).expect("it is offered");
+        claim.release();
+        assert!(next.is_in_force());
+    }
+
+    #[test]
+    fn one_who_died_with_the_claim_has_not_concluded_its_calls() {
+        let pulse = pulse();
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("it is there");
+        let ticket = pulse.offer();
+        let taken = Word {
+            serial: ticket.0,
+            state: State::Taken,
+            pid: child.id().cast_signed(),
+        };
+        pulse.claim_word().store(taken.pack(), Ordering::Release);
+        child.wait().expect("our child");
+        assert!(!pulse.is_in_use());
+        assert!(!pulse.withdraw_and_wait(Duration::from_secs(60)));
+    }
+}

@@ -1,0 +1,149 @@
+//! Ids of calls that dead agents may hold, as the keeper still has to look for them.
+//!
+//! They are on the board, so that a keeper that is killed leaves them to the next one. Each entry is the first id
+//! and how many there are: looking goes downwards, so that one store tells how far it is.
+
+use super::board::{Board, word};
+
+/// Agents whose calls may be looked for at once; more share an entry.
+pub(super) const ENTRIES: usize = 4;
+const FIRST: usize = 0;
+const LEFT: usize = 1;
+pub(super) const WORDS: usize = 2 * ENTRIES;
+
+/// What is to be looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unswept<'a>(&'a Board);
+
+/// One entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    entry: usize,
+    /// The id to look up next, downwards.
+    pub(super) next: u64,
+    /// Ids that are left.
+    pub(super) left: u64,
+}
+
+impl Board {
+    pub(super) fn unswept(&self) -> Unswept<'_> {
+        Unswept(self)
+    }
+}
+
+impl Unswept<'_> {
+    fn load(&self, entry: usize, index: usize) -> u64 {
+        self.0.load(word::UNSWEPT + 2 * entry + index)
+    }
+
+    fn set(&self, entry: usize, index: usize, value: u64) {
+        self.0.set(word::UNSWEPT + 2 * entry + index, value);
+    }
+
+    /// Adds the ids from `first` to `newest`, which are newer than all others. Doing it twice does no harm.
+    pub(super) fn add(&self, first: u64, newest: u64) {
+        let left = |first: u64| newest.wrapping_sub(first).saturating_add(1);
+        let in_use = |entry: &usize| self.load(*entry, LEFT) != 0;
+        let same = |entry: &usize| in_use(entry) && self.load(*entry, FIRST) == first;
+        if let Some(entry) = (0..ENTRIES).find(same) {
+            self.set(entry, LEFT, left(first));
+        } else if let Some(entry) = (0..ENTRIES).find(|entry| !in_use(entry)) {
+            // In this order: an entry counts when it has ids left.
+            self.set(entry, FIRST, first);
+            self.set(entry, LEFT, left(first));
+        } else {
+            // The newest of the others goes on to here. Looking up an id twice finds nothing the second time.
+            let distance = |entry: &usize| first.wrapping_sub(self.load(*entry, FIRST));
+            let nearest = (0..ENTRIES).min_by_key(distance).unwrap_or(0);
+            self.set(nearest, LEFT, left(self.load(nearest, FIRST)));
+        }
+    }
+
+    /// The ids to look up now.
+    pub(super) fn next(&self) -> Option<Range> {
+        (0..ENTRIES).find_map(|entry| {
+            let (first, left) = (self.load(entry, FIRST), self.load(entry, LEFT));
+            (left > 0).then(|| Range {
+                entry,
+                next: first.wrapping_add(left - 1),
+                left,
+            })
+        })
+    }
+
+    /// So many of them have been looked up.
+    pub(super) fn looked_up(&self, range: Range, ids: u64) {
+        self.set(range.entry, LEFT, range.left.saturating_sub(ids));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.next().is_none()
+    }
+
+    /// Nobody is left who could wait.
+    pub(super) fn clear(&self) {
+        (0..ENTRIES).for_each(|entry| self.set(entry, LEFT, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Looks up ids by steps, from a board of another process.
+    fn sweep(board: &Board, step: u64, steps: usize) -> Vec<u64> {
+        let unswept = board.unswept();
+        let mut found = Vec::new();
+        for _ in 0..steps {
+            let Some(range) = unswept.next() else { break };
+            let now = range.left.min(step);
+            found.extend((0..now).map(|back| range.next.wrapping_sub(back)));
+            unswept.looked_up(range, now);
+        }
+        found
+    }
+
+    #[test]
+    fn what_a_keeper_has_not_looked_for_is_left_to_the_next_one() {
+        let (board, file) = Board::create().expect("memory");
+        board.unswept().add(u64::MAX - 4, 10);
+        assert_eq!(sweep(&board, 5, 1), [10, 9, 8, 7, 6]);
+        let next = Board::open(file.as_fd())
+            .expect("memory")
+            .expect("this layout");
+        let rest = [
+            5,
+            4,
+            3,
+            2,
+            1,
+            0,
+            u64::MAX,
+            u64::MAX - 1,
+            u64::MAX - 2,
+            u64::MAX - 3,
+        ];
+        assert_eq!(sweep(&next, 5, 2), rest);
+        assert_eq!(sweep(&next, 5, 9), [u64::MAX - 4]);
+        assert!(next.unswept().is_empty() && board.unswept().is_empty());
+    }
+
+    #[test]
+    fn of_any_number_of_dead_agents_every_id_is_looked_for() {
+        for agents in 1..3 * ENTRIES as u64 {
+            let (board, _file) = Board::create().expect("memory");
+            for agent in 0..agents {
+                board.unswept().add(100 * agent, 100 * agent + 9);
+                // A keeper that was killed before it noted that this agent is dealt with.
+                board.unswept().add(100 * agent, 100 * agent + 9);
+            }
+            let found: BTreeSet<_> = sweep(&board, 7, 1000).into_iter().collect();
+            let held = (0..agents).flat_map(|agent| 100 * agent..100 * agent + 10);
+            assert!(held.into_iter().all(|id| found.contains(&id)), "{agents}");
+            assert!(found.iter().all(|id| *id < 100 * agents), "{agents}");
+        }
+    }
+}
