@@ -16,6 +16,7 @@ mod first;
 mod gate;
 pub(crate) mod guard;
 mod interruption;
+mod losses;
 pub(crate) mod names;
 mod obstacle;
 mod privileges;
@@ -36,7 +37,7 @@ pub(crate) mod watchdog;
 mod witness;
 pub(crate) mod worker;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -61,6 +62,7 @@ pub use first::{Caller, FirstProgram};
 use gate::Gate;
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
+pub use losses::{Losses, ProcessLoss};
 pub use names::plan_renames;
 pub use obstacle::Obstacle;
 use obstacle::Unreadable;
@@ -166,15 +168,9 @@ pub trait Notices: Send + Sync {
     }
     /// The file system could not tell of all opens.
     fn tripwire_overflowed(&self) {}
-    /// So many records found no room since the last look a second ago, and so many went through. `by_call`:
-    /// all that were ever lost. Answers whether the engine may go on.
-    fn events_dropped(
-        &self,
-        dropped: u64,
-        sent: u64,
-        by_call: &BTreeMap<String, u64>,
-    ) -> ControlFlow<()> {
-        let _ = (dropped, sent, by_call);
+    /// Records found no room since the last look a second ago. Answers whether the engine may go on.
+    fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {
+        let _ = losses;
         ControlFlow::Continue(())
     }
     /// The engine cannot do something that it ought to.
