@@ -476,6 +476,48 @@ fn who_enters_and_may_not_be_traced_is_announced() {
     }
 }
 
+/// A shell is the first process of a pid namespace and starts programs beside a command whose daemon lives on: they
+/// are its own. Who enters is watched all the same.
+#[test]
+fn what_the_first_process_starts_beside_a_command_has_not_entered() {
+    need_root!();
+    const BESIDE: &str = "\
+        \"$0\" run --json -r \"$1\" -- sh -c '(while [ ! -e \"$0\" ]; do sleep 0.1; done) &' \"$2\"
+        for i in $(seq 75); do /bin/true; sh -c '/bin/true; (/bin/true)'; done
+        echo ready; read line; touch \"$2\"; sleep 1; exit 0";
+    for _ in 0..4 {
+        let files = Scratch::new();
+        let rules = files.file("rules.yaml", 0o644, SHADOW);
+        let out = files.path().join("out");
+        let mut first = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "sh", "-c", BESIDE])
+            .args([e2e::program(), rules, files.path().join("end")])
+            .stdin(Stdio::piped())
+            .stdout(fs::File::create(&out).expect("it is ours"))
+            .spawn()
+            .expect("unshare(1) is there");
+        let text = || fs::read_to_string(&out).expect("it is there");
+        let started = Instant::now();
+        while !text().contains("ready") {
+            assert!(started.elapsed() < LIMIT, "{}", text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let outer = first.id();
+        let child = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
+        let child = child.expect("it runs");
+        let entered = Command::new("nsenter")
+            .args(["-t", child.trim(), "--pid", "--mount", "--"])
+            .args(["sh", "-c", "sleep 0.2; cat /etc/shadow > /dev/null"])
+            .status();
+        assert!(entered.expect("nsenter(1) is there").success());
+        drop(first.stdin.take());
+        assert!(first.wait().expect("it is ours").success());
+        let alerts: Vec<_> = text().lines().filter_map(Alert::parse).collect();
+        let of = |rule: &str| alerts.iter().filter(|alert| alert.rule == rule).count();
+        assert_eq!((of(UNWATCHED), of("Shadow")), (0, 1), "{}", text());
+    }
+}
+
 /// A program that connects to a listener whose backlog is full, while a timer interrupts it again and again.
 const INTERRUPTED: &str = r#"
 import os, signal, socket, sys, threading, time

@@ -177,9 +177,10 @@ pub trait Notices: Send + Sync {
     fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
         let _ = error;
     }
-    /// A process that ought to be watched cannot be.
-    fn unwatched(&self, pid: Pid, name: &str, why: &str) {
-        let _ = (pid, name, why);
+    /// A process that ought to be watched cannot be. `has_entered`: it comes from outside; else that cannot be
+    /// told.
+    fn unwatched(&self, pid: Pid, name: &str, why: &str, has_entered: bool) {
+        let _ = (pid, name, why, has_entered);
     }
 }
 

@@ -164,14 +164,22 @@ impl Notices for Announcer {
         });
     }
 
-    fn unwatched(&self, pid: Pid, name: &str, why: &str) {
+    fn unwatched(&self, pid: Pid, name: &str, why: &str, has_entered: bool) {
+        let (priority, what) = if has_entered {
+            (
+                Priority::Critical,
+                "a process that ought to be watched is not",
+            )
+        } else {
+            (
+                Priority::Notice,
+                "cannot tell whether a process has entered from outside, and it is not watched",
+            )
+        };
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: unwatched process",
-            priority: Priority::Critical,
-            message: format!(
-                "a process that ought to be watched is not: {why} (pid={} process={name})",
-                pid.0
-            ),
+            priority,
+            message: format!("{what}: {why} (pid={} process={name})", pid.0),
             fields: vec![
                 ("proc.name", AlertValue::Text(name.to_owned())),
                 ("proc.pid", AlertValue::Int(i64::from(pid.0))),
