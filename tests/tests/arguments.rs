@@ -294,7 +294,7 @@ const OBJECTS: &str = "\
   priority: INFO
 - rule: Began
   desc: x
-  condition: evt.type = execve and proc.exepath endswith /true and proc.cmdline startswith marked-program
+  condition: evt.type = execve and proc.exepath endswith /true and proc.pname = unreadable
   output: \"%evt.type %proc.exepath\"
   priority: INFO
 ";
