@@ -24,23 +24,69 @@ static __always_inline void end_call(struct scratch *s, const struct row *row, u
 	if (send(s, row->flags)) {
 		u64 *losses = bpf_map_lookup_elem(&lost, &key);
 
-		count(row->flags & ROW_CRITICAL ? COUNT_LOST_CRITICAL : COUNT_LOST_BULK);
 		if (losses)
 			*losses += 1;
-	} else {
-		count(COUNT_SENT);
 	}
+}
+
+/* A call has an end: if it is one that was interrupted, its thread is in none any more. */
+static __always_inline void has_ended(struct pt_regs *regs, u32 nr)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct interrupted *former = bpf_map_lookup_elem(&interrupted, &tid);
+
+	if (!former || former->nr != nr || former->ip != address_of_call(regs))
+		return;
+	if (!bpf_map_delete_elem(&interrupted, &tid))
+		__sync_fetch_and_sub(&interruptions, 1);
+}
+
+/* Keeps a call until it is made again. A handler may never return: then the end of the thread tells the call, or
+ * the next one that is interrupted. Leaves in `told` the call that is to be told now; false: there is none. */
+static __always_inline bool keep_interrupted(struct interrupted *told)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct interrupted *former = bpf_map_lookup_elem(&interrupted, &tid), this = *told;
+
+	if (former) {
+		if (former->nr == this.nr && former->ip == this.ip)
+			return false;
+		*told = *former;
+		*former = this;
+		return true;
+	}
+	/* Without room. */
+	if (bpf_map_update_elem(&interrupted, &tid, &this, BPF_NOEXIST))
+		return true;
+	__sync_fetch_and_add(&interruptions, 1);
+	return false;
+}
+
+/* In two steps: the verifier takes no load from one of two kinds of memory. */
+static __always_inline u64 place_of_call(struct pt_regs *regs, const struct interrupted *former)
+{
+	u64 ip = 0;
+
+	if (former)
+		ip = former->ip;
+	asm volatile("" : "+r"(ip) : : "memory");
+	if (!former)
+		ip = address_of_call(regs);
+	return ip;
 }
 
 /* A call that rules ask for has returned. Functions are few on the way to where most calls leave: on
  * processors that return from a function by a detour, for fear of what they would guess, each of them and
- * each helper costs as much as some twenty comparisons. */
-static __noinline int returned(struct pt_regs *regs, long result, struct task_struct *caller, u32 abi)
+ * each helper costs as much as some twenty comparisons. `former`: a call that a signal has interrupted, in the
+ * place of the one that the registers tell. */
+static __noinline int returned(struct pt_regs *regs, const struct interrupted *former, long result,
+			       struct task_struct *caller, u32 abi)
 {
 	struct arguments arguments = {};
 	struct scratch *s;
 	struct row *row;
-	u32 nr = number_of(regs), version = control.version, bank = version & 1, key, operation = 0;
+	u32 nr = former ? former->nr : number_of(regs);
+	u32 version = control.version, bank = version & 1, key, operation = 0;
 	bool is_unread = false;
 	u64 slots;
 
@@ -55,11 +101,20 @@ static __noinline int returned(struct pt_regs *regs, long result, struct task_st
 		return 0;
 	if (row->flags & ROW_EXEC && result == 0)
 		return 0;
+	/* Not the end of the call: see signal_deliver. */
+	if (is_open(result))
+		return 0;
+	if (interruptions && !former)
+		has_ended(regs, nr);
 	if (!(row->flags & ROW_SOCKETCALL) && !by_result(row, result)) {
 		count(COUNT_REGISTERS);
 		return 0;
 	}
-	registers(regs, abi, arguments.value);
+	if (former)
+		for (int i = 0; i < 6; i++)
+			arguments.value[i] = former->args[i];
+	else
+		registers(regs, abi, arguments.value);
 	if (row->flags & ROW_SOCKETCALL) {
 		u32 real[6] = {}, read, which, words;
 
@@ -113,11 +168,7 @@ static __noinline int returned(struct pt_regs *regs, long result, struct task_st
 		return 0;
 	begin_call(s, abi, nr, key);
 	s->header.socketcall = operation;
-#if defined(__TARGET_ARCH_x86)
-	s->header.ip = regs->ip;
-#else
-	s->header.ip = regs->pc;
-#endif
+	s->header.ip = place_of_call(regs, former);
 	for (u32 i = 0; i < FETCHES; i++) {
 		if (i >= row->fetches)
 			break;
@@ -139,7 +190,85 @@ static __always_inline int call_returned(struct pt_regs *regs, long result)
 	abi = abi_of(nr, caller);
 	if (!(conventions >> abi & 1))
 		return 0;
-	return returned(regs, result, caller, abi);
+	return returned(regs, NULL, result, caller, abi);
+}
+
+/* Default effects of signals that end nobody: SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD, SIGURG and
+ * SIGWINCH. After them an interrupted call is made again. */
+#define SIGNALS_SPARING (1ULL << 18 | 1ULL << 19 | 1ULL << 20 | 1ULL << 21 | 1ULL << 22 | 1ULL << 17 | \
+			 1ULL << 23 | 1ULL << 28)
+#define SA_RESTART 0x10000000
+#define SIG_IGN 1
+
+/* What a signal makes of a call that returned this to the kernel. */
+#define GOES_ON 0 /* it is made again at once */
+#define MADE_AGAIN 1 /* when the handler has returned */
+#define FAILS 2
+
+static __always_inline u32 effect(s64 result, int signal, struct k_sigaction *action)
+{
+	u64 handler = (u64)READ(action, sa.sa_handler);
+
+	if (handler == SIG_IGN)
+		return GOES_ON;
+	if (!handler)
+		return signal <= 31 && SIGNALS_SPARING >> signal & 1 ? GOES_ON : FAILS;
+	if (result == -ERESTARTNOHAND ||
+	    (result == -ERESTARTSYS && !(READ(action, sa.sa_flags) & SA_RESTART)))
+		return FAILS;
+	return MADE_AGAIN;
+}
+
+/* A signal is about to be delivered, which decides what becomes of the call that it has interrupted: registers
+ * are still those of the call. */
+SEC("tp_btf/signal_deliver")
+int BPF_PROG(signal_deliver, int signal, void *info, struct k_sigaction *action)
+{
+#if defined(__TARGET_ARCH_x86)
+	struct task_struct *caller = bpf_get_current_task_btf();
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(caller);
+	s64 result = (s64)regs->ax;
+	u32 what, nr = number_of(regs), abi;
+	struct interrupted told = {};
+
+	/* Of an exception, or where there is no call, the number is -1. */
+	if (!is_open(result) || (s64)regs->orig_ax < 0)
+		return 0;
+	abi = abi_of(nr, caller);
+	if (!(asked_by_convention(nr, -EINTR) >> abi & 1))
+		return 0;
+	what = effect(result, signal, action);
+	told.nr = nr;
+	told.abi = abi;
+	told.ip = address_of_call(regs);
+	registers(regs, abi, told.args);
+	if (what == GOES_ON || (what == MADE_AGAIN && !keep_interrupted(&told)))
+		return 0;
+	if (what == FAILS && interruptions)
+		has_ended(regs, nr);
+	return returned(regs, &told, -EINTR, caller, told.abi);
+#else
+	return 0;
+#endif
+}
+
+/* A thread ends that is in a call which was to be made again: its handler has not returned. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(thread_exit, struct task_struct *task)
+{
+	struct task_struct *caller = bpf_get_current_task_btf();
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct interrupted former, *found;
+
+	if (!interruptions)
+		return 0;
+	found = bpf_map_lookup_elem(&interrupted, &tid);
+	if (!found)
+		return 0;
+	former = *found;
+	if (!bpf_map_delete_elem(&interrupted, &tid))
+		__sync_fetch_and_sub(&interruptions, 1);
+	return returned((void *)bpf_task_pt_regs(caller), &former, -EINTR, caller, former.abi);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define TOLLGATE_FILTER_H
 
 #include "caller.h"
+#include "registers.h"
 
 static __always_inline bool holds(const struct test *test, const u64 *args)
 {
@@ -40,8 +41,14 @@ struct arguments {
 /* Slots of the plan that the result leaves. */
 static __always_inline u64 by_result(const struct row *row, s64 result)
 {
-	if (result < 0 && result >= -4095)
+	if (result < 0 && result >= -4095) {
+		u64 error = seen_by_caller(result);
+
+		error = -error;
+		if (error < 128 && row->errors[error >> 6 & 1] >> (error & 63) & 1)
+			return row->failed | row->refused;
 		return row->failed;
+	}
 	if (result >= 0 && result < 64 && row->results >> result & 1)
 		return row->succeeded | row->limited;
 	return row->succeeded;

@@ -55,6 +55,9 @@ enum {
 #define BPF_RB_NO_WAKEUP (1ULL << 0)
 #define BPF_RB_FORCE_WAKEUP (1ULL << 1)
 #define BPF_RB_AVAIL_DATA 0
+#define BPF_RB_RING_SIZE 1
+#define BPF_RB_CONS_POS 2
+#define BPF_RB_PROD_POS 3
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -434,6 +437,15 @@ struct nameidata {
 /* Until 5.4 the member had another name. */
 struct task_struct___5_4 {
 	u64 real_start_time;
+};
+
+struct sigaction {
+	void *sa_handler;
+	unsigned long sa_flags;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
 };
 
 struct linux_binprm {

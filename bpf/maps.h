@@ -13,7 +13,7 @@ _Static_assert(sizeof(struct header) == 296, "see HEADER_SIZE");
 _Static_assert(sizeof(struct piece) == 16, "see PIECE_SIZE");
 _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
-_Static_assert(sizeof(struct row) == 48 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
+_Static_assert(sizeof(struct row) == 72 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
 _Static_assert(sizeof(struct interest) == 16, "see tables.rs");
 _Static_assert(sizeof(struct control) == 256, "see maps.rs");
 _Static_assert(sizeof(struct place_key) == 24, "see places.rs");
@@ -147,6 +147,26 @@ struct {
 	__type(key, struct place_key);
 	__type(value, u32);
 } places SEC(".maps");
+
+/* A call that a signal has interrupted and that the kernel makes again when the handler returns. */
+struct interrupted {
+	u64 args[6];
+	u64 ip;
+	u32 nr;
+	u32 abi;
+};
+
+/* By thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, struct interrupted);
+} interrupted SEC(".maps");
+
+/* How many are in it: mostly none, and then nobody looks. */
+u64 interruptions SEC(".data.interruptions");
 
 struct counters {
 	u64 count[COUNTERS];

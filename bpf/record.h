@@ -205,6 +205,8 @@ struct row {
 	u64 succeeded;
 	u64 limited; /* slots that take one that succeeded with one of `results`, bits */
 	u64 results;
+	u64 refused; /* slots that take one that failed with one of `errors`, bits */
+	u64 errors[2];
 	u32 path_arg; /* of ROW_OPENS: the argument with the path */
 	/* Of ROW_SOCKET, arguments or NO_ARGUMENT. */
 	u8 file_arg; /* the descriptor; RESULT_FILE: the result */
@@ -354,7 +356,29 @@ struct remembered {
 #define COUNT_SOCKET 12 /* dropped by the ends of the connection */
 #define COUNT_PLACE 13 /* by being in a container, or not */
 #define COUNT_RING 14 /* calls by an io_uring that rules ask for, and that are no events */
+#define COUNT_LOST_SHARE 15 /* among lost calls: of who had more of the ring than was free */
 #define COUNTERS 16
+
+/* Lanes. */
+#define RING_CRITICAL 0
+#define RING_BULK 1
+
+/* Users in their control groups have three quarters of a ring at most. */
+#define GROUP_PARTS 3
+
+/* Processes that lost records which can be told. */
+#define LOSERS 256
+
+struct loser_key {
+	u32 pid;
+	u32 ring;
+	u32 cause;
+};
+
+struct loser {
+	u64 count;
+	char comm[16];
+};
 
 /* Operations of an io_uring that there can be. */
 #define RING_OPERATIONS 256

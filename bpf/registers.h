@@ -46,6 +46,15 @@ static __always_inline void registers(struct pt_regs *regs, u32 abi, u64 *args)
 #endif
 }
 
+static __always_inline u64 address_of_call(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->ip;
+#else
+	return regs->pc;
+#endif
+}
+
 static __always_inline u32 number_of(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -53,6 +62,32 @@ static __always_inline u32 number_of(struct pt_regs *regs)
 #else
 	return regs->syscallno;
 #endif
+}
+
+#define EINTR 4
+/* Results that only the kernel sees, of calls that a signal interrupts: what becomes of the call is decided
+ * when the signal is delivered. */
+#define ERESTARTSYS 512
+#define ERESTARTNOINTR 513
+#define ERESTARTNOHAND 514
+#define ERESTART_RESTARTBLOCK 516
+
+/* Whether a call that returned this is made again, or fails with EINTR, as a signal decides that is delivered
+ * next. How a sleep goes on that is resumed by restart_syscall is not followed. On arm64 the kernel puts other
+ * values into the registers before. */
+static __always_inline bool is_open(s64 result)
+{
+#if defined(__TARGET_ARCH_x86)
+	return result <= -ERESTARTSYS && result >= -ERESTARTNOHAND;
+#else
+	return false;
+#endif
+}
+
+/* The result of a call that is not made again, as its caller sees it. */
+static __always_inline s64 seen_by_caller(s64 result)
+{
+	return result <= -ERESTARTSYS && result >= -ERESTART_RESTARTBLOCK ? -EINTR : result;
 }
 
 /* By which conventions rules ask for a call of this number and with this result, as bits: mkdir of 32-bit

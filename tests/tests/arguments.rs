@@ -279,3 +279,61 @@ engines! {
     ptrace: Engine::Ptrace;
     ebpf: Engine::Ebpf;
 }
+
+/// Asks for the objects of calls by the names that the kernel knows at their end.
+const OBJECTS: &str = "\
+- rule: Opened
+  desc: x
+  condition: evt.type in (open, openat, creat) and fd.name startswith %D/marked
+  output: \"%evt.type %fd.name\"
+  priority: INFO
+- rule: Connected
+  desc: x
+  condition: evt.type in (connect, bind) and fd.port in (34567, 34568)
+  output: \"%evt.type %fd.lport %fd.rport\"
+  priority: INFO
+- rule: Began
+  desc: x
+  condition: evt.type = execve and proc.exepath endswith /true and proc.pname = unreadable
+  output: \"%evt.type %proc.exepath\"
+  priority: INFO
+";
+
+/// A call that succeeds has an object that the kernel names at its end, whatever can be read of its arguments:
+/// rules on that are decided.
+#[test]
+fn what_a_call_has_reached_is_known_without_its_arguments() {
+    need_root!();
+    let fixture = Fixture::compile("unreadable");
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        for memory in ["written", "secret"] {
+            let watch = Watch::new(["true"]).engine(engine);
+            watch.scratch().file("marked", 0o644, "");
+            let folder = watch.scratch().path().display().to_string();
+            let program = watch.scratch().program(fixture.program(), "unreadable");
+            let program = program.display().to_string();
+            let watched = watch
+                .command([program, memory.to_owned(), folder.clone()])
+                .rules(&OBJECTS.replace("%D", &folder))
+                .run();
+            if watched.code() == UNAVAILABLE {
+                assert_eq!(memory, "secret", "{}", watched.story());
+                continue;
+            }
+            assert_eq!(watched.code(), 0, "{engine:?} {memory} {}", watched.story());
+            let count = |rule: &str| watched.of(rule).len();
+            assert_eq!(
+                [count("Opened"), count("Connected"), count("Began")],
+                [3, 2, 1],
+                "{engine:?} {memory} {}",
+                watched.story()
+            );
+            assert_eq!(
+                undecided(&watched),
+                0,
+                "{engine:?} {memory} {}",
+                watched.story()
+            );
+        }
+    }
+}

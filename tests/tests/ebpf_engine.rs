@@ -327,6 +327,134 @@ fn births_and_ends_that_pile_up_leave_room_for_programs_and_calls_about_privileg
     assert!(stats["pieces"]["lost_state"].as_u64() > Some(0), "{stats}");
 }
 
+/// Programs that begin and changes of identity that somebody makes among much else.
+const MARKED: &str = "
+- rule: Marked program
+  desc: x
+  condition: evt.type = execve and evt.rawres = 0 and proc.name = busybox and proc.args contains marked
+  output: x
+  priority: DEBUG
+- rule: Marked identity
+  desc: x
+  condition: evt.type = setuid and evt.rawres = 0 and proc.name = crowd and proc.args contains marked
+  output: x
+  priority: DEBUG
+";
+
+/// Programs that begin and changes of identity: so many of each.
+fn do_what_is_marked(crowd: &Path, user: &str) {
+    const SCRIPT: &str =
+        "for i in $(seq 40); do busybox true marked; \"$0\" identity \"$1\" 0 0 marked; done";
+    let done = Command::new("sh")
+        .args(["-c", SCRIPT])
+        .arg(crowd)
+        .arg(user)
+        .status();
+    assert!(done.expect("a shell").success());
+}
+
+/// How many were seen of what was marked.
+fn marked(printed: &str) -> (usize, usize) {
+    let count = |rule: &str| printed.matches(&format!("\"rule\":\"{rule}\"")).count();
+    (count("Marked program"), count("Marked identity"))
+}
+
+fn started(crowd: &Path, words: &[&str]) {
+    let status = Command::new(crowd).args(words).status();
+    assert!(status.expect("the program runs").success(), "{words:?}");
+}
+
+/// A descriptor is made for each port that is tried, and each time the default rules have nothing to ask.
+#[test]
+fn whoever_looks_for_open_ports_fills_no_lane() {
+    need_root!();
+    let fixture = Fixture::compile("crowd");
+    let files = Scratch::new();
+    let crowd = files.program(fixture.program(), "crowd");
+    let rules = [include_str!("../../rules/default.yaml"), MARKED].concat();
+    let options = ["-o", "rule_matching=all"];
+    let (printed, stats) = watch_host_for(LIMIT, &options, &rules, |watcher| {
+        // So that all of it waits.
+        signal(watcher, "-STOP");
+        started(&crowd, &["scan", "4", "10000"]);
+        do_what_is_marked(&crowd, "1");
+        started(&crowd, &["scan", "4", "10000"]);
+        signal(watcher, "-CONT");
+    });
+    assert_eq!(marked(&printed), (40, 40), "{stats}");
+    for lane in ["lost_critical", "lost_bulk"] {
+        assert_eq!(stats["pieces"][lane], 0, "{lane}: {stats}");
+    }
+}
+
+/// Who floods the lane of calls about privileges has part of it: other users find room, and so do programs that
+/// begin, those of the same user too. What is lost is told by lane, cause and process.
+#[test]
+fn a_flood_of_calls_about_privileges_hides_nothing_of_others() {
+    need_root!();
+    let fixture = Fixture::compile("crowd");
+    let files = Scratch::new();
+    let crowd = files.program(fixture.program(), "crowd");
+    let rules = format!(
+        "- rule: Identity\n  desc: x\n  condition: evt.type = setuid and user.uid = 12345\n  output: x\n  priority: DEBUG\n{MARKED}"
+    );
+    for (processes, count, user) in [
+        ("4", "20000", "1"),
+        ("100", "1000", "1"),
+        ("4", "20000", "12345"),
+    ] {
+        let (printed, stats) =
+            watch_host_for(LIMIT, &["-o", "rule_matching=all"], &rules, |watcher| {
+                signal(watcher, "-STOP");
+                started(&crowd, &["identity", "12345", processes, count]);
+                do_what_is_marked(&crowd, user);
+                signal(watcher, "-CONT");
+                // Losses are told once a second.
+                std::thread::sleep(Duration::from_millis(1500));
+            });
+        let (programs, identities) = marked(&printed);
+        assert_eq!(programs, 40, "{processes} {stats}");
+        // Who floods hides what he does by such calls himself: it is told that something was lost.
+        if user == "1" {
+            assert_eq!(identities, 40, "{processes} {stats}");
+        }
+        assert!(stats["pieces"]["lost_share"].as_u64() > Some(0), "{stats}");
+        assert_eq!(stats["pieces"]["lost_bulk"], 0, "{stats}");
+        let told = printed.lines().filter_map(Alert::parse);
+        let mut told = told.filter(|alert| alert.rule == "Falco internal: syscall event drop");
+        let told = told.next().expect("losses are told");
+        let by_process = told.field("tollgate.processes");
+        assert!(by_process.contains("crowd["), "{by_process}");
+        assert!(by_process.contains("/critical/share="), "{by_process}");
+    }
+}
+
+/// The same of the other lane: one process has half of it at most.
+#[test]
+fn a_flood_of_opens_hides_no_open_of_another_process() {
+    need_root!();
+    let fixture = Fixture::compile("crowd");
+    let files = Scratch::new();
+    let crowd = files.program(fixture.program(), "crowd");
+    let [target, other] = ["target", "other"].map(|name| files.file(name, 0o644, ""));
+    let rules = format!(
+        "- rule: Secret\n  desc: x\n  condition: evt.type in (open, openat) and fd.name = {}\n  output: x\n  priority: DEBUG\n\
+         - rule: Each\n  desc: x\n  condition: evt.type in (open, openat) and proc.name = crowd\n  output: x\n  priority: DEBUG\n",
+        target.display()
+    );
+    let (printed, stats) = watch_host_for(LIMIT, &[], &rules, |watcher| {
+        signal(watcher, "-STOP");
+        let [target, other] = [&target, &other].map(|path| path.to_str().expect("text"));
+        started(&crowd, &["hide", other, "50000", other, "0"]);
+        started(&crowd, &["hide", target, "100", other, "0"]);
+        signal(watcher, "-CONT");
+        std::thread::sleep(Duration::from_millis(1500));
+    });
+    let seen = printed.matches("\"rule\":\"Secret\"").count();
+    assert_eq!(seen, 100, "{stats}");
+    assert!(stats["pieces"]["lost_share"].as_u64() > Some(0), "{stats}");
+}
+
 /// Sends a signal by the name that kill(1) has for it.
 fn signal(pid: i32, name: &str) {
     let sent = Command::new("kill").args([name, &pid.to_string()]).status();

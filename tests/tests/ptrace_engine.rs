@@ -476,6 +476,48 @@ fn who_enters_and_may_not_be_traced_is_announced() {
     }
 }
 
+/// A shell is the first process of a pid namespace and starts programs beside a command whose daemon lives on: they
+/// are its own. Who enters is watched all the same.
+#[test]
+fn what_the_first_process_starts_beside_a_command_has_not_entered() {
+    need_root!();
+    const BESIDE: &str = "\
+        \"$0\" run --json -r \"$1\" -- sh -c '(while [ ! -e \"$0\" ]; do sleep 0.1; done) &' \"$2\"
+        for i in $(seq 75); do /bin/true; sh -c '/bin/true; (/bin/true)'; done
+        echo ready; read line; touch \"$2\"; sleep 1; exit 0";
+    for _ in 0..4 {
+        let files = Scratch::new();
+        let rules = files.file("rules.yaml", 0o644, SHADOW);
+        let out = files.path().join("out");
+        let mut first = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "sh", "-c", BESIDE])
+            .args([e2e::program(), rules, files.path().join("end")])
+            .stdin(Stdio::piped())
+            .stdout(fs::File::create(&out).expect("it is ours"))
+            .spawn()
+            .expect("unshare(1) is there");
+        let text = || fs::read_to_string(&out).expect("it is there");
+        let started = Instant::now();
+        while !text().contains("ready") {
+            assert!(started.elapsed() < LIMIT, "{}", text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let outer = first.id();
+        let child = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
+        let child = child.expect("it runs");
+        let entered = Command::new("nsenter")
+            .args(["-t", child.trim(), "--pid", "--mount", "--"])
+            .args(["sh", "-c", "sleep 0.2; cat /etc/shadow > /dev/null"])
+            .status();
+        assert!(entered.expect("nsenter(1) is there").success());
+        drop(first.stdin.take());
+        assert!(first.wait().expect("it is ours").success());
+        let alerts: Vec<_> = text().lines().filter_map(Alert::parse).collect();
+        let of = |rule: &str| alerts.iter().filter(|alert| alert.rule == rule).count();
+        assert_eq!((of(UNWATCHED), of("Shadow")), (0, 1), "{}", text());
+    }
+}
+
 /// A program that connects to a listener whose backlog is full, while a timer interrupts it again and again.
 const INTERRUPTED: &str = r#"
 import os, signal, socket, sys, threading, time
@@ -502,12 +544,50 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 os.write(1, b"connected\n" if result == 0 else b"failed\n")
 "#;
 
+const ENGINES: [Engine; 4] = [
+    Engine::Notify,
+    Engine::Ptrace,
+    Engine::EveryCall,
+    Engine::Ebpf,
+];
+
+/// A handler that does not return, a signal that ends the caller, and stops, after which the kernel makes the call
+/// again: each is told once.
+#[test]
+fn a_call_that_is_interrupted_and_not_made_again_is_told() {
+    need_root!();
+    let rule = "- rule: Connected\n  desc: d\n  condition: evt.type = connect and proc.name = interrupted\n  \
+                output: result=%evt.rawres\n  priority: INFO\n";
+    let fixture = Fixture::compile("interrupted");
+    for engine in ENGINES {
+        for (what, result) in [("jumps", "-4"), ("killed", "-4"), ("stopped", "0")] {
+            let watch = Watch::new(["true"]).engine(engine).rules(rule);
+            let program = watch.scratch().program(fixture.program(), "interrupted");
+            let command = [program.display().to_string(), what.to_owned()];
+            let watched = watch.command(command).run();
+            assert_eq!(watched.code(), 0, "{engine:?} {what}: {}", watched.story());
+            let alerts = watched.of("Connected");
+            let results: Vec<_> = alerts
+                .iter()
+                .map(|alert| alert.field("evt.rawres"))
+                .collect();
+            // Two that do not wait, and this one, whose result may never be known.
+            let is_it = |found: &str| found == result || (result == "-4" && found == "<NA>");
+            assert!(
+                results.len() == 3 && results[..2] == ["-115", "-115"] && is_it(&results[2]),
+                "{engine:?} {what}: {results:?} {}",
+                watched.story()
+            );
+        }
+    }
+}
+
 /// The kernel makes the call again after each signal, and lets it fail where the handler was set so.
 #[test]
 fn a_call_that_signals_interrupt_is_one_call() {
     let rule = "- rule: Connected\n  desc: d\n  condition: evt.type = connect\n  output: result=%evt.rawres\n  \
                 priority: INFO\n";
-    for engine in [Engine::Notify, Engine::Ptrace, Engine::EveryCall] {
+    for engine in ENGINES {
         for (handler, said, result) in [("goes on", "connected\n", 0), ("fails", "failed\n", -4)] {
             let watch = Watch::new(["python3", "-c", INTERRUPTED, handler]);
             let watched = watch.engine(engine).rules(rule).run();

@@ -71,6 +71,12 @@ fn names_of_every_shape_are_believed_in_another_root() {
 }
 
 #[test]
+fn names_below_mounts_that_are_attached_nowhere_are_believed() {
+    need_comparisons!();
+    is_believed("detached");
+}
+
+#[test]
 fn which_of_two_links_is_opened_itself_is_found_out() {
     need_comparisons!();
     let watched = shapes(&["liar", "%W/made", "5000"]);

@@ -79,6 +79,8 @@ pub struct Interest {
     pub succeeded: bool,
     /// The result of one that succeeded has to be one of these, all below 64; `None`: any.
     pub results: Option<BTreeSet<u8>>,
+    /// The error of one that failed has to be one of these, all below 128; `None`: any.
+    pub errors: Option<BTreeSet<u8>>,
     /// Of calls that open a file: one of these has to hold for its path. Of others that take paths: for
     /// one of them, as it was passed or made absolute. `None`: any path.
     pub paths: Option<BTreeSet<PathPattern>>,

@@ -83,6 +83,7 @@ impl Engine {
     pub fn plan(&self) -> (Plan, Vec<Diagnostic>) {
         let mut planner = Planner::new(self);
         planner.rules();
+        planner.watch_stdio();
         planner.traps(abi::FLOOR, Reason::Floor);
         planner.traps(abi::STATE, Reason::State);
         planner.finish()
@@ -94,7 +95,18 @@ impl Engine {
     pub fn plan_for_rules(&self) -> (Plan, Vec<Diagnostic>) {
         let mut planner = Planner::new(self);
         planner.rules();
+        planner.watch_stdio();
         planner.finish()
+    }
+
+    /// The same for an engine that sees the result of every call: without the calls after which `dup` can
+    /// make a standard descriptor. One of them is `socket`, which whoever looks for open ports calls as
+    /// often as `connect`.
+    #[must_use]
+    pub fn plan_for_results(&self) -> Plan {
+        let mut planner = Planner::new(self);
+        planner.rules();
+        planner.finish().0
     }
 }
 
@@ -121,7 +133,6 @@ impl<'a> Planner<'a> {
         for kind in EventKind::all() {
             self.facts_of(kind);
         }
-        self.watch_stdio();
     }
 
     fn finish(mut self) -> (Plan, Vec<Diagnostic>) {

@@ -16,6 +16,7 @@ use sys::schedule;
 
 use super::worker::{self, Worker};
 use super::{Error, Shared};
+use crate::notify::Losses;
 
 /// Longest sleep. A record ends it, but for one that is being written while the agent falls asleep.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -249,8 +250,11 @@ impl<J: Judge + 'static> Consumer<J> {
         if lost <= lost_before {
             return ControlFlow::Continue(());
         }
-        let by_call = self.shared.losses();
-        let notices = &self.shared.notices;
-        notices.events_dropped(lost - lost_before, sent - sent_before, &by_call)
+        self.shared.notices.events_dropped(&Losses {
+            dropped: lost - lost_before,
+            sent: sent - sent_before,
+            by_call: self.shared.losses(),
+            by_process: self.shared.maps.losers(),
+        })
     }
 }

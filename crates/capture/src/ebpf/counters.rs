@@ -31,6 +31,9 @@ pub struct EbpfCounters {
     pub lost_bulk: u64,
     /// Of forks, execs and ends.
     pub lost_state: u64,
+    /// Among the lost ones: of processes, or of users in their control groups, that had more of a ring than
+    /// was free, so that what others did found room.
+    pub lost_share: u64,
     /// Memory of callers that was not there.
     pub unreadable: u64,
     /// Records of which something was cut off.

@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use super::slots::Without;
 use super::tables::{BANKS, CALLS, NumberInterest, ROWS, Tables};
 use super::{Error, rings};
+use crate::notify::ProcessLoss;
 
 /// `struct control` without what the slots ask for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,6 +89,8 @@ pub(super) struct KernelCounts {
     pub(super) by_socket: u64,
     pub(super) by_place: u64,
     pub(super) by_ring: u64,
+    /// Among the lost ones: of processes that had more of a ring than was free.
+    pub(super) lost_share: u64,
 }
 
 impl KernelCounts {
@@ -108,6 +111,7 @@ impl KernelCounts {
             by_socket: at(12),
             by_place: at(13),
             by_ring: at(14),
+            lost_share: at(15),
         }
     }
 
@@ -134,6 +138,7 @@ pub(super) struct Maps {
     ring_calls: MapHandle,
     counters: MapHandle,
     lost: MapHandle,
+    losers: MapHandle,
     pub(super) critical: MapHandle,
     pub(super) bulk: MapHandle,
     state: Mutex<State>,
@@ -175,6 +180,7 @@ impl Maps {
             ring_calls: handle(".data.ring_calls")?,
             counters: handle("counters")?,
             lost: handle("lost")?,
+            losers: handle("losers")?,
             critical: handle("critical")?,
             bulk: handle("bulk")?,
             state: Mutex::new(state),
@@ -382,6 +388,37 @@ impl Maps {
         }
         Ok(losses)
     }
+
+    /// Lost records by process, those with the most first.
+    pub(super) fn losers(&self) -> Vec<ProcessLoss> {
+        let found = |key: Vec<u8>| {
+            // One that another has displaced meanwhile is told no more.
+            let value = self.losers.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            loser(&key, &value)
+        };
+        let mut losers: Vec<_> = self.losers.keys().filter_map(found).collect();
+        losers.sort_by_key(|loser| std::cmp::Reverse(loser.count));
+        losers
+    }
+}
+
+/// `struct loser_key` and `struct loser`.
+fn loser(key: &[u8], value: &[u8]) -> Option<ProcessLoss> {
+    let word = |at: usize| {
+        let bytes = key.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_ne_bytes(bytes))
+    };
+    let count = u64::from_ne_bytes(*value.first_chunk()?);
+    let name = value.get(8..24)?;
+    let len = name.iter().position(|byte| *byte == 0);
+    let name = &name[..len.unwrap_or(name.len())];
+    Some(ProcessLoss {
+        pid: Pid(word(0)?.cast_signed()),
+        name: String::from_utf8_lossy(name).into_owned(),
+        lane: if word(4)? == 0 { "critical" } else { "bulk" },
+        cause: if word(8)? == 1 { "full" } else { "share" },
+        count,
+    })
 }
 
 /// Puts entries in the place of those of a bank.

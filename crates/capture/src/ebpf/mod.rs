@@ -255,6 +255,7 @@ impl<J: Judge> Shared<J> {
             by_socket,
             by_place,
             by_ring,
+            lost_share,
         } = self.kernel_counts();
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         EbpfCounters {
@@ -281,6 +282,7 @@ impl<J: Judge> Shared<J> {
             lost_critical,
             lost_bulk: lost_bulk + no_memory,
             lost_state,
+            lost_share,
             unreadable,
             truncated,
             malformed: load(&self.malformed),

@@ -15,8 +15,10 @@ use super::tables::Tables;
 /// What the build script has compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
 
-/// Programs that keep track of processes.
-const PROCESS_PROGRAMS: [&str; 4] = [
+/// Programs that keep track of processes. `thread_exit` tells a last call, for which its process has to be
+/// among the watched ones still.
+const PROCESS_PROGRAMS: [&str; 5] = [
+    "thread_exit",
     "task_rename",
     "sched_process_fork",
     "sched_process_exec",
@@ -28,6 +30,9 @@ const EXECVEAT_PROGRAM: &str = "prepare_exec";
 /// elsewhere. Where there is no tracefs, or no such call, each exec that succeeds is told as an execve.
 const EXECVEAT_FUNCTION_PROGRAM: &str = "function_execveat";
 const EXECVEAT_TRACEPOINT_PROGRAMS: [&str; 2] = ["enter_execveat", "exit_execveat"];
+
+/// Tells what becomes of a call that a signal interrupts.
+const SIGNAL_PROGRAM: &str = "signal_deliver";
 
 /// Programs that see calls by an io_uring, with the type of their tracepoint.
 const RING_PROGRAMS: [(&str, &str); 3] = [
@@ -108,6 +113,7 @@ impl Programs {
                 self.attached.attach(name)?;
             }
         }
+        self.attached.attach(SIGNAL_PROGRAM)?;
         self.attached.attach_calls(tables)
     }
 

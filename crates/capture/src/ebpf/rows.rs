@@ -9,7 +9,7 @@ const TESTS: usize = 40;
 const FETCHES: usize = 6;
 pub(super) const SOCKETCALLS: u32 = 32;
 /// `struct row`.
-pub(super) const ROW_SIZE: usize = 48 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
+pub(super) const ROW_SIZE: usize = 72 + 4 * 32 + 8 * FETCHES + 32 * TESTS;
 
 pub(super) const ROW_CRITICAL: u32 = 1;
 pub(super) const ROW_EXEC: u32 = 2;
@@ -128,6 +128,9 @@ pub(super) struct Row {
     /// Slots that take a call that succeeded with one of these results, as bits.
     pub(super) limited: u64,
     pub(super) results: u64,
+    /// Slots that take a call that failed with one of these errors, as bits.
+    pub(super) refused: u64,
+    pub(super) errors: u128,
     pub(super) path_arg: u8,
     /// Of a call about a connection: where it is found.
     pub(super) socket: Option<Connection>,
@@ -162,6 +165,10 @@ impl Row {
         to.extend(self.succeeded.to_ne_bytes());
         to.extend(self.limited.to_ne_bytes());
         to.extend(self.results.to_ne_bytes());
+        to.extend(self.refused.to_ne_bytes());
+        for half in [self.errors & u128::from(u64::MAX), self.errors >> 64] {
+            to.extend(u64::try_from(half).unwrap_or(u64::MAX).to_ne_bytes());
+        }
         to.extend(u32::from(self.path_arg).to_ne_bytes());
         to.extend(self.socket.map_or([NO_ARGUMENT; 4], Connection::encode));
         for operation in 0..SOCKETCALLS {

@@ -40,6 +40,7 @@ impl Asked {
             failed: _,
             succeeded: _,
             results: _,
+            errors: _,
             paths,
             dotted,
             names,

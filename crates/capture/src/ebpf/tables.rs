@@ -254,9 +254,17 @@ impl Builder<'_> {
         let interests = interests.map_or(&unsaid[..], Vec::as_slice);
         let (mut any_of, mut failed, mut succeeded) = (Vec::new(), 0, 0);
         let (mut limited, mut results) = (0, 0);
+        let (mut refused, mut errors) = (0, 0);
         for interest in interests {
             let slot = self.slots.of(interest, visible);
-            failed |= if interest.failed { slot } else { 0 };
+            match &interest.errors {
+                Some(few) if interest.failed => {
+                    refused |= slot;
+                    let few = few.iter().map(|error| 1_u128 << (error & 127));
+                    errors |= few.fold(0, |bits, bit| bits | bit);
+                }
+                _ => failed |= if interest.failed { slot } else { 0 },
+            }
             match &interest.results {
                 Some(few) if interest.succeeded => {
                     limited |= slot;
@@ -273,9 +281,10 @@ impl Builder<'_> {
         if any_of.is_empty() {
             return None;
         }
-        let is_rare = |reason: &Reason| !matches!(reason, Reason::Rule(_));
-        let is_critical =
-            planned.reasons.iter().any(is_rare) || abi::FLOOR.iter().any(|trap| trap.call == call);
+        let is_state = |reason: &Reason| !matches!(reason, Reason::Rule(_));
+        // Whoever looks for open ports connects as often as others open files.
+        let is_rare = abi::FLOOR.iter().any(|trap| trap.call == call) && socket.is_none();
+        let is_critical = planned.reasons.iter().any(is_state) || is_rare;
         let flags = [
             (ROW_OPENS, visible.opens),
             (ROW_PATHS, visible.paths),
@@ -294,6 +303,8 @@ impl Builder<'_> {
             succeeded,
             limited,
             results,
+            refused,
+            errors,
             path_arg: opened.unwrap_or(0),
             socket,
             fetches,

@@ -15,7 +15,7 @@ mod session;
 mod wire;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,7 +33,7 @@ use rustix::net::{
     bind, listen, recv, send, socket_with,
 };
 
-use crate::notify::{Notices, Ruled, Rulings};
+use crate::notify::{Losses, Notices, Ruled, Rulings};
 pub use calls::tells_argument;
 use sandbox::Sandbox;
 pub use session::{configuration, untold};
@@ -355,10 +355,12 @@ impl Looked {
         if dropped == 0 {
             return ControlFlow::Continue(());
         }
-        // A sandbox does not say of which calls.
-        let by_call = BTreeMap::new();
-        let sent = self.messages - before.messages;
-        shared.notices.events_dropped(dropped, sent, &by_call)
+        shared.notices.events_dropped(&Losses {
+            dropped,
+            sent: self.messages - before.messages,
+            // A sandbox does not say of which calls.
+            ..Losses::default()
+        })
     }
 }
 

@@ -17,6 +17,7 @@ mod first;
 mod gate;
 pub(crate) mod guard;
 mod interruption;
+mod losses;
 pub(crate) mod names;
 mod obstacle;
 mod privileges;
@@ -37,7 +38,7 @@ pub(crate) mod watchdog;
 mod witness;
 pub(crate) mod worker;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -63,6 +64,7 @@ pub use first::{Caller, FirstProgram};
 use gate::Gate;
 use guard::Guard;
 pub use guard::{Aim, GuardOptions, Intrusion, Response};
+pub use losses::{Losses, ProcessLoss};
 pub use names::plan_renames;
 pub use obstacle::Obstacle;
 use obstacle::Unreadable;
@@ -168,24 +170,19 @@ pub trait Notices: Send + Sync {
     }
     /// The file system could not tell of all opens.
     fn tripwire_overflowed(&self) {}
-    /// So many records found no room since the last look a second ago, and so many went through. `by_call`:
-    /// all that were ever lost. Answers whether the engine may go on.
-    fn events_dropped(
-        &self,
-        dropped: u64,
-        sent: u64,
-        by_call: &BTreeMap<String, u64>,
-    ) -> ControlFlow<()> {
-        let _ = (dropped, sent, by_call);
+    /// Records found no room since the last look a second ago. Answers whether the engine may go on.
+    fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {
+        let _ = losses;
         ControlFlow::Continue(())
     }
     /// The engine cannot do something that it ought to.
     fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
         let _ = error;
     }
-    /// A process that ought to be watched cannot be.
-    fn unwatched(&self, pid: Pid, name: &str, why: &str) {
-        let _ = (pid, name, why);
+    /// A process that ought to be watched cannot be. `has_entered`: it comes from outside; else that cannot be
+    /// told.
+    fn unwatched(&self, pid: Pid, name: &str, why: &str, has_entered: bool) {
+        let _ = (pid, name, why, has_entered);
     }
 }
 

@@ -159,7 +159,7 @@ impl<J: Judge> Engine<J> {
                         let name = name.unwrap_or_default();
                         let why = error.hindrance.to_string();
                         let notices = &self.worker.shared.notices;
-                        notices.unwatched(child, name.trim_end(), &why);
+                        notices.unwatched(child, name.trim_end(), &why, true);
                     }
                 }
             }

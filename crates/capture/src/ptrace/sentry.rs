@@ -1,8 +1,10 @@
 //! Notices processes that enter the container from outside (`docker exec`, ECS Exec, `nsenter`).
 //!
-//! They are no descendants of the workload and do not have its filter. Where this program started
-//! everything else in its pid namespace, whoever else appears there has entered, and is traced call
-//! by call ([`super::engine`]) or, if that is refused, announced.
+//! They are no descendants of the workload and do not have its filter. Who has a parent outside the pid
+//! namespace has entered, and is traced call by call ([`super::engine`]) or, if that is refused, announced.
+//! Orphans are children of the first process: where this program is that, who has no filter of the
+//! workload's is an orphan of one that entered. Where somebody else is, it may as well have been started by
+//! that one. It is traced, too, but nobody is alarmed if it has ended before.
 //!
 //! An unprivileged process is told of new processes by nobody, so it has to look: the number of the
 //! last pid (`/proc/loadavg`) every few milliseconds, the list of processes when it has changed. A
@@ -77,6 +79,8 @@ struct Waiting {
     name: String,
     since: Instant,
     is_announced: bool,
+    /// Proven; else the first process may have started it.
+    has_entered: bool,
     refusal: Hindrance,
 }
 
@@ -105,13 +109,15 @@ impl<J: Judge + 'static> Sentry<J> {
             ticks = ticks.wrapping_add(1);
             if self.scan.has_news() || ticks.is_multiple_of(LIST_EVERY) {
                 self.scan.ours = self.shared.guard.ours();
-                for (pid, name) in self.scan.entered() {
+                for newcomer in self.scan.entered() {
                     self.waiting.insert(
-                        pid,
+                        newcomer.pid,
                         Waiting {
-                            name,
+                            name: newcomer.name,
                             since: Instant::now(),
+                            // Of one that has ended it will never be known.
                             is_announced: false,
+                            has_entered: newcomer.has_entered,
                             refusal: Hindrance::Other,
                         },
                     );
@@ -141,7 +147,12 @@ impl<J: Judge + 'static> Sentry<J> {
                     false
                 }
             };
-            if !waiting.is_announced && (is_over || waiting.since.elapsed() >= PATIENCE) {
+            let is_due = match waiting.has_entered {
+                true => is_over || waiting.since.elapsed() >= PATIENCE,
+                // Whoever runs for so short a time may not have been seen at all.
+                false => !is_over && waiting.since.elapsed() >= PATIENCE,
+            };
+            if !waiting.is_announced && is_due {
                 waiting.is_announced = true;
                 let why = if is_over {
                     "it ended before it could be attached to".to_owned()
@@ -152,7 +163,8 @@ impl<J: Judge + 'static> Sentry<J> {
                 if let Some(now) = entry(pid) {
                     waiting.name = now.name;
                 }
-                self.shared.notices.unwatched(pid, &waiting.name, &why);
+                let notices = &self.shared.notices;
+                notices.unwatched(pid, &waiting.name, &why, waiting.has_entered);
             }
             if is_over {
                 self.waiting.remove(&pid);
@@ -226,6 +238,9 @@ struct Scan {
     last_pid: File,
     last: Vec<u8>,
     known: HashSet<Pid>,
+    /// Who started this program, and who started them, by when they began. What these start is not the
+    /// workload's and has not entered.
+    bystanders: HashMap<Pid, u64>,
     /// Processes of ours. They change: keepers are replaced.
     ours: Vec<Pid>,
     /// Processes that may turn out to be ours, and since when they are there.
@@ -263,6 +278,7 @@ impl Scan {
             last_pid: File::open("/proc/loadavg").ok()?,
             last: Vec::new(),
             known: HashSet::new(),
+            bystanders: HashMap::new(),
             ours: ours.to_vec(),
             perhaps_ours: HashMap::new(),
             own_filters: entry(own)?.filters,
@@ -274,6 +290,7 @@ impl Scan {
         // Whoever started us is there, too.
         let mut above = entry(ours[0])?.parent;
         while above != Pid(0) && scan.known.insert(above) {
+            scan.bystanders.insert(above, started(above)?);
             above = entry(above)?.parent;
         }
         scan.entered().is_empty().then_some(scan)
@@ -294,8 +311,9 @@ impl Scan {
         true
     }
 
-    /// Processes that were not there at the last look and are neither ours nor the workload's.
-    fn entered(&mut self) -> Vec<(Pid, String)> {
+    /// Processes that were not there at the last look and are neither ours nor the workload's, nor of those who
+    /// started us.
+    fn entered(&mut self) -> Vec<Newcomer> {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Vec::new();
         };
@@ -313,10 +331,19 @@ impl Scan {
             if self.is_perhaps_ours(pid, &found) {
                 continue;
             }
+            let has_entered = match self.origin(&found, &entry) {
+                Origin::Known => None,
+                Origin::Outside => Some(true),
+                Origin::Unknown => Some(false),
+                // Its parent has ended meanwhile: it has another one at the next look.
+                Origin::Unsettled => continue,
+            };
             self.known.insert(pid);
-            if self.has_entered(&found) {
-                entered.push((pid, found.name));
-            }
+            entered.extend(has_entered.map(|has_entered| Newcomer {
+                pid,
+                name: found.name,
+                has_entered,
+            }));
         }
         entered
     }
@@ -336,37 +363,79 @@ impl Scan {
         self.ours.contains(&pid) || pid == Pid(std::process::id().cast_signed())
     }
 
-    fn has_entered(&self, process: &Entry) -> bool {
+    fn is_bystander(&self, pid: Pid) -> bool {
+        let began = self.bystanders.get(&pid);
+        began.is_some_and(|began| started(pid) == Some(*began))
+    }
+
+    fn origin(&self, process: &Entry, entry: &dyn Fn(Pid) -> Option<Entry>) -> Origin {
         // Whose filters are more has ours, too.
         if let (Some(own), Some(its)) = (self.own_filters, process.filters)
             && its > own
         {
-            return false;
+            return Origin::Known;
         }
         if process.is_traced_by_us() {
-            return false;
+            return Origin::Known;
         }
         let mut parent = process.parent;
         for _ in 0..ANCESTOR_LIMIT {
             // Below the command's parent is the workload, below the keeper are agents, below an agent is what it
             // starts itself. Orphans of anybody are below the first process.
-            if parent != Pid(1) && self.is_ours(parent) {
-                return false;
+            if parent != Pid(1) && (self.is_ours(parent) || self.is_bystander(parent)) {
+                return Origin::Known;
+            }
+            if parent == Pid(0) {
+                return Origin::Outside;
             }
             // An orphan's parent is the namespace's first process, whoever it was born to.
-            if parent == Pid(0) || parent == Pid(1) {
-                // Without a filter to tell the workload's orphans by they are taken for it.
-                return parent == Pid(0) || self.own_filters.is_some();
+            if parent == Pid(1) {
+                return match self.own_filters {
+                    // Without a filter to tell the workload's orphans by they are taken for it.
+                    None => Origin::Known,
+                    Some(_) if self.is_ours(parent) => Origin::Outside,
+                    Some(_) => Origin::Unknown,
+                };
             }
             match entry(parent) {
                 // What is born to one that is traced is traced, too, until it has been reaped.
-                Some(above) if above.is_traced_by_us() => return false,
+                Some(above) if above.is_traced_by_us() => return Origin::Known,
                 Some(above) => parent = above.parent,
-                None => return false,
+                None => return Origin::Unsettled,
             }
         }
-        false
+        Origin::Unknown
     }
+}
+
+/// Where a process comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// It is the workload's, ours, or of those who started us.
+    Known,
+    /// From outside the pid namespace.
+    Outside,
+    /// Of the first process, which is not ours, or an orphan of somebody who has entered and ended.
+    Unknown,
+    /// Its parent has just ended.
+    Unsettled,
+}
+
+/// A process that was not there at the last look.
+struct Newcomer {
+    pid: Pid,
+    name: String,
+    /// Proven; else the first process may have started it.
+    has_entered: bool,
+}
+
+/// When a process began, in ticks since boot.
+fn started(pid: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?;
+    // The name may have anything in it.
+    let (_, behind) = text.rsplit_once(')')?;
+    const STARTTIME: usize = 22 - 3;
+    behind.split_ascii_whitespace().nth(STARTTIME)?.parse().ok()
 }
 
 /// Whether the process runs the file that this one runs, or may not be looked at, as processes of ours.
@@ -411,6 +480,7 @@ mod tests {
             last_pid: File::open("/proc/loadavg").expect("there is one"),
             last: Vec::new(),
             known: HashSet::new(),
+            bystanders: HashMap::new(),
             ours: vec![Pid(1), Pid(2), Pid(3)],
             perhaps_ours: HashMap::new(),
             own_filters: Some(1),
@@ -429,25 +499,39 @@ mod tests {
     #[test]
     fn the_workload_is_told_from_who_enters() {
         let scan = scan();
-        assert!(scan.has_entered(&process(0, 1)), "from outside");
-        assert!(scan.has_entered(&process(1, 1)), "an orphan of such a one");
-        assert!(
-            !scan.has_entered(&process(1, 2)),
-            "an orphan with our filter"
-        );
-        assert!(
-            !scan.has_entered(&process(3, 1)),
-            "the command before its filter"
-        );
-        assert!(
-            !scan.has_entered(&process(2, 1)),
-            "an agent that takes over, below the keeper"
-        );
+        let origin = |parent, filters| scan.origin(&process(parent, filters), &|_| None);
+        assert_eq!(origin(0, 1), Origin::Outside);
+        assert_eq!(origin(1, 1), Origin::Outside, "an orphan of such a one");
+        assert_eq!(origin(1, 2), Origin::Known, "an orphan with our filter");
+        assert_eq!(origin(3, 1), Origin::Known, "the command before its filter");
+        assert_eq!(origin(2, 1), Origin::Known, "an agent, below the keeper");
         let own = std::process::id().cast_signed();
-        assert!(
-            !scan.has_entered(&process(own, 1)),
-            "a program for an output"
-        );
+        assert_eq!(origin(own, 1), Origin::Known, "a program for an output");
+        assert_eq!(origin(99, 1), Origin::Unsettled, "its parent has ended");
+    }
+
+    #[test]
+    fn what_those_start_who_started_us_has_not_entered() {
+        let own = Pid(std::process::id().cast_signed());
+        let began = started(own).expect("it runs");
+        let scan = Scan {
+            ours: vec![Pid(-2), Pid(-3)],
+            bystanders: [(own, began), (Pid(1), 0)].into(),
+            ..scan()
+        };
+        let above = |pid: Pid| (pid == Pid(40)).then(|| process(1, 1));
+        let origin = |parent| scan.origin(&process(parent, 1), &above);
+        assert_eq!(origin(own.0), Origin::Known);
+        assert_eq!(origin(0), Origin::Outside);
+        // Its child, or an orphan.
+        assert_eq!(origin(1), Origin::Unknown);
+        assert_eq!(origin(40), Origin::Unknown);
+        assert!(scan.is_bystander(own));
+        let reused = Scan {
+            bystanders: [(own, began + 1)].into(),
+            ..scan
+        };
+        assert!(!reused.is_bystander(own), "another process has the number");
     }
 
     #[test]

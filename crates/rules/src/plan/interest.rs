@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use abi::Errno;
 use event::field::{Field, ProcessFact, Source};
 use event::{DescriptorSource, EventKind, Interest, ParamSource, PathPattern, SocketFamily};
 
@@ -22,6 +23,8 @@ const PATTERN_LIMIT: usize = 1024;
 const END_LIMIT: usize = 1024;
 /// Longest name that the kernel keeps of a process.
 const NAME_LIMIT: usize = 15;
+/// Errors below this have a bit in what engines go by.
+const FEW_ERRORS: u8 = 128;
 
 /// What is asked of one thing: one of these; `None`: nothing.
 type Asked<T> = Option<BTreeSet<T>>;
@@ -40,6 +43,7 @@ pub(super) fn interest(
         failed: !asked.succeeds,
         succeeded: !asked.fails,
         results: asked.results,
+        errors: asked.errors,
         paths: asked.paths.filter(|paths| paths.len() <= PATTERN_LIMIT),
         dotted: walk.paths == Paths::Opened && asked.dotted,
         names: asked.names,
@@ -65,6 +69,7 @@ struct Facts {
     succeeds: bool,
     fails: bool,
     results: Asked<u8>,
+    errors: Asked<u8>,
 }
 
 impl Facts {
@@ -81,6 +86,7 @@ impl Facts {
             succeeds: self.succeeds || other.succeeds,
             fails: self.fails || other.fails,
             results: narrower(self.results, other.results),
+            errors: narrower(self.errors, other.errors),
         }
     }
 
@@ -97,6 +103,7 @@ impl Facts {
             succeeds: self.succeeds && other.succeeds,
             fails: self.fails && other.fails,
             results: union(self.results, other.results),
+            errors: union(self.errors, other.errors),
         }
     }
 }
@@ -208,6 +215,13 @@ impl<'p> Walk<'p> {
                 && register::is_result(field, self.kind)
             {
                 facts.results = register::few_results(test);
+                facts.errors = register::few_errors(test);
+            }
+            if field.spec.name == "evt.res" {
+                (facts.succeeds, facts.errors) = result_names(atom);
+            }
+            if facts.succeeds {
+                facts.errors = Some(BTreeSet::new());
             }
         }
         facts
@@ -464,6 +478,29 @@ fn is_dotted(atom: &Atom) -> bool {
             && !text.iter().any(|byte| b"[]\\{}".contains(byte))
     };
     asks && atom.key.is_union() && constants.iter().all(|text| has_dots(text.as_bytes()))
+}
+
+/// Whether an atom that compares the name of the result holds for calls that succeeded only, and the errors
+/// that it holds for.
+fn result_names(atom: &Atom) -> (bool, Asked<u8>) {
+    let Some(names) = texts(atom) else {
+        return (false, None);
+    };
+    let (mut errors, mut succeeds, mut is_known) = (BTreeSet::new(), true, true);
+    for name in names {
+        if name == b"SUCCESS" {
+            continue;
+        }
+        succeeds = false;
+        let number = std::str::from_utf8(name).ok().and_then(Errno::from_name);
+        let few = number.and_then(|Errno(number)| u8::try_from(number).ok());
+        match few.filter(|few| *few < FEW_ERRORS) {
+            Some(few) => drop(errors.insert(few)),
+            // A number without a name, or one beyond.
+            None => is_known = false,
+        }
+    }
+    (succeeds, is_known.then_some(errors))
 }
 
 /// The names of processes that an atom asks for.

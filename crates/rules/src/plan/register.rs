@@ -444,6 +444,21 @@ pub(super) fn few_results(test: &Test) -> Option<BTreeSet<u8>> {
     )
 }
 
+/// The errors of calls that failed for which a comparison of the result holds, if they are few.
+pub(super) fn few_errors(test: &Test) -> Option<BTreeSet<u8>> {
+    const GREATEST: i128 = 127;
+    let ranges = ranges(test, (i128::from(i64::MIN), -1))?;
+    if ranges.iter().any(|(low, _)| *low < -GREATEST) {
+        return None;
+    }
+    let errors = ranges.into_iter().flat_map(|(low, high)| low..=high);
+    Some(
+        errors
+            .filter_map(|result| u8::try_from(-result).ok())
+            .collect(),
+    )
+}
+
 /// Whether a comparison of the result holds for the standard descriptors 0, 1 and 2 at most.
 pub(super) fn is_stdio(atom: &Atom, field: Option<&Field>, negated: bool, kind: EventKind) -> bool {
     let (Some(field), Check::Test(test)) = (field, &atom.check) else {

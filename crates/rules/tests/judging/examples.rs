@@ -1,7 +1,7 @@
 //! What rules do on chosen events.
 
 use abi::Syscall;
-use event::{Containment, Stage, StdioWatch, Weight};
+use event::{Containment, Plan, Stage, StdioWatch, Weight};
 use rules::given::{Given, Others};
 use rules::trace::Tracer;
 use rules::{AlertValue, AppendOutput, Code, EngineOptions, ExtraField, Priority, RuleMatching};
@@ -500,6 +500,69 @@ fn a_dup_that_has_to_be_of_a_socket_matters_only_to_processes_that_make_one() {
                 "{condition}: {call}"
             );
         }
+    }
+}
+
+/// Who sees the result of every `dup` needs no `socket` to tell one of descriptor 0, 1 or 2.
+#[test]
+fn an_engine_that_sees_results_keeps_no_state_for_dup() {
+    let rules = [
+        rule_text(
+            "redirect",
+            "evt.type = dup and evt.rawres = 0 and fd.type = ipv4",
+        ),
+        rule_text(
+            "packet",
+            "evt.type = socket and evt.arg.domain contains AF_PACKET",
+        ),
+    ];
+    let (engine, _) = engine(&rules.concat(), &all_matching());
+    let passes = |plan: &Plan, domain: u64| {
+        let registers = [domain, 1, 0, 0, 0, 0];
+        let groups = &plan.calls[&Syscall::SOCKET].any_of;
+        let holds =
+            |group: &Vec<abi::RegisterTest>| group.iter().all(|test| test.holds(&registers));
+        groups.iter().any(holds)
+    };
+    let plan = engine.plan_for_results();
+    assert!(passes(&plan, 17) && !passes(&plan, 2));
+    assert_eq!(plan.interests[&Syscall::SOCKET].len(), 1);
+    assert!(!plan.calls.contains_key(&Syscall::CLOSE));
+    let (with_state, _) = engine.plan_for_rules();
+    assert!(passes(&with_state, 2), "others keep track of sockets");
+}
+
+/// Errors that a rule does not list are of no interest to it; what is not understood is.
+#[test]
+fn a_rule_on_errors_asks_for_these_alone() {
+    for (condition, errors) in [
+        ("evt.rawres >= 0 or evt.res = EINPROGRESS", Some(vec![115])),
+        ("evt.res in (EACCES, EPERM)", Some(vec![1, 13])),
+        ("evt.rawres = -2", Some(vec![2])),
+        ("evt.res = SUCCESS", Some(vec![])),
+        ("evt.res in (SUCCESS, ENOENT)", Some(vec![2])),
+        ("evt.rawres in (-13, 3)", Some(vec![13])),
+        ("evt.failed = false", Some(vec![])),
+        ("evt.res != SUCCESS", None),
+        ("not evt.res = ENOENT", None),
+        ("evt.res startswith E", None),
+        ("evt.res = ENOSUCHERROR", None),
+        ("evt.rawres < 0", None),
+        ("evt.rawres = -2 or proc.name = x", None),
+    ] {
+        let condition = format!("evt.type = connect and ({condition})");
+        let (engine, _) = engine(&rule_text("r", &condition), &all_matching());
+        let plan = engine.plan_for_results();
+        let [asked] = &plan.interests[&Syscall::CONNECT][..] else {
+            panic!("{condition}: {:?}", plan.interests);
+        };
+        let errors = errors.map(|errors| errors.into_iter().collect());
+        // One that asks for success alone takes none whatever the errors.
+        let found = asked
+            .errors
+            .clone()
+            .or((!asked.failed).then(Default::default));
+        assert_eq!(found, errors, "{condition}");
     }
 }
 

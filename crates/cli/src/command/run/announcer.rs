@@ -1,13 +1,12 @@
 //! What the engine says of itself, as internal alerts.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::notify::{
-    Aim, Cause, Change, Intrusion, Notices, Obstacle, Privilege, Response, RingAnswer, Violation,
-    Withheld,
+    Aim, Cause, Change, Intrusion, Losses, Notices, Obstacle, Privilege, Response, RingAnswer,
+    Violation, Withheld,
 };
 use event::{Comm, Event, Pid, Process, Tid};
 use outputs::{Dispatcher, Internal};
@@ -100,26 +99,36 @@ impl Notices for Announcer {
         self.violations.report(&self.dispatcher, event, violation);
     }
 
-    fn events_dropped(
-        &self,
-        dropped: u64,
-        sent: u64,
-        by_call: &BTreeMap<String, u64>,
-    ) -> ControlFlow<()> {
+    fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {
+        /// Processes that are named.
+        const NAMED: usize = 5;
+        let (dropped, sent) = (losses.dropped, losses.sent);
         if !self.drops.is_acted_on(dropped, sent) {
             return ControlFlow::Continue(());
         }
-        let calls = by_call.iter().map(|(call, lost)| format!("{call}={lost}"));
+        let calls = losses
+            .by_call
+            .iter()
+            .map(|(call, lost)| format!("{call}={lost}"));
         let calls = calls.collect::<Vec<_>>().join(" ");
+        let processes = losses.by_process.iter().take(NAMED);
+        let processes: Vec<_> = processes.map(ToString::to_string).collect();
+        let processes = processes.join(" ");
         let fields = vec![
             ("n_drops", AlertValue::Uint(dropped)),
             ("n_drops_buffer_total", AlertValue::Uint(dropped)),
             ("n_evts", AlertValue::Uint(sent + dropped)),
             ("tollgate.calls", AlertValue::Text(calls.clone())),
+            ("tollgate.processes", AlertValue::Text(processes.clone())),
         ];
+        let processes = if processes.is_empty() {
+            String::new()
+        } else {
+            format!(" processes: {processes}")
+        };
         let message = format!(
             "Falco internal: syscall event drop. {dropped} system calls dropped in last second. \
-             ({calls})"
+             ({calls}){processes}"
         );
         if self.drops.does(DropAction::Log) {
             terminal::complain(&format!("tollgate: {message}\n"));
@@ -155,14 +164,22 @@ impl Notices for Announcer {
         });
     }
 
-    fn unwatched(&self, pid: Pid, name: &str, why: &str) {
+    fn unwatched(&self, pid: Pid, name: &str, why: &str, has_entered: bool) {
+        let (priority, what) = if has_entered {
+            (
+                Priority::Critical,
+                "a process that ought to be watched is not",
+            )
+        } else {
+            (
+                Priority::Notice,
+                "cannot tell whether a process has entered from outside, and it is not watched",
+            )
+        };
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: unwatched process",
-            priority: Priority::Critical,
-            message: format!(
-                "a process that ought to be watched is not: {why} (pid={} process={name})",
-                pid.0
-            ),
+            priority,
+            message: format!("{what}: {why} (pid={} process={name})", pid.0),
             fields: vec![
                 ("proc.name", AlertValue::Text(name.to_owned())),
                 ("proc.pid", AlertValue::Int(i64::from(pid.0))),

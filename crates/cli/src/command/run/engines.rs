@@ -337,7 +337,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         }
     };
     // No floor: rules that are loaded later get whatever they ask for.
-    let (plan, _) = request.rules.judge.plan_for_rules();
+    let plan = request.rules.judge.plan_for_results();
     let engine = ebpf::Engine::start(ebpf::Parts {
         plan,
         judge: request.rules.judge,
@@ -506,6 +506,7 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) 
             ("lost_critical", counters.lost_critical),
             ("lost_bulk", counters.lost_bulk),
             ("lost_state", counters.lost_state),
+            ("lost_share", counters.lost_share),
             ("unreadable", counters.unreadable),
             ("truncated", counters.truncated),
             ("malformed", counters.malformed),

@@ -202,7 +202,7 @@ fn all(
 ) -> Result<Served, Failure> {
     let (judge, _) = loaded.compile(options, sink.clone());
     loaded.usable()?;
-    let (plan, _) = judge.plan_for_rules();
+    let plan = judge.plan_for_results();
     Ok(Served {
         judge,
         plan,
