@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use event::{Comm, Pid, StartTime, Tid};
+use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
 use super::lineage::Inherited;
@@ -153,6 +154,48 @@ impl Census {
     pub(crate) fn root(&self, tid: Tid) -> Option<(u64, u64)> {
         let root = self.proc.stat_link(tid.0, "root").ok()?;
         Some((root.stx_mnt_id, root.stx_ino))
+    }
+
+    /// Whether a thread runs, or waits for a processor or the disk; true if that cannot be seen.
+    pub(crate) fn runs(&self, tid: Tid) -> bool {
+        let text = match self.proc.contents(&format!("{}/stat", tid.0)) {
+            Ok(text) => text,
+            Err(error) => return error.kind() != std::io::ErrorKind::NotFound,
+        };
+        let state = text
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        !matches!(state, Some('S' | 'T' | 't' | 'Z' | 'X' | 'I'))
+    }
+
+    /// Whether what a descriptor is open on holds the memory of a process, or of the machine: decided by the
+    /// object, because it has as many names as there are links, mounts and descriptors.
+    pub(crate) fn is_memory_file(&self, tid: Tid, number: i32) -> Result<bool, Errno> {
+        // Kernel and user memory as devices: Documentation/admin-guide/devices.txt.
+        const MEMORY_DEVICES: [(u32, u32); 2] = [(1, 1), (1, 2)];
+        const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+        let file = self.proc.stat_descriptor(tid.0, number);
+        let file = file.map_err(ProcError::errno)?;
+        let kind = FileType::from_raw_mode(file.stx_mode.into());
+        if kind == FileType::CharacterDevice {
+            return Ok(MEMORY_DEVICES.contains(&(file.stx_rdev_major, file.stx_rdev_minor)));
+        }
+        // Of file systems without a device, as that of processes.
+        if kind != FileType::RegularFile || file.stx_dev_major != 0 || !self.is_like_memory(&file) {
+            return Ok(false);
+        }
+        let opened = self.open_descriptor(tid, number)?;
+        // A server may stand behind the file system: what it does not say in time may be anything.
+        let system = self.within_deadline(move || rustix::fs::fstatfs(&opened));
+        let system = system.unwrap_or(Err(Errno::TIMEDOUT))?;
+        Ok(u64::try_from(system.f_type) == Ok(PROC_SUPER_MAGIC))
+    }
+
+    /// Memory files have one mode, and nobody can change it.
+    fn is_like_memory(&self, file: &Statx) -> bool {
+        let own = std::process::id().cast_signed();
+        let memory = self.proc.stat_link(own, "mem");
+        memory.map_or(true, |memory| memory.stx_mode == file.stx_mode)
     }
 
     /// How many threads the process has, the leader counted even when it has ended.

@@ -193,7 +193,7 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let role = Role::of(call.syscall);
         let is_state = shared.is_state(&call);
-        let is_watched = shared.confiner.watches(&call);
+        let is_watched = shared.confiner.watches(&call) || shared.verifier.looks_at(&call);
         if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
@@ -283,7 +283,8 @@ impl<J: Judge + 'static> Receiver<J> {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
         let time_ns = now_ns(Clock::Real);
-        let decoded = decode::decode(call, &self.memory, arena);
+        let mut decoded = decode::decode(call, &self.memory, arena);
+        self.worker.doubt(call, &mut decoded, &self.memory);
         let new_name = names::given(call, &self.memory, arena);
         if !self.seat.proceed() {
             // A read missed its deadline and the watchdog has given this call to a successor.
@@ -293,9 +294,6 @@ impl<J: Judge + 'static> Receiver<J> {
         if decoded.gone && !shared.listener.is_valid(call.id).unwrap_or(false) {
             Counters::add(&counters.gone);
             return;
-        }
-        if verify::opens_memory(call, &decoded) {
-            shared.verifier.note_memory_file();
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
@@ -337,6 +335,9 @@ impl<J: Judge + 'static> Receiver<J> {
         if !shared.is_judged(call) {
             if self.is_watched(call, &process) {
                 return self.escalate(&view, &process);
+            }
+            if self.worker.is_doubtful(call, &view.decoded) {
+                return self.let_go(&view, Some(process));
             }
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
@@ -420,11 +421,12 @@ impl<J: Judge + 'static> Receiver<J> {
             }
         }
         let verifier = &shared.verifier;
-        if verifier.is_active() && verify::is_verifiable(view.call) {
+        let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
+        if is_doubtful || verifier.is_active() && verify::is_verifiable(view.call) {
             let process = process.or_else(|| self.caller(view.call));
             let wants = |process: &&Arc<Process>| {
-                !process.sets_up()
-                    && verifier.wants(process, &shared.tree, now_ns(Clock::Monotonic))
+                let now = now_ns(Clock::Monotonic);
+                !process.sets_up() && (is_doubtful || verifier.wants(process, &shared.tree, now))
             };
             if let Some(process) = process.as_ref().filter(wants) {
                 self.escalate(view, process);
@@ -442,6 +444,9 @@ impl<J: Judge + 'static> Receiver<J> {
             return true;
         }
         let verifier = &shared.verifier;
+        if self.worker.is_doubtful(view.call, &view.decoded) {
+            return !process.sets_up();
+        }
         verifier.is_active()
             && verify::is_verifiable(view.call)
             && verifier.is_racy(process, &shared.tree)
@@ -544,7 +549,8 @@ impl<J: Judge + 'static> Receiver<J> {
                 let mut followed = Followed::new(call, view.time_ns, &view.decoded, process);
                 followed.note_stack(Some(stack));
                 // Before the caller can make the call again.
-                shared.tracer.expect_again(followed);
+                let lives = |tid| shared.tree.census.thread_group(tid).is_some();
+                shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
             }
             Stop::Withdrawn(held) => {
@@ -747,7 +753,8 @@ impl<J: Judge + 'static> Receiver<J> {
             (Stop::Sleeps(held, stack), Some(mut followed)) => {
                 shared.tracer.exec_returned(followed.process.pid, false);
                 followed.note_stack(Some(stack));
-                shared.tracer.expect_again(followed);
+                let lives = |tid| shared.tree.census.thread_group(tid).is_some();
+                shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
             }
             (Stop::Withdrawn(held), Some(followed)) => {

@@ -14,8 +14,9 @@ use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
 use super::truth::{self, Truth};
-use super::{Change, Ruling, Shared, Violation, verify, witness};
+use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
 use crate::live::initial_stack::InitialStack;
+use crate::memory::Memory;
 use crate::names::Found;
 use crate::tripwire::{self, Tripwire};
 
@@ -224,7 +225,9 @@ impl<J: Judge> Worker<J> {
         if let Some(tripwire) = &self.shared.tripwire {
             self.settle_account(tripwire, call, decoded, outcome, &truth);
         }
+        self.look_at_opened(call, decoded, outcome, process);
         if Role::of(call.syscall) == Role::Exec {
+            crate::memory::note_exec();
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
             // One whose result is not learnt may go on for as long as it likes.
@@ -284,11 +287,75 @@ impl<J: Judge> Worker<J> {
         self.conclude(&view, Stage::Exit, process);
     }
 
+    /// Finds out under [`super::Verify::Always`] what may be another's to change, or may open the memory of a
+    /// process, while the caller's memory may be read.
+    pub(crate) fn doubt(&self, call: &Call, decoded: &mut Decoded<'_>, memory: &Memory) {
+        if self.shared.verifier.is_strict() && verify::is_verifiable(call) {
+            decoded.is_shared = !writers::is_in_private_pages(call, decoded, memory);
+        }
+    }
+
+    /// Whether what a call does has to be looked at, whatever rules say of what was read and whoever makes
+    /// it.
+    pub(crate) fn is_doubtful(&self, call: &Call, decoded: &Decoded<'_>) -> bool {
+        let verifier = &self.shared.verifier;
+        decoded.is_shared
+            || verifier.looks_at(call) && writers::may_open_memory(call, decoded)
+            // The object decides; that it is looked at, the name that was found.
+            || verifier.is_on() && writers::is_named_like_memory(call, decoded)
+    }
+
+    /// Looks whether an open has given its caller, who waits, the memory of a process to write.
+    fn look_at_opened(
+        &self,
+        call: &Call,
+        decoded: &Decoded<'_>,
+        outcome: Outcome,
+        process: &Arc<Process>,
+    ) {
+        let shared = &*self.shared;
+        let is_strict = shared.verifier.is_strict();
+        // The flags of openat2 may be others than were read.
+        let is_openat2 = call.syscall == abi::Syscall::OPENAT2;
+        if !is_openat2 && !writers::may_open_memory(call, decoded) || !writers::opens_file(call) {
+            return;
+        }
+        let census = &shared.tree.census;
+        let may_be_memory = match outcome {
+            Outcome::Returned(result) => match i32::try_from(result) {
+                // One that is gone may have been passed on.
+                Ok(number) if number >= 0 => {
+                    let found = census.is_memory_file(call.tid, number);
+                    found.unwrap_or(is_strict)
+                }
+                _ => false,
+            },
+            // Nobody knows, unless nobody is left to have it.
+            _ => is_strict && shared.tree.is_alive(process) != Some(false),
+        };
+        if may_be_memory && !process.sets_up() {
+            self.note_memory_file(call);
+        }
+    }
+
+    /// A process has, or gets, the memory of a process to write.
+    pub(crate) fn note_memory_file(&self, call: &Call) {
+        let shared = &*self.shared;
+        let added = shared.verifier.note_memory_file(call.tid, &shared.tree);
+        shared
+            .counters
+            .racy_processes
+            .fetch_add(added, Ordering::Relaxed);
+        if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
+            tripwire.arm(call.tid, &shared.tree.census);
+        }
+    }
+
     /// Gives a call that opens a file the name of what it leads to, before it is made.
     pub(crate) fn name_file(&mut self, view: &mut View<'_>) {
         self.follow_rules();
         let call = view.call;
-        if !opens(call) || !self.ruling.strings[call.syscall.index()] {
+        if !writers::opens_file(call) || !self.ruling.strings[call.syscall.index()] {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -350,7 +417,7 @@ impl<J: Judge> Worker<J> {
         process: &Arc<Process>,
         arena: &'a Bump,
     ) -> Decoded<'a> {
-        let Some(descriptor) = decoded.descriptor.filter(|_| opens(call)) else {
+        let Some(descriptor) = decoded.descriptor.filter(|_| writers::opens_file(call)) else {
             return decoded;
         };
         let Outcome::Returned(result) = outcome else {
@@ -388,11 +455,11 @@ impl<J: Judge> Worker<J> {
             worker.weigh(&view, Stage::Exit, process)
         });
         // Another thread may have put something else there.
-        let is_doubtful = || {
+        let may_be_replaced = || {
             let verifier = &shared.verifier;
             verifier.is_active() && verifier.is_racy(process, &shared.tree)
         };
-        match is_matched || !is_doubtful() {
+        match is_matched || !may_be_replaced() {
             true => decoded.named(name),
             false => decoded,
         }
@@ -463,9 +530,9 @@ impl<J: Judge> Worker<J> {
         let shared = &*self.shared;
         let verifier = &shared.verifier;
         if process.sets_up()
-            || !verifier.is_active()
             || !verify::is_verifiable(call)
-            || !verifier.is_racy(process, &shared.tree)
+            || !(decoded.is_shared
+                || verifier.is_active() && verifier.is_racy(process, &shared.tree))
         {
             return Truth::Same;
         }
@@ -639,14 +706,6 @@ impl Role {
             _ => Self::Plain,
         }
     }
-}
-
-/// Whether a call opens files by their names, or by what stands for a name.
-fn opens(call: &Call) -> bool {
-    matches!(
-        call.kind.spec().descriptor,
-        event::DescriptorSource::Opened { .. }
-    )
 }
 
 /// The name that was passed to a call that opens a file.
