@@ -172,6 +172,35 @@ fn swaps_are_found_in_a_container_and_as_a_user() {
     }
 }
 
+/// The kernel does not tell afterwards what a call removed. A name that is another one by then is reported, and
+/// a rule that is about either judges the call.
+#[test]
+fn other_calls_whose_names_are_others_afterwards_are_reported() {
+    need_comparisons!();
+    let rule = "\
+- rule: Removed
+  desc: the file that may not be removed
+  condition: evt.type in (unlink, unlinkat) and (evt.arg.path endswith /shadow or evt.arg.name endswith /shadow)
+  output: removed (res=%evt.res)
+  priority: WARNING
+";
+    let found = |mode: &str| {
+        let swapper = Swapper::new();
+        let command = [&swapper.program, "unlinks", &swapper.folder, "3000"].map(str::to_owned);
+        let watch = swapper.watch.command(command).rules(rule);
+        let options = ["--verify", mode, "-o", "outputs_queue.capacity=100000"];
+        let add = |watch: Watch, option| watch.option(option);
+        let watched = options.into_iter().fold(watch, add).run();
+        let (one, other) = account(&watched);
+        assert!(one > 0 && other > 0, "{one} {other}");
+        let reported = watched.of(CHANGED).len();
+        (count(&watched, "arguments_changed"), reported)
+    };
+    let (changed, reported) = found("always");
+    assert!(changed > 10 && reported > 0, "{changed} {reported}");
+    assert_eq!(found("off"), (0, 0));
+}
+
 /// One thread, a name in its own memory, and nobody who can write that: no call is stopped for it.
 #[test]
 fn a_name_that_nobody_can_change_is_not_verified() {

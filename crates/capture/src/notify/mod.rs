@@ -598,7 +598,7 @@ impl<J: Judge> Shared<J> {
 
     /// Whether the call changes what is known of its process.
     pub(crate) fn is_state(&self, call: &Call) -> bool {
-        names::sets_name(call) || self.concerns_stdio(call) || self.verifier.concerns(call.syscall)
+        names::sets_name(call) || self.concerns_stdio(call) || self.verifier.concerns(call)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

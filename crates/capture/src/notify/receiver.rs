@@ -322,7 +322,7 @@ impl<J: Judge + 'static> Receiver<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if shared.verifier.concerns(call.syscall) {
+        if shared.verifier.concerns(call) {
             let added = shared.verifier.note(call, &process, &shared.tree);
             counters.racy_processes.fetch_add(added, Ordering::Relaxed);
             if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
@@ -422,7 +422,7 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let verifier = &shared.verifier;
         let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
-        if is_doubtful || verifier.is_active() && verify::is_verifiable(view.call) {
+        if is_doubtful || verifier.is_active() && verifier.compares(view.call) {
             let process = process.or_else(|| self.caller(view.call));
             let wants = |process: &&Arc<Process>| {
                 let now = now_ns(Clock::Monotonic);
@@ -448,7 +448,7 @@ impl<J: Judge + 'static> Receiver<J> {
             return !process.sets_up();
         }
         verifier.is_active()
-            && verify::is_verifiable(view.call)
+            && verifier.compares(view.call)
             && verifier.is_racy(process, &shared.tree)
     }
 

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use abi::Syscall;
-use event::{DescriptorSource, Pid, Plan, Process, StartTime, Tid};
+use event::{DescriptorSource, ParamSource, Pid, Plan, Process, StartTime, Tid};
 
 use super::call::Call;
 use super::tree::Tree;
@@ -192,8 +192,9 @@ impl Verifier {
     }
 
     /// Whether the call says who is racy.
-    pub(crate) fn concerns(&self, syscall: Syscall) -> bool {
-        let concerns = self.mode != Verify::Off && writers::is_concerned(syscall.base());
+    pub(crate) fn concerns(&self, call: &Call) -> bool {
+        let syscall = call.syscall;
+        let concerns = self.mode != Verify::Off && writers::is_concerned(call);
         concerns || syscall == Syscall::IO_URING_SETUP || self.deny_rings && uses_ring(syscall)
     }
 
@@ -220,6 +221,11 @@ impl Verifier {
             }
         }
         added
+    }
+
+    /// Whether a call of a racy caller is compared with what is found after it.
+    pub(crate) fn compares(&self, call: &Call) -> bool {
+        is_verifiable(call) || self.is_strict() && has_names(call)
     }
 
     /// Takes a call into account that [`Verifier::concerns`] names, before it is let go. Answers
@@ -547,6 +553,14 @@ pub(crate) fn uses_ring(syscall: Syscall) -> bool {
         syscall,
         S::IO_URING_SETUP | S::IO_URING_ENTER | S::IO_URING_REGISTER
     )
+}
+
+/// Whether a call has names in memory that the kernel does not tell of afterwards: paths, and addresses that are
+/// sent to. They are read once more.
+fn has_names(call: &Call) -> bool {
+    let params = &mut call.kind.spec().params.iter();
+    let has_path = params.any(|spec| matches!(spec.source, ParamSource::Path { .. }));
+    !is_verifiable(call) && (has_path || call.syscall.base() == Syscall::SENDTO)
 }
 
 /// Whether the kernel can be asked afterwards what the call really did.

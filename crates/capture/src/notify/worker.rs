@@ -13,10 +13,10 @@ use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
-use super::truth::{self, Truth};
+use super::truth::{self, Truth, What};
 use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
 use crate::live::initial_stack::InitialStack;
-use crate::memory::Memory;
+use crate::memory::{Access, Memory};
 use crate::names::Found;
 use crate::tripwire::{self, Tripwire};
 
@@ -28,6 +28,8 @@ pub(crate) struct Worker<J: Judge> {
     scratch: J::Scratch,
     /// Stands in for the caller until it is worth looking up.
     unnamed: Process,
+    /// Reads names once more after a call, in pages that are there: a hostile one holds nobody up.
+    again: Memory,
 }
 
 /// What is known of a call at one stage.
@@ -73,11 +75,14 @@ impl<J: Judge> Worker<J> {
             Arc::new(Image::default()),
             Comm::new(b""),
         );
+        let again = Memory::new(Arc::default());
+        again.allow(Access::Resident);
         Self {
             shared,
             ruling,
             scratch,
             unnamed,
+            again,
         }
     }
 
@@ -281,7 +286,10 @@ impl<J: Judge> Worker<J> {
             && self.weigh(&view, Stage::Exit, process) == Weight::Reject
         {
             // Nothing is lost by it, and the name that was read may be the wrong one.
-            view.decoded = truth::correct(view.decoded, call, what, arena);
+            view.decoded = match what {
+                What::Arguments(again, _) => again.borrow(arena).returned(call, outcome, arena),
+                what => truth::correct(view.decoded, call, what, arena),
+            };
         }
         self.tell_denial(&view, process);
         self.conclude(&view, Stage::Exit, process);
@@ -290,7 +298,8 @@ impl<J: Judge> Worker<J> {
     /// Finds out under [`super::Verify::Always`] what may be another's to change, or may open the memory of a
     /// process, while the caller's memory may be read.
     pub(crate) fn doubt(&self, call: &Call, decoded: &mut Decoded<'_>, memory: &Memory) {
-        if self.shared.verifier.is_strict() && verify::is_verifiable(call) {
+        let verifier = &self.shared.verifier;
+        if verifier.is_strict() && verifier.compares(call) {
             decoded.is_shared = !writers::is_in_private_pages(call, decoded, memory);
         }
     }
@@ -530,14 +539,20 @@ impl<J: Judge> Worker<J> {
         let shared = &*self.shared;
         let verifier = &shared.verifier;
         if process.sets_up()
-            || !verify::is_verifiable(call)
+            || !verifier.compares(call)
             || !(decoded.is_shared
                 || verifier.is_active() && verifier.is_racy(process, &shared.tree))
         {
             return Truth::Same;
         }
         Counters::add(&shared.counters.verified);
-        let truth = truth::compare(call, decoded, outcome, process.pid, &shared.tree.census);
+        let truth = match verify::is_verifiable(call) {
+            true => truth::compare(call, decoded, outcome, process.pid, &shared.tree.census),
+            false if matches!(outcome, Outcome::Returned(_)) => {
+                truth::read_again(call, decoded, &self.again, &Bump::new())
+            }
+            false => Truth::Same,
+        };
         match &truth {
             // Memory that could not be read, and so did not change either.
             Truth::Changed(_) if decoded.unreadable && truth::given(decoded).is_none() => {}
@@ -555,6 +570,17 @@ impl<J: Judge> Worker<J> {
             Truth::Unlearnt => {
                 Counters::add(&shared.counters.verify_failed);
                 verifier.caught(process);
+            }
+            Truth::Unclear(what @ What::Arguments(..)) => {
+                Counters::add(&shared.counters.arguments_changed);
+                verifier.caught(process);
+                shared.notices.arguments_changed(&Change {
+                    process,
+                    tid: call.tid,
+                    kind: call.kind,
+                    given: Some(truth::names(call, decoded)),
+                    truth: what.to_string(),
+                });
             }
             Truth::Same | Truth::Unclear(_) => {}
         }

@@ -211,10 +211,14 @@ pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
     }
 }
 
-/// Whether [`effect`] can say something of a call of this name.
-pub(super) fn is_concerned(syscall: Syscall) -> bool {
-    let is_row = |row: &Row| row.0 == syscall;
-    syscall == Syscall::CLONE3 || STATE.iter().any(is_row)
+/// Whether [`effect`] has something to say of a call.
+pub(super) fn is_concerned(call: &Call) -> bool {
+    match call.syscall.base() {
+        Syscall::CLONE3 => true,
+        // Rules ask for them for other reasons.
+        Syscall::IOCTL | Syscall::SETSOCKOPT => effect(call, true) != Effect::None,
+        syscall => STATE.iter().any(|(row, ..)| *row == syscall),
+    }
 }
 
 /// Whether a mapping is one that nobody else can write. That of the old i386 call is in memory.

@@ -146,7 +146,7 @@ impl<J: Judge> Engine<J> {
     fn note_state(&mut self, view: &View<'_>, process: &Arc<Process>) -> Option<Look> {
         let shared = Arc::clone(&self.worker.shared);
         let (counters, call) = (&shared.counters, view.call);
-        if !shared.verifier.concerns(call.syscall) {
+        if !shared.verifier.concerns(call) {
             return None;
         }
         let added = shared.verifier.note(call, process, &shared.tree);
@@ -183,7 +183,7 @@ impl<J: Judge> Engine<J> {
         let shared = &self.worker.shared;
         let verifier = &shared.verifier;
         let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
-        if !is_doubtful && !(verifier.is_active() && verify::is_verifiable(view.call)) {
+        if !is_doubtful && !(verifier.is_active() && verifier.compares(view.call)) {
             return Look::GoOn;
         }
         let process = process.unwrap_or_else(|| self.caller(view.call));
@@ -205,7 +205,7 @@ impl<J: Judge> Engine<J> {
             return true;
         }
         verifier.is_active()
-            && verify::is_verifiable(view.call)
+            && verifier.compares(view.call)
             && verifier.is_racy(process, &shared.tree)
     }
 
