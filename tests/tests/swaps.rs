@@ -172,6 +172,22 @@ fn swaps_are_found_in_a_container_and_as_a_user() {
     }
 }
 
+/// A process maps memory that others can write, makes two children and ends before they make a call: each is the
+/// other's writer, and whoever adopted them says nothing of that. 3,000 such processes.
+#[test]
+fn memory_of_a_parent_that_is_gone_is_still_shared() {
+    need_comparisons!();
+    for mode in ["sampled", "always"] {
+        let watched = Swapper::new().watched("orphans", 3_000, mode);
+        let (one, other) = account(&watched);
+        assert_eq!((one, other), (3_000, 0), "{mode}");
+        let verified = count(&watched, "verified");
+        // Each opens one file, well within the budget.
+        assert!(verified >= 3_000, "{mode}: {verified} {:?}", watched.stats);
+        assert_eq!(count(&watched, "arguments_changed"), 0, "{mode}");
+    }
+}
+
 /// The kernel does not tell afterwards what a call removed. A name that is another one by then is reported, and
 /// a rule that is about either judges the call.
 #[test]
@@ -240,8 +256,19 @@ if __name__ == '__main__':
     let shell = "for n in $(seq 40); do echo $n >/dev/null; echo $n >%W/file$n; cat %W/file$n; done \
                  | sort | uniq -c >%W/sorted; tar -C %W -cf %W/../all.tar . ; rm -f %W/../all.tar; \
                  exec 3<>/proc/self/fd/1; echo x >&3; echo y >/dev/stdout; dd if=/proc/self/mem of=/dev/null count=0";
+    // A server of several processes with shared memory, and one program whose threads open files.
+    let server = "mkdir -p %W/web/logs && cd %W/web && echo hello >index.html && { command -v nginx && { \
+                  printf 'user root; worker_processes 2; pid logs/pid; events {} http { server { \
+                  listen unix:%W/web/socket; root %W/web; } }' >nginx.conf; \
+                  nginx -p %W/web -c %W/web/nginx.conf -e logs/error.log && \
+                  for n in $(seq 50); do curl -s --unix-socket %W/web/socket http://web/ >/dev/null || exit 9; done; \
+                  nginx -p %W/web -c %W/web/nginx.conf -e logs/error.log -s quit; }; \
+                  command -v node && node -e 'const fs = require(\"fs\"); let left = 200; \
+                  for (let n = 0; n < 200; n++) fs.readFile(\"/etc/os-release\", () => { \
+                  if (--left == 0) fs.writeFileSync(\"%W/web/done\", \"x\"); });'; }; exit 0";
     let watches = [
         ("shell", Watch::script(shell)),
+        ("server", Watch::script(server)),
         ("python", {
             let watch = Watch::new(["true"]);
             let script = watch.scratch().file("processes.py", 0o644, processes);

@@ -99,10 +99,8 @@ impl<J: Judge> Engine<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if is_state {
-            if let Some(look) = self.note_state(&view, &process) {
-                return look;
-            }
+        if is_state && let Some(look) = self.note_state(&view, &process) {
+            return look;
         }
         if !self.is_judged(call) {
             Counters::add(&counters.unjudged);
@@ -183,7 +181,7 @@ impl<J: Judge> Engine<J> {
         let shared = &self.worker.shared;
         let verifier = &shared.verifier;
         let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
-        if !is_doubtful && !(verifier.is_active() && verifier.compares(view.call)) {
+        if !(is_doubtful || verifier.is_active() && verifier.compares(view.call)) {
             return Look::GoOn;
         }
         let process = process.unwrap_or_else(|| self.caller(view.call));
