@@ -311,3 +311,47 @@ impl Census {
 
 /// Of a process's descriptors, to find a socket among them. A look at one takes a microsecond.
 const DESCRIPTORS_LOOKED_AT: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+
+    /// Walks all files that this process has below `/proc/self` and may write.
+    #[test]
+    fn memory_files_are_told_from_all_others_by_the_object() {
+        let census = Census::new().expect("procfs");
+        let own = Tid(std::process::id().cast_signed());
+        let task = format!("/proc/self/task/{}", own.0);
+        let (mut found, mut others) = (0, 0);
+        for folder in ["/proc/self", "/proc/thread-self", &task] {
+            for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+                // Opening it for writing does nothing by itself.
+                let Ok(file) = OpenOptions::new().write(true).open(entry.path()) else {
+                    continue;
+                };
+                let is_memory = census.is_memory_file(own, file.as_raw_fd());
+                let is_called_so = entry.file_name() == "mem";
+                assert_eq!(is_memory, Ok(is_called_so), "{}", entry.path().display());
+                found += usize::from(is_called_so);
+                others += usize::from(!is_called_so);
+            }
+        }
+        assert!(found == 3 && others > 3, "{found} and {others}");
+        // Opened again by another name.
+        let memory = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem");
+        let memory = memory.expect("its own");
+        let again = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let again = OpenOptions::new().write(true).open(again).expect("its own");
+        assert_eq!(census.is_memory_file(own, again.as_raw_fd()), Ok(true));
+        for path in ["/dev/null", "/dev/zero"] {
+            let file = OpenOptions::new().write(true).open(path).expect("there");
+            assert_eq!(census.is_memory_file(own, file.as_raw_fd()), Ok(false));
+        }
+        assert!(census.is_memory_file(own, 1 << 20).is_err());
+    }
+}

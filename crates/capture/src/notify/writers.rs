@@ -309,3 +309,94 @@ pub(crate) fn is_in_private_pages(call: &Call, decoded: &Decoded<'_>, memory: &M
             _ => true,
         }
 }
+
+#[cfg(test)]
+mod tests {
+    use event::EventKind;
+
+    use super::*;
+
+    fn call(syscall: Syscall, args: [u64; 6]) -> Call {
+        Call {
+            id: 0,
+            tid: event::Tid(0),
+            arch: abi::Arch::native().expect("tests run where the program does"),
+            syscall,
+            kind: EventKind::of_syscall(syscall),
+            ip: 0,
+            args,
+            is_unread: false,
+        }
+    }
+
+    /// Walks all calls: one that opens files by whatever stands for a name is asked for.
+    #[test]
+    fn each_call_that_opens_a_file_is_looked_at_when_it_writes() {
+        let mut opens: Vec<Syscall> = Vec::new();
+        for syscall in Syscall::all() {
+            let kind = EventKind::of_syscall(syscall);
+            if matches!(kind.spec().descriptor, DescriptorSource::Opened { .. }) {
+                opens.push(syscall);
+            }
+        }
+        let mut listed: Vec<Syscall> = OPENS.iter().map(|(syscall, ..)| *syscall).collect();
+        opens.sort_unstable_by_key(|syscall| syscall.index());
+        listed.sort_unstable_by_key(|syscall| syscall.index());
+        assert_eq!(opens, listed);
+        let mut plan = Plan::default();
+        extend(Verify::Always, &mut plan);
+        for syscall in opens {
+            for flags in (0..1 << 12).chain([O_PATH | 2, TEMPORARY | 2, TEMPORARY, O_PATH]) {
+                // The flags are in one of these; the other is no pointer that anybody follows.
+                let call = call(syscall, [0, flags, flags, 0, 0, 0]);
+                let is_trapped = plan.calls[&syscall]
+                    .any_of
+                    .iter()
+                    .any(|group| group.iter().all(|test| test.holds(&call.args)));
+                assert_eq!(is_trapped, may_write(&call), "{syscall} {flags:o}");
+                let is_always = matches!(syscall, Syscall::OPENAT2 | Syscall::CREAT);
+                assert!(!is_always || is_trapped);
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_the_kernel_or_somebody_else_write_memory_is_known() {
+        let effects = [
+            (Syscall::IO_SETUP, [8, 0, 0, 0, 0, 0], Effect::Fills),
+            (Syscall::SETSOCKOPT, [3, SOL_XDP, 4, 0, 0, 0], Effect::Fills),
+            (Syscall::SETSOCKOPT, [3, 1, 4, 0, 0, 0], Effect::None),
+            (
+                Syscall::IOCTL,
+                [3, NEW_USERFAULTFD, 0, 0, 0, 0],
+                Effect::WritesAny,
+            ),
+            // The kernel takes the low half.
+            (
+                Syscall::IOCTL,
+                [3, 1 << 32 | VHOST_SET_OWNER, 0, 0, 0, 0],
+                Effect::Fills,
+            ),
+            (Syscall::IOCTL, [3, 0x5401, 0, 0, 0, 0], Effect::None),
+            (Syscall::USERFAULTFD, [0; 6], Effect::WritesAny),
+            (Syscall::PROCESS_MADVISE, [0; 6], Effect::WritesAny),
+            (
+                Syscall::PROCESS_VM_WRITEV,
+                [7, 0, 0, 0, 0, 0],
+                Effect::Writes(7),
+            ),
+            (Syscall::PTRACE, [0; 6], Effect::Exposes),
+            (Syscall::PTRACE, [16, 9, 0, 0, 0, 0], Effect::Writes(9)),
+            (Syscall::CLONE3, [0; 6], Effect::Process),
+        ];
+        for (syscall, args, expected) in effects {
+            let call = call(syscall, args);
+            assert_eq!(effect(&call, true), expected, "{syscall} {args:x?}");
+            let is_shown = expected != Effect::None;
+            assert!(!is_shown || is_concerned(&call), "{syscall}");
+        }
+        let ring = call(Syscall::IO_URING_SETUP, [8, 0, 0, 0, 0, 0]);
+        assert_eq!(effect(&ring, true), Effect::None);
+        assert_eq!(effect(&ring, false), Effect::WritesAny);
+    }
+}
