@@ -170,8 +170,7 @@ fn without_verification_what_was_read_is_believed() {
 #[test]
 fn a_single_thread_is_not_verified() {
     need_root!();
-    let options = ["--verify", "always"];
-    let watched = race(&["mixed", "%D", "500"], SHADOW, &options);
+    let watched = race(&["mixed", "%D", "500"], SHADOW, &[]);
     Account::of(&watched);
     assert_eq!(count(&watched, "verified"), 0);
 }

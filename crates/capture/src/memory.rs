@@ -11,6 +11,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
 use event::Tid;
@@ -84,6 +85,27 @@ pub(crate) struct Memory {
     /// Whether something was read that its process may not read, since this was asked last.
     forced: Cell<bool>,
     captured: Option<RefCell<Captured>>,
+    /// The page table that was asked last whether pages are private.
+    asked: RefCell<Option<AskedTable>>,
+}
+
+/// A page table that is open. It stays the one that its thread had then.
+#[derive(Debug)]
+struct AskedTable {
+    tid: Tid,
+    execs: u64,
+    since: Instant,
+    file: File,
+}
+
+/// Execs that may have given a process other memory.
+static EXECS: AtomicU64 = AtomicU64::new(0);
+/// How long a page table is asked before it is opened anew: no thread id can mean another process so soon.
+const ASKED_FOR: Duration = Duration::from_millis(10);
+
+/// A process may have other memory from now on.
+pub(crate) fn note_exec() {
+    EXECS.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Memory of a caller that an engine has copied at the call.
@@ -151,6 +173,7 @@ impl Memory {
             missing: Cell::new(None),
             forced: Cell::new(false),
             captured: None,
+            asked: RefCell::default(),
         }
     }
 
@@ -302,6 +325,39 @@ impl Memory {
             Ok(_) => Ok(()),
             Err(_) => Err(Unreadable::Refused),
         }
+    }
+
+    /// Whether all of these bytes are in pages that belong to this address space alone: no file's, and no
+    /// other process's. False if that cannot be seen.
+    pub(crate) fn is_private(&self, tid: Tid, address: u64, len: u64) -> bool {
+        if self.captured.is_some() {
+            return true;
+        }
+        // Page tables are looked at under a lock of the process, which it can hold for ever.
+        self.gauge.enter();
+        let found = self.asks_table(tid, |table| are_private(table, address, len));
+        self.gauge.leave();
+        found.unwrap_or(false)
+    }
+
+    fn asks_table(&self, tid: Tid, ask: impl Fn(&File) -> Option<bool>) -> Option<bool> {
+        let execs = EXECS.load(Ordering::Acquire);
+        let mut asked = self.asked.borrow_mut();
+        let is_current = |asked: &&AskedTable| {
+            asked.tid == tid && asked.execs == execs && asked.since.elapsed() < ASKED_FOR
+        };
+        if let Some(asked) = asked.as_ref().filter(is_current) {
+            return ask(&asked.file);
+        }
+        let file = table(tid).ok()?;
+        let answer = ask(&file);
+        *asked = Some(AskedTable {
+            tid,
+            execs,
+            since: Instant::now(),
+            file,
+        });
+        answer
     }
 
     /// A NULL-terminated array of strings, at most [`TEXTS_LIMIT`] of them.
@@ -482,6 +538,27 @@ fn first_mapping(tid: Tid) -> std::io::Result<u64> {
         .ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
+/// `None`: the address space is gone.
+fn are_private(table: &File, address: u64, len: u64) -> Option<bool> {
+    // Documentation/admin-guide/mm/pagemap.rst.
+    const PRESENT: u64 = 1 << 63;
+    const FILE_OR_SHARED: u64 = 1 << 61;
+    let page_size = page_size();
+    let last = address.checked_add(len.max(1) - 1)? / page_size;
+    for page in address / page_size..=last {
+        let mut entry = [0; 8];
+        let read = table.read_at(&mut entry, page.checked_mul(8)?).ok()?;
+        if read < entry.len() {
+            return None;
+        }
+        // What is not there now may come from anywhere.
+        if u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) != PRESENT {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
 fn table(tid: Tid) -> std::io::Result<File> {
     let proc = Proc::open().map_err(|error| std::io::Error::from(error.errno()))?;
     proc.file(&format!("{}/pagemap", tid.0))
@@ -563,5 +640,30 @@ mod tests {
         assert_eq!(memory.missing(), Some(0));
         memory.settle(&[0]);
         assert_eq!(memory.text(tid, 8, &arena), Err(Unreadable::Fault));
+    }
+
+    #[test]
+    fn only_anonymous_pages_of_its_own_are_private() {
+        static LITERAL: &str = "a string in the file of the program";
+        let tid = Tid(std::process::id().cast_signed());
+        let memory = Memory::new(Arc::default());
+        let own = vec![7_u8; 3 * 4096];
+        let shared = sys::shared::SharedPage::new().expect("memory is there");
+        let address = |at: *const u8| u64::try_from(at.addr()).unwrap();
+        let first = shared.word(0);
+        first.store(1, Ordering::Release);
+        let first = std::ptr::from_ref(first).cast();
+        for _ in 0..2 {
+            assert!(memory.is_private(tid, address(own.as_ptr()), 3 * 4096));
+            assert!(!memory.is_private(tid, address(LITERAL.as_ptr()), 5));
+            assert!(!memory.is_private(tid, address(first), 8));
+            // Nothing is there, and no such address.
+            assert!(!memory.is_private(tid, 8, 8));
+            assert!(!memory.is_private(tid, u64::MAX - 4, 8));
+        }
+        // A program has other memory after an exec, and so has another process.
+        note_exec();
+        assert!(memory.is_private(tid, address(own.as_ptr()), 8));
+        assert!(!memory.is_private(Tid(i32::MAX), address(own.as_ptr()), 8));
     }
 }

@@ -174,6 +174,9 @@ pub struct Process {
     pub start_ns: u64,
     /// See [`Process::sets_up`].
     sets_up: AtomicBool,
+    /// See [`Process::may_share_memory`].
+    may_share_memory: AtomicBool,
+    children_may_share_memory: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -215,6 +218,8 @@ impl Process {
             start,
             start_ns,
             sets_up: AtomicBool::new(false),
+            may_share_memory: AtomicBool::new(false),
+            children_may_share_memory: AtomicBool::new(false),
             state,
         }
     }
@@ -313,6 +318,27 @@ impl Process {
         self.sets_up.store(sets_up, Ordering::Release);
     }
 
+    /// Whether it may have come with memory that other processes can write, and has called no exec since.
+    pub fn may_share_memory(&self) -> bool {
+        self.may_share_memory.load(Ordering::Acquire)
+    }
+
+    /// Says whether it may.
+    pub fn set_may_share_memory(&self, may: bool) {
+        self.may_share_memory.store(may, Ordering::Release);
+    }
+
+    /// Whether processes that it made may have come with such memory.
+    pub fn children_may_share_memory(&self) -> bool {
+        self.children_may_share_memory.load(Ordering::Acquire)
+    }
+
+    /// Says that they may: also those that it made before an exec and that are seen later.
+    pub fn set_children_may_share_memory(&self) {
+        self.children_may_share_memory
+            .store(true, Ordering::Release);
+    }
+
     /// Whether its end was seen; from then on only remembered facts hold.
     pub fn has_exited(&self) -> bool {
         self.state().exited
@@ -323,9 +349,46 @@ impl Process {
         self.state().exited = true;
     }
 
+    /// Gives the parent up.
+    fn take_parent(&self) -> Option<Arc<Process>> {
+        self.state().parent.take()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Every critical section is a few moves that cannot panic, so a poisoned lock holds
         // consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One after the other: where each process makes the next and ends, the chain is as long as the workload
+/// likes, and dropping it by recursion needs as much stack.
+impl Drop for Process {
+    fn drop(&mut self) {
+        let mut last = self.take_parent().and_then(Arc::into_inner);
+        while let Some(process) = last {
+            last = process.take_parent().and_then(Arc::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_of_processes_ends_without_a_deep_stack() {
+        let mut parent = None;
+        for pid in 0..200_000 {
+            let image = Arc::new(Image::default());
+            let comm = Comm::new(b"generation");
+            let process = Process::new(Pid(pid), StartTime(0), 0, parent, image, comm);
+            parent = Some(Arc::new(process));
+        }
+        let line = parent.clone();
+        drop(parent);
+        let ends = std::thread::Builder::new().stack_size(64 << 10);
+        let ended = ends.spawn(move || drop(line)).map(|thread| thread.join());
+        assert!(ended.expect("a thread").is_ok());
     }
 }

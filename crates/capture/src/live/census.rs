@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use event::{Comm, Pid, StartTime, Tid};
+use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
 use super::lineage::Inherited;
@@ -164,6 +165,48 @@ impl Census {
         Some((root.stx_mnt_id, root.stx_ino))
     }
 
+    /// Whether a thread runs, or waits for a processor or the disk; true if that cannot be seen.
+    pub(crate) fn runs(&self, tid: Tid) -> bool {
+        let text = match self.proc.contents(&format!("{}/stat", tid.0)) {
+            Ok(text) => text,
+            Err(error) => return error.kind() != std::io::ErrorKind::NotFound,
+        };
+        let state = text
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        !matches!(state, Some('S' | 'T' | 't' | 'Z' | 'X' | 'I'))
+    }
+
+    /// Whether what a descriptor is open on holds the memory of a process, or of the machine: decided by the
+    /// object, because it has as many names as there are links, mounts and descriptors.
+    pub(crate) fn is_memory_file(&self, tid: Tid, number: i32) -> Result<bool, Errno> {
+        // Kernel and user memory as devices: Documentation/admin-guide/devices.txt.
+        const MEMORY_DEVICES: [(u32, u32); 2] = [(1, 1), (1, 2)];
+        const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+        let file = self.proc.stat_descriptor(tid.0, number);
+        let file = file.map_err(ProcError::errno)?;
+        let kind = FileType::from_raw_mode(file.stx_mode.into());
+        if kind == FileType::CharacterDevice {
+            return Ok(MEMORY_DEVICES.contains(&(file.stx_rdev_major, file.stx_rdev_minor)));
+        }
+        // Of file systems without a device, as that of processes.
+        if kind != FileType::RegularFile || file.stx_dev_major != 0 || !self.is_like_memory(&file) {
+            return Ok(false);
+        }
+        let opened = self.open_descriptor(tid, number)?;
+        // A server may stand behind the file system: what it does not say in time may be anything.
+        let system = self.within_deadline(move || rustix::fs::fstatfs(&opened));
+        let system = system.unwrap_or(Err(Errno::TIMEDOUT))?;
+        Ok(u64::try_from(system.f_type) == Ok(PROC_SUPER_MAGIC))
+    }
+
+    /// Memory files have one mode, and nobody can change it.
+    fn is_like_memory(&self, file: &Statx) -> bool {
+        let own = std::process::id().cast_signed();
+        let memory = self.proc.stat_link(own, "mem");
+        memory.map_or(true, |memory| memory.stx_mode == file.stx_mode)
+    }
+
     /// How many threads the process has, the leader counted even when it has ended.
     pub(crate) fn thread_count(&self, pid: Pid) -> Option<u64> {
         // The folder has a link for itself, one for its parent and one for each thread.
@@ -277,3 +320,47 @@ impl Census {
 
 /// Of a process's descriptors, to find a socket among them. A look at one takes a microsecond.
 const DESCRIPTORS_LOOKED_AT: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+
+    /// Walks all files that this process has below `/proc/self` and may write.
+    #[test]
+    fn memory_files_are_told_from_all_others_by_the_object() {
+        let census = Census::new().expect("procfs");
+        let own = Tid(std::process::id().cast_signed());
+        let task = format!("/proc/self/task/{}", own.0);
+        let (mut found, mut others) = (0, 0);
+        for folder in ["/proc/self", "/proc/thread-self", &task] {
+            for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+                // Opening it for writing does nothing by itself.
+                let Ok(file) = OpenOptions::new().write(true).open(entry.path()) else {
+                    continue;
+                };
+                let is_memory = census.is_memory_file(own, file.as_raw_fd());
+                let is_called_so = entry.file_name() == "mem";
+                assert_eq!(is_memory, Ok(is_called_so), "{}", entry.path().display());
+                found += usize::from(is_called_so);
+                others += usize::from(!is_called_so);
+            }
+        }
+        assert!(found == 3 && others > 3, "{found} and {others}");
+        // Opened again by another name.
+        let memory = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem");
+        let memory = memory.expect("its own");
+        let again = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let again = OpenOptions::new().write(true).open(again).expect("its own");
+        assert_eq!(census.is_memory_file(own, again.as_raw_fd()), Ok(true));
+        for path in ["/dev/null", "/dev/zero"] {
+            let file = OpenOptions::new().write(true).open(path).expect("there");
+            assert_eq!(census.is_memory_file(own, file.as_raw_fd()), Ok(false));
+        }
+        assert!(census.is_memory_file(own, 1 << 20).is_err());
+    }
+}

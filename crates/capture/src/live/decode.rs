@@ -41,6 +41,8 @@ pub(crate) struct Decoded<'a> {
     pub(crate) refused: bool,
     /// Something was read that the caller may not read.
     pub(crate) forced: bool,
+    /// What was read may be in pages that others can write. Found out only where all such calls are verified.
+    pub(crate) is_shared: bool,
 }
 
 /// Reads everything that a call's arguments say.
@@ -69,6 +71,7 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
         gone: reader.gone,
         refused: reader.refused,
         forced: memory.take_forced(),
+        is_shared: false,
     }
 }
 
@@ -114,6 +117,7 @@ pub(crate) fn imagined_open<'a>(
         refused: false,
         gone: false,
         forced: false,
+        is_shared: false,
     };
     (call, decoded)
 }
@@ -816,6 +820,7 @@ pub(crate) struct OwnedDecoded {
     unreadable: bool,
     refused: bool,
     forced: bool,
+    is_shared: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -858,6 +863,7 @@ impl Decoded<'_> {
             unreadable: self.unreadable,
             refused: self.refused,
             forced: self.forced,
+            is_shared: self.is_shared,
         }
     }
 }
@@ -882,6 +888,7 @@ impl OwnedDecoded {
             gone: false,
             refused: self.refused,
             forced: self.forced,
+            is_shared: self.is_shared,
         }
     }
 }

@@ -63,11 +63,12 @@ impl Lineage {
         self.owners.get(&inherited.0.soft)
     }
 
-    /// Marks a process, for its children. Without the right to, they keep its ancestor's mark.
-    pub(crate) fn mark(&mut self, process: &Arc<Process>, inherited: Inherited) {
+    /// Marks a process, for its children. Without the right to, they keep its ancestor's mark: false.
+    pub(crate) fn mark(&mut self, process: &Arc<Process>, inherited: Inherited) -> bool {
         // An agent before this one has marked it.
         if inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
-            return self.remember(inherited.0.soft, process);
+            self.remember(inherited.0.soft, process);
+            return true;
         }
         self.given += 1;
         let mark = SHAPE | (self.secret.hash_one(self.given) & !SHAPE_MASK);
@@ -75,9 +76,12 @@ impl Lineage {
             soft: mark,
             hard: inherited.0.hard,
         };
-        if mark <= limit.hard && resource::set_limit(process.pid.0, LIMIT_ON_LOCKS, limit).is_ok() {
+        let is_marked =
+            mark <= limit.hard && resource::set_limit(process.pid.0, LIMIT_ON_LOCKS, limit).is_ok();
+        if is_marked {
             self.remember(mark, process);
         }
+        is_marked
     }
 
     fn remember(&mut self, mark: u64, process: &Arc<Process>) {

@@ -34,6 +34,8 @@ const PIDFD_LIMIT: usize = 512;
 const START_RESOLUTION_NS: u64 = 10_000_000;
 /// Threads whose process is remembered; past it the cache starts anew.
 const THREAD_CACHE: usize = 8192;
+/// Ancestors of a process that are kept; of a longer line those in the middle are left out.
+const LINE_LIMIT: usize = 1024;
 /// Entries added between two sweeps for ended processes, at least.
 const SWEEP_AFTER: usize = 64;
 
@@ -52,6 +54,10 @@ pub(crate) struct Tree {
     has_begun: AtomicBool,
     /// Processes were entered that ran already.
     has_adopted: AtomicBool,
+    /// A process had memory that its children share.
+    has_shared_memory: AtomicBool,
+    /// A process could not be marked: whose child one is that comes later is not certain.
+    has_unmarked: AtomicBool,
 }
 
 /// The workload's first process is a container runtime; the container begins with the first program
@@ -117,6 +123,8 @@ impl Tree {
             setup: None,
             has_begun: AtomicBool::new(true),
             has_adopted: AtomicBool::new(false),
+            has_shared_memory: AtomicBool::new(false),
+            has_unmarked: AtomicBool::new(false),
         })
     }
 
@@ -146,6 +154,11 @@ impl Tree {
     /// Whether processes may have come with a root that is not this program's.
     pub(crate) fn may_have_roots(&self) -> bool {
         self.has_setup() || self.has_adopted.load(Ordering::Acquire)
+    }
+
+    /// A process has memory that its children share.
+    pub(crate) fn note_shared_memory(&self) {
+        self.has_shared_memory.store(true, Ordering::Release);
     }
 
     /// Whether there is a runtime to be told from its container.
@@ -418,6 +431,13 @@ impl Tree {
         }
         let (parent, is_guess) = self.parent_of(&identity, counters);
         let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+        if self.has_shared_memory.load(Ordering::Acquire)
+            && (is_guess || self.has_unmarked.load(Ordering::Acquire))
+        {
+            // Whose child it is is not certain.
+            process.set_may_share_memory(true);
+            process.set_children_may_share_memory();
+        }
         if !self.has_begun.load(Ordering::Acquire) {
             process.set_sets_up(true);
         } else if is_guess {
@@ -459,7 +479,8 @@ impl Tree {
             && let Some(inherited) = self.census.inherited(process.pid)
         {
             let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
-            lineage.mark(process, inherited);
+            let is_marked = lineage.mark(process, inherited);
+            self.has_unmarked.fetch_or(!is_marked, Ordering::AcqRel);
         }
     }
 
@@ -545,6 +566,13 @@ impl Tree {
         // Only the very first: one whose parent cannot be told may be the container's.
         let is_runtime = first_of_the_workload && inner.root.is_none() && self.setup.is_some();
         process.set_sets_up(inherited || is_runtime);
+        if parent
+            .as_ref()
+            .is_some_and(|parent| parent.children_may_share_memory())
+        {
+            process.set_may_share_memory(true);
+            process.set_children_may_share_memory();
+        }
         if let Some(node) = inner.nodes.get(&pid)
             && node.process.start == identity.start
             && node.pidfd.as_ref().is_none_or(|pidfd| !has_ended(pidfd))
@@ -579,6 +607,7 @@ impl Tree {
         }
         drop(inner);
         if origin == Origin::Watched {
+            shorten_line(&process);
             self.mark(&process);
         }
         process
@@ -681,6 +710,23 @@ impl Inner {
     }
 }
 
+/// A line in which each process makes the next and ends would grow for ever. What the workload began with stays
+/// in it, and so do the nearest.
+fn shorten_line(process: &Arc<Process>) {
+    let ancestors = std::iter::successors(process.parent(), |process| process.parent());
+    let line: Vec<Arc<Process>> = ancestors.take(LINE_LIMIT + 1).collect();
+    if line.len() <= LINE_LIMIT {
+        return;
+    }
+    let pairs = line.windows(2).skip(LINE_LIMIT / 2);
+    for pair in pairs {
+        if pair[1].has_exited() {
+            pair[0].set_parent(pair[1].parent());
+            return;
+        }
+    }
+}
+
 /// Whether `process` is `ancestor` or descends from it.
 fn descends(process: &Arc<Process>, ancestor: &Arc<Process>) -> bool {
     let mut next = Some(Arc::clone(process));
@@ -708,4 +754,29 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     matches!(poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_processes_that_end_is_bounded_and_keeps_both_ends() {
+        let process = |pid, parent| {
+            let (image, comm) = (Arc::new(Image::default()), Comm::new(b"generation"));
+            Arc::new(Process::new(Pid(pid), StartTime(0), 0, parent, image, comm))
+        };
+        let mut last = process(0, None);
+        for pid in 1..20_000 {
+            last.set_exited();
+            last = process(pid, Some(last));
+            shorten_line(&last);
+        }
+        let line: Vec<i32> = std::iter::successors(Some(last), |process| process.parent())
+            .map(|process| process.pid.0)
+            .collect();
+        assert!(line.len() <= LINE_LIMIT + 1, "{}", line.len());
+        assert_eq!(line.last(), Some(&0));
+        assert_eq!(line[..3], [19_999, 19_998, 19_997]);
+    }
 }

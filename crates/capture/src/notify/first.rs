@@ -44,9 +44,15 @@ pub(super) type Failure = Box<dyn Error + Send + Sync>;
 #[derive(Debug, Default)]
 pub(super) struct Restricted(Mutex<HashSet<(Pid, StartTime)>>);
 
+/// Processes that are remembered before those are dropped that have ended.
+const RESTRICTED: usize = 256;
+
 impl Restricted {
-    fn add(&self, process: &Process) {
+    fn add(&self, process: &Process, is_alive: impl Fn(Pid, StartTime) -> bool) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= RESTRICTED && all.len().is_multiple_of(RESTRICTED) {
+            all.retain(|(pid, start)| is_alive(*pid, *start));
+        }
         all.insert((process.pid, process.start));
     }
 
@@ -112,7 +118,10 @@ fn restrict<J: Judge>(
         caller.fail();
         return Err(error);
     }
-    shared.restricted.add(process);
+    let census = &shared.tree.census;
+    shared.restricted.add(process, |pid, start| {
+        census.identity(pid).is_some_and(|who| who.start == start)
+    });
     first.restricted(process.pid, Ok(()));
     caller.make_again();
     Ok(())

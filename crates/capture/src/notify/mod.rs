@@ -37,6 +37,7 @@ mod wake_up;
 pub(crate) mod watchdog;
 mod witness;
 pub(crate) mod worker;
+pub(crate) mod writers;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -431,6 +432,9 @@ impl<J: Judge + 'static> Supervisor<J> {
     }
 }
 
+/// Calls that come again and are remembered before those of threads are dropped that have ended.
+const REPEATED: usize = 1024;
+
 /// What all threads of a supervisor share.
 pub(crate) struct Shared<J: Judge> {
     pub(crate) listener: Listener,
@@ -574,6 +578,10 @@ impl<J: Judge> Shared<J> {
     /// A call was concluded, and a signal had taken its caller out of it meanwhile (before 5.19).
     pub(crate) fn expect_repeated(&self, call: &Call) {
         let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+        // Threads that were killed never make it.
+        if repeated.len() >= REPEATED && repeated.len().is_multiple_of(REPEATED) {
+            repeated.retain(|tid, _| self.tree.census.thread_group(*tid).is_some());
+        }
         repeated.insert(call.tid, *call);
         self.expects_repeated.store(true, Ordering::Release);
     }
@@ -607,7 +615,7 @@ impl<J: Judge> Shared<J> {
 
     /// Whether the call changes what is known of its process.
     pub(crate) fn is_state(&self, call: &Call) -> bool {
-        names::sets_name(call) || self.concerns_stdio(call) || self.verifier.concerns(call.syscall)
+        names::sets_name(call) || self.concerns_stdio(call) || self.verifier.concerns(call)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -202,7 +202,7 @@ impl<J: Judge + 'static> Receiver<J> {
         }
         let role = Role::of(call.syscall);
         let is_state = shared.is_state(&call);
-        let is_watched = shared.confiner.watches(&call);
+        let is_watched = shared.confiner.watches(&call) || shared.verifier.looks_at(&call);
         if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
@@ -292,7 +292,8 @@ impl<J: Judge + 'static> Receiver<J> {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
         let time_ns = now_ns(Clock::Real);
-        let decoded = decode::decode(call, &self.memory, arena);
+        let mut decoded = decode::decode(call, &self.memory, arena);
+        self.worker.doubt(call, &mut decoded, &self.memory);
         let new_name = names::given(call, &self.memory, arena);
         if !self.seat.proceed() {
             // A read missed its deadline and the watchdog has given this call to a successor.
@@ -302,9 +303,6 @@ impl<J: Judge + 'static> Receiver<J> {
         if decoded.gone && !shared.listener.is_valid(call.id).unwrap_or(false) {
             Counters::add(&counters.gone);
             return;
-        }
-        if verify::opens_memory(call, &decoded) {
-            shared.verifier.note_memory_file();
         }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
@@ -333,7 +331,7 @@ impl<J: Judge + 'static> Receiver<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if shared.verifier.concerns(call.syscall) {
+        if shared.verifier.concerns(call) {
             let added = shared.verifier.note(call, &process, &shared.tree);
             counters.racy_processes.fetch_add(added, Ordering::Relaxed);
             if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
@@ -346,6 +344,9 @@ impl<J: Judge + 'static> Receiver<J> {
         if !shared.is_judged(call) {
             if self.is_watched(call, &process) {
                 return self.escalate(&view, &process);
+            }
+            if self.worker.is_doubtful(call, &view.decoded) {
+                return self.let_go(&view, Some(process));
             }
             Counters::add(&counters.unjudged);
             shared.answer(call.id);
@@ -429,11 +430,12 @@ impl<J: Judge + 'static> Receiver<J> {
             }
         }
         let verifier = &shared.verifier;
-        if verifier.is_active() && verify::is_verifiable(view.call) {
+        let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
+        if is_doubtful || verifier.is_active() && verifier.compares(view.call) {
             let process = process.or_else(|| self.caller(view.call));
             let wants = |process: &&Arc<Process>| {
-                !process.sets_up()
-                    && verifier.wants(process, &shared.tree, now_ns(Clock::Monotonic))
+                let now = now_ns(Clock::Monotonic);
+                !process.sets_up() && (is_doubtful || verifier.wants(process, &shared.tree, now))
             };
             if let Some(process) = process.as_ref().filter(wants) {
                 self.escalate(view, process);
@@ -451,8 +453,11 @@ impl<J: Judge + 'static> Receiver<J> {
             return true;
         }
         let verifier = &shared.verifier;
+        if self.worker.is_doubtful(view.call, &view.decoded) {
+            return !process.sets_up();
+        }
         verifier.is_active()
-            && verify::is_verifiable(view.call)
+            && verifier.compares(view.call)
             && verifier.is_racy(process, &shared.tree)
     }
 
@@ -553,7 +558,8 @@ impl<J: Judge + 'static> Receiver<J> {
                 let mut followed = Followed::new(call, view.time_ns, &view.decoded, process);
                 followed.note_stack(Some(stack));
                 // Before the caller can make the call again.
-                shared.tracer.expect_again(followed);
+                let lives = |tid| shared.tree.census.thread_group(tid).is_some();
+                shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
             }
             Stop::Withdrawn(held) => {
@@ -756,7 +762,8 @@ impl<J: Judge + 'static> Receiver<J> {
             (Stop::Sleeps(held, stack), Some(mut followed)) => {
                 shared.tracer.exec_returned(followed.process.pid, false);
                 followed.note_stack(Some(stack));
-                shared.tracer.expect_again(followed);
+                let lives = |tid| shared.tree.census.thread_group(tid).is_some();
+                shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
             }
             (Stop::Withdrawn(held), Some(followed)) => {

@@ -240,9 +240,14 @@ impl TracerHandle {
         self.wake();
     }
 
-    /// A sleeping call was undone; the thread makes it again as soon as it is released.
-    pub(crate) fn expect_again(&self, followed: Followed) {
+    /// A sleeping call was undone; the thread makes it again as soon as it is released. `lives`: whether a
+    /// thread is there; one that was killed meanwhile has not made its call.
+    pub(crate) fn expect_again(&self, followed: Followed, lives: impl Fn(Tid) -> bool) {
         let mut state = self.state();
+        let expected = &mut state.expected;
+        if expected.len() >= EXPECTED && expected.len().is_multiple_of(EXPECTED) {
+            expected.retain(|tid, _| lives(*tid));
+        }
         state.expected.insert(followed.call.tid, followed);
         self.count(&state);
     }
@@ -1022,6 +1027,8 @@ const WATCH_DEADLINE: Duration = Duration::from_secs(1);
 const WATCH_ROUNDS: usize = 16;
 /// How often attaching waits for an exec in flight, and how long each time.
 const ATTACH_TRIES: usize = 100;
+/// Calls that are expected before those of threads are dropped that have ended.
+const EXPECTED: usize = 1024;
 /// Processes with an exec of which the end is not known; of a program's, a handful.
 const EXECS_LIMIT: usize = 4096;
 /// How often attaching is tried in vain while none of our threads holds the thread.

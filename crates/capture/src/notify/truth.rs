@@ -14,15 +14,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::call::Call;
-use super::decode::{self, Decoded};
+use super::decode::{self, Decoded, OwnedDecoded};
 use crate::live::census::Census;
+use crate::memory::Memory;
 use crate::procfs::{LINK_LIMIT, ProcError};
 
 /// `-EINPROGRESS`: a connect that goes on.
 const CONNECTING: i64 = -115;
 
 /// What came of the comparison.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Truth {
     /// It was what had been read, or nothing came of the call.
     Same,
@@ -36,18 +37,21 @@ pub(crate) enum Truth {
 }
 
 /// What a call really was about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum What {
     /// This file was opened or executed.
     Path(Vec<u8>),
     /// It was connected to this end.
     Remote(Endpoint),
+    /// Its names are these now. They may be those that the kernel read, or those before.
+    Arguments(Box<OwnedDecoded>, String),
 }
 
 impl std::fmt::Display for What {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Path(path) => write!(f, "{}", String::from_utf8_lossy(path)),
+            Self::Arguments(_, names) => f.write_str(names),
             Self::Remote(Endpoint { ip, port }) if ip.is_ipv6() => write!(f, "[{ip}]:{port}"),
             Self::Remote(Endpoint { ip, port }) => write!(f, "{ip}:{port}"),
         }
@@ -76,6 +80,49 @@ pub(crate) fn compare(
             }
             _ => Truth::Same,
         },
+    }
+}
+
+/// Compares what was read with what is there after the call.
+pub(crate) fn read_again(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    memory: &Memory,
+    arena: &Bump,
+) -> Truth {
+    let again = decode::decode(call, memory, arena);
+    let is_path = |source| matches!(source, ParamSource::Path { .. });
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let before_and_now = decoded.params.iter().zip(again.params).zip(sources);
+    let mut paths = before_and_now.filter(|(_, source)| is_path(*source));
+    if paths.any(|((before, now), _)| *now == Param::Unreadable && before != now) {
+        return Truth::Unlearnt;
+    }
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let mut now = decoded.params.iter().zip(again.params).zip(sources);
+    let has_other_path = now.any(|((before, now), source)| is_path(source) && before != now);
+    let end = remote(&again);
+    if has_other_path || end.is_some() && remote(decoded) != end {
+        return Truth::Unclear(What::Arguments(
+            Box::new(again.detach()),
+            names(call, &again),
+        ));
+    }
+    Truth::Same
+}
+
+/// The paths that a call passes, or the address, for a message.
+pub(crate) fn names(call: &Call, decoded: &Decoded<'_>) -> String {
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let params = decoded.params.iter().zip(sources);
+    let paths = params.filter_map(|(param, source)| match (param, source) {
+        (Param::Text(path), ParamSource::Path { .. }) => Some(String::from_utf8_lossy(path)),
+        _ => None,
+    });
+    let paths: Vec<_> = paths.collect();
+    match (paths.is_empty(), remote(decoded)) {
+        (true, Some(end)) => What::Remote(end).to_string(),
+        _ => paths.join(" "),
     }
 }
 
@@ -109,6 +156,8 @@ pub(crate) fn correct<'a>(
                 descriptor.name = Name::Resolved(path);
             }
         }
+        // What was read was as likely.
+        What::Arguments(..) => {}
         What::Remote(endpoint) => {
             if let Some(descriptor) = &mut decoded.descriptor {
                 // The kind followed from the address that was read.

@@ -10,19 +10,25 @@
 //! ([`VerifyOptions::extend`]) and nobody has to count threads at each call. The child of a vfork
 //! has its parent's memory to itself while the parent sleeps; CLONE_VM with CLONE_VFORK is not
 //! trapped. Both end with an exec, which makes a new address space.
+//!
+//! With [`Verify::Always`] whoever cannot be told from a racy caller counts as one. A string in a page of a file, or
+//! of memory that is shared, makes its call be verified, because writing the file changes it
+//! ([`Decoded::is_shared`](super::decode::Decoded)). What an open for writing has returned is looked at, whatever name
+//! it went by, and the first writer of other processes' memory makes every process racy ([`super::writers`]).
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use abi::{RegisterTest, Syscall, TestOp};
-use event::{CallPlan, DescriptorSource, Need, Pid, Plan, Process, Reason, StartTime};
+use abi::Syscall;
+use event::{DescriptorSource, ParamSource, Pid, Plan, Process, StartTime, Tid};
 
 use super::call::Call;
-use super::decode::Decoded;
 use super::tree::Tree;
+use super::writers::{self, Effect};
 
 /// Which calls of racy callers are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,21 +52,18 @@ pub const SAMPLE: u64 = 16;
 pub const ALARM_NS: u64 = 2 * SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
+const ESRCH: i32 = 3;
 /// Processes that are remembered not to be racy; past it they are looked at anew.
 const PRIVATE_LIMIT: usize = 8192;
-/// Racy processes whose memory a new process is compared with.
-const COMPARED_LIMIT: usize = 64;
-/// Questions between two sweeps for racy processes that have ended.
-const SWEEP_AFTER: u32 = 1024;
-
-/// Also of MAP_SHARED_VALIDATE.
-const MAP_SHARED: u64 = 1;
-const MAP_ANONYMOUS: u64 = 0x20;
-const PROT_WRITE: u64 = 2;
-const CLONE_VM: u64 = 0x100;
-const CLONE_VFORK: u64 = 0x4000;
-const CLONE_PARENT: u64 = 0x8000;
-const CLONE_THREAD: u64 = 0x1_0000;
+/// Racy processes that a new process is compared with, at a microsecond each. Beyond, it counts as racy.
+const COMPARED_LIMIT: usize = 1024;
+/// Questions and additions between two sweeps for racy processes that have ended.
+const SWEEP_AFTER: usize = 1024;
+/// Racy processes that are remembered; past it every process counts as racy.
+const RACY_LIMIT: usize = 65_536;
+/// How long calls that were let go before get to read their arguments, and how often that is looked at.
+const GRACE: Duration = Duration::from_millis(50);
+const GRACE_STEP: Duration = Duration::from_millis(5);
 
 /// How an engine verifies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,74 +79,9 @@ impl VerifyOptions {
     /// Adds the calls to a plan by which racy callers are known. To be done before the plan is
     /// compiled to a filter.
     pub fn extend(self, plan: &mut Plan) {
-        if self.verify == Verify::Off {
-            return;
-        }
-        for (call, any_of, reason) in STATE {
-            let planned = plan.calls.entry(*call).or_insert_with(|| CallPlan {
-                any_of: Vec::new(),
-                strings: false,
-                result: Need::Never,
-                reasons: Vec::new(),
-            });
-            let is_always = planned.any_of.iter().any(Vec::is_empty);
-            match any_of {
-                [] => planned.any_of = vec![Vec::new()],
-                _ if is_always => {}
-                _ => planned
-                    .any_of
-                    .extend(any_of.iter().map(|group| group.to_vec())),
-            }
-            planned.reasons.push(Reason::State((*reason).into()));
-        }
+        writers::extend(self.verify, plan);
     }
 }
-
-type Row = (Syscall, &'static [&'static [RegisterTest]], &'static str);
-
-/// Calls after which somebody else can write a process's memory.
-const STATE: &[Row] = &[
-    (
-        Syscall::CLONE,
-        // The parent of a vfork child sleeps, unless the child was made somebody else's.
-        &[
-            &[
-                RegisterTest::low(0, TestOp::AllBits, CLONE_VM),
-                RegisterTest::low(0, TestOp::NoBit, CLONE_VFORK),
-            ],
-            &[RegisterTest::low(
-                0,
-                TestOp::AllBits,
-                CLONE_VM | CLONE_PARENT,
-            )],
-        ],
-        "a thread, or a process with the same memory",
-    ),
-    (
-        Syscall::MMAP,
-        // Who may only read it may have it written by others, but they trap here; without a file
-        // they are descendants.
-        &[
-            &[
-                RegisterTest::low(3, TestOp::AllBits, MAP_SHARED),
-                RegisterTest::low(2, TestOp::AllBits, PROT_WRITE),
-            ],
-            &[RegisterTest::low(
-                3,
-                TestOp::AllBits,
-                MAP_SHARED | MAP_ANONYMOUS,
-            )],
-        ],
-        "memory that other processes may write",
-    ),
-    (Syscall::SHMAT, &[], "memory that other processes may write"),
-    (Syscall::PTRACE, &[], "may write another process's memory"),
-    (
-        Syscall::PROCESS_VM_WRITEV,
-        &[],
-        "writes another process's memory",
-    ),
-];
 
 /// Why somebody else can write a process's memory.
 ///
@@ -152,6 +90,8 @@ const STATE: &[Row] = &[
 enum Cause {
     /// It has made threads.
     Threads,
+    /// The kernel writes its memory when it likes: asynchronous I/O.
+    Filled,
     /// It, or who it was forked from, maps memory that others can write.
     Mapped,
     /// It shares its address space with another process.
@@ -177,7 +117,9 @@ pub(crate) struct Verifier {
     pub(crate) deny_rings: bool,
     /// Racy processes; while it is zero nobody needs to ask more.
     racy: AtomicUsize,
-    /// A process wrote memory of one that could not be told.
+    /// Processes have come, or may come, with memory that others can write.
+    inherited: AtomicBool,
+    /// A process may write the memory of one that cannot be told.
     everyone: AtomicBool,
     /// A process has been given a ring.
     rings: AtomicBool,
@@ -191,12 +133,9 @@ struct Inner {
     racy: HashMap<Pid, Racy>,
     /// Looked at while there were racy processes, and not one of them.
     private: HashMap<Pid, StartTime>,
-    /// Processes that mapped memory which others can write, dead ones too: who was forked from them
-    /// has it.
-    mapped: HashSet<(Pid, StartTime)>,
     /// What was said about a process.
     told: HashSet<(Pid, StartTime, Told)>,
-    asked: u32,
+    asked: usize,
     draws: u64,
 }
 
@@ -215,6 +154,7 @@ impl Verifier {
             mode: options.verify,
             deny_rings: options.deny_rings,
             racy: AtomicUsize::new(0),
+            inherited: AtomicBool::new(false),
             everyone: AtomicBool::new(false),
             rings: AtomicBool::new(false),
             alarm_until_ns: AtomicU64::new(0),
@@ -225,7 +165,19 @@ impl Verifier {
 
     /// Whether any caller may be racy.
     pub(crate) fn is_active(&self) -> bool {
-        self.racy.load(Ordering::Acquire) > 0 || self.everyone.load(Ordering::Acquire)
+        self.racy.load(Ordering::Acquire) > 0
+            || self.inherited.load(Ordering::Acquire)
+            || self.everyone.load(Ordering::Acquire)
+    }
+
+    /// Whether all calls of racy callers are verified, and who cannot be told from one counts as one.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.mode == Verify::Always
+    }
+
+    /// Whether calls of racy callers are verified at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mode != Verify::Off
     }
 
     /// A process is given a ring.
@@ -240,61 +192,109 @@ impl Verifier {
     }
 
     /// Whether the call says who is racy.
-    pub(crate) fn concerns(&self, syscall: Syscall) -> bool {
-        use Syscall as S;
-        match syscall.base() {
-            S::CLONE | S::CLONE3 | S::MMAP | S::SHMAT | S::PTRACE | S::PROCESS_VM_WRITEV => {
-                self.mode != Verify::Off
-            }
-            S::IO_URING_SETUP => true,
-            syscall => self.deny_rings && uses_ring(syscall),
-        }
+    pub(crate) fn concerns(&self, call: &Call) -> bool {
+        let syscall = call.syscall;
+        let concerns = self.mode != Verify::Off && writers::is_concerned(call);
+        concerns || syscall == Syscall::IO_URING_SETUP || self.deny_rings && uses_ring(syscall)
     }
 
-    /// Enters a workload that runs already. Who writes whose memory from outside is not known.
+    /// Enters a workload that runs already. Who may write whose memory is not known.
     pub(crate) fn adopt(&self, tree: &Tree) -> u64 {
         if self.mode == Verify::Off {
             return 0;
         }
         let mut added = 0;
-        for process in tree.watched() {
+        let watched = tree.watched();
+        if self.is_strict() && watched.iter().any(|process| !process.sets_up()) {
+            self.everyone.store(true, Ordering::Release);
+        }
+        for process in watched {
+            // It may have mapped what others can write.
+            self.bequeaths(&process, tree);
             let with_parent = process.parent().is_some_and(|parent| {
                 sys::process_memory::is_shared_by(process.pid.0, parent.pid.0).unwrap_or(false)
             });
             if with_parent {
-                added += self.add_with_ancestors(&process, Cause::Shared);
+                added += self.add_with_ancestors(&process, Cause::Shared, tree);
             } else if tree.census.thread_count(process.pid) != Some(1) {
-                added += self.add(&process, Cause::Threads);
+                added += self.add(&process, Cause::Threads, tree);
             }
         }
         added
     }
 
+    /// Whether a call of a racy caller is compared with what is found after it.
+    pub(crate) fn compares(&self, call: &Call) -> bool {
+        is_verifiable(call) || self.is_strict() && has_names(call)
+    }
+
     /// Takes a call into account that [`Verifier::concerns`] names, before it is let go. Answers
     /// with the number of processes that are racy by it and were not.
     pub(crate) fn note(&self, call: &Call, process: &Arc<Process>, tree: &Tree) -> u64 {
-        match call.syscall.base() {
-            Syscall::CLONE if call.raw(0) & CLONE_VM == 0 => 0,
-            Syscall::CLONE if call.raw(0) & (CLONE_VFORK | CLONE_PARENT) == CLONE_VFORK => 0,
-            Syscall::CLONE if call.raw(0) & CLONE_THREAD != 0 => {
-                self.add_with_ancestors(process, Cause::Threads)
+        match writers::effect(call, self.deny_rings) {
+            _ if self.mode == Verify::Off => 0,
+            Effect::None => 0,
+            Effect::Thread => self.add_with_ancestors(process, Cause::Threads, tree),
+            Effect::Process => {
+                // Two such children have the same memory, also when this one is gone.
+                self.bequeaths(process, tree);
+                self.add_with_ancestors(process, Cause::Shared, tree)
             }
-            // The flags of clone3 are in memory, which is what this is about.
-            Syscall::CLONE | Syscall::CLONE3 => self.add_with_ancestors(process, Cause::Shared),
-            Syscall::MMAP if is_private(call) => 0,
-            Syscall::MMAP | Syscall::SHMAT => self.add(process, Cause::Mapped),
-            Syscall::PTRACE => self.note_ptrace(call, process, tree),
-            Syscall::PROCESS_VM_WRITEV => self.note_writer(process, call.int(0), tree),
-            _ => 0,
+            Effect::Maps => {
+                self.bequeaths(process, tree);
+                self.add(process, Cause::Mapped, tree)
+            }
+            Effect::Fills => self.add(process, Cause::Filled, tree),
+            // Whoever may write one may have, or get, the right to write another.
+            Effect::Exposes | Effect::Writes(_) | Effect::WritesAny if self.is_strict() => {
+                let is_own = matches!(writers::effect(call, self.deny_rings),
+                    Effect::Writes(target) if self.is_own(process, target, tree));
+                match is_own {
+                    true => 0,
+                    false => self.distrust_everyone(tree, call.tid),
+                }
+            }
+            Effect::Exposes | Effect::WritesAny => self.add(process, Cause::Peer, tree),
+            Effect::Writes(target) => self.note_writer(process, target, tree),
         }
     }
 
-    fn note_ptrace(&self, call: &Call, process: &Arc<Process>, tree: &Tree) -> u64 {
-        const PTRACE_TRACEME: u64 = 0;
-        if call.raw(0) == PTRACE_TRACEME {
-            return self.add(process, Cause::Peer);
+    /// What a process has, or does, goes on in processes that it makes, or has made.
+    fn bequeaths(&self, process: &Process, tree: &Tree) {
+        process.set_children_may_share_memory();
+        tree.note_shared_memory();
+        self.inherited.store(true, Ordering::Release);
+    }
+
+    fn is_own(&self, process: &Process, target: i32, tree: &Tree) -> bool {
+        let census = &tree.census;
+        census.shares_pid_namespace(process.pid)
+            && census.thread_group(Tid(target)) == Some(process.pid)
+    }
+
+    /// Every process counts as racy from now on. A call that was let go before may not have read its
+    /// arguments yet: waits for that, but no longer than [`GRACE`]. `caller`: waits itself.
+    /// Answers with the number of processes that are known to be racy by it.
+    fn distrust_everyone(&self, tree: &Tree, caller: Tid) -> u64 {
+        if self.everyone.swap(true, Ordering::AcqRel) {
+            return 0;
         }
-        self.note_writer(process, call.int(1), tree)
+        if !self.is_strict() {
+            return 1;
+        }
+        let processes = tree.watched();
+        let begun = Instant::now();
+        let is_at_work = |process: &Arc<Process>| {
+            let threads = tree.census.threads(process.pid);
+            let mut others = threads.into_iter().filter(|tid| *tid != caller);
+            others.any(|tid| tree.census.runs(tid))
+        };
+        loop {
+            std::thread::sleep(GRACE_STEP);
+            if begun.elapsed() >= GRACE || !processes.iter().any(is_at_work) {
+                return 1;
+            }
+        }
     }
 
     /// A process writes, or may write, the memory of another.
@@ -309,41 +309,50 @@ impl Verifier {
             .and_then(|pid| tree.find(pid));
         match target {
             Some(target) if target.pid == writer.pid => return 0,
-            Some(target) => added += self.add(&target, Cause::Peer),
+            Some(target) => added += self.add(&target, Cause::Peer, tree),
             None => self.everyone.store(true, Ordering::Release),
         }
-        added + self.add(writer, Cause::Peer)
+        added + self.add(writer, Cause::Peer, tree)
     }
 
-    /// A process opened memory of another, or of one that cannot be told, for writing.
-    pub(crate) fn note_memory_file(&self) {
-        if self.mode != Verify::Off {
-            self.everyone.store(true, Ordering::Release);
+    /// A process may have opened the memory of a process for writing, and waits. Which process is not
+    /// asked: the descriptor can be handed on. Answers as [`Verifier::note`] does.
+    pub(crate) fn note_memory_file(&self, caller: Tid, tree: &Tree) -> u64 {
+        match self.mode {
+            Verify::Off => 0,
+            _ => self.distrust_everyone(tree, caller),
         }
+    }
+
+    /// Whether what an open returns is looked at, whatever rules say of it: it may be the memory of a process.
+    pub(crate) fn looks_at(&self, call: &Call) -> bool {
+        self.is_strict() && writers::opens_file(call) && writers::may_write(call)
     }
 
     /// Marks a process and those of its ancestors that have the same memory.
-    fn add_with_ancestors(&self, process: &Arc<Process>, cause: Cause) -> u64 {
-        let mut added = self.add(process, cause);
+    fn add_with_ancestors(&self, process: &Arc<Process>, cause: Cause, tree: &Tree) -> u64 {
+        let mut added = self.add(process, cause, tree);
         let (mut child, mut parent) = (Arc::clone(process), process.parent());
         while let Some(ancestor) = parent {
             let shared = sys::process_memory::is_shared_by(child.pid.0, ancestor.pid.0);
             if !shared.unwrap_or(false) {
                 break;
             }
-            added += self.add(&ancestor, Cause::Shared);
+            added += self.add(&ancestor, Cause::Shared, tree);
             parent = ancestor.parent();
             child = ancestor;
         }
         added
     }
 
-    fn add(&self, process: &Arc<Process>, cause: Cause) -> u64 {
+    fn add(&self, process: &Arc<Process>, cause: Cause, tree: &Tree) -> u64 {
         let mut inner = self.inner();
-        inner.private.remove(&process.pid);
-        if cause == Cause::Mapped {
-            inner.mapped.insert((process.pid, process.start));
+        self.sweep(&mut inner, tree);
+        if inner.racy.len() >= RACY_LIMIT {
+            self.everyone.store(true, Ordering::Release);
+            return 0;
         }
+        inner.private.remove(&process.pid);
         let fresh = || Racy {
             process: Arc::clone(process),
             cause,
@@ -386,20 +395,23 @@ impl Verifier {
         }
         // First seen since there are racy processes: it may be the vfork child of one, or made by
         // one with its memory.
-        let parent = process.parent().map(|parent| (parent.pid, parent.start));
-        if parent.is_some_and(|parent| inner.mapped.contains(&parent)) {
+        if process.may_share_memory() {
             drop(inner);
-            self.add(process, Cause::Mapped);
+            self.add(process, Cause::Mapped, tree);
             return true;
         }
-        let compared = inner.racy.values().take(COMPARED_LIMIT);
-        let shares = compared.map(|racy| racy.process.pid.0).any(|pid| {
-            // Who may not compare does not know, and so takes it for shared.
-            sys::process_memory::is_shared_by(process.pid.0, pid).unwrap_or(true)
+        if inner.racy.len() > COMPARED_LIMIT {
+            return true;
+        }
+        let shares = inner.racy.values().any(|racy| {
+            // Who may not compare does not know, and so takes it for shared. Who is gone has none, and its
+            // children are told by what it did.
+            let shared = sys::process_memory::is_shared_by(process.pid.0, racy.process.pid.0);
+            shared.unwrap_or_else(|error| !error.is(ESRCH))
         });
-        if shares {
+        if shares || self.shares_with_parent(&inner, process, tree) {
             drop(inner);
-            self.add(process, Cause::Shared);
+            self.add(process, Cause::Shared, tree);
             return true;
         }
         if inner.private.len() >= PRIVATE_LIMIT {
@@ -409,10 +421,24 @@ impl Verifier {
         false
     }
 
+    /// The same for a parent whose first thread has ended, which has no memory any more; others may run on.
+    fn shares_with_parent(&self, inner: &Inner, process: &Process, tree: &Tree) -> bool {
+        let parent = process.parent();
+        let parent = parent.filter(|parent| inner.racy.contains_key(&parent.pid));
+        parent.is_some_and(|parent| {
+            let threads = tree.census.threads(parent.pid);
+            let shares = |tid: &Tid| {
+                let shared = sys::process_memory::is_shared_by(process.pid.0, tid.0);
+                shared.unwrap_or_else(|error| !error.is(ESRCH))
+            };
+            threads.iter().any(shares)
+        })
+    }
+
     /// Whether a call of the process that rules do not ask about is to be verified. Ask
     /// [`Verifier::is_active`] first.
     pub(crate) fn wants(&self, process: &Arc<Process>, tree: &Tree, now_ns: u64) -> bool {
-        if !self.is_racy(process, tree) || !self.draw(process, now_ns) {
+        if !self.is_racy(process, tree) || !self.draw(process, tree, now_ns) {
             return false;
         }
         // A process whose threads have ended is not racy any more; its one thread is parked here.
@@ -431,12 +457,13 @@ impl Verifier {
         true
     }
 
-    fn draw(&self, process: &Arc<Process>, now_ns: u64) -> bool {
+    fn draw(&self, process: &Arc<Process>, tree: &Tree, now_ns: u64) -> bool {
         if self.mode == Verify::Always || now_ns < self.alarm_until_ns.load(Ordering::Acquire) {
             return true;
         }
         let mut inner = self.inner();
         inner.draws += 1;
+        self.sweep(&mut inner, tree);
         let draws = inner.draws;
         let racy = inner.racy.entry(process.pid).or_insert_with(|| Racy {
             process: Arc::clone(process),
@@ -478,6 +505,7 @@ impl Verifier {
         if !self.is_active() {
             return;
         }
+        process.set_may_share_memory(false);
         let mut inner = self.inner();
         let racy = inner.racy.get(&process.pid);
         if racy.is_some_and(|racy| racy.cause != Cause::Peer) {
@@ -498,7 +526,7 @@ impl Verifier {
 
     fn sweep(&self, inner: &mut Inner, tree: &Tree) {
         inner.asked += 1;
-        if inner.asked < SWEEP_AFTER {
+        if inner.asked < SWEEP_AFTER.max(inner.racy.len() / 2) {
             return;
         }
         inner.asked = 0;
@@ -510,9 +538,7 @@ impl Verifier {
     }
 
     fn count(&self, inner: &Inner) {
-        // Descendants of processes that are gone may have their mappings.
-        let racy = inner.racy.len() + inner.mapped.len();
-        self.racy.store(racy, Ordering::Release);
+        self.racy.store(inner.racy.len(), Ordering::Release);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -529,30 +555,12 @@ pub(crate) fn uses_ring(syscall: Syscall) -> bool {
     )
 }
 
-/// Whether a mapping is one that nobody else can write. That of the old i386 call is in memory.
-fn is_private(call: &Call) -> bool {
-    let (prot, flags) = (call.raw(2), call.raw(3));
-    call.syscall != Syscall::OLD_MMAP
-        && (flags & MAP_SHARED == 0 || prot & PROT_WRITE == 0 && flags & MAP_ANONYMOUS == 0)
-}
-
-/// Whether a call opens the memory of a process for writing, by the name that is read. Which process
-/// is not asked: the descriptor can be handed on.
-pub(crate) fn opens_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
-    const WRITES: u64 = 3;
-    let Some(event::Descriptor {
-        name: event::Name::Passed { raw, .. },
-        ..
-    }) = decoded.descriptor
-    else {
-        return false;
-    };
-    let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
-        return false;
-    };
-    raw.strip_suffix(b"mem")
-        .is_some_and(|rest| rest.is_empty() || rest.ends_with(b"/"))
-        && matches!(decoded.params.get(usize::from(flags)), Some(event::Param::Uint(flags)) if flags & WRITES != 0)
+/// Whether a call has names in memory that the kernel does not tell of afterwards: paths, and addresses that are
+/// sent to. They are read once more.
+fn has_names(call: &Call) -> bool {
+    let params = &mut call.kind.spec().params.iter();
+    let has_path = params.any(|spec| matches!(spec.source, ParamSource::Path { .. }));
+    !is_verifiable(call) && (has_path || call.syscall.base() == Syscall::SENDTO)
 }
 
 /// Whether the kernel can be asked afterwards what the call really did.
@@ -562,4 +570,93 @@ pub(crate) fn is_verifiable(call: &Call) -> bool {
             DescriptorSource::Opened { .. } => call.syscall.base() != Syscall::OPEN_BY_HANDLE_AT,
             _ => call.syscall.base() == Syscall::CONNECT,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use event::{Comm, Image};
+
+    use super::*;
+
+    fn process(pid: i32) -> Arc<Process> {
+        let image = Arc::new(Image::default());
+        let comm = Comm::new(b"process");
+        Arc::new(Process::new(Pid(pid), StartTime(1), 0, None, image, comm))
+    }
+
+    fn verifier(verify: Verify) -> (Verifier, Tree) {
+        let options = VerifyOptions {
+            verify,
+            deny_rings: true,
+        };
+        let tree = Tree::new(Vec::new()).expect("procfs");
+        (Verifier::new(options), tree)
+    }
+
+    /// Above any that the kernel gives.
+    const FIRST: i32 = 1 << 23;
+    const PROCESSES: i32 = 200_000;
+
+    #[test]
+    fn what_is_remembered_of_processes_that_have_ended_is_bounded() {
+        let (verifier, tree) = verifier(Verify::Sampled);
+        for pid in FIRST..FIRST + PROCESSES {
+            let process = process(pid);
+            verifier.bequeaths(&process, &tree);
+            verifier.add(&process, Cause::Mapped, &tree);
+            verifier.tell(&process, Told::Ring);
+            process.set_exited();
+            assert!(process.children_may_share_memory());
+        }
+        let inner = verifier.inner();
+        assert!(inner.racy.len() <= 2 * SWEEP_AFTER, "{}", inner.racy.len());
+        assert!(inner.told.len() <= PRIVATE_LIMIT);
+        drop(inner);
+        assert!(verifier.is_active(), "their children may have the memory");
+        assert!(!verifier.everyone.load(Ordering::Acquire));
+        let child = process(FIRST - 1);
+        child.set_may_share_memory(true);
+        assert!(verifier.is_racy(&child, &tree));
+        assert!(!verifier.is_racy(&process(FIRST - 2), &tree));
+    }
+
+    #[test]
+    fn more_racy_processes_than_are_remembered_make_everyone_racy() {
+        let (verifier, tree) = verifier(Verify::Sampled);
+        for pid in FIRST..FIRST + PROCESSES {
+            verifier.add(&process(pid), Cause::Threads, &tree);
+        }
+        assert!(verifier.inner().racy.len() <= RACY_LIMIT);
+        assert!(verifier.is_racy(&process(FIRST - 1), &tree));
+    }
+
+    #[test]
+    fn what_is_remembered_of_processes_that_are_not_racy_is_bounded() {
+        let (verifier, tree) = verifier(Verify::Sampled);
+        for pid in FIRST..FIRST + PROCESSES {
+            assert!(!verifier.is_racy(&process(pid), &tree));
+        }
+        assert!(verifier.inner().private.len() <= PRIVATE_LIMIT);
+        // Asked for while everybody is racy, as the budget of each.
+        verifier.everyone.store(true, Ordering::Release);
+        for pid in FIRST..FIRST + PROCESSES {
+            let process = process(pid);
+            assert!(verifier.wants(&process, &tree, 1));
+            process.set_exited();
+        }
+        let racy = verifier.inner().racy.len();
+        assert!(racy <= 2 * SWEEP_AFTER, "{racy}");
+    }
+
+    #[test]
+    fn an_exec_leaves_shared_memory_behind_but_not_for_children_made_before() {
+        let (verifier, tree) = verifier(Verify::Sampled);
+        let parent = process(FIRST);
+        verifier.bequeaths(&parent, &tree);
+        verifier.add(&parent, Cause::Mapped, &tree);
+        assert!(verifier.is_racy(&parent, &tree));
+        verifier.exec(&parent);
+        assert!(!verifier.is_racy(&parent, &tree));
+        assert!(parent.children_may_share_memory());
+    }
 }

@@ -13,9 +13,10 @@ use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
-use super::truth::{self, Truth};
-use super::{Change, Ruling, Shared, Violation, verify, witness};
+use super::truth::{self, Truth, What};
+use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
 use crate::live::initial_stack::InitialStack;
+use crate::memory::{Access, Memory};
 use crate::names::Found;
 use crate::tripwire::{self, Tripwire};
 
@@ -27,6 +28,8 @@ pub(crate) struct Worker<J: Judge> {
     scratch: J::Scratch,
     /// Stands in for the caller until it is worth looking up.
     unnamed: Process,
+    /// Reads names once more after a call, in pages that are there: a hostile one holds nobody up.
+    again: Memory,
 }
 
 /// What is known of a call at one stage.
@@ -72,11 +75,14 @@ impl<J: Judge> Worker<J> {
             Arc::new(Image::default()),
             Comm::new(b""),
         );
+        let again = Memory::new(Arc::default());
+        again.allow(Access::Resident);
         Self {
             shared,
             ruling,
             scratch,
             unnamed,
+            again,
         }
     }
 
@@ -224,7 +230,9 @@ impl<J: Judge> Worker<J> {
         if let Some(tripwire) = &self.shared.tripwire {
             self.settle_account(tripwire, call, decoded, outcome, &truth);
         }
+        self.look_at_opened(call, decoded, outcome, process);
         if Role::of(call.syscall) == Role::Exec {
+            crate::memory::note_exec();
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
             // One whose result is not learnt may go on for as long as it likes.
@@ -278,17 +286,85 @@ impl<J: Judge> Worker<J> {
             && self.weigh(&view, Stage::Exit, process) == Weight::Reject
         {
             // Nothing is lost by it, and the name that was read may be the wrong one.
-            view.decoded = truth::correct(view.decoded, call, what, arena);
+            view.decoded = match what {
+                What::Arguments(again, _) => again.borrow(arena).returned(call, outcome, arena),
+                what => truth::correct(view.decoded, call, what, arena),
+            };
         }
         self.tell_denial(&view, process);
         self.conclude(&view, Stage::Exit, process);
+    }
+
+    /// Finds out under [`super::Verify::Always`] what may be another's to change, or may open the memory of a
+    /// process, while the caller's memory may be read.
+    pub(crate) fn doubt(&self, call: &Call, decoded: &mut Decoded<'_>, memory: &Memory) {
+        let verifier = &self.shared.verifier;
+        if verifier.is_strict() && verifier.compares(call) {
+            decoded.is_shared = !writers::is_in_private_pages(call, decoded, memory);
+        }
+    }
+
+    /// Whether what a call does has to be looked at, whatever rules say of what was read and whoever makes
+    /// it.
+    pub(crate) fn is_doubtful(&self, call: &Call, decoded: &Decoded<'_>) -> bool {
+        let verifier = &self.shared.verifier;
+        decoded.is_shared
+            || verifier.looks_at(call) && writers::may_open_memory(call, decoded)
+            // The object decides; that it is looked at, the name that was found.
+            || verifier.is_on() && writers::is_named_like_memory(call, decoded)
+    }
+
+    /// Looks whether an open has given its caller, who waits, the memory of a process to write.
+    fn look_at_opened(
+        &self,
+        call: &Call,
+        decoded: &Decoded<'_>,
+        outcome: Outcome,
+        process: &Arc<Process>,
+    ) {
+        let shared = &*self.shared;
+        let is_strict = shared.verifier.is_strict();
+        // The flags of openat2 may be others than were read.
+        let is_openat2 = call.syscall == abi::Syscall::OPENAT2;
+        if !is_openat2 && !writers::may_open_memory(call, decoded) || !writers::opens_file(call) {
+            return;
+        }
+        let census = &shared.tree.census;
+        let may_be_memory = match outcome {
+            Outcome::Returned(result) => match i32::try_from(result) {
+                // One that is gone may have been passed on.
+                Ok(number) if number >= 0 => {
+                    let found = census.is_memory_file(call.tid, number);
+                    found.unwrap_or(is_strict)
+                }
+                _ => false,
+            },
+            // Nobody knows, unless nobody is left to have it.
+            _ => is_strict && shared.tree.is_alive(process) != Some(false),
+        };
+        if may_be_memory && !process.sets_up() {
+            self.note_memory_file(call);
+        }
+    }
+
+    /// A process has, or gets, the memory of a process to write.
+    pub(crate) fn note_memory_file(&self, call: &Call) {
+        let shared = &*self.shared;
+        let added = shared.verifier.note_memory_file(call.tid, &shared.tree);
+        shared
+            .counters
+            .racy_processes
+            .fetch_add(added, Ordering::Relaxed);
+        if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
+            tripwire.arm(call.tid, &shared.tree.census);
+        }
     }
 
     /// Gives a call that opens a file the name of what it leads to, before it is made.
     pub(crate) fn name_file(&mut self, view: &mut View<'_>) {
         self.follow_rules();
         let call = view.call;
-        if !opens(call) || !self.ruling.strings[call.syscall.index()] {
+        if !writers::opens_file(call) || !self.ruling.strings[call.syscall.index()] {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -350,7 +426,7 @@ impl<J: Judge> Worker<J> {
         process: &Arc<Process>,
         arena: &'a Bump,
     ) -> Decoded<'a> {
-        let Some(descriptor) = decoded.descriptor.filter(|_| opens(call)) else {
+        let Some(descriptor) = decoded.descriptor.filter(|_| writers::opens_file(call)) else {
             return decoded;
         };
         let Outcome::Returned(result) = outcome else {
@@ -388,11 +464,11 @@ impl<J: Judge> Worker<J> {
             worker.weigh(&view, Stage::Exit, process)
         });
         // Another thread may have put something else there.
-        let is_doubtful = || {
+        let may_be_replaced = || {
             let verifier = &shared.verifier;
             verifier.is_active() && verifier.is_racy(process, &shared.tree)
         };
-        match is_matched || !is_doubtful() {
+        match is_matched || !may_be_replaced() {
             true => decoded.named(name),
             false => decoded,
         }
@@ -463,14 +539,20 @@ impl<J: Judge> Worker<J> {
         let shared = &*self.shared;
         let verifier = &shared.verifier;
         if process.sets_up()
-            || !verifier.is_active()
-            || !verify::is_verifiable(call)
-            || !verifier.is_racy(process, &shared.tree)
+            || !verifier.compares(call)
+            || !(decoded.is_shared
+                || verifier.is_active() && verifier.is_racy(process, &shared.tree))
         {
             return Truth::Same;
         }
         Counters::add(&shared.counters.verified);
-        let truth = truth::compare(call, decoded, outcome, process.pid, &shared.tree.census);
+        let truth = match verify::is_verifiable(call) {
+            true => truth::compare(call, decoded, outcome, process.pid, &shared.tree.census),
+            false if matches!(outcome, Outcome::Returned(_)) => {
+                truth::read_again(call, decoded, &self.again, &Bump::new())
+            }
+            false => Truth::Same,
+        };
         match &truth {
             // Memory that could not be read, and so did not change either.
             Truth::Changed(_) if decoded.unreadable && truth::given(decoded).is_none() => {}
@@ -488,6 +570,17 @@ impl<J: Judge> Worker<J> {
             Truth::Unlearnt => {
                 Counters::add(&shared.counters.verify_failed);
                 verifier.caught(process);
+            }
+            Truth::Unclear(what @ What::Arguments(..)) => {
+                Counters::add(&shared.counters.arguments_changed);
+                verifier.caught(process);
+                shared.notices.arguments_changed(&Change {
+                    process,
+                    tid: call.tid,
+                    kind: call.kind,
+                    given: Some(truth::names(call, decoded)),
+                    truth: what.to_string(),
+                });
             }
             Truth::Same | Truth::Unclear(_) => {}
         }
@@ -639,14 +732,6 @@ impl Role {
             _ => Self::Plain,
         }
     }
-}
-
-/// Whether a call opens files by their names, or by what stands for a name.
-fn opens(call: &Call) -> bool {
-    matches!(
-        call.kind.spec().descriptor,
-        event::DescriptorSource::Opened { .. }
-    )
 }
 
 /// The name that was passed to a call that opens a file.

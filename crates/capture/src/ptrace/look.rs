@@ -51,7 +51,8 @@ impl<J: Judge> Engine<J> {
             return Look::Refused(result);
         }
         let role = Role::of(call.syscall);
-        if role == Role::Plain && !self.is_judged(call) && !shared.is_state(call) {
+        let is_looked_at = self.is_judged(call) || shared.verifier.looks_at(call);
+        if role == Role::Plain && !is_looked_at && !shared.is_state(call) {
             Counters::add(&counters.unjudged);
             return Look::GoOn;
         }
@@ -66,15 +67,13 @@ impl<J: Judge> Engine<J> {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
         let time_ns = now_ns(Clock::Real);
-        let decoded = decode::decode(call, &self.memory, arena);
+        let mut decoded = decode::decode(call, &self.memory, arena);
+        self.worker.doubt(call, &mut decoded, &self.memory);
         let new_name = names::given(call, &self.memory, arena);
         if may_wait && let Some(page) = self.memory.missing() {
             return Look::Page(page);
         }
         counters.note_unreadable(&decoded);
-        if verify::opens_memory(call, &decoded) {
-            shared.verifier.note_memory_file();
-        }
         let live = Live::default();
         let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
         self.worker.name_file(&mut view);
@@ -100,14 +99,15 @@ impl<J: Judge> Engine<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if is_state {
-            if let Some(look) = self.note_state(&view, &process) {
-                return look;
-            }
-            if !self.is_judged(call) {
-                Counters::add(&counters.unjudged);
-                return Look::GoOn;
-            }
+        if is_state && let Some(look) = self.note_state(&view, &process) {
+            return look;
+        }
+        if !self.is_judged(call) {
+            Counters::add(&counters.unjudged);
+            return match self.worker.is_doubtful(call, &view.decoded) {
+                true => self.let_go(&view, Some(process)),
+                false => Look::GoOn,
+            };
         }
         if let Some(descriptor) = view.decoded.descriptor {
             let census = &shared.tree.census;
@@ -144,7 +144,7 @@ impl<J: Judge> Engine<J> {
     fn note_state(&mut self, view: &View<'_>, process: &Arc<Process>) -> Option<Look> {
         let shared = Arc::clone(&self.worker.shared);
         let (counters, call) = (&shared.counters, view.call);
-        if !shared.verifier.concerns(call.syscall) {
+        if !shared.verifier.concerns(call) {
             return None;
         }
         let added = shared.verifier.note(call, process, &shared.tree);
@@ -180,10 +180,14 @@ impl<J: Judge> Engine<J> {
     fn let_go(&self, view: &View<'_>, process: Option<Arc<Process>>) -> Look {
         let shared = &self.worker.shared;
         let verifier = &shared.verifier;
-        if !verifier.is_active() || !verify::is_verifiable(view.call) {
+        let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
+        if !(is_doubtful || verifier.is_active() && verifier.compares(view.call)) {
             return Look::GoOn;
         }
         let process = process.unwrap_or_else(|| self.caller(view.call));
+        if is_doubtful {
+            return result_of(view, &process);
+        }
         if verifier.wants(&process, &shared.tree, now_ns(Clock::Monotonic)) {
             result_of(view, &process)
         } else {
@@ -195,8 +199,11 @@ impl<J: Judge> Engine<J> {
     fn is_to_be_proven(&self, view: &View<'_>, process: &Arc<Process>) -> bool {
         let shared = &self.worker.shared;
         let verifier = &shared.verifier;
+        if self.worker.is_doubtful(view.call, &view.decoded) {
+            return true;
+        }
         verifier.is_active()
-            && verify::is_verifiable(view.call)
+            && verifier.compares(view.call)
             && verifier.is_racy(process, &shared.tree)
     }
 

@@ -12,6 +12,8 @@ pub(crate) const PATIENCE_NS: u64 = 50_000_000;
 const CREDIT_NS: u64 = 1_000_000_000;
 /// Files of which it is remembered that the engine saw them opened for writing.
 const WRITTEN_LIMIT: usize = 4096;
+/// Files that are in the account before those are looked for that have no credit any more, at least.
+const SWEEP_AFTER: usize = 1024;
 
 /// A watched file: the watch, and the name below it if that is a folder.
 pub(crate) type Key = (i32, Vec<u8>);
@@ -25,6 +27,8 @@ pub(crate) struct Ledger {
     written: HashSet<Key>,
     /// What the file system told of and the engine has not, the oldest first.
     pending: VecDeque<(Key, Act, u64)>,
+    /// Files added to `seen` since the last sweep.
+    added: usize,
 }
 
 /// What the file system told of.
@@ -52,7 +56,22 @@ impl Ledger {
             self.pending.remove(at);
             return;
         }
+        self.sweep(now_ns);
         self.seen.entry(key).or_default().push_back(now_ns);
+    }
+
+    /// Drops what has no credit any more, once as many opens were added as there are files: names that nobody
+    /// opens twice are forgotten after a second.
+    fn sweep(&mut self, now_ns: u64) {
+        self.added += 1;
+        if self.added <= SWEEP_AFTER.max(self.seen.len() / 2) {
+            return;
+        }
+        self.added = 0;
+        self.seen.retain(|_, times| {
+            times.retain(|time| now_ns.saturating_sub(*time) <= CREDIT_NS);
+            !times.is_empty()
+        });
     }
 
     /// What it saw came to nothing, or was something else. If that was taken for another open in the
@@ -61,6 +80,8 @@ impl Ledger {
         let times = self.seen.get_mut(&key);
         if times.and_then(VecDeque::pop_back).is_none() {
             self.pending.push_back((key, Act::Open, now_ns));
+        } else if self.seen.get(&key).is_some_and(VecDeque::is_empty) {
+            self.seen.remove(&key);
         }
     }
 
@@ -120,6 +141,27 @@ mod tests {
         ledger.saw(key(), false, 1000);
         assert!(ledger.opened(key(), 2000));
         assert!(ledger.overdue(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_of_opens_is_bounded() {
+        let mut ledger = Ledger::default();
+        // A second later nothing of it counts any more.
+        for number in 0..200_000_u64 {
+            let name = (1, number.to_string().into_bytes());
+            let now_ns = number * CREDIT_NS / 1000;
+            ledger.saw(name.clone(), false, now_ns);
+            ledger.saw(key(), false, now_ns);
+            // Of half of them came nothing.
+            if number % 2 == 0 {
+                ledger.unsaw(name, now_ns);
+            }
+            assert!(ledger.seen.len() <= 2 * SWEEP_AFTER + 2);
+        }
+        let times: usize = ledger.seen.values().map(VecDeque::len).sum();
+        assert!(times <= 4 * SWEEP_AFTER, "{times}");
+        let now_ns = 200_000 * CREDIT_NS / 1000;
+        assert!(ledger.opened(key(), now_ns), "the last second counts");
     }
 
     #[test]

@@ -1,0 +1,402 @@
+//! Calls after which somebody else, or the kernel, may write a process's memory.
+//!
+//! Each way to such memory begins with a call: a thread or a process with the same address space, memory that
+//! is mapped to be shared, `process_vm_writev`, `ptrace`, an open of a memory file (`/proc/PID/mem`), and
+//! what makes the kernel write later (asynchronous I/O, userfaultfd). A memory file has as many names as there
+//! are links, mounts and descriptors: what the open has really returned is looked at.
+
+use abi::{RegisterTest, Syscall, TestOp};
+use event::{Absence, CallPlan, DescriptorSource, Name, Need, Param, ParamSource, Plan, Reason};
+
+use super::call::Call;
+use super::decode::Decoded;
+use super::verify::Verify;
+use crate::memory::Memory;
+
+/// Also of MAP_SHARED_VALIDATE.
+const MAP_SHARED: u64 = 1;
+const MAP_ANONYMOUS: u64 = 0x20;
+const PROT_WRITE: u64 = 2;
+pub(super) const CLONE_VM: u64 = 0x100;
+pub(super) const CLONE_VFORK: u64 = 0x4000;
+pub(super) const CLONE_PARENT: u64 = 0x8000;
+pub(super) const CLONE_THREAD: u64 = 0x1_0000;
+
+/// `O_WRONLY` and `O_RDWR`.
+const WRITES: u64 = 3;
+/// The same on every architecture here.
+const O_CREAT: u64 = 0o100;
+const O_EXCL: u64 = 0o200;
+const O_PATH: u64 = 0o10_000_000;
+/// `O_TMPFILE` without `O_DIRECTORY`, which it includes.
+const TEMPORARY: u64 = 0o20_000_000;
+
+/// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
+const NEW_USERFAULTFD: u64 = 0xaa00;
+/// `VHOST_SET_OWNER`: a thread of the kernel works in the caller's memory.
+const VHOST_SET_OWNER: u64 = 0xaf01;
+/// `SOL_XDP`: packets arrive in memory that was registered (AF_XDP).
+const SOL_XDP: u64 = 283;
+
+type Row = (Syscall, &'static [&'static [RegisterTest]], &'static str);
+
+const SHARES: &str = "memory that other processes may write";
+const FILLS: &str = "has the kernel write the caller's memory later";
+const FAULTS: &str = "has another process answer for missing pages";
+
+/// Calls after which somebody else can write a process's memory.
+const STATE: &[Row] = &[
+    (
+        Syscall::CLONE,
+        // The parent of a vfork child sleeps, unless the child was made somebody else's.
+        &[
+            &[
+                RegisterTest::low(0, TestOp::AllBits, CLONE_VM),
+                RegisterTest::low(0, TestOp::NoBit, CLONE_VFORK),
+            ],
+            &[RegisterTest::low(
+                0,
+                TestOp::AllBits,
+                CLONE_VM | CLONE_PARENT,
+            )],
+        ],
+        "a thread, or a process with the same memory",
+    ),
+    (
+        Syscall::MMAP,
+        // Who may only read it may have it written by others, but they trap here; without a file
+        // they are descendants.
+        &[
+            &[
+                RegisterTest::low(3, TestOp::AllBits, MAP_SHARED),
+                RegisterTest::low(2, TestOp::AllBits, PROT_WRITE),
+            ],
+            &[RegisterTest::low(
+                3,
+                TestOp::AllBits,
+                MAP_SHARED | MAP_ANONYMOUS,
+            )],
+        ],
+        SHARES,
+    ),
+    (Syscall::SHMAT, &[], SHARES),
+    (Syscall::PTRACE, &[], "may write another process's memory"),
+    (
+        Syscall::PROCESS_VM_WRITEV,
+        &[],
+        "writes another process's memory",
+    ),
+    (
+        Syscall::PROCESS_MADVISE,
+        &[],
+        "drops pages of another process",
+    ),
+    (Syscall::USERFAULTFD, &[], FAULTS),
+    (
+        Syscall::IOCTL,
+        &[
+            &[RegisterTest::low(1, TestOp::Eq, NEW_USERFAULTFD)],
+            &[RegisterTest::low(1, TestOp::Eq, VHOST_SET_OWNER)],
+        ],
+        "has somebody else, or the kernel, fill memory",
+    ),
+    (
+        Syscall::SETSOCKOPT,
+        &[&[RegisterTest::low(1, TestOp::Eq, SOL_XDP)]],
+        FILLS,
+    ),
+    (Syscall::IO_SETUP, &[], FILLS),
+];
+
+macro_rules! writes {
+    ($flags:literal) => {
+        &[
+            &[
+                RegisterTest::low($flags, TestOp::AnyBit, WRITES),
+                RegisterTest::low($flags, TestOp::NoBit, O_PATH | TEMPORARY | O_CREAT),
+            ],
+            &[
+                RegisterTest::low($flags, TestOp::AnyBit, WRITES),
+                RegisterTest::low($flags, TestOp::NoBit, O_PATH | TEMPORARY | O_EXCL),
+            ],
+        ]
+    };
+}
+
+/// Calls that may open the memory of a process, or of the machine, for writing. A new file (`O_CREAT` with
+/// `O_EXCL`, `O_TMPFILE`) is none.
+const OPENS: &[Row] = &[
+    (Syscall::OPEN, writes!(1), OPENS_MEMORY),
+    (Syscall::OPENAT, writes!(2), OPENS_MEMORY),
+    (Syscall::OPEN_BY_HANDLE_AT, writes!(2), OPENS_MEMORY),
+    (Syscall::CREAT, &[], OPENS_MEMORY),
+    // Its flags are in memory.
+    (Syscall::OPENAT2, &[], OPENS_MEMORY),
+];
+
+const OPENS_MEMORY: &str = "may open the memory of a process for writing";
+
+/// Adds to a plan the calls by which racy callers are known.
+pub(super) fn extend(verify: Verify, plan: &mut Plan) {
+    let rows: &[&[Row]] = match verify {
+        Verify::Off => &[],
+        Verify::Sampled => &[STATE],
+        Verify::Always => &[STATE, OPENS],
+    };
+    for (call, any_of, reason) in rows.iter().copied().flatten() {
+        let planned = plan.calls.entry(*call).or_insert_with(|| CallPlan {
+            any_of: Vec::new(),
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        });
+        let is_always = planned.any_of.iter().any(Vec::is_empty);
+        match any_of {
+            [] => planned.any_of = vec![Vec::new()],
+            _ if is_always => {}
+            _ => planned
+                .any_of
+                .extend(any_of.iter().map(|group| group.to_vec())),
+        }
+        planned.reasons.push(Reason::State((*reason).into()));
+    }
+}
+
+/// What a call does to whose memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Nothing that counts.
+    None,
+    /// Makes a thread.
+    Thread,
+    /// Makes a process with the caller's memory.
+    Process,
+    /// Maps memory that others may write.
+    Maps,
+    /// The kernel writes the caller's memory later.
+    Fills,
+    /// Another process may write the caller's memory.
+    Exposes,
+    /// The caller may write the memory of this process or thread.
+    Writes(i32),
+    /// The caller may write, or change, memory of a process that cannot be told.
+    WritesAny,
+}
+
+/// What a call that [`extend`] asks for does. `deny_rings`: an io_uring is refused.
+pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
+    const PTRACE_TRACEME: u64 = 0;
+    match call.syscall.base() {
+        Syscall::CLONE if call.raw(0) & CLONE_VM == 0 => Effect::None,
+        Syscall::CLONE if call.raw(0) & (CLONE_VFORK | CLONE_PARENT) == CLONE_VFORK => Effect::None,
+        Syscall::CLONE if call.raw(0) & CLONE_THREAD != 0 => Effect::Thread,
+        // The flags of clone3 are in memory, which is what this is about.
+        Syscall::CLONE | Syscall::CLONE3 => Effect::Process,
+        Syscall::MMAP if is_private(call) => Effect::None,
+        Syscall::MMAP | Syscall::SHMAT => Effect::Maps,
+        Syscall::PTRACE if call.raw(0) == PTRACE_TRACEME => Effect::Exposes,
+        Syscall::PTRACE => Effect::Writes(call.int(1)),
+        Syscall::PROCESS_VM_WRITEV => Effect::Writes(call.int(0)),
+        Syscall::PROCESS_MADVISE | Syscall::USERFAULTFD => Effect::WritesAny,
+        Syscall::IOCTL => match call.raw(1) & u64::from(u32::MAX) {
+            NEW_USERFAULTFD => Effect::WritesAny,
+            VHOST_SET_OWNER => Effect::Fills,
+            _ => Effect::None,
+        },
+        Syscall::SETSOCKOPT if u64::from(call.int(1).unsigned_abs()) == SOL_XDP => Effect::Fills,
+        Syscall::IO_SETUP => Effect::Fills,
+        // Its requests can be made by whoever has the descriptor.
+        Syscall::IO_URING_SETUP if !deny_rings => Effect::WritesAny,
+        _ => Effect::None,
+    }
+}
+
+/// Whether [`effect`] has something to say of a call.
+pub(super) fn is_concerned(call: &Call) -> bool {
+    match call.syscall.base() {
+        Syscall::CLONE3 => true,
+        // Rules ask for them for other reasons.
+        Syscall::IOCTL | Syscall::SETSOCKOPT => effect(call, true) != Effect::None,
+        syscall => STATE.iter().any(|(row, ..)| *row == syscall),
+    }
+}
+
+/// Whether a mapping is one that nobody else can write. That of the old i386 call is in memory.
+fn is_private(call: &Call) -> bool {
+    let (prot, flags) = (call.raw(2), call.raw(3));
+    call.syscall != Syscall::OLD_MMAP
+        && (flags & MAP_SHARED == 0 || prot & PROT_WRITE == 0 && flags & MAP_ANONYMOUS == 0)
+}
+
+/// Whether a call opens files by their names, or by what stands for a name.
+pub(crate) fn opens_file(call: &Call) -> bool {
+    matches!(call.kind.spec().descriptor, DescriptorSource::Opened { .. })
+}
+
+/// Whether an open may be one for writing, by what its registers say.
+pub(crate) fn may_write(call: &Call) -> bool {
+    let flags = match call.syscall {
+        Syscall::OPEN => 1,
+        Syscall::OPENAT | Syscall::OPEN_BY_HANDLE_AT => 2,
+        _ => return true,
+    };
+    is_for_writing(call.raw(flags))
+}
+
+/// A new file is nobody's memory.
+fn is_for_writing(flags: u64) -> bool {
+    let is_new = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL || flags & TEMPORARY != 0;
+    flags & WRITES != 0 && flags & O_PATH == 0 && !is_new
+}
+
+/// Whether a call may open the memory of a process for writing, whatever name it goes by.
+pub(crate) fn may_open_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
+    let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
+        return false;
+    };
+    match decoded.params.get(usize::from(flags)) {
+        // Of openat2 they are in memory.
+        Some(Param::Uint(_)) if call.syscall == Syscall::OPENAT2 && decoded.is_shared => true,
+        Some(Param::Uint(flags)) if call.syscall != Syscall::CREAT => is_for_writing(*flags),
+        _ => true,
+    }
+}
+
+/// Whether a call may open a file for writing that is called as memory files are, or one behind a descriptor.
+pub(crate) fn is_named_like_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
+    let is_memory = |name: &[u8]| {
+        let mut parts = name.rsplit(|byte| *byte == b'/');
+        parts.next() == Some(b"mem") || parts.next() == Some(b"fd")
+    };
+    let name = decoded.descriptor.map(|known| known.name);
+    let is_named = match name {
+        Some(Name::Opened { raw, path }) => is_memory(raw) || is_memory(path),
+        Some(Name::Passed { raw, .. } | Name::Unresolved { raw } | Name::Resolved(raw)) => {
+            is_memory(raw)
+        }
+        _ => false,
+    };
+    is_named && may_open_memory(call, decoded)
+}
+
+/// Whether all that a verifiable call says is in pages that nobody else can write.
+pub(crate) fn is_in_private_pages(call: &Call, decoded: &Decoded<'_>, memory: &Memory) -> bool {
+    // A socketcall has its arguments in memory, and where is not known any more.
+    let is_unpacked = call.arch == abi::Arch::I386 && call.syscall.base() == Syscall::CONNECT;
+    if decoded.unreadable || decoded.forced || call.is_unread || is_unpacked {
+        return false;
+    }
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let params = sources.zip(decoded.params);
+    let is_private = |address, len| memory.is_private(call.tid, address, len);
+    let params_are = params.into_iter().all(|(source, param)| match source {
+        ParamSource::Path { path: at, .. } | ParamSource::Text(at) => match param {
+            Param::Text(text) => is_private(call.raw(at), text.len() as u64 + 1),
+            Param::Absent(_) => true,
+            _ => false,
+        },
+        ParamSource::Field { arg, offset, size } => {
+            is_private(call.raw(arg).wrapping_add(offset.into()), u64::from(size))
+        }
+        _ => true,
+    });
+    params_are
+        && match call.kind.spec().descriptor {
+            DescriptorSource::Addressed { address, len, .. } => {
+                let len = u64::from(call.int(len).unsigned_abs());
+                Absence::of_length(len).is_some() || is_private(call.raw(address), len.min(128))
+            }
+            _ => true,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use event::EventKind;
+
+    use super::*;
+
+    fn call(syscall: Syscall, args: [u64; 6]) -> Call {
+        Call {
+            id: 0,
+            tid: event::Tid(0),
+            arch: abi::Arch::native().expect("tests run where the program does"),
+            syscall,
+            kind: EventKind::of_syscall(syscall),
+            ip: 0,
+            args,
+            is_unread: false,
+        }
+    }
+
+    /// Walks all calls: one that opens files by whatever stands for a name is asked for.
+    #[test]
+    fn each_call_that_opens_a_file_is_looked_at_when_it_writes() {
+        let mut opens: Vec<Syscall> = Vec::new();
+        for syscall in Syscall::all() {
+            let kind = EventKind::of_syscall(syscall);
+            if matches!(kind.spec().descriptor, DescriptorSource::Opened { .. }) {
+                opens.push(syscall);
+            }
+        }
+        let mut listed: Vec<Syscall> = OPENS.iter().map(|(syscall, ..)| *syscall).collect();
+        opens.sort_unstable_by_key(|syscall| syscall.index());
+        listed.sort_unstable_by_key(|syscall| syscall.index());
+        assert_eq!(opens, listed);
+        let mut plan = Plan::default();
+        extend(Verify::Always, &mut plan);
+        for syscall in opens {
+            for flags in (0..1 << 12).chain([O_PATH | 2, TEMPORARY | 2, TEMPORARY, O_PATH]) {
+                // The flags are in one of these; the other is no pointer that anybody follows.
+                let call = call(syscall, [0, flags, flags, 0, 0, 0]);
+                let is_trapped = plan.calls[&syscall]
+                    .any_of
+                    .iter()
+                    .any(|group| group.iter().all(|test| test.holds(&call.args)));
+                assert_eq!(is_trapped, may_write(&call), "{syscall} {flags:o}");
+                let is_always = matches!(syscall, Syscall::OPENAT2 | Syscall::CREAT);
+                assert!(!is_always || is_trapped);
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_the_kernel_or_somebody_else_write_memory_is_known() {
+        let effects = [
+            (Syscall::IO_SETUP, [8, 0, 0, 0, 0, 0], Effect::Fills),
+            (Syscall::SETSOCKOPT, [3, SOL_XDP, 4, 0, 0, 0], Effect::Fills),
+            (Syscall::SETSOCKOPT, [3, 1, 4, 0, 0, 0], Effect::None),
+            (
+                Syscall::IOCTL,
+                [3, NEW_USERFAULTFD, 0, 0, 0, 0],
+                Effect::WritesAny,
+            ),
+            // The kernel takes the low half.
+            (
+                Syscall::IOCTL,
+                [3, 1 << 32 | VHOST_SET_OWNER, 0, 0, 0, 0],
+                Effect::Fills,
+            ),
+            (Syscall::IOCTL, [3, 0x5401, 0, 0, 0, 0], Effect::None),
+            (Syscall::USERFAULTFD, [0; 6], Effect::WritesAny),
+            (Syscall::PROCESS_MADVISE, [0; 6], Effect::WritesAny),
+            (
+                Syscall::PROCESS_VM_WRITEV,
+                [7, 0, 0, 0, 0, 0],
+                Effect::Writes(7),
+            ),
+            (Syscall::PTRACE, [0; 6], Effect::Exposes),
+            (Syscall::PTRACE, [16, 9, 0, 0, 0, 0], Effect::Writes(9)),
+            (Syscall::CLONE3, [0; 6], Effect::Process),
+        ];
+        for (syscall, args, expected) in effects {
+            let call = call(syscall, args);
+            assert_eq!(effect(&call, true), expected, "{syscall} {args:x?}");
+            let is_shown = expected != Effect::None;
+            assert!(!is_shown || is_concerned(&call), "{syscall}");
+        }
+        let ring = call(Syscall::IO_URING_SETUP, [8, 0, 0, 0, 0, 0]);
+        assert_eq!(effect(&ring, true), Effect::None);
+        assert_eq!(effect(&ring, false), Effect::WritesAny);
+    }
+}
