@@ -2,22 +2,26 @@
 
 use std::path::Path;
 
-use oci::Spec;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use rules::diagnostic::closest;
 
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::Spec;
 
-/// Asks for a watch.
-pub(super) const WATCH: &str = "tollgate.watch";
-/// Names a policy.
-pub(super) const POLICY: &str = "tollgate.policy";
+/// The annotation that asks for a watch.
+pub const WATCH: &str = "tollgate.watch";
+/// The annotation that names a policy.
+pub const POLICY: &str = "tollgate.policy";
 const ALL: [&str; 2] = [WATCH, POLICY];
 /// Names that begin so are this program's.
 const OURS: &str = "tollgate.";
 
-/// What is asked for a container.
-pub(super) fn read(bundle: &Path) -> Result<Spec, Failure> {
+/// Reads the specification of a container and checks its annotations.
+///
+/// # Errors
+///
+/// [`Exit::BadInput`] if the bundle cannot be read, or an annotation of ours is unknown or has a wrong value.
+pub fn read(bundle: &Path) -> Result<Spec, Failure> {
     let spec = Spec::read(bundle).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("name the bundle's folder with --bundle")
     })?;

@@ -1,64 +1,48 @@
-//! `tollgate runtime install` and `uninstall`: shows what changes in the configuration of engines, and
-//! with --yes changes it.
+//! Adds this runtime to the configuration of container engines, and removes it: `tollgate runtime install` and
+//! `uninstall`.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
-use oci::install::{Engine, difference};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use crate::install::{Engine, difference};
 
-/// Where the program is found under the name of a runtime.
-const PROGRAM: &str = "/usr/local/bin/tollgate-runtime";
+/// The usual path of this program under the name of a runtime.
+pub const PROGRAM: &str = "/usr/local/bin/tollgate-runtime";
 
-/// As its help calls it.
-const NAME: &str = "tollgate runtime install|uninstall";
-
-/// Makes this runtime known to container engines as `tollgate`, or unknown again
-///
-/// Shows what would change; --yes changes it. Without an engine's name those are meant whose
-/// folder below /etc is there.
-#[derive(Debug, Parser)]
-#[command(name = NAME, no_binary_name = true)]
-struct Args {
-    /// containerd, docker or podman; repeatable
-    #[arg(value_name = "ENGINE", value_parser = ["containerd", "docker", "podman"])]
-    engines: Vec<String>,
-    /// Change the files
-    #[arg(long)]
-    yes: bool,
-    /// The program that engines are to call
-    #[arg(long, value_name = "PATH", default_value = PROGRAM)]
-    program: PathBuf,
-    /// The folder that stands for /
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    prefix: PathBuf,
+/// Options of [`execute`].
+#[derive(Debug)]
+pub struct InstallOptions {
+    /// Names of engines. Empty: those whose folder below `/etc` exists.
+    pub engines: Vec<String>,
+    /// Change the files; else only show what would change.
+    pub yes: bool,
+    /// The program that engines are to call.
+    pub program: PathBuf,
+    /// The folder that stands for `/`.
+    pub prefix: PathBuf,
 }
 
-/// What is done with the files.
+/// What is done with the configuration of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub enum Change {
+    /// Add this runtime.
     Install,
+    /// Remove it.
     Uninstall,
 }
 
-/// Runs the command with the words behind its name.
-pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
-    let args = match Args::try_parse_from(words) {
-        Ok(args) => args,
-        Err(error) if !error.use_stderr() => return terminal::print(&error.render().to_string()),
-        Err(error) => {
-            let text = error.render().to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
-            return Err(Failure::new(Exit::BadInput, text));
-        }
-    };
-    let engines = engines(&args);
+/// Adds this runtime to the configuration of engines, or removes it, and prints the differences.
+///
+/// # Errors
+///
+/// [`Exit::BadInput`] if there is no engine, no program to install, or a file cannot be changed.
+pub fn execute(change: Change, args: &InstallOptions) -> Outcome {
+    let engines = engines(args);
     if engines.is_empty() {
         let message = "cannot find a container engine: neither containerd nor docker nor podman";
         return Err(
@@ -74,12 +58,12 @@ pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
     }
     let mut text = String::new();
     for engine in engines {
-        text.push_str(&one(engine, change, &args)?);
+        text.push_str(&one(engine, change, args)?);
     }
     terminal::print(&text)
 }
 
-fn engines(args: &Args) -> Vec<Engine> {
+fn engines(args: &InstallOptions) -> Vec<Engine> {
     let is_named = |engine: &Engine| args.engines.iter().any(|name| name == engine.name());
     let folder = |engine: &Engine| match engine {
         Engine::Containerd => "/etc/containerd",
@@ -100,7 +84,7 @@ fn within(prefix: &Path, path: &Path) -> PathBuf {
 }
 
 /// Changes the file of one engine; answers with what is to be said.
-fn one(engine: Engine, change: Change, args: &Args) -> Result<String, Failure> {
+fn one(engine: Engine, change: Change, args: &InstallOptions) -> Result<String, Failure> {
     let file = within(&args.prefix, Path::new(engine.file()));
     let failed = |verb: &str, cause: std::io::Error| {
         let message = format!("cannot {verb} {}: {cause}", file.display());

@@ -5,16 +5,19 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use capture::probe::Support;
-
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 const SHIM: &str = "containerd-shim-kata-v2";
 /// Names by which somebody may ask for it.
 const NAMES: [&str; 3] = ["kata", "kata-runtime", SHIM];
 
-/// Refuses it by whatever name it is asked for.
-pub(super) fn refuse(asked: &OsStr) -> Result<(), Failure> {
+/// Refuses Kata by each of its names.
+///
+/// # Errors
+///
+/// [`Exit::Unsupported`] if `asked` is one of them.
+pub fn refuse(asked: &OsStr) -> Result<(), Failure> {
     let name = Path::new(asked).file_name().and_then(OsStr::to_str);
     if !name.is_some_and(|name| NAMES.contains(&name)) {
         return Ok(());
@@ -29,10 +32,11 @@ pub(super) fn refuse(asked: &OsStr) -> Result<(), Failure> {
     ))
 }
 
-/// Whether it is installed.
-pub(super) fn support() -> Support {
+/// Whether Kata is installed.
+#[must_use]
+pub fn support() -> Support {
     let path = std::env::var_os("PATH");
-    match crate::lookup::resolve(SHIM.as_ref(), path.as_deref()) {
+    match diagnostics::lookup::resolve(SHIM.as_ref(), path.as_deref()) {
         Ok(shim) => Support::Partial {
             why: format!(
                 "{} is installed; containerd drives it, tollgate does not and was never tried with it",

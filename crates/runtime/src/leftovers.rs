@@ -10,12 +10,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use capture::procfs::{mount_lines, unescape};
-use oci::Runtime;
+
+use crate::Runtime;
 
 const MNT_DETACH: i32 = 2;
 
-/// Where a runtime has the states of containers, if nobody says.
-pub(super) fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
+/// The folder in which a runtime keeps the states of containers without `--root`.
+#[must_use]
+pub fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
     let name = runtime.name();
     ["runc", "crun", "youki"]
         .iter()
@@ -23,9 +25,13 @@ pub(super) fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
         .map(|name| Path::new("/run").join(name))
 }
 
-/// Unmounts what is mounted below the folder of a container that its runtime does not know (any more), and
-/// if something was, removes the folder.
-pub(super) fn remove(folder: &Path) -> io::Result<()> {
+/// Unmounts everything below the state folder of a container that its runtime no longer knows. Removes the folder if
+/// something was mounted.
+///
+/// # Errors
+///
+/// If a mount cannot be removed, or the folder.
+pub fn remove(folder: &Path) -> io::Result<()> {
     let folder = match folder.canonicalize() {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

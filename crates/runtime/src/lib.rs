@@ -1,18 +1,25 @@
-//! Container runtimes by the OCI specification, as far as one that stands in for another has to know
-//! them: the command line that they share, the bundle, and what is noted of a container.
+//! What an OCI runtime that stands in for another one must know: the command line that runtimes share, the bundle,
+//! settings and annotations, notes about containers, and the configuration of container engines.
 //!
-//! Nothing here starts or watches a process.
+//! Nothing here watches a process.
 
+pub mod annotations;
+pub mod caller;
 pub mod cgroup;
 pub mod command_line;
+pub mod containers;
 pub mod install;
-pub mod runtime;
+pub mod installer;
+pub mod kata;
+pub mod leftovers;
+pub mod settings;
 pub mod spec;
 pub mod store;
-pub mod vm;
+pub mod underlying;
 
 pub use cgroup::Groups;
 pub use command_line::{Call, CommandLine, Verb};
-pub use runtime::{EMBEDDED, Embedded, Runtime, RuntimeError};
+pub use settings::Settings;
 pub use spec::{Spec, SpecError};
 pub use store::{Note, Store, StoreError};
+pub use underlying::{EMBEDDED, Embedded, Runtime, RuntimeError};

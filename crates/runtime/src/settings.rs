@@ -1,18 +1,15 @@
-//! What `tollgate runtime` is configured to do. Its callers choose its command line, so what is wanted
-//! of it comes from a file.
+//! Settings of the runtime. Its callers choose its command line, so they come from a file.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use oci::{Note, Spec, Store, Verb};
+use config::rule_files;
+use config::{CompatMode, Config, OnAgentDeath, WatchedBy};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
-use super::annotations;
-use crate::args::OnAgentDeath;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::rule_files;
-use crate::supervise;
-use config::{self, CompatMode, Config, WatchedBy};
+use crate::annotations;
+use crate::{Note, Spec};
 
 /// Where the configuration is looked for if nobody names it.
 const CONFIG: &str = "/etc/tollgate/runtime.yaml";
@@ -20,24 +17,26 @@ const CONFIG_VARIABLE: &str = "TOLLGATE_RUNTIME_CONFIG";
 /// What is noted of containers: not longer than the machine runs.
 const STATE: &str = "/run/tollgate/runtime";
 const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
-/// Where alerts go without a configuration.
-const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
+/// The file that alerts are appended to if no output is configured.
+pub const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
 /// Where policies are that annotations may name.
 const POLICIES: &str = "/etc/tollgate/policies";
-/// What every alert says of its container without a configuration.
-const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
+/// The fields that every alert has if no configuration is named, as an option of `tollgate run`.
+pub const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
                       container.image.repository, container.annotations, k8s.ns.name, k8s.pod.name, \
                       k8s.pod.labels]}";
 
-/// What is configured, and where that was read.
+/// The configuration of the runtime.
 #[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) config: Config,
-    file: Option<PathBuf>,
-    /// What of the configuration has no effect.
-    pub(super) warnings: Vec<String>,
-    /// Where containers are noted.
-    pub(super) state: PathBuf,
+pub struct Settings {
+    /// The settings.
+    pub config: Config,
+    /// The main configuration file, if there is one.
+    pub file: Option<PathBuf>,
+    /// Settings that have no effect.
+    pub warnings: Vec<String>,
+    /// The folder in which containers are noted.
+    pub state: PathBuf,
 }
 
 impl Default for Settings {
@@ -58,9 +57,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the configuration: the file named, or the one in the variable, or the usual one if it is
-    /// there.
-    pub(super) fn load(named: Option<&Path>) -> Result<Self, Failure> {
+    /// Reads the configuration: the file named, or the one in the environment variable, or the usual one if it exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] if it cannot be read or a setting is wrong.
+    pub fn load(named: Option<&Path>) -> Result<Self, Failure> {
         let named = named.map(Path::to_owned);
         let in_variable = || std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
         let usual = || Path::new(CONFIG).exists().then(|| CONFIG.into());
@@ -82,76 +84,9 @@ impl Settings {
         })
     }
 
-    /// The command line of `tollgate run` that watches a container, up to its CMD.
-    pub(super) fn words(
-        &self,
-        note: &Note,
-        verb: Verb,
-        store: &Store,
-    ) -> Result<Vec<OsString>, Failure> {
-        let mut words: Vec<OsString> = ["tollgate", "run", "--quiet", "--engine", "notify"]
-            .map(OsString::from)
-            .into();
-        let mut option = |key: &str, value: &dyn AsRef<std::ffi::OsStr>| {
-            let mut word = OsString::from(key);
-            word.push("=");
-            word.push(value);
-            words.push(word);
-        };
-        match &self.file {
-            Some(file) => option("--config", file),
-            None => option("--option", &FIELDS),
-        }
-        if !self.has_output() {
-            make_usual_folder()?;
-            option("--option", &"json_output=true");
-            option("--option", &"file_output.enabled=true");
-            option("--option", &format!("file_output.filename={ALERTS}"));
-        }
-        // It is the container's.
-        option("--option", &"stdout_output.enabled=false");
-        if self.denies_unwatched()? {
-            option("--on-agent-death", &"deny");
-        }
-        if let Some(policy) = &note.policy {
-            option("--policy", policy);
-            for rule in &self.config.runtime.accept_partial {
-                option("--accept-partial", rule);
-            }
-        }
-        option("--told-container", &note.id);
-        option("--told-bundle", &note.bundle);
-        if note.has_mounts {
-            // Beside the notes of containers, not among them.
-            let above = self.state.parent().unwrap_or(Path::new("/"));
-            let mut word = OsString::from("--told-plans=");
-            word.push(above.join("plans"));
-            words.push(word);
-        } else {
-            words.push("--told-host-mounts".into());
-        }
-        if note.policy.is_some() && self.config.runtime.audit {
-            words.push("--audit".into());
-        }
-        if self.config.runtime.agent == WatchedBy::Host {
-            self.can_be_watched_by_host()?;
-            let above = self.state.parent().unwrap_or(Path::new("/"));
-            let mut word = OsString::from("--told-agent=");
-            word.push(above.join("agents"));
-            words.push(word);
-        } else if self.shares_agents() {
-            let mut word = OsString::from(match verb {
-                Verb::Exec => "--told-session=",
-                _ => "--told-door=",
-            });
-            word.push(store.folder());
-            words.push(word);
-        }
-        Ok(words)
-    }
-
-    /// Whether alerts go anywhere but to the standard output.
-    fn has_output(&self) -> bool {
+    /// Returns true if an output is enabled besides the standard output.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
         let config = &self.config;
         config.syslog_enabled
             || config.file_output.enabled
@@ -159,14 +94,12 @@ impl Settings {
             || config.http_output.enabled
     }
 
-    /// Whether the agent of a container watches its exec sessions, too. Each session is recorded by itself, and
-    /// where processes may look into their descendants alone, a session is none of that agent's.
-    fn shares_agents(&self) -> bool {
-        !self.config.capture.enabled && !supervise::sees_descendants_only()
-    }
-
-    /// Whether calls are refused while nobody watches.
-    fn denies_unwatched(&self) -> Result<bool, Failure> {
+    /// Returns true if calls are refused while no agent runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unsupported`] if containers are to be killed then.
+    pub fn denies_unwatched(&self) -> Result<bool, Failure> {
         match self.config.runtime.on_agent_death {
             OnAgentDeath::Continue => Ok(false),
             OnAgentDeath::Deny => Ok(true),
@@ -179,9 +112,13 @@ impl Settings {
         }
     }
 
-    /// Refuses what a sandbox of gVisor cannot have: its calls are told to a `watch --gvisor`, and wait for
-    /// nobody.
-    pub(super) fn suits_sandboxes(&self) -> Result<(), Failure> {
+    /// Checks that the settings suit a sandbox of gVisor, whose calls are reported to `watch --gvisor` and wait for no
+    /// agent.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unsupported`] if one does not.
+    pub fn suits_sandboxes(&self) -> Result<(), Failure> {
         let (why, key) = if self.config.runtime.agent == WatchedBy::Host {
             ("an agent of the host", "runtime.agent")
         } else if self.config.runtime.on_agent_death != OnAgentDeath::Continue {
@@ -199,8 +136,12 @@ impl Settings {
         )))
     }
 
-    /// What is said on the command line goes before the configuration.
-    pub(super) fn watched_by(&mut self, agent: &OsStr) -> Result<(), Failure> {
+    /// Overrides `runtime.agent` by the option `--agent`.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] if `agent` is neither `container` nor `host`.
+    pub fn watched_by(&mut self, agent: &OsStr) -> Result<(), Failure> {
         self.config.runtime.agent = match agent.to_str() {
             Some("container") => WatchedBy::Container,
             Some("host") => WatchedBy::Host,
@@ -213,32 +154,13 @@ impl Settings {
         Ok(())
     }
 
-    fn can_be_watched_by_host(&self) -> Result<(), Failure> {
-        let refused = |why: &str, help: &str| {
-            let message = format!("cannot have containers watched by one agent: {why}");
-            Err(Failure::new(Exit::Unsupported, message).help(help.to_owned()))
-        };
-        if supervise::sees_descendants_only() {
-            return refused(
-                "processes may look into their descendants alone, and containers are none of its",
-                "become root or get CAP_SYS_PTRACE, or use --agent container",
-            );
-        }
-        if self.config.capture.enabled {
-            return refused(
-                "`capture` is enabled, and each recording is one container's",
-                "use --agent container, or take `capture` out of the configuration",
-            );
-        }
-        Ok(())
-    }
-
-    /// The command line of `tollgate run` for a machine in which the container is, up to the name of the
-    /// file for alerts, and the files that it needs there.
-    pub(super) fn words_in_machine(
-        &self,
-        note: &Note,
-    ) -> Result<(Vec<String>, Vec<PathBuf>), Failure> {
+    /// The command line of `tollgate run` inside the virtual machine of a container, without the name of the file for
+    /// alerts; and the files that it needs there.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unsupported`] if a setting does not work in a virtual machine.
+    pub fn words_in_machine(&self, note: &Note) -> Result<(Vec<String>, Vec<PathBuf>), Failure> {
         if self.config.runtime.agent == WatchedBy::Host {
             let message = "cannot have a machine watched by an agent of the host: it has its own";
             return Err(Failure::new(Exit::Unsupported, message)
@@ -285,9 +207,12 @@ impl Settings {
         Ok((words, files))
     }
 
-    /// The file to which alerts of a machine are appended. They come out of it as text, which no other
-    /// output takes.
-    pub(super) fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
+    /// The file that alerts of a virtual machine are appended to. They leave it as text, which no other output takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unsupported`] if another output is enabled, or the usual folder cannot be made.
+    pub fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
         let config = &self.config;
         let others = [
             ("syslog_output", config.syslog_enabled),
@@ -301,7 +226,7 @@ impl Settings {
             if config.file_output.enabled {
                 return Ok(config.file_output.filename.clone());
             }
-            make_usual_folder()?;
+            make_alert_folder()?;
             return Ok(ALERTS.into());
         };
         let message = format!(
@@ -312,9 +237,14 @@ impl Settings {
     }
 
     /// The policy of a container: the one that its annotation names, else that of the configuration.
+    ///
     /// Annotations name files of one folder and nothing else, because whoever writes them need not be who
     /// runs this machine.
-    pub(super) fn policy(&self, spec: &Spec) -> Result<Option<PathBuf>, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] if the name is none of a policy, or there is no such file.
+    pub fn policy(&self, spec: &Spec) -> Result<Option<PathBuf>, Failure> {
         let options = &self.config.runtime;
         let path = match (spec.annotations.get(annotations::POLICY), &*options.policy) {
             (Some(name), _) => self.named(name)?,
@@ -341,8 +271,12 @@ impl Settings {
     }
 }
 
-/// The folder of the file for alerts that is used without a configuration.
-fn make_usual_folder() -> Result<(), Failure> {
+/// Makes the folder of [`ALERTS`].
+///
+/// # Errors
+///
+/// [`Exit::Unsupported`] if it cannot be made.
+pub fn make_alert_folder() -> Result<(), Failure> {
     let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).map_err(|cause| {
         let folder = folder.display();
@@ -372,7 +306,7 @@ mod tests {
             id: "c".to_owned(),
             bundle: "/b".into(),
             has_mounts: true,
-            groups: oci::Groups::default(),
+            groups: crate::Groups::default(),
             policy: None,
             runtime: None,
         }

@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+
 use super::cannot;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
 
 const SOCK_SEQPACKET: i32 = 5;
 /// The folder is this container's.

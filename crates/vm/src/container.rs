@@ -11,6 +11,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use serde_json::Value;
 
 use super::guest::{broken, mount, pid_file, pid_of, process_file, status};
@@ -18,8 +20,6 @@ use super::image::{BUNDLE, ROOT};
 use super::mounts::{MS_BIND, MS_RDONLY, MS_REC, MS_REMOUNT, mount_one, within};
 use super::profile::Profile;
 use super::{FIRST, INSIDE, PAUSE, groups};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
 
 /// It has content once the container is made.
 const BEGUN: &str = "/run/begun";
@@ -106,7 +106,7 @@ pub(super) fn outside(args: &[OsString]) -> Outcome {
 }
 
 /// Inside: `SESSION`. Becomes the program.
-pub(super) fn inside(args: &[OsString]) -> Outcome {
+pub(super) fn inside(args: &[OsString], not_executed: fn(&str, io::Error) -> Failure) -> Outcome {
     let id = session(args)?;
     let config = configuration()?;
     let process = read(&process_file(id))?;
@@ -134,7 +134,7 @@ pub(super) fn inside(args: &[OsString]) -> Outcome {
     let profile = super::profile::compile(&config["linux"]["seccomp"]);
     let profile =
         profile.map_err(|why| broken("carry linux.seccomp out")(io::Error::other(why)))?;
-    execute(&process, profile.as_ref())
+    execute(&process, profile.as_ref(), not_executed)
 }
 
 fn configuration() -> Result<Value, Failure> {
@@ -293,7 +293,11 @@ fn hide(config: &Value) -> Result<(), Failure> {
 }
 
 /// Takes the process's limits, user and capabilities, and becomes its program.
-fn execute(process: &Value, profile: Option<&Profile>) -> Outcome {
+fn execute(
+    process: &Value,
+    profile: Option<&Profile>,
+    not_executed: fn(&str, io::Error) -> Failure,
+) -> Outcome {
     let words = |name: &str| -> Vec<String> {
         list(&process[name])
             .iter()
@@ -316,7 +320,7 @@ fn execute(process: &Value, profile: Option<&Profile>) -> Outcome {
         .iter()
         .find_map(|entry| entry.strip_prefix("PATH="));
     let name = args.first().map_or("", String::as_str);
-    let file = crate::lookup::resolve(name.as_ref(), path.map(OsStr::new))?;
+    let file = diagnostics::lookup::resolve(name.as_ref(), path.map(OsStr::new))?;
     limit(process)?;
     give_up(process, profile)?;
     let strings = |list: Vec<String>| -> Result<Vec<CString>, Failure> {
@@ -328,7 +332,7 @@ fn execute(process: &Value, profile: Option<&Profile>) -> Outcome {
     let argv = sys::exec::StringArray::new(strings(args.clone())?);
     let envp = sys::exec::StringArray::new(strings(environment)?);
     let error = sys::exec::execve(&path, &argv, &envp);
-    Err(super::super::run::not_executed(name, error.into()))
+    Err(not_executed(name, error.into()))
 }
 
 fn limit(process: &Value) -> Result<(), Failure> {

@@ -5,18 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use oci::vm::{Frame, Kind};
-use oci::{Call, CommandLine, Groups, Note};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use runtime::annotations;
+use runtime::caller::warn;
+use runtime::containers::{bundle, is_to_be_watched, state_failure};
+use runtime::{Call, CommandLine, Groups, Note};
 use serde_json::Value;
 
-use super::super::{annotations, bundle, is_to_be_watched, state_failure, warn};
 use super::kernel::kernel;
 use super::{
     CONSOLE, FIRST, MACHINE, MONITOR, Machine, PAUSE, PLAN, PROCESS, Plan, QEMU_LOG, Settings, Vm,
     caller, cannot, fields, image, pool, qemu, started, this_program, write_pid,
 };
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::{Frame, Kind};
 
 /// A container that was made: its monitor, and the line on which it waits for its maker.
 pub(super) struct Made {
@@ -93,14 +95,20 @@ impl Vm {
 
     /// False: there is such a container. What one left that did not come to be, is replaced.
     fn begin(&self, note: &Note) -> Result<bool, Failure> {
-        if self.store.begin(note).map_err(state_failure)? {
+        if self
+            .store
+            .begin(note)
+            .map_err(|error| state_failure(&error))?
+        {
             return Ok(true);
         }
         if self.machine()?.is_some() {
             return Ok(false);
         }
         self.remove()?;
-        self.store.begin(note).map_err(state_failure)
+        self.store
+            .begin(note)
+            .map_err(|error| state_failure(&error))
     }
 
     /// Starts the monitor, which waits for what is to be done.

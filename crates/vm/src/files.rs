@@ -6,10 +6,9 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use oci::vm::{Frame, Kind};
-
 use super::FIRST;
 use super::guest::{broken, switch_off};
+use crate::{Frame, Kind};
 
 /// Says that the machine is ready, and unpacks the container's files when they come.
 pub(super) fn wait(line: &File, reader: &mut impl Read) {
@@ -22,7 +21,7 @@ pub(super) fn wait(line: &File, reader: &mut impl Read) {
         piece: io::Cursor::default(),
         has_ended: false,
     };
-    let unpacked = oci::vm::unpack(&mut pieces, Path::new("/"), &mut make_node)
+    let unpacked = crate::unpack(&mut pieces, Path::new("/"), &mut make_node)
         // To the last piece, behind which other frames come.
         .and_then(|()| io::copy(&mut pieces, &mut io::sink()));
     if let Err(cause) = unpacked {

@@ -4,10 +4,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use diagnostics::failure::Failure;
 use serde_json::Value;
 
 use super::guest::broken;
-use crate::failure::Failure;
 
 /// Where the machine has them.
 pub(super) const PLACE: &str = "/sys/fs/cgroup";

@@ -14,15 +14,15 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use oci::vm::frame::PIECE;
-use oci::vm::{Frame, Kind};
+use diagnostics::failure::{Failure, Outcome};
 use rustix::system::RebootCommand;
 use sys::wait::Target;
 
 use super::image::{HOST_NAME, MODULES, WORDS};
 use super::mounts::MS_BIND;
 use super::{FIRST, OUTSIDE, PAUSE, WORKER, files, groups, process};
-use crate::failure::{Failure, Outcome};
+use crate::frame::PIECE;
+use crate::{Frame, Kind};
 
 /// The line's name on both sides.
 pub(super) const PORT: &str = "tollgate";
@@ -507,7 +507,7 @@ pub(super) fn mount(
 pub(super) fn broken(action: &'static str) -> impl Fn(io::Error) -> Failure {
     move |cause| {
         let message = format!("cannot {action} in the machine: {cause}");
-        Failure::new(crate::exit::Exit::Internal, message)
+        Failure::new(diagnostics::exit::Exit::Internal, message)
             .help("look at console.log beside the note of the container")
     }
 }

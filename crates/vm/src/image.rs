@@ -6,13 +6,13 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use oci::vm::{Archive, Kernel};
-use oci::{Note, Store};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use runtime::{Note, Store};
 use serde_json::{Value, json};
 
 use super::{INITRD, cannot};
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::{Archive, Kernel};
 
 /// Where things are in the machine.
 pub(super) const ROOT: &str = "/rootfs";

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use capture::probe::Support;
-use oci::vm::Kernel;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 use super::{Settings, qemu};
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::Kernel;
 
 /// The kernel that is configured, or the newest of Debian's small ones that is installed.
 pub(super) fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
@@ -21,13 +21,14 @@ pub(super) fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
     })
 }
 
-/// Whether machines can be made here, by the usual configuration.
-pub(in super::super) fn support() -> Support {
+/// Whether virtual machines can be made here, by the usual configuration.
+#[must_use]
+pub fn support() -> Support {
     let path = std::env::var_os("PATH");
     let kernel = Settings::load(None).and_then(|settings| kernel(&settings));
     let kernel = match (
         kernel,
-        crate::lookup::resolve(qemu::EMULATOR.as_ref(), path.as_deref()),
+        diagnostics::lookup::resolve(qemu::EMULATOR.as_ref(), path.as_deref()),
     ) {
         (_, Err(_)) => {
             return Support::No {

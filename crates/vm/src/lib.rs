@@ -2,21 +2,24 @@
 //!
 //! QEMU runs Debian's small kernel; by KVM where that works, else by emulation. The machine has no disk
 //! and no network: its root is an initial RAM disk with this program, the container's files, the rules and
-//! the policy. This program is its first process ([`guest`]) and watches and confines the container in there
-//! as it does anywhere. On this side a process of ours stands for the container ([`monitor`]): it has the
+//! the policy. This program is its first process (`guest`) and watches and confines the container in there
+//! as it does anywhere. On this side a process of ours stands for the container (`monitor`): it has the
 //! container's standard input and output, its pid is the container's, and its exit status is the
-//! container's. The two talk over one line of virtio-serial ([`oci::vm::frame`]). A machine can be ready before
-//! there is a container ([`pool`]); then the container's files come over that line, too.
+//! container's. The two talk over one line of virtio-serial ([`frame`]). A machine can be ready before
+//! there is a container (`pool`); then the container's files come over that line, too.
 
+pub mod archive;
 mod caller;
 mod container;
 mod create;
 mod fields;
 mod files;
+pub mod frame;
 mod groups;
 mod guest;
 mod image;
 mod kernel;
+pub mod kernel_image;
 mod monitor;
 mod mounts;
 mod pool;
@@ -24,6 +27,7 @@ mod process;
 mod profile;
 mod qemu;
 mod session;
+pub mod unpack;
 mod warm;
 
 use std::ffi::{OsStr, OsString};
@@ -36,21 +40,24 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use abi::Signal;
-use oci::vm::{Frame, Kind};
-use oci::{Call, CommandLine, Store};
+use runtime::{Call, CommandLine, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub(super) use self::kernel::support;
-pub(super) use self::pool::execute as execute_pool;
-use super::settings::Settings;
-use super::state_failure;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+pub use self::archive::Archive;
+pub use self::frame::{Frame, FrameError, Kind};
+pub use self::kernel::support;
+pub use self::kernel_image::Kernel;
+pub use self::pool::execute as execute_pool;
+pub use self::unpack::unpack;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use runtime::Settings;
+use runtime::containers::state_failure;
 
-/// By this name `--runtime` asks for it.
-pub(super) const NAME: &str = "vm";
+/// The name of this runtime for `--runtime`.
+pub const NAME: &str = "vm";
 /// The commands by which this program is one of its own processes.
 const MONITOR: &str = "vm-monitor";
 const QEMU: &str = "vm-qemu";
@@ -169,8 +176,12 @@ impl Machine {
     }
 }
 
-/// Carries out a command.
-pub(super) fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
+/// Carries out a command of the runtime.
+///
+/// # Errors
+///
+/// If it is unknown, an option is not supported, or it fails.
+pub fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
     let Some(call) = &line.call else {
         let version = env!("CARGO_PKG_VERSION");
         return terminal::print(&format!("tollgate-runtime {version} (vm)\n"));
@@ -231,8 +242,12 @@ fn check_options(word: &str, call: &Call) -> Result<(), Failure> {
     Err(Failure::new(Exit::Unsupported, message).help(help))
 }
 
-/// If the words are those of one of this runtime's own processes, is that process.
-pub(super) fn execute_own(words: &[OsString]) -> Option<Outcome> {
+/// Runs one of this runtime's own processes if the words are its command line. `not_executed` makes the error for
+/// the program of a container that cannot be executed, from its name and the cause.
+pub fn execute_own(
+    words: &[OsString],
+    not_executed: fn(&str, io::Error) -> Failure,
+) -> Option<Outcome> {
     let (word, args) = words.split_first()?;
     match word.to_str()? {
         MONITOR => Some(monitor::execute(args)),
@@ -243,7 +258,7 @@ pub(super) fn execute_own(words: &[OsString]) -> Option<Outcome> {
         GUEST => Some(guest::first_process()),
         WORKER => Some(guest::worker()),
         OUTSIDE => Some(container::outside(args)),
-        INSIDE => Some(container::inside(args)),
+        INSIDE => Some(container::inside(args, not_executed)),
         _ => None,
     }
 }
@@ -263,7 +278,8 @@ struct Vm {
 impl Vm {
     fn new(settings: &Settings, line: &CommandLine, id: &str) -> Result<Self, Failure> {
         let root = line.root.as_deref().unwrap_or(Path::new(NAME));
-        let store = Store::new(&settings.state, Some(root), id).map_err(state_failure)?;
+        let store =
+            Store::new(&settings.state, Some(root), id).map_err(|error| state_failure(&error))?;
         Ok(Self {
             id: id.to_owned(),
             store,
@@ -316,7 +332,7 @@ impl Vm {
         if !call.has(&["keep"]) {
             self.remove()?;
         }
-        Ok(Exit::Command(super::code(status)))
+        Ok(Exit::Command(runtime::containers::code(status)))
     }
 
     fn machine(&self) -> Result<Option<Machine>, Failure> {
@@ -352,7 +368,7 @@ impl Vm {
 
     fn state(&self, machine: &Machine) -> Result<Value, Failure> {
         let status = self.status(machine);
-        let note = self.store.note().map_err(state_failure)?;
+        let note = self.store.note().map_err(|error| state_failure(&error))?;
         Ok(json!({
             "ociVersion": "1.0.2",
             "id": self.id,
@@ -431,7 +447,7 @@ impl Vm {
                 std::thread::sleep(PAUSE);
             }
         }
-        self.store.end().map_err(state_failure)
+        self.store.end().map_err(|error| state_failure(&error))
     }
 }
 

@@ -16,15 +16,15 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oci::vm::frame::PIECE;
-use oci::vm::{Frame, FrameError, Kind};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 
 use super::session::{self, Began};
 use super::{
     END_LIMIT, FIRST, INITRD, OWN, PLAN, Plan, SIGKILL, SIGTERM, SOCKET, caller, cannot, qemu,
 };
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::frame::PIECE;
+use crate::{Frame, FrameError, Kind};
 
 /// Frames for a session that nobody has read yet: a piece of each stream, and what ends it.
 const WAITING: usize = 8;

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use diagnostics::failure::Failure;
 use serde_json::Value;
 
 use super::container::{list, text};
 use super::guest::{broken, mount};
 use super::image::ROOT;
-use crate::failure::Failure;
 
 pub(super) const MS_RDONLY: u64 = 1;
 pub(super) const MS_REMOUNT: u64 = 1 << 5;

@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use oci::CommandLine;
-use oci::vm::Kernel;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use runtime::CommandLine;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -23,9 +25,7 @@ use serde_json::json;
 use super::caller::{Warm, number};
 use super::kernel::kernel;
 use super::{KEEPER, PAUSE, SIGKILL, START_WAIT, Settings, cannot, image, qemu, this_program};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use crate::Kernel;
 
 /// The command.
 const NAME: &str = "pool";
@@ -83,8 +83,9 @@ impl Pool {
     }
 }
 
-/// If the command is `pool`, carries it out.
-pub(in super::super) fn execute(line: &CommandLine) -> Option<Outcome> {
+/// Carries out the command `pool`; None if the command is another one.
+#[must_use]
+pub fn execute(line: &CommandLine) -> Option<Outcome> {
     let words = &line.call.as_ref()?.words;
     let (first, words) = words.split_first()?;
     (first == NAME).then(|| {
@@ -203,7 +204,7 @@ impl Place {
     fn start(&self, settings: &Settings, size: u32) -> Outcome {
         let kernel = kernel(settings)?;
         let path = std::env::var_os("PATH");
-        crate::lookup::resolve(qemu::EMULATOR.as_ref(), path.as_deref())?;
+        diagnostics::lookup::resolve(qemu::EMULATOR.as_ref(), path.as_deref())?;
         let Some(lock) = self.lock()? else {
             return Err(
                 Failure::new(Exit::BadInput, "cannot start a pool: there is one")

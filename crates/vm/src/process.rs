@@ -2,11 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use oci::Call;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use runtime::Call;
 use serde_json::{Value, json};
-
-use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// The content of an order to begin: the time, which a machine does not know well, and the process.
 pub(super) fn start(process: &[u8]) -> Vec<u8> {
@@ -114,7 +113,7 @@ fn words<'a, S: AsRef<std::ffi::OsStr> + 'a + ?Sized>(
 
 #[cfg(test)]
 mod tests {
-    use oci::CommandLine;
+    use runtime::CommandLine;
 
     use super::*;
 

@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use sys::signal::{MaskChange, SignalSet};
 
 use super::{
     CONSOLE, GUEST, QEMU, QEMU_LOG, SIGKILL, START_LIMIT, START_WAIT, cannot, guest, this_program,
 };
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
 
 pub(super) const EMULATOR: &str = "qemu-system-x86_64";
 

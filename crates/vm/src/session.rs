@@ -9,14 +9,14 @@ use std::os::unix::process::CommandExt;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use oci::Call;
-use oci::vm::frame::PIECE;
-use oci::vm::{Frame, FrameError, Kind};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use runtime::Call;
 use sys::signal::{SignalSet, SignalStream};
 
 use super::{OWN, caller, cannot, process, this_program, write_pid};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::frame::PIECE;
+use crate::{Frame, FrameError, Kind};
 
 /// Signals that are passed on: all that can be caught but those that are about this process itself (SIGCHLD,
 /// SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH) or that are its own faults.

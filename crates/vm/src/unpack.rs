@@ -1,4 +1,4 @@
-//! Unpacks what [`Archive`](super::Archive) packs, for a machine that is ready before there is a container.
+//! Unpacks what [`Archive`](crate::Archive) packs, for a machine that is ready before there is a container.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -157,7 +157,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::vm::Archive;
+    use crate::Archive;
 
     fn packed(from: &Path) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use oci::vm::{Frame, Kind};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 use super::pool::{self, Pool};
 use super::{CONSOLE, QEMU_LOG, WARM, caller, cannot, qemu, this_program};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use crate::{Frame, Kind};
 
 /// What the process of a machine says to the keeper when the machine is taken.
 const TAKEN: &[u8] = b"taken";

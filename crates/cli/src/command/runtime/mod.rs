@@ -5,32 +5,34 @@
 //! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
-mod annotations;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod install;
-mod kata;
-mod leftovers;
 mod ruleset;
-mod settings;
-mod vm;
+mod run_words;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use capture::probe::Finding;
 use clap::{Args, FromArgMatches, Parser};
-use oci::{Call, CommandLine, Embedded, Groups, Note, Runtime, RuntimeError, Spec, Store, Verb};
+use runtime::caller::{report, report_to, warn};
+use runtime::containers::{
+    begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
+    state_failure, store, underlying,
+};
+use runtime::installer::Change;
+use runtime::{
+    Call, CommandLine, Embedded, Note, Runtime, RuntimeError, Settings, Spec, Store, Verb,
+    annotations, kata,
+};
 use rustix::fs::FlockOperation;
 
-use self::install::Change;
-use self::settings::Settings;
 use super::run;
 use super::run::first::RULESET;
 use crate::args::{Cli, Run};
@@ -38,18 +40,12 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::supervise::{Ends, Stay, Tenure};
 use crate::terminal;
-use config::WatchContainers;
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";
-/// How long control groups may take to become empty when all in them have been killed: as long as runc gives
-/// the processes that its own `delete --force` kills.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
-const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
 /// How long a start waits for the agent; afterwards the first program does.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const START_PAUSE: Duration = Duration::from_micros(500);
-const SIGKILL: i32 = 9;
 
 /// The words after the program's name, if that is `tollgate-runtime`, or after the verb, if that comes
 /// first.
@@ -70,24 +66,9 @@ pub(crate) fn execute(words: &[OsString]) -> Outcome {
     })?;
     let outcome = carry_out(&line);
     if let Err(failure) = &outcome {
-        note(&line, failure);
+        report(&line, failure);
     }
     outcome
-}
-
-/// Tells whoever reads the caller's log, if there is one, of a failure.
-fn note(line: &CommandLine, failure: &Failure) {
-    if let Some(log) = &line.log {
-        note_in_log(log, line.log_is_json, "error", &failure.render());
-    }
-}
-
-/// Tells whoever calls of something that is no failure: in its log, or without one on the standard error.
-fn warn(line: &CommandLine, message: &str) {
-    match &line.log {
-        Some(log) => note_in_log(log, line.log_is_json, "warning", message),
-        None => terminal::complain(&format!("tollgate: {message}\n")),
-    }
 }
 
 fn carry_out(line: &CommandLine) -> Outcome {
@@ -116,14 +97,14 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if let Some(call) = line
         .call
         .as_ref()
-        .filter(|call| call.words[0] == oci::EMBEDDED)
+        .filter(|call| call.words[0] == runtime::EMBEDDED)
     {
         return embedded::execute(&call.words[1..]);
     }
     if let Some(outcome) = line
         .call
         .as_ref()
-        .and_then(|call| vm::execute_own(&call.words))
+        .and_then(|call| vm::execute_own(&call.words, run::not_executed))
     {
         return outcome;
     }
@@ -243,15 +224,6 @@ fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome
     Err(cannot_execute(runtime, &cause))
 }
 
-fn cannot_execute(runtime: &Runtime, cause: &std::io::Error) -> Failure {
-    let program = runtime.program.display();
-    Failure::new(
-        Exit::NotExecutable,
-        format!("cannot execute {program}: {cause}"),
-    )
-    .help("name a runtime that is a program for this machine")
-}
-
 fn create(
     line: &CommandLine,
     settings: &Settings,
@@ -306,7 +278,7 @@ fn create(
         let watched = || watched(line, settings, runtime, call, &note, &store, ends);
         run::execute_below(|| {
             watched().unwrap_or_else(|failure| {
-                self::note(line, &failure);
+                report(line, &failure);
                 terminal::complain(&failure.render());
                 failure.exit
             })
@@ -384,7 +356,7 @@ fn exec(
     id: &str,
 ) -> Outcome {
     let store = store(settings, line, id)?;
-    match store.note().map_err(state_failure)? {
+    match store.note().map_err(|error| state_failure(&error))? {
         Some(note) => watched(line, settings, runtime, call, &note, &store, Ends::AtOnce),
         // It is watched as its container is: not.
         None => pass_on(runtime, line, &call.words),
@@ -415,7 +387,7 @@ fn start(
 
 fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outcome {
     let store = store(&Settings::default(), line, id)?;
-    let note = store.note().map_err(state_failure)?;
+    let note = store.note().map_err(|error| state_failure(&error))?;
     is_of(note.as_ref(), runtime)?;
     let outcome = carried_out(runtime, line, &call.words);
     if matches!(outcome, Ok(Exit::Ok | Exit::Command(0))) {
@@ -436,20 +408,6 @@ fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outco
     outcome
 }
 
-/// Refuses to act on a container that another runtime made: this one does not know it, which is no sign that it
-/// is not there.
-fn is_of(note: Option<&Note>, runtime: &Runtime) -> Result<(), Failure> {
-    let Some((note, maker)) = note.and_then(|note| Some((note, note.runtime.as_ref()?))) else {
-        return Ok(());
-    };
-    if *maker == runtime.identity() {
-        return Ok(());
-    }
-    let (maker, other) = (maker.display(), runtime.program.display());
-    let message = format!("container {} is one of {maker}, not of {other}", note.id);
-    Err(Failure::new(Exit::BadInput, message).help(format!("name its runtime: --runtime {maker}")))
-}
-
 /// Runs the underlying runtime to its end.
 fn carried_out(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
     #[cfg(feature = "embedded")]
@@ -459,100 +417,6 @@ fn carried_out(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Out
     let status = underlying(runtime, line, words).status();
     let status = status.map_err(|cause| cannot_execute(runtime, &cause))?;
     Ok(Exit::Command(code(status)))
-}
-
-fn underlying(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Command {
-    let mut command = Command::new(&runtime.program);
-    command.arg0(runtime.name()).args(&runtime.before);
-    command.args(&line.global).args(words);
-    command
-}
-
-/// As a shell would say it.
-fn code(status: std::process::ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
-    let code = status.code().or_else(|| Some(128 + status.signal()?));
-    code.and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(u8::MAX)
-}
-
-/// Removes what is left of a container that the underlying runtime does not know (any more): what was
-/// noted, and if the runtime was killed while it made it, control groups and who is in them, and mounts in
-/// the folder of its state.
-fn forget(store: &Store, runtime: &Runtime, line: &CommandLine, id: &str) -> Result<(), Failure> {
-    if let Some(note) = store.note().map_err(state_failure)? {
-        let deadline = Instant::now() + REMOVAL_LIMIT;
-        while let Err(cause) = note.groups.remove() {
-            if Instant::now() > deadline {
-                let message = format!("cannot remove the control groups of {}: {cause}", note.id);
-                return Err(Failure::new(Exit::Unsupported, message)
-                    .help("processes in them do not end; try again"));
-            }
-            for pid in note.groups.members() {
-                // Fails only if it has just ended.
-                let _ = sys::signal::send(pid, SIGKILL);
-            }
-            std::thread::sleep(REMOVAL_PAUSE);
-        }
-    }
-    let state = line.root.clone().or_else(|| leftovers::usual_root(runtime));
-    if let Some(state) = state {
-        leftovers::remove(&state.join(id)).map_err(|cause| {
-            let state = state.display();
-            let message = format!("cannot remove what is left of {id} below {state}: {cause}");
-            Failure::new(Exit::Unsupported, message).help("try again as root")
-        })?;
-    }
-    store.end().map_err(state_failure)
-}
-
-/// The control groups that the underlying runtime is about to make.
-fn groups(spec: &Spec, id: &str) -> Groups {
-    // Without /proc there is nothing to find them by, and nothing can be watched either.
-    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
-    let (mounts, own) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
-    Groups::planned(&mounts, &own, spec.cgroups_path(), id)
-}
-
-/// Whether the underlying runtime knows a container.
-fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> Result<bool, Failure> {
-    let mut command = Command::new(&runtime.program);
-    command.args(&runtime.before);
-    if let Some(root) = &line.root {
-        command.arg("--root").arg(root);
-    }
-    // Not the caller's log, which would tell of a container that is missing.
-    command.arg0(runtime.name()).args(["state", id]);
-    let output = command.stdin(std::process::Stdio::null()).output();
-    let status = output
-        .map_err(|cause| cannot_execute(runtime, &cause))?
-        .status;
-    // One that was killed has said nothing.
-    status.code().map(|code| code == 0).ok_or_else(|| {
-        let message = format!(
-            "cannot ask {} for {id}: {status}",
-            runtime.program.display()
-        );
-        Failure::new(Exit::Unsupported, message).help("try again")
-    })
-}
-
-/// Notes a container. False if there is one of this id; what a killed runtime left is replaced.
-fn begin(
-    store: &Store,
-    note: &Note,
-    runtime: &Runtime,
-    line: &CommandLine,
-) -> Result<bool, Failure> {
-    if store.begin(note).map_err(state_failure)? {
-        return Ok(true);
-    }
-    is_of(store.note().map_err(state_failure)?.as_ref(), runtime)?;
-    if exists(runtime, line, &note.id)? {
-        return Ok(false);
-    }
-    forget(store, runtime, line, &note.id)?;
-    store.begin(note).map_err(state_failure)
 }
 
 /// Runs the underlying runtime, and whatever it starts in the container, under watch.
@@ -565,7 +429,7 @@ fn watched(
     store: &Store,
     ends: Ends,
 ) -> Outcome {
-    let mut words = settings.words(note, call.verb, store)?;
+    let mut words = run_words::words(settings, note, call.verb, store)?;
     words.push("--".into());
     // Before the tenure, so that who watches does not keep it.
     let entering = entering_program(runtime)?;
@@ -591,7 +455,7 @@ fn watched(
     let log_is_json = line.log_is_json;
     let complain = Box::new(move |why: &str| {
         if let Some(Ok(log)) = log {
-            note_in_log(&log, log_is_json, "error", why);
+            report_to(&log, log_is_json, why);
         }
     });
     let stay = Stay {
@@ -609,50 +473,4 @@ fn entering_program(runtime: &Runtime) -> Result<Option<OwnedFd>, Failure> {
         true => embedded::entering_program(),
         _ => Ok(None),
     }
-}
-
-fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
-    match settings.config.runtime.watch {
-        WatchContainers::All => true,
-        WatchContainers::Annotated => {
-            spec.annotations.get(annotations::WATCH).map(String::as_str) == Some("true")
-        }
-        WatchContainers::None => false,
-    }
-}
-
-fn bundle(call: &Call) -> Result<PathBuf, Failure> {
-    let given = call.bundle.as_deref().unwrap_or(Path::new("."));
-    std::path::absolute(given).map_err(|cause| {
-        let message = format!("cannot find the bundle {}: {cause}", given.display());
-        Failure::new(Exit::BadInput, message).help("name the bundle's folder with --bundle")
-    })
-}
-
-fn store(settings: &Settings, line: &CommandLine, id: &str) -> Result<Store, Failure> {
-    Store::new(&settings.state, line.root.as_deref(), id).map_err(state_failure)
-}
-
-fn state_failure(error: oci::StoreError) -> Failure {
-    let exit = match error {
-        oci::StoreError::BadId { .. } => Exit::BadInput,
-        oci::StoreError::Io { .. } => Exit::Unsupported,
-    };
-    Failure::from_error(exit, &error).help(
-        "ids are names of folders; what is noted of containers is below /run/tollgate/runtime, or \
-         where $TOLLGATE_RUNTIME_STATE says",
-    )
-}
-
-/// Callers of a runtime look for its message in its log.
-fn note_in_log(log: &Path, is_json: bool, level: &str, message: &str) {
-    let message = message.trim_end();
-    let line = if is_json {
-        format!("{}\n", serde_json::json!({"level": level, "msg": message}))
-    } else {
-        format!("level={level} msg={}\n", serde_json::json!(message))
-    };
-    let opened = OpenOptions::new().append(true).create(true).open(log);
-    // A failure is written to the standard error, too, and a warning is noted beside the container.
-    let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }

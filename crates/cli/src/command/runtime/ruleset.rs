@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use oci::Spec;
+use runtime::Spec;
 
 use crate::confine::{self, How};
 use crate::exit::Exit;

@@ -1,0 +1,58 @@
+//! `tollgate runtime install` and `uninstall`: shows what changes in the configuration of engines, and
+//! with --yes changes it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Parser;
+use runtime::installer::{self, Change, InstallOptions, PROGRAM};
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::terminal;
+
+/// As its help calls it.
+const NAME: &str = "tollgate runtime install|uninstall";
+
+/// Makes this runtime known to container engines as `tollgate`, or unknown again
+///
+/// Shows what would change; --yes changes it. Without an engine's name those are meant whose
+/// folder below /etc is there.
+#[derive(Debug, Parser)]
+#[command(name = NAME, no_binary_name = true)]
+struct Args {
+    /// containerd, docker or podman; repeatable
+    #[arg(value_name = "ENGINE", value_parser = ["containerd", "docker", "podman"])]
+    engines: Vec<String>,
+    /// Change the files
+    #[arg(long)]
+    yes: bool,
+    /// The program that engines are to call
+    #[arg(long, value_name = "PATH", default_value = PROGRAM)]
+    program: PathBuf,
+    /// The folder that stands for /
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    prefix: PathBuf,
+}
+
+/// Runs the command with the words behind its name.
+pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
+    let args = match Args::try_parse_from(words) {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => return terminal::print(&error.render().to_string()),
+        Err(error) => {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+            return Err(Failure::new(Exit::BadInput, text));
+        }
+    };
+    installer::execute(
+        change,
+        &InstallOptions {
+            engines: args.engines,
+            yes: args.yes,
+            program: args.program,
+            prefix: args.prefix,
+        },
+    )
+}

@@ -1,0 +1,218 @@
+//! Containers: what is noted of them, what the underlying runtime knows, and what is left of them.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use config::WatchContainers;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+
+use crate::{
+    Call, CommandLine, Groups, Note, Runtime, Settings, Spec, Store, StoreError, annotations,
+    leftovers,
+};
+
+/// How long control groups may take to become empty when all in them have been killed: as long as runc gives
+/// the processes that its own `delete --force` kills.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
+const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
+const SIGKILL: i32 = 9;
+
+/// Notes a container. Returns false if one of this id exists; what a killed runtime left is replaced.
+///
+/// # Errors
+///
+/// If it cannot be noted, or leftovers of another one cannot be removed.
+pub fn begin(
+    store: &Store,
+    note: &Note,
+    runtime: &Runtime,
+    line: &CommandLine,
+) -> Result<bool, Failure> {
+    if store.begin(note).map_err(|error| state_failure(&error))? {
+        return Ok(true);
+    }
+    is_of(
+        store
+            .note()
+            .map_err(|error| state_failure(&error))?
+            .as_ref(),
+        runtime,
+    )?;
+    if exists(runtime, line, &note.id)? {
+        return Ok(false);
+    }
+    forget(store, runtime, line, &note.id)?;
+    store.begin(note).map_err(|error| state_failure(&error))
+}
+
+/// Checks that a container was made by this runtime: another runtime does not know it, which does not mean that it
+/// is gone.
+///
+/// # Errors
+///
+/// [`Exit::BadInput`] if another one made it.
+pub fn is_of(note: Option<&Note>, runtime: &Runtime) -> Result<(), Failure> {
+    let Some((note, maker)) = note.and_then(|note| Some((note, note.runtime.as_ref()?))) else {
+        return Ok(());
+    };
+    if *maker == runtime.identity() {
+        return Ok(());
+    }
+    let (maker, other) = (maker.display(), runtime.program.display());
+    let message = format!("container {} is one of {maker}, not of {other}", note.id);
+    Err(Failure::new(Exit::BadInput, message).help(format!("name its runtime: --runtime {maker}")))
+}
+
+/// Returns true if the underlying runtime knows a container.
+///
+/// # Errors
+///
+/// If it cannot be asked.
+pub fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> Result<bool, Failure> {
+    let mut command = Command::new(&runtime.program);
+    command.args(&runtime.before);
+    if let Some(root) = &line.root {
+        command.arg("--root").arg(root);
+    }
+    // Not the caller's log, which would tell of a container that is missing.
+    command.arg0(runtime.name()).args(["state", id]);
+    let output = command.stdin(std::process::Stdio::null()).output();
+    let status = output
+        .map_err(|cause| cannot_execute(runtime, &cause))?
+        .status;
+    // One that was killed has said nothing.
+    status.code().map(|code| code == 0).ok_or_else(|| {
+        let message = format!(
+            "cannot ask {} for {id}: {status}",
+            runtime.program.display()
+        );
+        Failure::new(Exit::Unsupported, message).help("try again")
+    })
+}
+
+/// Removes what is left of a container that the underlying runtime does not know: the note, and if the runtime was
+/// killed while it made the container, control groups with their processes, and mounts in the folder of its state.
+///
+/// # Errors
+///
+/// If something cannot be removed.
+pub fn forget(
+    store: &Store,
+    runtime: &Runtime,
+    line: &CommandLine,
+    id: &str,
+) -> Result<(), Failure> {
+    if let Some(note) = store.note().map_err(|error| state_failure(&error))? {
+        let deadline = Instant::now() + REMOVAL_LIMIT;
+        while let Err(cause) = note.groups.remove() {
+            if Instant::now() > deadline {
+                let message = format!("cannot remove the control groups of {}: {cause}", note.id);
+                return Err(Failure::new(Exit::Unsupported, message)
+                    .help("processes in them do not end; try again"));
+            }
+            for pid in note.groups.members() {
+                // Fails only if it has just ended.
+                let _ = sys::signal::send(pid, SIGKILL);
+            }
+            std::thread::sleep(REMOVAL_PAUSE);
+        }
+    }
+    let state = line.root.clone().or_else(|| leftovers::usual_root(runtime));
+    if let Some(state) = state {
+        leftovers::remove(&state.join(id)).map_err(|cause| {
+            let state = state.display();
+            let message = format!("cannot remove what is left of {id} below {state}: {cause}");
+            Failure::new(Exit::Unsupported, message).help("try again as root")
+        })?;
+    }
+    store.end().map_err(|error| state_failure(&error))
+}
+
+/// The control groups that the underlying runtime is about to make.
+#[must_use]
+pub fn groups(spec: &Spec, id: &str) -> Groups {
+    // Without /proc there is nothing to find them by, and nothing can be watched either.
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    let (mounts, own) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+    Groups::planned(&mounts, &own, spec.cgroups_path(), id)
+}
+
+/// The command that runs the underlying runtime.
+#[must_use]
+pub fn underlying(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Command {
+    let mut command = Command::new(&runtime.program);
+    command.arg0(runtime.name()).args(&runtime.before);
+    command.args(&line.global).args(words);
+    command
+}
+
+/// The error for an underlying runtime that cannot be executed.
+#[must_use]
+pub fn cannot_execute(runtime: &Runtime, cause: &std::io::Error) -> Failure {
+    let program = runtime.program.display();
+    Failure::new(
+        Exit::NotExecutable,
+        format!("cannot execute {program}: {cause}"),
+    )
+    .help("name a runtime that is a program for this machine")
+}
+
+/// The exit code for the status of a process, as in a shell.
+#[must_use]
+pub fn code(status: std::process::ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(u8::MAX)
+}
+
+/// Returns true if a container is to be watched.
+#[must_use]
+pub fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
+    match settings.config.runtime.watch {
+        WatchContainers::All => true,
+        WatchContainers::Annotated => {
+            spec.annotations.get(annotations::WATCH).map(String::as_str) == Some("true")
+        }
+        WatchContainers::None => false,
+    }
+}
+
+/// The folder of the bundle that a call names.
+///
+/// # Errors
+///
+/// If the working directory does not exist.
+pub fn bundle(call: &Call) -> Result<PathBuf, Failure> {
+    let given = call.bundle.as_deref().unwrap_or(Path::new("."));
+    std::path::absolute(given).map_err(|cause| {
+        let message = format!("cannot find the bundle {}: {cause}", given.display());
+        Failure::new(Exit::BadInput, message).help("name the bundle's folder with --bundle")
+    })
+}
+
+/// The store of a container.
+///
+/// # Errors
+///
+/// If the id is none.
+pub fn store(settings: &Settings, line: &CommandLine, id: &str) -> Result<Store, Failure> {
+    Store::new(&settings.state, line.root.as_deref(), id).map_err(|error| state_failure(&error))
+}
+
+/// The error for a note that cannot be read or written.
+#[must_use]
+pub fn state_failure(error: &StoreError) -> Failure {
+    let exit = match error {
+        StoreError::BadId { .. } => Exit::BadInput,
+        StoreError::Io { .. } => Exit::Unsupported,
+    };
+    Failure::from_error(exit, error).help(
+        "ids are names of folders; what is noted of containers is below /run/tollgate/runtime, or \
+         where $TOLLGATE_RUNTIME_STATE says",
+    )
+}
