@@ -18,6 +18,11 @@ const ANYTHING: &str = "anything";
 /// Crates that reach the kernel; a pure crate that uses one is no longer pure.
 const KERNEL_CRATES: [&str; 6] = ["caps", "libc", "linux-raw-sys", "nix", "procfs", "rustix"];
 
+/// The parser of command lines, and the crates that may use it. `bench` and `workload` still have argument structs of
+/// their own.
+const COMMAND_LINE_PARSER: &str = "clap";
+const HAS_COMMAND_LINE: [&str; 3] = ["bench", "cli", "workload"];
+
 /// One row of the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Row {
@@ -63,6 +68,11 @@ fn compare(table: &BTreeMap<String, Row>, packages: &BTreeMap<String, Package>) 
             if *is_ours && !row.allows(dependency) {
                 report(format!(
                     "`{name}` may not depend on `{dependency}`: see {DOCUMENT}"
+                ));
+            }
+            if dependency == COMMAND_LINE_PARSER && !HAS_COMMAND_LINE.contains(&name.as_str()) {
+                report(format!(
+                    "`{name}` may not depend on `{COMMAND_LINE_PARSER}`: parse command lines in `cli`"
                 ));
             }
             if row.pure && KERNEL_CRATES.contains(&dependency.as_str()) {
@@ -285,6 +295,15 @@ title
         assert_eq!(
             found("abi", &[("libc", false)]),
             ["`abi` is pure and may not depend on `libc`"]
+        );
+    }
+
+    #[test]
+    fn a_command_line_below_cli_is_reported() {
+        assert_eq!(found("cli", &[("clap", false)]), [""; 0]);
+        assert_eq!(
+            found("sys", &[("clap", false)]),
+            ["`sys` may not depend on `clap`: parse command lines in `cli`"]
         );
     }
 

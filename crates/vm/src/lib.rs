@@ -2,11 +2,11 @@
 //!
 //! QEMU runs Debian's small kernel; by KVM where that works, else by emulation. The machine has no disk
 //! and no network: its root is an initial RAM disk with this program, the container's files, the rules and
-//! the policy. This program is its first process ([`guest`]) and watches and confines the container in there
-//! as it does anywhere. On this side a process of ours stands for the container ([`monitor`]): it has the
+//! the policy. This program is its first process (`guest`) and watches and confines the container in there
+//! as it does anywhere. On this side a process of ours stands for the container (`monitor`): it has the
 //! container's standard input and output, its pid is the container's, and its exit status is the
 //! container's. The two talk over one line of virtio-serial ([`frame`]). A machine can be ready before
-//! there is a container ([`pool`]); then the container's files come over that line, too.
+//! there is a container (`pool`); then the container's files come over that line, too.
 
 pub mod archive;
 mod caller;
