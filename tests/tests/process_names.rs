@@ -39,7 +39,7 @@ fn rename(program: &str, how: &str, name: &str) -> Watched {
 
 #[test]
 fn a_process_that_calls_itself_by_an_excepted_name_is_seen_and_reported() {
-    for how in ["prctl", "comm", "thread", "forked", "exec", "many"] {
+    for how in ["prctl", "comm", "thread", "forked", "exec", "many", "check"] {
         let watched = rename("renamer", how, "sshd");
         assert!(
             watched.printed.contains("read\n"),

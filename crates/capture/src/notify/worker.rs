@@ -224,7 +224,7 @@ impl<J: Judge> Worker<J> {
         if let Some(tripwire) = &self.shared.tripwire {
             self.settle_account(tripwire, call, decoded, outcome, &truth);
         }
-        if Role::of(call.syscall) == Role::Exec {
+        if Role::of(call) == Role::Exec {
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
             // One whose result is not learnt may go on for as long as it likes.
@@ -632,11 +632,11 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) fn of(syscall: abi::Syscall) -> Self {
-        use abi::Syscall as S;
-        match syscall {
-            S::EXECVE | S::EXECVEAT => Self::Exec,
-            _ => Self::Plain,
+    pub(crate) fn of(call: &Call) -> Self {
+        if call.replaces_program() {
+            Self::Exec
+        } else {
+            Self::Plain
         }
     }
 }

@@ -50,7 +50,7 @@ impl<J: Judge> Engine<J> {
         {
             return Look::Refused(result);
         }
-        let role = Role::of(call.syscall);
+        let role = Role::of(call);
         if role == Role::Plain && !self.is_judged(call) && !shared.is_state(call) {
             Counters::add(&counters.unjudged);
             return Look::GoOn;
