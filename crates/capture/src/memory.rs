@@ -375,6 +375,10 @@ impl Memory {
             let mut entries = [0; 8 * AT_ONCE];
             let first = address.wrapping_add(found) / page_size;
             let len = table.read_at(&mut entries, first.wrapping_mul(8));
+            if len.as_ref().is_ok_and(|len| *len == 0) {
+                // Above all that a process can map: no page comes there, and the read fails at once.
+                return usize::try_from(wanted).expect("it was one");
+            }
             let (entries, _) = entries[..len.unwrap_or(0)].as_chunks::<8>();
             if entries.is_empty() {
                 break;
@@ -563,5 +567,17 @@ mod tests {
         assert_eq!(memory.missing(), Some(0));
         memory.settle(&[0]);
         assert_eq!(memory.text(tid, 8, &arena), Err(Unreadable::Fault));
+    }
+
+    #[test]
+    fn no_page_is_missing_where_no_process_can_have_one() {
+        let tid = Tid(std::process::id().cast_signed());
+        let memory = Memory::of_resident_pages(Arc::default());
+        let arena = Bump::new();
+        for address in [u64::MAX, 1 << 63, u64::MAX - 4096] {
+            let text = memory.text(tid, address, &arena);
+            assert_eq!(text, Err(Unreadable::Fault), "{address:x}");
+            assert_eq!(memory.missing(), None, "{address:x}");
+        }
     }
 }
