@@ -53,3 +53,82 @@ fn the_sender_of_a_datagram_is_unknown_not_absent() {
         check(engine);
     }
 }
+
+const UNSPECIFIED_RULES: &str = "\
+- rule: Bound
+  desc: what it is bound to
+  condition: evt.type = bind and fd.lport = 7413
+  output: seen %evt.type %fd.name
+  priority: INFO
+- rule: Sent
+  desc: where to
+  condition: evt.type in (connect, sendto, sendmsg, sendmmsg) and fd.rip = 127.77.0.9
+  output: seen %evt.type %fd.name
+  priority: INFO
+";
+
+/// The kernel takes an address that says `AF_UNSPEC` for the socket's own family, but for a connect.
+#[test]
+fn an_address_without_a_family_is_what_the_socket_takes_it_for() {
+    need_root!();
+    let fixture = Fixture::compile("unspecified");
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        for (how, expected) in [
+            ("bind", Some("Bound")),
+            ("sendto", Some("Sent")),
+            ("sendmsg", Some("Sent")),
+            ("sendmmsg", Some("Sent")),
+            ("six", None),
+            ("dissolve", None),
+        ] {
+            let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+            let program = watch.scratch().program(fixture.program(), "unspecified");
+            let watched = watch
+                .command([program.display().to_string(), how.to_owned()])
+                .rules(UNSPECIFIED_RULES)
+                .run();
+            // A machine without IPv6 has no such socket.
+            if how != "six" {
+                assert_eq!(watched.code(), 0, "{how}: {}", watched.story());
+            }
+            for rule in ["Bound", "Sent"] {
+                let alerts = usize::from(expected == Some(rule));
+                assert_eq!(watched.of(rule).len(), alerts, "{how}: {}", watched.story());
+            }
+            assert_eq!(undecided(&watched), 0, "{how}: {}", watched.story());
+        }
+    }
+}
+
+const LISTENING_RULES: &str = "\
+- rule: Listening
+  desc: by its port
+  condition: evt.type = listen and fd.sport = 7414
+  output: seen %fd.name
+  priority: INFO
+- rule: Listening elsewhere
+  desc: by another port
+  condition: evt.type = listen and fd.sport exists and fd.sport != 7414
+  output: seen %fd.name
+  priority: INFO
+";
+
+/// The call makes it a server's socket, and gives it a port if it has none.
+#[test]
+fn a_socket_that_begins_to_listen_has_its_port() {
+    need_root!();
+    let program = "import socket; bound = socket.socket(); bound.setsockopt(1, 2, 1); \
+                   bound.bind(('127.0.0.1', 7414)); bound.listen(1); socket.socket().listen(1)";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watched = Watch::new(["python3", "-c", program])
+            .engine(engine)
+            .place(Place::Host)
+            .rules(LISTENING_RULES)
+            .run();
+        assert_eq!(watched.code(), 0, "{}", watched.story());
+        for rule in ["Listening", "Listening elsewhere"] {
+            assert_eq!(watched.of(rule).len(), 1, "{}", watched.story());
+        }
+        assert_eq!(undecided(&watched), 0, "{}", watched.story());
+    }
+}
