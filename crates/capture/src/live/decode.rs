@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bumpalo::Bump;
 use event::{
     Absence, Descriptor, DescriptorKind, DescriptorSource, Endpoint, Known, Name, Outcome, Param,
-    ParamSource, Role, Socket, Transport,
+    ParamSource, ParamSpec, Role, Socket, Transport,
 };
 
 use rustix::net::AddressFamily;
@@ -135,15 +135,16 @@ impl<'a> Decoded<'a> {
         // The kernel may have failed at what was read here: then there is no such argument.
         let is_doubtful = self.forced && result == EFAULT;
         let moved_none = Absence::of_result(result);
-        let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source, moved_none) {
+        let fill = |(param, spec): (&Param<'a>, &ParamSpec)| match (*param, spec.source, moved_none)
+        {
             (_, ParamSource::Result, _) => Param::Int(result),
-            (Param::Unreadable, ParamSource::Nowhere, Some(proof)) => Param::Absent(proof),
+            (Param::Unreadable, _, Some(proof)) if spec.is_moved_bytes() => Param::Absent(proof),
             (_, source, _) if is_doubtful && source.is_in_memory() => Param::Unreadable,
             // Also where the kernel could not read an argument (EFAULT): that may have been another.
             (param, ..) => param,
         };
-        let sources = call.kind.spec().params.iter().map(|spec| spec.source);
-        let params = arena.alloc_slice_fill_iter(self.params.iter().zip(sources).map(fill));
+        let specs = call.kind.spec().params.iter();
+        let params = arena.alloc_slice_fill_iter(self.params.iter().zip(specs).map(fill));
         let descriptor = self
             .descriptor
             .map(|known| known_at_exit(known, call, result))
