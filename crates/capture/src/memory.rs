@@ -417,11 +417,17 @@ impl Memory {
         self.gauge.enter();
         let result = read(&Source::Call(tid)).or_else(|error| match error.errno() {
             errno::ESRCH => Err(error),
-            _ => {
-                let read = forced(tid).map_or(Err(error), |file| read(&Source::File(file)));
-                self.forced.set(self.forced.get() || read.is_ok());
-                read
-            }
+            first => match forced(tid).map(|file| read(&Source::File(file))) {
+                Some(Ok(read)) => {
+                    self.forced.set(true);
+                    Ok(read)
+                }
+                // The file refuses offsets that no process has memory at.
+                Some(Err(again)) if first != errno::EFAULT || again.errno() == errno::ESRCH => {
+                    Err(again)
+                }
+                _ => Err(error),
+            },
         });
         self.gauge.leave();
         result.map_err(|error| match error.errno() {

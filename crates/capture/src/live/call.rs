@@ -115,3 +115,22 @@ fn unpack_socketcall(
     }
     Ok(args)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_of_a_program_replaces_none() {
+        let with = |flags| [0, 0, 0, 0, flags, 0];
+        for flags in [0, 0x1000, 0x1_0000_0000] {
+            assert!(replaces_program(Syscall::EXECVEAT, &with(flags)));
+        }
+        for flags in [CHECK_ONLY, CHECK_ONLY | 0x1000] {
+            assert!(!replaces_program(Syscall::EXECVEAT, &with(flags)));
+        }
+        // It takes no flags.
+        assert!(replaces_program(Syscall::EXECVE, &with(CHECK_ONLY)));
+        assert!(!replaces_program(Syscall::OPENAT, &with(0)));
+    }
+}
