@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use e2e::{Fixture, Watch, Watched};
+use e2e::{Engine, Fixture, Place, Watch, Watched, need_root};
 
 const RULE: &str = "Read by another than sshd";
 const MASQUERADE: &str = "Tollgate internal: masquerading process";
@@ -136,4 +136,35 @@ fn the_name_at_exec_is_that_of_the_file() {
         .map(|alert| alert.field("proc.name"))
         .collect();
     assert_eq!(names, ["script", "echo"], "{}", watched.story());
+}
+
+/// `AT_EXECVE_CHECK` executes nothing: the process stays what it is. Engine `ebpf` hears of programs that were
+/// executed and of those that could not be.
+#[test]
+fn a_check_of_a_program_is_a_call_of_the_program_that_checks() {
+    need_root!();
+    let rules = "
+- rule: Checked
+  desc: by whom
+  condition: evt.type = execveat
+  output: checked %proc.name
+  priority: WARNING
+";
+    let program = "import ctypes
+words = (ctypes.c_char_p * 2)(b'true', None)
+print(ctypes.CDLL(None).syscall(322, -100, b'/bin/true', words, words, 0x10000))";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watched = Watch::new(["python3", "-c", program])
+            .engine(engine)
+            .place(Place::Host)
+            .rules(rules)
+            .run();
+        let succeeded = watched.printed.contains("0\n");
+        let told = watched.of("Checked");
+        let expected = usize::from(engine != Engine::Ebpf || !succeeded);
+        assert_eq!(told.len(), expected, "{}", watched.story());
+        for alert in told {
+            assert!(alert.field("proc.name").starts_with("python3"));
+        }
+    }
 }
