@@ -168,3 +168,37 @@ print(ctypes.CDLL(None).syscall(322, -100, b'/bin/true', words, words, 0x10000))
         }
     }
 }
+
+/// The number stays the kernel's.
+#[test]
+fn a_root_of_its_own_has_names_of_users_of_its_own() {
+    need_root!();
+    let rules = "
+- rule: Opened there
+  desc: by whom
+  condition: evt.type in (open, openat, openat2) and fd.name endswith /probe
+  output: opened %user.name %user.uid
+  priority: WARNING
+";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+        let folder = watch.scratch().path().join("root");
+        fs::create_dir_all(folder.join("etc")).expect("the scratch folder is writable");
+        fs::write(folder.join("etc/passwd"), "backup:x:0:0::/:/bin/sh\n").expect("it is ours");
+        // The root is looked at when a call of it is an event, or when the process gets it.
+        let program = format!(
+            "import os, time; os.chroot('{}'); time.sleep(0.5)
+try: os.open('/probe', 0)
+except OSError: time.sleep(0.5)",
+            folder.display()
+        );
+        let watched = watch
+            .command(["python3", "-c", &program].map(str::to_owned))
+            .rules(rules)
+            .run();
+        let told = watched.of("Opened there");
+        assert_eq!(told.len(), 1, "{}", watched.story());
+        assert_eq!(told[0].field("user.name"), "backup", "{}", watched.story());
+        assert_eq!(told[0].field("user.uid"), "0", "{}", watched.story());
+    }
+}
