@@ -245,8 +245,8 @@ mod tests {
         let text = format!("{}\n", child.id());
         fs::write(&target, &text).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        let text = Pidfile::create(&path).unwrap_err().render();
-        assert!(text.contains("no symbolic link"), "{text}");
+        let told = Pidfile::create(&path).unwrap_err().render();
+        assert!(told.contains("no symbolic link"), "{told}");
         assert!(Pidfile::take_over(&path).is_none());
         Pidfile::remove_stale(&path);
         assert!(fs::symlink_metadata(&path).is_ok());
