@@ -337,3 +337,68 @@ fn what_a_call_has_reached_is_known_without_its_arguments() {
         }
     }
 }
+
+const UNREAD_RULES: &str = "\
+- rule: Address
+  desc: an argument that no engine reads by itself
+  condition: evt.type = bind and evt.arg.addr contains 127.0.0.1
+  output: seen %evt.args
+  priority: INFO
+- rule: All arguments
+  desc: in one line
+  condition: evt.type = bind and evt.args contains addr
+  output: seen %evt.args
+  priority: INFO
+";
+
+#[test]
+fn an_argument_that_no_engine_reads_is_unknown_not_absent() {
+    need_root!();
+    let program = "import socket; socket.socket().bind(('127.0.0.1', 0))";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watched = Watch::new(["python3", "-c", program])
+            .engine(engine)
+            .place(Place::Host)
+            .rules(UNREAD_RULES)
+            .run();
+        assert_eq!(watched.code(), 0, "{}", watched.story());
+        let undecided = watched.of("Tollgate internal: undecided event");
+        assert_eq!(undecided.len(), 1, "{}", watched.story());
+        assert_eq!(watched.of("All arguments").len(), 1, "{}", watched.story());
+    }
+}
+
+const EMPTY_RULES: &str = "\
+- rule: Times
+  desc: of a file without a name
+  condition: evt.type = utimensat and evt.args contains %F
+  output: seen %evt.args
+  priority: INFO
+- rule: Attribute
+  desc: of a file without a name
+  condition: evt.type = setxattrat and evt.args contains %F
+  output: seen %evt.args
+  priority: INFO
+";
+
+/// `futimens(3)` and its like: a null pointer in place of a path.
+#[test]
+fn a_call_with_a_descriptor_and_no_path_is_about_what_is_open() {
+    need_root!();
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+        let file = watch.scratch().path().join("file").display().to_string();
+        // 463 is setxattrat (Linux 6.13): elsewhere it fails, and is told all the same.
+        let program = format!(
+            "import ctypes, os; fd = os.open('{file}', os.O_CREAT | os.O_RDWR); os.utime(fd)
+ctypes.CDLL(None).syscall(463, fd, None, 0x1000, b'user.a', (ctypes.c_ulong * 2)(), 16)"
+        );
+        let watched = watch
+            .command(["python3", "-c", &program].map(str::to_owned))
+            .rules(&EMPTY_RULES.replace("%F", &file))
+            .run();
+        assert_eq!(watched.code(), 0, "{}", watched.story());
+        assert_eq!(watched.of("Times").len(), 1, "{}", watched.story());
+        assert_eq!(watched.of("Attribute").len(), 1, "{}", watched.story());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use e2e::{Fixture, Watch, Watched};
+use e2e::{Engine, Fixture, Place, Watch, Watched, need_root};
 
 const RULE: &str = "Read by another than sshd";
 const MASQUERADE: &str = "Tollgate internal: masquerading process";
@@ -39,7 +39,7 @@ fn rename(program: &str, how: &str, name: &str) -> Watched {
 
 #[test]
 fn a_process_that_calls_itself_by_an_excepted_name_is_seen_and_reported() {
-    for how in ["prctl", "comm", "thread", "forked", "exec", "many"] {
+    for how in ["prctl", "comm", "thread", "forked", "exec", "many", "check"] {
         let watched = rename("renamer", how, "sshd");
         assert!(
             watched.printed.contains("read\n"),
@@ -136,4 +136,69 @@ fn the_name_at_exec_is_that_of_the_file() {
         .map(|alert| alert.field("proc.name"))
         .collect();
     assert_eq!(names, ["script", "echo"], "{}", watched.story());
+}
+
+/// `AT_EXECVE_CHECK` executes nothing: the process stays what it is. Engine `ebpf` hears of programs that were
+/// executed and of those that could not be.
+#[test]
+fn a_check_of_a_program_is_a_call_of_the_program_that_checks() {
+    need_root!();
+    let rules = "
+- rule: Checked
+  desc: by whom
+  condition: evt.type = execveat
+  output: checked %proc.name
+  priority: WARNING
+";
+    let program = "import ctypes
+words = (ctypes.c_char_p * 2)(b'true', None)
+print(ctypes.CDLL(None).syscall(322, -100, b'/bin/true', words, words, 0x10000))";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watched = Watch::new(["python3", "-c", program])
+            .engine(engine)
+            .place(Place::Host)
+            .rules(rules)
+            .run();
+        let succeeded = watched.printed.contains("0\n");
+        let told = watched.of("Checked");
+        let expected = usize::from(engine != Engine::Ebpf || !succeeded);
+        assert_eq!(told.len(), expected, "{}", watched.story());
+        for alert in told {
+            assert!(alert.field("proc.name").starts_with("python3"));
+        }
+    }
+}
+
+/// The number stays the kernel's.
+#[test]
+fn a_root_of_its_own_has_names_of_users_of_its_own() {
+    need_root!();
+    let rules = "
+- rule: Opened there
+  desc: by whom
+  condition: evt.type in (open, openat, openat2) and fd.name endswith /probe
+  output: opened %user.name %user.uid
+  priority: WARNING
+";
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+        let folder = watch.scratch().path().join("root");
+        fs::create_dir_all(folder.join("etc")).expect("the scratch folder is writable");
+        fs::write(folder.join("etc/passwd"), "backup:x:0:0::/:/bin/sh\n").expect("it is ours");
+        // The root is looked at when a call of it is an event, or when the process gets it.
+        let program = format!(
+            "import os, time; os.chroot('{}'); time.sleep(0.5)
+try: os.open('/probe', 0)
+except OSError: time.sleep(0.5)",
+            folder.display()
+        );
+        let watched = watch
+            .command(["python3", "-c", &program].map(str::to_owned))
+            .rules(rules)
+            .run();
+        let told = watched.of("Opened there");
+        assert_eq!(told.len(), 1, "{}", watched.story());
+        assert_eq!(told[0].field("user.name"), "backup", "{}", watched.story());
+        assert_eq!(told[0].field("user.uid"), "0", "{}", watched.story());
+    }
 }

@@ -431,6 +431,10 @@ impl Memory {
             let mut entries = [0; 8 * AT_ONCE];
             let first = address.wrapping_add(found) / page_size;
             let len = table.read_at(&mut entries, first.wrapping_mul(8));
+            if len.as_ref().is_ok_and(|len| *len == 0) {
+                // Above all that a process can map: no page comes there, and the read fails at once.
+                return usize::try_from(wanted).expect("it was one");
+            }
             let (entries, _) = entries[..len.unwrap_or(0)].as_chunks::<8>();
             if entries.is_empty() {
                 break;
@@ -469,11 +473,17 @@ impl Memory {
         self.gauge.enter();
         let result = read(&Source::Call(tid)).or_else(|error| match error.errno() {
             errno::ESRCH => Err(error),
-            _ => {
-                let read = forced(tid).map_or(Err(error), |file| read(&Source::File(file)));
-                self.forced.set(self.forced.get() || read.is_ok());
-                read
-            }
+            first => match forced(tid).map(|file| read(&Source::File(file))) {
+                Some(Ok(read)) => {
+                    self.forced.set(true);
+                    Ok(read)
+                }
+                // The file refuses offsets that no process has memory at.
+                Some(Err(again)) if first != errno::EFAULT || again.errno() == errno::ESRCH => {
+                    Err(again)
+                }
+                _ => Err(error),
+            },
         });
         self.gauge.leave();
         result.map_err(|error| match error.errno() {
@@ -665,5 +675,17 @@ mod tests {
         note_exec();
         assert!(memory.is_private(tid, address(own.as_ptr()), 8));
         assert!(!memory.is_private(Tid(i32::MAX), address(own.as_ptr()), 8));
+    }
+
+    #[test]
+    fn no_page_is_missing_where_no_process_can_have_one() {
+        let tid = Tid(std::process::id().cast_signed());
+        let memory = Memory::of_resident_pages(Arc::default());
+        let arena = Bump::new();
+        for address in [u64::MAX, 1 << 63, u64::MAX - 4096] {
+            let text = memory.text(tid, address, &arena);
+            assert_eq!(text, Err(Unreadable::Fault), "{address:x}");
+            assert_eq!(memory.missing(), None, "{address:x}");
+        }
     }
 }

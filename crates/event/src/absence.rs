@@ -35,11 +35,12 @@ impl Absence {
         (length == 0).then_some(Self(()))
     }
 
-    /// No argument of the call holds the parameter: it is answered by the process or the result, or by
-    /// captures alone.
+    /// No argument of the call holds the parameter: it is answered by the process or the result. What no engine
+    /// reads may be there all the same.
     #[must_use]
     pub fn of_source(source: ParamSource) -> Option<Self> {
-        let is_argument = matches!(source, ParamSource::Register(_)) || source.is_in_memory();
+        let is_argument = matches!(source, ParamSource::Register(_) | ParamSource::Nowhere)
+            || source.is_in_memory();
         (!is_argument).then_some(Self(()))
     }
 
@@ -71,5 +72,6 @@ mod tests {
             base: None,
         };
         assert!(Absence::of_source(path).is_none());
+        assert!(Absence::of_source(ParamSource::Nowhere).is_none());
     }
 }

@@ -94,9 +94,9 @@ pub enum DescriptorKind {
 /// Transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// TCP.
+    /// TCP, and what is TCP underneath: Multipath TCP and SMC.
     Tcp,
-    /// UDP.
+    /// UDP and UDP-Lite.
     Udp,
     /// ICMP and ICMPv6.
     Icmp,
@@ -104,6 +104,21 @@ pub enum Transport {
     Raw,
     /// Anything else or not known.
     Unknown,
+}
+
+impl Transport {
+    /// What a socket of IPv4 or IPv6 uses, by the type and protocol that `socket(2)` takes; protocol 0 stands for
+    /// the usual one of the type. Flags in the type do not count.
+    #[must_use]
+    pub fn of(socket_type: u64, protocol: u64) -> Self {
+        match (socket_type & 0xf, protocol) {
+            (_, 1 | 58) => Self::Icmp,
+            (3, _) => Self::Raw,
+            (1, 0 | 6 | 256 | 262) => Self::Tcp,
+            (2, 0 | 17 | 136) => Self::Udp,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// One end of a connection.
@@ -143,6 +158,9 @@ pub struct Socket<'a> {
     pub connected: Known<bool>,
     /// Whether this call changed the descriptor's name (`fd.name_changed`).
     pub name_changed: Known<bool>,
+    /// The address that was passed, if it has no family (`AF_UNSPEC`) and the kernel may take it for IPv4: it does
+    /// so where the socket is one of IPv4, which is not known yet.
+    pub unspecified: Option<Endpoint>,
 }
 
 impl Socket<'_> {

@@ -192,6 +192,13 @@ impl<'a> Event<'a> {
         params.any(|(spec, param)| spec.is_moved_bytes() && matches!(param, Param::Unreadable))
     }
 
+    /// Whether the call has arguments that no engine reads.
+    #[must_use]
+    pub fn lacks_arguments(&self) -> bool {
+        let mut params = self.kind.spec().params.iter();
+        params.any(|spec| spec.source == crate::ParamSource::Nowhere)
+    }
+
     /// Command name of the caller at its last exec.
     pub fn comm(&self) -> &'a Lookup<Comm> {
         self.live.comm.get_or_init(|| self.world.comm(self.process))

@@ -149,7 +149,7 @@ pub enum ParamSource {
     /// Answered by the process the event belongs to (the parameters of exec and clone that Falco
     /// copies from the process).
     Process,
-    /// Not available from any engine of ours: `<NA>`.
+    /// Read by no engine of ours: unknown, but in captures that have it.
     Nowhere,
 }
 

@@ -275,6 +275,7 @@ fn socket(role: Role, local: Known<Endpoint>, remote: Known<Endpoint>) -> Socket
         unix_path: None,
         connected: Known::Yes(true),
         name_changed: Known::Yes(false),
+        unspecified: None,
     }
 }
 

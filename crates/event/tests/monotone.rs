@@ -168,6 +168,7 @@ impl Scene {
             unix_path: Some(b"/run/socket"),
             connected: Known::Yes(true),
             name_changed: Known::Yes(true),
+            unspecified: None,
         };
         match self.descriptor {
             kind @ (DescriptorKind::Ipv4 | DescriptorKind::Unix)

@@ -556,13 +556,7 @@ impl SocketFacts {
 
     fn transport(&self) -> Option<Transport> {
         let is_inet = matches!(self.family, AF_INET | AF_INET6);
-        is_inet.then_some(match (self.socket_type, self.protocol) {
-            (_, 1 | 58) => Transport::Icmp,
-            (3, _) => Transport::Raw,
-            (_, 6) => Transport::Tcp,
-            (_, 17) => Transport::Udp,
-            _ => Transport::Unknown,
-        })
+        is_inet.then(|| Transport::of(self.socket_type.into(), self.protocol.into()))
     }
 }
 

@@ -62,6 +62,11 @@ impl Call {
         matches!(self.arch, Arch::I386 | Arch::X32)
     }
 
+    /// Whether the call replaces the caller's program if it succeeds.
+    pub(crate) fn replaces_program(&self) -> bool {
+        replaces_program(self.syscall, &self.args)
+    }
+
     /// A register argument as the kernel will see it: sign-extended from 32 bits where the kernel
     /// takes an `int`.
     pub(crate) fn int(&self, position: u8) -> i32 {
@@ -76,6 +81,19 @@ impl Call {
         }
         let argument = self.syscall.args().get(usize::from(position));
         argument.map_or(value, |argument| argument.effective(value))
+    }
+}
+
+/// `AT_EXECVE_CHECK` (Linux 6.14): asks whether a file may be executed, and executes nothing. Before, the kernel
+/// refuses the flag.
+const CHECK_ONLY: u64 = 0x10000;
+
+/// Whether a call with these arguments replaces the caller's program if it succeeds.
+pub(crate) fn replaces_program(syscall: Syscall, args: &[u64; 6]) -> bool {
+    match syscall.base() {
+        Syscall::EXECVE => true,
+        Syscall::EXECVEAT => args[4] & CHECK_ONLY == 0,
+        _ => false,
     }
 }
 
@@ -96,4 +114,23 @@ fn unpack_socketcall(
         *argument = u64::from(u32::from_ne_bytes(*word));
     }
     Ok(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_of_a_program_replaces_none() {
+        let with = |flags| [0, 0, 0, 0, flags, 0];
+        for flags in [0, 0x1000, 0x1_0000_0000] {
+            assert!(replaces_program(Syscall::EXECVEAT, &with(flags)));
+        }
+        for flags in [CHECK_ONLY, CHECK_ONLY | 0x1000] {
+            assert!(!replaces_program(Syscall::EXECVEAT, &with(flags)));
+        }
+        // It takes no flags.
+        assert!(replaces_program(Syscall::EXECVE, &with(CHECK_ONLY)));
+        assert!(!replaces_program(Syscall::OPENAT, &with(0)));
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bumpalo::Bump;
 use event::{
     Absence, Descriptor, DescriptorKind, DescriptorSource, Endpoint, Known, Name, Outcome, Param,
-    ParamSource, Role, Socket, Transport,
+    ParamSource, ParamSpec, Role, Socket, Transport,
 };
 
 use rustix::net::AddressFamily;
@@ -23,8 +23,6 @@ const BUFFER_LIMIT: u64 = 80;
 const AT_FDCWD: i32 = -100;
 /// Messages of one call that the kernel takes (`UIO_MAXIOV`, linux/uio.h).
 const MESSAGE_LIMIT: u64 = 1024;
-/// The bits of `socket`'s type argument that are not flags.
-const SOCK_TYPE_MASK: u64 = 0xf;
 
 /// A call's parameters and descriptor as far as they are known before it returns.
 #[derive(Clone, Copy, Debug)]
@@ -141,15 +139,16 @@ impl<'a> Decoded<'a> {
         // The kernel may have failed at what was read here: then there is no such argument.
         let is_doubtful = self.forced && result == EFAULT;
         let moved_none = Absence::of_result(result);
-        let fill = |(param, source): (&Param<'a>, ParamSource)| match (*param, source, moved_none) {
+        let fill = |(param, spec): (&Param<'a>, &ParamSpec)| match (*param, spec.source, moved_none)
+        {
             (_, ParamSource::Result, _) => Param::Int(result),
-            (Param::Unreadable, ParamSource::Nowhere, Some(proof)) => Param::Absent(proof),
+            (Param::Unreadable, _, Some(proof)) if spec.is_moved_bytes() => Param::Absent(proof),
             (_, source, _) if is_doubtful && source.is_in_memory() => Param::Unreadable,
             // Also where the kernel could not read an argument (EFAULT): that may have been another.
             (param, ..) => param,
         };
-        let sources = call.kind.spec().params.iter().map(|spec| spec.source);
-        let params = arena.alloc_slice_fill_iter(self.params.iter().zip(sources).map(fill));
+        let specs = call.kind.spec().params.iter();
+        let params = arena.alloc_slice_fill_iter(self.params.iter().zip(specs).map(fill));
         let descriptor = self
             .descriptor
             .map(|known| known_at_exit(known, call, result))
@@ -233,7 +232,16 @@ impl<'a> Reader<'_, 'a> {
         match source {
             ParamSource::Result => Param::Pending,
             ParamSource::Register(position) => self.register(position),
-            ParamSource::Path { path, .. } => self.text(call.raw(path)),
+            ParamSource::Path { path, base } => {
+                let text = self.text(call.raw(path));
+                match (text, base.map(|base| call.int(base))) {
+                    // Without a name such a call is about what is open there, as futimens(3) is.
+                    (Param::Absent(_), Some(descriptor)) if descriptor != AT_FDCWD => {
+                        Param::Text(b"")
+                    }
+                    (text, _) => text,
+                }
+            }
             ParamSource::Text(position) => self.text(call.raw(position)),
             ParamSource::Texts(position) => {
                 let width = if call.is_32_bit() { 4 } else { 8 };
@@ -410,7 +418,7 @@ impl<'a> Reader<'_, 'a> {
     fn created_socket(&self) -> Descriptor<'a> {
         let domain = self.call.raw(0);
         let kind = kind_of_family(u16::try_from(domain).unwrap_or(u16::MAX));
-        let transport = transport(self.call.raw(1) & SOCK_TYPE_MASK, self.call.raw(2));
+        let transport = Transport::of(self.call.raw(1), self.call.raw(2));
         let socket = Socket {
             transport: Known::Yes(transport),
             local: Known::Never,
@@ -419,6 +427,7 @@ impl<'a> Reader<'_, 'a> {
             unix_path: None,
             connected: Known::Yes(false),
             name_changed: Known::Yes(false),
+            unspecified: None,
         };
         Descriptor {
             kind: Known::Yes(kind),
@@ -450,6 +459,12 @@ impl<'a> Reader<'_, 'a> {
         let Some(address) = sockets::parse_address(bytes) else {
             return unresolved(number);
         };
+        // A connect with it dissolves the connection. Elsewhere the kernel takes it for the socket's own family.
+        if let SocketAddress::Unspecified(Some(as_ipv4)) = address
+            && self.call.syscall.base() != abi::Syscall::CONNECT
+        {
+            return without_family(number, remote, as_ipv4);
+        }
         let endpoint = address.endpoint().map_or(Known::Never, Known::Yes);
         let socket = Socket {
             transport: Known::NotYet,
@@ -461,10 +476,16 @@ impl<'a> Reader<'_, 'a> {
                 .map(|path| &*self.arena.alloc_slice_copy(&path)),
             connected: Known::NotYet,
             name_changed: Known::NotYet,
+            unspecified: None,
         };
         let kind = Known::Yes(kind_of_address(&address));
+        let name = match address {
+            SocketAddress::Unix(raw @ [1..=u8::MAX, ..]) => Name::Passed { raw, base: None },
+            _ => Name::None,
+        };
         Descriptor {
             kind,
+            name,
             socket: Some(socket),
             ..unresolved(number)
         }
@@ -587,10 +608,23 @@ fn unread_address<'a>(number: Known<i64>, remote: bool) -> Descriptor<'a> {
         unix_path: None,
         connected: Known::NotYet,
         name_changed: Known::NotYet,
+        unspecified: None,
     };
     Descriptor {
         socket: Some(socket),
         ..unresolved(number)
+    }
+}
+
+/// A socket with an address that was passed without a family: what it is depends on the socket.
+fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> Descriptor<'a> {
+    let unread = unread_address(number, remote);
+    Descriptor {
+        socket: unread.socket.map(|socket| Socket {
+            unspecified: Some(as_ipv4),
+            ..socket
+        }),
+        ..unread
     }
 }
 
@@ -652,6 +686,10 @@ pub(crate) struct SocketView {
     has_passed_address: bool,
     /// Who sent what a call received on a socket that is not connected.
     sender: Option<Known<Endpoint>>,
+    /// The call makes it a listening one.
+    listens: bool,
+    /// The same, and the call has not returned: one that is not bound gets its own address by that.
+    is_to_listen: bool,
 }
 
 impl SocketView {
@@ -665,7 +703,10 @@ impl SocketView {
         );
         let receives = matches!(call.syscall.base(), S::RECVFROM | S::RECVMSG | S::RECVMMSG);
         let keeps_address = matches!(call.syscall.base(), S::BIND | S::CONNECT);
+        let listens = call.syscall.base() == S::LISTEN;
         Self {
+            listens,
+            is_to_listen: listens && result.is_none(),
             is_connecting: result.is_none() && is_addressed,
             has_passed_address: keeps_address && matches!(result, Some(0 | EINPROGRESS)),
             sender: match result {
@@ -707,19 +748,30 @@ pub(crate) fn merge<'a>(
         (remote, _) => remote,
     };
     let Some(mut socket) = descriptor.socket else {
+        let is_bound = !matches!(kernel.local, Known::Yes(local) if local.port == 0);
         let own = Socket {
             transport: kernel.transport,
-            local: kernel.local,
+            local: if view.is_to_listen && !is_bound {
+                Known::NotYet
+            } else {
+                kernel.local
+            },
             remote,
-            role: kernel.role,
+            role: if view.listens {
+                Role::Server
+            } else {
+                kernel.role
+            },
             unix_path: path(kernel.unix_path),
             connected: kernel.connected,
             name_changed: Known::Yes(false),
+            unspecified: None,
         };
         descriptor.socket = Some(own);
         return descriptor;
     };
     socket.transport = kernel.transport;
+    merge_unspecified(&mut socket, &kernel, found);
     if socket.has_unread_address() {
         let peer_path = found
             .socket
@@ -744,6 +796,28 @@ pub(crate) fn merge<'a>(
     }
     descriptor.socket = Some(socket);
     descriptor
+}
+
+/// An address without a family: to sockets of IPv4 it is one of IPv4. To datagrams of IPv6 it is none, and they go
+/// to the other end of the socket; raw sockets of IPv6 take it for one of IPv6, which stays unknown.
+fn merge_unspecified(socket: &mut Socket<'_>, kernel: &Socket<'_>, found: &ResolvedDescriptor) {
+    let domain = found.socket.as_ref().and_then(|own| own.domain);
+    let Some((domain, passed)) = domain.zip(socket.unspecified.take()) else {
+        return;
+    };
+    let is_raw = !matches!(
+        kernel.transport,
+        Known::Yes(Transport::Tcp | Transport::Udp)
+    );
+    let replace =
+        |end: &mut Known<Endpoint>, own: Known<Endpoint>| match AddressFamily::from_raw(domain) {
+            _ if *end != Known::Unread => {}
+            AddressFamily::INET => *end = Known::Yes(passed),
+            AddressFamily::INET6 if is_raw => {}
+            _ => *end = own,
+        };
+    replace(&mut socket.local, kernel.local);
+    replace(&mut socket.remote, kernel.remote);
 }
 
 /// Whether the kernel's view may say what an end is.
@@ -793,17 +867,6 @@ fn kind_of_family(family: u16) -> DescriptorKind {
         AddressFamily::UNIX => DescriptorKind::Unix,
         AddressFamily::NETLINK => DescriptorKind::Netlink,
         _ => DescriptorKind::OtherSocket,
-    }
-}
-
-/// The protocol that `socket` chooses; 0 stands for the usual one of the type.
-fn transport(socket_type: u64, protocol: u64) -> Transport {
-    match (socket_type, protocol) {
-        (_, 1 | 58) => Transport::Icmp,
-        (3, _) => Transport::Raw,
-        (1, 0 | 6) => Transport::Tcp,
-        (2, 0 | 17) => Transport::Udp,
-        _ => Transport::Unknown,
     }
 }
 
@@ -904,6 +967,7 @@ impl OwnedDescriptor {
             unix_path: None,
             connected: socket.connected,
             name_changed: socket.name_changed,
+            unspecified: socket.unspecified,
         });
         let plain = Descriptor {
             number: descriptor.number,

@@ -120,7 +120,7 @@ pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener, seat
 /// Seizes the caller; answers with what came of it instead. The kernel makes this wait for an exec in
 /// the caller's process, and no signal ends the wait: see [`super::stuck`].
 fn attach(call: &Call, seat: &Seat) -> Option<Stop> {
-    let is_exec = Role::of(call.syscall) == Role::Exec;
+    let is_exec = Role::of(call) == Role::Exec;
     let options = if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 };
     seat.begin_attaching();
     let seized = ptrace::seize(call.tid.0, options);

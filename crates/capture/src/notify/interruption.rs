@@ -22,7 +22,7 @@ pub(super) const RESTART: i32 = 513;
 /// Whether the call may notice that its thread is asked to stop: it either takes place as a whole or
 /// has no effect. What is not named here is taken back.
 pub(super) fn may_notice(call: &Call, decoded: &Decoded<'_>) -> bool {
-    Role::of(call.syscall) == Role::Exec || opens_what_may_exist(call, decoded)
+    Role::of(call) == Role::Exec || opens_what_may_exist(call, decoded)
 }
 
 /// An open that was given up may have made its file. Made again it finds that, which counts only for

@@ -200,7 +200,7 @@ impl<J: Judge + 'static> Receiver<J> {
         if Guard::concerns(call.syscall) && self.is_intrusion(&call) {
             return;
         }
-        let role = Role::of(call.syscall);
+        let role = Role::of(&call);
         let is_state = shared.is_state(&call);
         let is_watched = shared.confiner.watches(&call) || shared.verifier.looks_at(&call);
         if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
@@ -531,7 +531,7 @@ impl<J: Judge + 'static> Receiver<J> {
             self.follow(view, process);
             return;
         }
-        let is_exec = Role::of(call.syscall) == Role::Exec;
+        let is_exec = Role::of(call) == Role::Exec;
         if is_exec {
             shared.tracer.exec_begins(process.pid);
         }
@@ -711,7 +711,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 true
             }
             Claim::Restarted { begins } => {
-                if begins && Role::of(call.syscall) == Role::Exec {
+                if begins && Role::of(call) == Role::Exec {
                     let pid = shared.tree.census.thread_group(call.tid);
                     shared
                         .tracer

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use abi::Syscall;
 use sys::notify::{Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use super::Pulse;
 use super::pulse::SeatPulse;
+use crate::live::call::replaces_program;
 use crate::procfs::Proc;
 
 /// A thread that answers. Dropped, it lets it end; what it holds is lost then.
@@ -187,7 +187,7 @@ fn from_words(words: &[u64]) -> Option<Notification> {
 
 fn begins_a_program(call: &Notification) -> bool {
     let known = abi::arch::decode(call.arch, call.nr).and_then(|(_, call)| call);
-    matches!(known, Some(Syscall::EXECVE | Syscall::EXECVEAT))
+    known.is_some_and(|syscall| replaces_program(syscall, &call.args))
 }
 
 const O_CLOEXEC: i32 = 0o2_000_000;

@@ -22,7 +22,7 @@ use sys::wait::{self, Status};
 
 use super::Shared;
 use super::awaited::{AwaitedCalls, Entered, Trapped};
-use super::call::Call;
+use super::call::{Call, replaces_program};
 use super::counters::Counters;
 use super::decode::{self, Decoded, OwnedDecoded};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
@@ -496,7 +496,7 @@ impl<J: Judge> Tracer<J> {
     /// interrupted. So the call is taken back, which is where the stop comes, and made again.
     fn follow(&mut self, followed: Followed, id: u64, wish: Wish) {
         let (tid, pid) = (followed.call.tid, followed.process.pid);
-        let is_exec = Role::of(followed.call.syscall) == Role::Exec;
+        let is_exec = Role::of(&followed.call) == Role::Exec;
         let before = self.seize(tid, pid, wish);
         let is_awaited = {
             let mut state = self.shared().tracer.state();
@@ -756,7 +756,7 @@ impl<J: Judge> Tracer<J> {
             {
                 state.traced.insert(tid, tracee);
             }
-            let is_exec = |followed: &Followed| Role::of(followed.call.syscall) == Role::Exec;
+            let is_exec = |followed: &Followed| Role::of(&followed.call) == Role::Exec;
             let tracee = state.traced.get_mut(&tid);
             tracee.map_or((None, 0), |tracee| tracee.awaited.executed(is_exec))
         };
@@ -815,8 +815,8 @@ impl<J: Judge> Tracer<J> {
                 || tracee.interrupted && result == INTERRUPTED && undo_interruption(tid)
             {
                 let again = calls.undone(entered, Some(place.sp));
-                if again && let Some((audit, number, _)) = entered {
-                    self.exec_undone(tracee.pid, audit, number);
+                if again && let Some((audit, number, args)) = entered {
+                    self.exec_undone(tracee.pid, audit, number, &args);
                 }
                 None
             } else if result == INTERRUPTED {
@@ -859,11 +859,11 @@ impl<J: Judge> Tracer<J> {
     }
 
     /// An exec that has been undone does not keep others from attaching until it is made again.
-    fn exec_undone(&self, pid: Pid, audit: u32, number: u64) {
+    fn exec_undone(&self, pid: Pid, audit: u32, number: u64, args: &[u64; 6]) {
         let number = u32::try_from(number).ok();
         let decoded = number.and_then(|number| abi::arch::decode(audit, number));
         if let Some((_, Some(syscall))) = decoded
-            && Role::of(syscall) == Role::Exec
+            && replaces_program(syscall, args)
         {
             self.shared().tracer.exec_ends(pid, false);
         }
@@ -875,7 +875,7 @@ impl<J: Judge> Tracer<J> {
             self.shared().progress.made(followed.call.tid);
         }
         followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
-        let is_exec = Role::of(followed.call.syscall) == Role::Exec;
+        let is_exec = Role::of(&followed.call) == Role::Exec;
         let pid = followed.process.pid;
         if is_exec && result == 0 && self.shared().tree.census.has_stdio(pid) {
             self.unwatch(pid);

@@ -70,7 +70,7 @@ pub(crate) fn compare(
         return Truth::Same;
     };
     match call.syscall.base() {
-        Syscall::EXECVE | Syscall::EXECVEAT if result == 0 => executed(call, decoded, pid, census),
+        _ if call.replaces_program() && result == 0 => executed(call, decoded, pid, census),
         Syscall::CONNECT if result == 0 || result == CONNECTING => {
             connected(call, decoded, pid, census)
         }
@@ -162,6 +162,7 @@ pub(crate) fn correct<'a>(
             if let Some(descriptor) = &mut decoded.descriptor {
                 // The kind followed from the address that was read.
                 descriptor.kind = Known::NotYet;
+                descriptor.name = Name::None;
                 if let Some(socket) = &mut descriptor.socket {
                     socket.remote = Known::Yes(*endpoint);
                     socket.unix_path = None;

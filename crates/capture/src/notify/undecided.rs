@@ -27,6 +27,8 @@ pub enum Cause {
     Ended,
     /// The call returned unseen.
     Result,
+    /// The call has an argument that no engine reads.
+    Uncaptured,
     /// None of these: descriptors are closed, files replaced, and file systems slow.
     Elsewhere,
 }
@@ -35,10 +37,10 @@ impl Cause {
     /// Of an event with undecided rules. `look` looks at its process ([`Cause::of_process`]), and is
     /// called only if the event does not say it itself.
     pub fn of(event: &Event<'_>, look: impl FnOnce() -> Option<Self>) -> Self {
-        let lacks_memory = event
-            .params
-            .iter()
-            .any(|param| matches!(param, Param::Unreadable))
+        let specs = event.kind.spec().params.iter();
+        let lacks_memory = specs
+            .zip(event.params)
+            .any(|(spec, param)| spec.source.is_in_memory() && matches!(param, Param::Unreadable))
             || event.descriptor.is_some_and(|of| {
                 let has_unread = |socket: event::Socket<'_>| socket.has_unread_address();
                 of.name == Name::Unreadable || of.socket.is_some_and(has_unread)
@@ -59,6 +61,7 @@ impl Cause {
         look().unwrap_or(match event.outcome {
             _ if lacks_memory => Self::Unreadable,
             Outcome::Unlearnt => Self::Result,
+            _ if event.lacks_arguments() => Self::Uncaptured,
             _ => Self::Elsewhere,
         })
     }
@@ -116,6 +119,9 @@ impl fmt::Display for Cause {
             Self::Obstacle(obstacle) => return obstacle.fmt(f),
             Self::Ended => "the thread had ended before it was looked at",
             Self::Result => "the call returned unseen",
+            Self::Uncaptured => {
+                "an argument is read by no engine, or something was gone when it was looked at"
+            }
             Self::Elsewhere => {
                 "a file, a descriptor or a container of its was gone when it was looked at, or did \
                  not come in time"

@@ -565,7 +565,7 @@ fn has_names(call: &Call) -> bool {
 
 /// Whether the kernel can be asked afterwards what the call really did.
 pub(crate) fn is_verifiable(call: &Call) -> bool {
-    matches!(call.syscall.base(), Syscall::EXECVE | Syscall::EXECVEAT)
+    call.replaces_program()
         || match call.kind.spec().descriptor {
             DescriptorSource::Opened { .. } => call.syscall.base() != Syscall::OPEN_BY_HANDLE_AT,
             _ => call.syscall.base() == Syscall::CONNECT,

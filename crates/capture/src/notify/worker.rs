@@ -231,7 +231,7 @@ impl<J: Judge> Worker<J> {
             self.settle_account(tripwire, call, decoded, outcome, &truth);
         }
         self.look_at_opened(call, decoded, outcome, process);
-        if Role::of(call.syscall) == Role::Exec {
+        if Role::of(call) == Role::Exec {
             crate::memory::note_exec();
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
@@ -725,11 +725,11 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) fn of(syscall: abi::Syscall) -> Self {
-        use abi::Syscall as S;
-        match syscall {
-            S::EXECVE | S::EXECVEAT => Self::Exec,
-            _ => Self::Plain,
+    pub(crate) fn of(call: &Call) -> Self {
+        if call.replaces_program() {
+            Self::Exec
+        } else {
+            Self::Plain
         }
     }
 }

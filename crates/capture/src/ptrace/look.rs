@@ -50,7 +50,7 @@ impl<J: Judge> Engine<J> {
         {
             return Look::Refused(result);
         }
-        let role = Role::of(call.syscall);
+        let role = Role::of(call);
         let is_looked_at = self.is_judged(call) || shared.verifier.looks_at(call);
         if role == Role::Plain && !is_looked_at && !shared.is_state(call) {
             Counters::add(&counters.unjudged);

@@ -8,8 +8,9 @@ use rustix::net::AddressFamily;
 /// A socket address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketAddress<'a> {
-    /// `AF_UNSPEC`: dissolves a connection.
-    Unspecified,
+    /// `AF_UNSPEC`: dissolves a connection, if it is connected to. A socket of IPv4 that is bound to it or sends a
+    /// datagram to it takes it for this end, if it is long enough.
+    Unspecified(Option<Endpoint>),
     /// `AF_INET`, and `AF_INET6`; IPv4 addresses in IPv6 form are IPv4 addresses, as in Falco.
     Inet(Endpoint),
     /// `AF_UNIX` with a path; an abstract name has its leading NUL, nothing is an unnamed socket.
@@ -62,11 +63,8 @@ const UNIX_PATH_LIMIT: usize = 108;
 pub fn parse_address(bytes: &[u8]) -> Option<SocketAddress<'_>> {
     let family = u16::from_ne_bytes(array(bytes, 0)?);
     let address = match AddressFamily::from_raw(family) {
-        AddressFamily::UNSPEC => SocketAddress::Unspecified,
-        AddressFamily::INET => SocketAddress::Inet(Endpoint {
-            ip: IpAddr::V4(Ipv4Addr::from(array::<4>(bytes, 4)?)),
-            port: u16::from_be_bytes(array(bytes, 2)?),
-        }),
+        AddressFamily::UNSPEC => SocketAddress::Unspecified(ipv4_end(bytes)),
+        AddressFamily::INET => SocketAddress::Inet(ipv4_end(bytes)?),
         AddressFamily::INET6 => SocketAddress::Inet(Endpoint {
             ip: Ipv6Addr::from(array::<16>(bytes, 8)?).to_canonical(),
             port: u16::from_be_bytes(array(bytes, 2)?),
@@ -83,6 +81,13 @@ pub fn parse_address(bytes: &[u8]) -> Option<SocketAddress<'_>> {
         _ => SocketAddress::Other { family },
     };
     Some(address)
+}
+
+fn ipv4_end(bytes: &[u8]) -> Option<Endpoint> {
+    Some(Endpoint {
+        ip: IpAddr::V4(Ipv4Addr::from(array::<4>(bytes, 4)?)),
+        port: u16::from_be_bytes(array(bytes, 2)?),
+    })
 }
 
 /// A path ends at the first NUL, an abstract name at the end of the address.

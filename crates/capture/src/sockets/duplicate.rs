@@ -6,8 +6,7 @@ use std::os::fd::OwnedFd;
 use event::{Endpoint, Known, Transport};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketAddrV4, SocketAddrV6, SocketType, ipproto,
-    sockopt,
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketAddrV4, SocketAddrV6, sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -62,14 +61,9 @@ fn transport(socket: &OwnedFd, domain: AddressFamily) -> Option<Transport> {
         return Some(Transport::Unknown);
     }
     let protocol = sockopt::socket_protocol(socket).ok()?;
+    let protocol = protocol.map_or(0, |protocol| protocol.as_raw().get());
     let kind = sockopt::socket_type(socket).ok()?;
-    Some(match (kind, protocol) {
-        (_, Some(ipproto::ICMP | ipproto::ICMPV6)) => Transport::Icmp,
-        (SocketType::RAW, _) => Transport::Raw,
-        (_, Some(ipproto::TCP)) => Transport::Tcp,
-        (_, Some(ipproto::UDP)) => Transport::Udp,
-        _ => Transport::Unknown,
-    })
+    Some(Transport::of(kind.as_raw().into(), protocol.into()))
 }
 
 /// An address as an end of a connection, which addresses of other families are not.

@@ -183,6 +183,7 @@ impl ResolvedSocket {
             unix_path: self.unix_path.as_deref(),
             connected: known(self.connected),
             name_changed: Known::Never,
+            unspecified: None,
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
@@ -189,7 +189,17 @@ fn addresses_parse_or_are_refused() {
         parse_address(&[38, 0]),
         Some(SocketAddress::Other { family: 38 })
     );
-    assert_eq!(parse_address(&[0, 0]), Some(SocketAddress::Unspecified));
+    assert_eq!(
+        parse_address(&[0, 0]),
+        Some(SocketAddress::Unspecified(None))
+    );
+    assert_eq!(
+        parse_address(&[0, 0, 0, 9, 127, 0, 0, 7]),
+        Some(SocketAddress::Unspecified(Some(Endpoint {
+            ip: Ipv4Addr::new(127, 0, 0, 7).into(),
+            port: 9,
+        })))
+    );
     assert_eq!(parse_address(&[2]), None);
     assert_eq!(parse_address(&[]), None);
 }

@@ -60,7 +60,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         Path,
         fact(Fact::Name),
         |e, _| name(e),
-        "Absolute path of a file, whatever name led to it; `client:port->server:port` of a connection; path of a unix socket.",
+        "Absolute path of a file, whatever name led to it; `client:port->server:port` of a connection; path of a unix socket, made absolute if the call passed it.",
     ),
     FieldSpec::new(
         "fd.nameraw",
@@ -517,6 +517,10 @@ pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
         (_, Known::NotYet | Known::Unread) => Value::Unknown,
         (Some(socket), Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6)) => {
             connection(event, &socket)
+        }
+        // The path that was passed, from the caller's folder.
+        (Some(_), Known::Yes(DescriptorKind::Unix)) if descriptor.name != Name::None => {
+            path::resolved(event, descriptor.name)
         }
         (Some(socket), Known::Yes(DescriptorKind::Unix)) => match socket.unix_path {
             Some(path) => Value::Text(path),

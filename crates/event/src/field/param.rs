@@ -107,6 +107,10 @@ fn line<'a>(event: &Event<'a>) -> (Text<'a>, Whole) {
         line.push(spec.name.as_bytes());
         line.push(b"=");
         match words(event, at) {
+            // The line has no place for what no engine reads.
+            Words::Unknown if spec.source == ParamSource::Nowhere && !spec.is_moved_bytes() => {
+                line.push(missing(spec.ty));
+            }
             Words::Unknown => {
                 whole = Whole::No;
                 line.push(UNKNOWN);

@@ -247,6 +247,7 @@ impl Case {
             } else {
                 Known::NotYet
             },
+            unspecified: None,
         }
     }
 

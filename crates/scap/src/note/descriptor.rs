@@ -207,5 +207,6 @@ fn read_socket<'a>(value: &Value, arena: &'a Bump) -> Option<Socket<'a>> {
         unix_path: path.map(|path| &*arena.alloc_slice_copy(&path)),
         connected: fact(value.get("connected"), Value::as_bool),
         name_changed: fact(value.get("name_changed"), Value::as_bool),
+        unspecified: None,
     })
 }

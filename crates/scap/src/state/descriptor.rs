@@ -120,6 +120,7 @@ impl Open {
             unix_path: (!self.name.is_empty()).then_some(&*self.name),
             connected: Known::Yes(ends.connected),
             name_changed: Known::Yes(renamed),
+            unspecified: None,
         });
         let name = match self.kind {
             Some(DescriptorKind::Unix) => Name::None,

@@ -194,6 +194,7 @@ fn named(number: i64, kind: DescriptorKind, name: &[u8]) -> Descriptor<'_> {
             unix_path: (kind == DescriptorKind::Unix).then_some(name),
             connected: Known::Yes(ends.is_some()),
             name_changed: Known::Yes(false),
+            unspecified: None,
         }),
         device: Known::Never,
         inode: Known::Never,

@@ -105,6 +105,7 @@ fn socket(role: Role) -> Socket<'static> {
         unix_path: None,
         connected: Known::Yes(true),
         name_changed: Known::Yes(false),
+        unspecified: None,
     }
 }
 

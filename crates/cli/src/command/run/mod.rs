@@ -617,15 +617,11 @@ fn blueprint(
         servers,
         stats,
         stats_interval: Duration::from_millis(detection.stats_interval),
-        pidfile: detection
-            .pidfile
-            .as_deref()
-            .map(if is_resumed {
-                Pidfile::open
-            } else {
-                Pidfile::create
-            })
-            .transpose()?,
+        pidfile: match detection.pidfile.as_deref() {
+            None => None,
+            Some(path) if is_resumed => Pidfile::take_over(path),
+            Some(path) => Some(Pidfile::create(path)?),
+        },
         container_id: detection.container_id.clone(),
         told,
         rules,

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub(in crate::command) struct Pidfile {
 
 /// How long an agent before this one may take to let go of the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// `O_NOFOLLOW`.
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 /// Time between two attempts to lock the file.
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
@@ -46,14 +48,26 @@ impl Pidfile {
         Ok(pidfile)
     }
 
-    /// Takes the file over from an agent before this one, which may still have it locked until this one begins.
-    pub(in crate::command) fn open(path: &Path) -> Result<Self, Failure> {
+    /// Takes the file over from an agent before this one, which may still have it locked until this one begins. An
+    /// agent that cannot have it watches all the same: what is in the file's place may be the workload's.
+    pub(in crate::command) fn take_over(path: &Path) -> Option<Self> {
+        let opened = Self::open(path);
+        if let Err(failure) = &opened {
+            journal::warn(failure.message());
+        }
+        opened.ok()
+    }
+
+    fn open(path: &Path) -> Result<Self, Failure> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
+        // What it names would be emptied. A later agent opens the file anew, and a link may have been put there.
+        options.custom_flags(NO_FOLLOW);
         let file = options.open(path);
         let file = file.map_err(|error| {
             let message = format!("cannot create pid file {}: {error}", path.display());
-            Failure::new(Exit::BadInput, message).help("name a writable file after -P")
+            let help = "name a writable file after -P, no symbolic link";
+            Failure::new(Exit::BadInput, message).help(help)
         })?;
         let path = path.to_owned();
         Ok(Self {
@@ -66,7 +80,9 @@ impl Pidfile {
     /// Removes a file that an agent left behind, called where none is left that could: its lock is free, and it
     /// names a process that has ended.
     pub(in crate::command) fn remove_stale(path: &Path) {
-        let Ok(file) = File::options().read(true).write(true).open(path) else {
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(NO_FOLLOW);
+        let Ok(file) = options.open(path) else {
             return;
         };
         let mut stale = Self {
@@ -213,11 +229,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
         let first = Pidfile::create(&path).unwrap();
-        let mut second = Pidfile::open(&path).unwrap();
+        let mut second = Pidfile::take_over(&path).unwrap();
         drop(first);
         second.write().unwrap();
         let text = Pidfile::create(&path).unwrap_err().render();
         assert!(text.contains("is another agent's"), "{text}");
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, target) = (folder.path().join("pid"), folder.path().join("target"));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let text = format!("{}\n", child.id());
+        fs::write(&target, &text).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let told = Pidfile::create(&path).unwrap_err().render();
+        assert!(told.contains("no symbolic link"), "{told}");
+        assert!(Pidfile::take_over(&path).is_none());
+        Pidfile::remove_stale(&path);
+        assert!(fs::symlink_metadata(&path).is_ok());
+        assert_eq!(fs::read_to_string(&target).unwrap(), text);
     }
 
     #[test]

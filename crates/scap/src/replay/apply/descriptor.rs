@@ -61,9 +61,9 @@ impl Happening<'_, '_> {
         let kind = kind_of_family(domain);
         let mut open = Open::new(kind, b"");
         open.socket = Some(Ends {
-            transport: transport(
-                self.int("type").unwrap_or(0),
-                self.int("proto").unwrap_or(0),
+            transport: Transport::of(
+                self.int("type").unwrap_or(0).cast_unsigned(),
+                self.int("proto").unwrap_or(0).cast_unsigned(),
             ),
             ..Ends::NONE
         });
@@ -274,16 +274,5 @@ fn kind_of_family(family: i64) -> DescriptorKind {
         10 => DescriptorKind::Ipv6,
         16 => DescriptorKind::Netlink,
         _ => DescriptorKind::OtherSocket,
-    }
-}
-
-/// The protocol that `socket` chooses; 0 stands for the usual one of the type.
-fn transport(socket_type: i64, protocol: i64) -> Transport {
-    match (socket_type & 0xf, protocol) {
-        (_, 1 | 58) => Transport::Icmp,
-        (3, _) => Transport::Raw,
-        (1, 0 | 6) => Transport::Tcp,
-        (2, 0 | 17) => Transport::Udp,
-        _ => Transport::Unknown,
     }
 }
