@@ -126,7 +126,10 @@ fn the_pages_about_falco_and_fields_are_what_the_program_prints() {
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
-        assert_golden(&format!("../../../../docs/reference/{name}"), &stdout(&output));
+        assert_golden(
+            &format!("../../../../docs/reference/{name}"),
+            &stdout(&output),
+        );
     }
 }
 

@@ -449,7 +449,8 @@ fn every_code_of_a_problem_can_be_met() {
         );
         met.push(code);
     }
-    let page = fs::read_to_string("../../docs/reference/falco-compat.md").expect("it is part of the project");
+    let page = fs::read_to_string("../../docs/reference/falco-compat.md")
+        .expect("it is part of the project");
     let codes = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `LOAD_")?.split_once('`'));
