@@ -24,11 +24,15 @@ const WAYS: &[&str] = &[
     "n_detached",
     "n_moved_mount",
     "n_pivot",
+    "n_renamed",
+    "n_moved_folder",
 ];
+/// Ways that the engine `ebpf` knows.
+const WAYS_OF_EBPF: &[&str] = &["n_overlay"];
 /// Ways that only root can go.
 const WAYS_OF_ROOT: &[&str] = &["o_handle", "n_chroot"];
 
-const ENGINES: [Engine; 2] = [Engine::Notify, Engine::Ptrace];
+const ENGINES: [Engine; 3] = [Engine::Notify, Engine::Ptrace, Engine::Ebpf];
 
 struct Vault {
     watch: Watch,
@@ -126,6 +130,7 @@ fn each_name_is_known(engine: Engine, place: Place, identity: Identity, ways: &[
 #[test]
 fn a_file_is_known_by_every_name_on_a_host() {
     need_root!();
+    each_name_is_known(Engine::Ebpf, Place::Host, Identity::Root, WAYS_OF_EBPF);
     for engine in ENGINES {
         each_name_is_known(engine, Place::Host, Identity::Root, WAYS);
         each_name_is_known(engine, Place::Host, Identity::Root, WAYS_OF_ROOT);

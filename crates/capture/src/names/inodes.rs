@@ -4,22 +4,127 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::Statx;
+use event::Tid;
+use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 use sys::time::{Clock, now_ns};
 
-use super::walk::{self, Caller, Manner};
+use super::walk::{self, Caller, Manner, Place};
+use crate::live::census::Census;
 
 /// A file that rules name and that was made or replaced is known by other names after this time.
 const FRESH_NS: u64 = 50_000_000;
 /// Roots whose files are known at once.
 const ROOT_LIMIT: usize = 64;
 
-/// Device and inode.
-pub(super) type Identity = (u32, u32, u64);
+/// What tells a file from all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Tells the file from those that had its number before; 0: nothing does.
+    pub(crate) generation: u64,
+}
 
-pub(super) fn identity(stat: &Statx) -> Identity {
-    (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino)
+impl Identity {
+    /// By statx(2). The generation is the time of birth.
+    pub(crate) fn of(stat: &Statx) -> Self {
+        let seconds = stat.stx_btime.tv_sec.cast_unsigned();
+        let born = seconds.wrapping_mul(1_000_000_000) + u64::from(stat.stx_btime.tv_nsec);
+        let is_told = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
+        Self {
+            device: u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor),
+            inode: stat.stx_ino,
+            generation: if is_told { born } else { 0 },
+        }
+    }
+}
+
+/// How an engine tells files from each other. A file that lies in several layers has several identities.
+pub(crate) trait Identify {
+    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno>;
+}
+
+/// By statx(2).
+struct ByStat;
+
+impl Identify for ByStat {
+    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno> {
+        Ok(vec![Identity::of(&place.stat)])
+    }
+}
+
+/// What a path that rules name leads to, or did when it was last there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) identities: Vec<Identity>,
+    /// It is a folder, and no link leads to it.
+    pub(crate) is_folder: bool,
+    /// It was there when it was last looked for.
+    pub(crate) is_there: bool,
+    /// What statx(2) said then.
+    stat: Identity,
+}
+
+/// Paths without a slash at the end, each once.
+pub(crate) fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
+    let mut paths: Vec<_> = paths.iter().map(plain).collect();
+    paths.retain(|path| !path.is_empty());
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// What `paths` lead to now. A file that was moved away is remembered until another one has its name, or nothing
+/// could tell it from a later file of its number.
+pub(crate) fn look(
+    caller: Caller<'_>,
+    paths: &[Vec<u8>],
+    before: &[Named],
+    identify: &mut dyn Identify,
+) -> Vec<Named> {
+    let mut is_late = false;
+    let look_one = |(number, path): (usize, &Vec<u8>)| {
+        let known = || before.get(number).cloned().unwrap_or_default();
+        if is_late {
+            return known();
+        }
+        match walk::find(caller, path, None, Manner::default()) {
+            Ok(place) => named(&place, known(), identify),
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                let known = known();
+                let mut identities = known.identities;
+                identities.retain(|one| one.generation != 0);
+                Named {
+                    identities,
+                    is_there: false,
+                    ..known
+                }
+            }
+            // What cannot be seen is what it was. Whoever does not answer is not asked again.
+            Err(errno) => {
+                is_late |= errno == Errno::TIMEDOUT;
+                known()
+            }
+        }
+    };
+    paths.iter().enumerate().map(look_one).collect()
+}
+
+fn named(place: &Place, known: Named, identify: &mut dyn Identify) -> Named {
+    let stat = Identity::of(&place.stat);
+    if known.is_there && known.stat == stat && stat.generation != 0 {
+        return known;
+    }
+    let mode = u32::from(place.stat.stx_mode);
+    Named {
+        // What cannot be told apart is not known by other names.
+        identities: identify.identities(place).unwrap_or_default(),
+        is_folder: place.is_plain && FileType::from_raw_mode(mode) == FileType::Directory,
+        is_there: true,
+        stat,
+    }
 }
 
 /// The names that rules have for files, in each root.
@@ -38,19 +143,35 @@ struct Known {
 #[derive(Debug, Default)]
 struct Found {
     at_ns: u64,
+    files: Vec<Named>,
     names: HashMap<Identity, Vec<usize>>,
 }
 
+/// This program's own root.
+const OWN_ROOT: (u64, u64) = (0, 0);
+
 impl Inodes {
-    /// Other paths are named from now on.
-    pub(super) fn follow(&self, paths: &[Vec<u8>]) {
+    /// Other paths are named from now on. What is there is known at once.
+    pub(super) fn follow(&self, paths: &[Vec<u8>], census: &Census) {
         let mut known = self.known();
-        let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
-        known.paths = paths.iter().map(plain).collect();
-        known.paths.retain(|path| !path.is_empty());
-        known.paths.sort_unstable();
-        known.paths.dedup();
-        known.roots.clear();
+        let paths = plain(paths);
+        let number = |path| known.paths.binary_search(path).ok();
+        let numbers: Vec<_> = paths.iter().map(number).collect();
+        for found in known.roots.values_mut() {
+            let file = |number: &Option<usize>| found.files.get((*number)?).cloned();
+            found.files = numbers
+                .iter()
+                .map(|one| file(one).unwrap_or_default())
+                .collect();
+            found.at_ns = 0;
+        }
+        known.paths = paths;
+        let caller = Caller {
+            tid: Tid(std::process::id().cast_signed()),
+            census,
+            shares_root: true,
+        };
+        known.look(caller, OWN_ROOT);
     }
 
     /// The names that rules have for a file, as seen from this program's root and from the caller's.
@@ -63,7 +184,7 @@ impl Inodes {
             shares_root: true,
             ..caller
         };
-        let mut names = self.in_root(own, (0, 0), file);
+        let mut names = self.in_root(own, OWN_ROOT, file);
         if !caller.shares_root {
             let root = caller.census.root(caller.tid).ok_or(Errno::SRCH)?;
             for name in self.in_root(caller, root, file) {
@@ -77,26 +198,18 @@ impl Inodes {
 
     fn in_root(&self, caller: Caller<'_>, root: (u64, u64), file: Identity) -> Vec<Vec<u8>> {
         let mut known = self.known();
-        let now = now_ns(Clock::Monotonic);
-        let is_fresh = |found: &Found| now.saturating_sub(found.at_ns) < FRESH_NS;
-        if !known.roots.get(&root).is_some_and(is_fresh) {
-            let names = look(caller, &known.paths);
-            if known.roots.len() >= ROOT_LIMIT {
-                known.roots.clear();
-            }
-            let at_ns = now_ns(Clock::Monotonic);
-            known.roots.insert(root, Found { at_ns, names });
-        }
+        known.look(caller, root);
         let numbers = known.roots[&root].names.get(&file);
         let names = numbers.into_iter().flatten();
         let mut names: Vec<_> = names.map(|number| known.paths[*number].clone()).collect();
         drop(known);
-        // It may have been moved away since.
-        let is_there = |name: &Vec<u8>| {
-            let found = walk::find(caller, name, None, Manner::default());
-            found.is_ok_and(|place| identity(&place.stat) == file)
+        // It may have another file by now. One that was moved away keeps the name.
+        let is_its = |name: &Vec<u8>| match walk::find(caller, name, None, Manner::default()) {
+            Ok(place) => Identity::of(&place.stat) == file,
+            Err(Errno::NOENT | Errno::NOTDIR) => file.generation != 0,
+            Err(_) => false,
         };
-        names.retain(is_there);
+        names.retain(is_its);
         names
     }
 
@@ -105,16 +218,34 @@ impl Inodes {
     }
 }
 
-/// What of `paths` is there. What cannot be seen is not, and is looked for again.
-fn look(caller: Caller<'_>, paths: &[Vec<u8>]) -> HashMap<Identity, Vec<usize>> {
-    let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
-    for (number, path) in paths.iter().enumerate() {
-        let found = walk::find(caller, path, None, Manner::default());
-        if let Ok(place) = found {
-            names.entry(identity(&place.stat)).or_default().push(number);
+impl Known {
+    /// Looks what is there in a root, unless that was done a moment ago.
+    fn look(&mut self, caller: Caller<'_>, root: (u64, u64)) {
+        let now = now_ns(Clock::Monotonic);
+        let found = self.roots.get(&root);
+        if found.is_some_and(|found| now.saturating_sub(found.at_ns) < FRESH_NS) {
+            return;
         }
+        let before = found.map_or(&[][..], |found| &found.files);
+        let files = look(caller, &self.paths, before, &mut ByStat);
+        let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
+        for (number, file) in files.iter().enumerate() {
+            for identity in &file.identities {
+                names.entry(*identity).or_default().push(number);
+            }
+        }
+        if self.roots.len() >= ROOT_LIMIT && !self.roots.contains_key(&root) {
+            // What was moved away there is known no more. That of this program's own root is.
+            self.roots.retain(|root, _| *root == OWN_ROOT);
+        }
+        let at_ns = now_ns(Clock::Monotonic);
+        let found = Found {
+            at_ns,
+            files,
+            names,
+        };
+        self.roots.insert(root, found);
     }
-    names
 }
 
 /// The path that the kernel has for an open file, and that this program sees.

@@ -16,8 +16,9 @@ use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use self::inodes::Inodes;
-pub(crate) use self::walk::Caller;
-use self::walk::{Manner, Place};
+pub(crate) use self::inodes::{Identify, Identity, Named, look, plain};
+use self::walk::Manner;
+pub(crate) use self::walk::{Caller, Place};
 use crate::live::call::Call;
 use crate::live::census::Census;
 use crate::live::decode::Decoded;
@@ -43,8 +44,8 @@ pub(crate) struct Names {
 
 impl Names {
     /// Rules name these paths from now on.
-    pub(crate) fn follow(&self, paths: &[Vec<u8>]) {
-        self.inodes.follow(paths);
+    pub(crate) fn follow(&self, paths: &[Vec<u8>], census: &Census) {
+        self.inodes.follow(paths, census);
     }
 
     /// Callers may have roots of their own.
@@ -103,6 +104,7 @@ impl Names {
                 file,
                 stat,
                 is_direct: false,
+                is_plain: false,
                 is_own_proc: false,
             })
         });
@@ -130,7 +132,7 @@ impl Names {
             // A pipe, a socket or the like, behind a descriptor.
             return Found::None;
         }
-        let Ok(known) = self.inodes.names_of(caller, inodes::identity(&place.stat)) else {
+        let Ok(known) = self.inodes.names_of(caller, Identity::of(&place.stat)) else {
             return Found::Unknown;
         };
         let others = known.iter().filter(|name| *name != path);

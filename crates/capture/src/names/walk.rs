@@ -44,13 +44,15 @@ pub(crate) struct Caller<'a> {
 
 /// What a name leads to.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) file: OwnedFd,
+pub(crate) struct Place {
+    pub(crate) file: OwnedFd,
     pub(super) stat: Statx,
     /// No link was followed on the way from this program's own root.
     pub(super) is_direct: bool,
+    /// No link was followed on the way.
+    pub(super) is_plain: bool,
     /// Found in this program's own view of `/proc`.
-    pub(super) is_own_proc: bool,
+    pub(crate) is_own_proc: bool,
 }
 
 /// Finds what a name leads to now. `NOENT`: nothing.
@@ -71,23 +73,28 @@ pub(super) fn find(
         // By `..`, or by a link to an absolute path: the caller's root is that of nobody else.
         Err(Errno::XDEV) => way.step_along(raw),
         Err(Errno::LOOP) => match way.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
-            Ok(file) => match place(file, false)? {
+            Ok(file) => match place(file)? {
                 place if is_proc(&place.file) => way.step_along(raw).or(Ok(place)),
                 place => Ok(place),
             },
             Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => way.step_along(raw),
             Err(errno) => Err(errno),
         },
-        Ok(file) => place(file, way.folder.is_none()),
+        Ok(file) => Ok(Place {
+            is_direct: way.folder.is_none(),
+            is_plain: true,
+            ..place(file)?
+        }),
         Err(errno) => Err(errno),
     }
 }
 
-fn place(file: OwnedFd, is_direct: bool) -> Result<Place, Errno> {
+fn place(file: OwnedFd) -> Result<Place, Errno> {
     Ok(Place {
         stat: stat(&file)?,
         file,
-        is_direct,
+        is_direct: false,
+        is_plain: false,
         is_own_proc: false,
     })
 }
@@ -132,6 +139,7 @@ pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
     let mask = StatxFlags::INO
         .union(StatxFlags::TYPE)
         .union(StatxFlags::NLINK)
+        .union(StatxFlags::BTIME)
         .union(StatxFlags::MNT_ID);
     rustix::fs::statx(file, c"", flags, mask)
 }
@@ -196,6 +204,7 @@ impl Way<'_> {
                     file: steps.at,
                     stat,
                     is_direct: false,
+                    is_plain: false,
                     is_own_proc: steps.is_own_proc,
                 });
             };
