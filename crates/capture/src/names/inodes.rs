@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 use sys::time::{Clock, now_ns};
 
+use super::layers::Layers;
 use super::walk::{self, Caller, Manner, Place};
 use crate::live::census::Census;
 
@@ -144,7 +145,10 @@ struct Known {
 struct Found {
     at_ns: u64,
     files: Vec<Named>,
+    layers: Layers,
     names: HashMap<Identity, Vec<usize>>,
+    /// Those that overlays show.
+    shown: HashMap<Identity, Vec<usize>>,
 }
 
 /// This program's own root.
@@ -199,9 +203,12 @@ impl Inodes {
     fn in_root(&self, caller: Caller<'_>, root: (u64, u64), file: Identity) -> Vec<Vec<u8>> {
         let mut known = self.known();
         known.look(caller, root);
-        let numbers = known.roots[&root].names.get(&file);
-        let names = numbers.into_iter().flatten();
-        let mut names: Vec<_> = names.map(|number| known.paths[*number].clone()).collect();
+        let found = &known.roots[&root];
+        let paths = |names: &HashMap<Identity, Vec<usize>>| -> Vec<_> {
+            let numbers = names.get(&file).into_iter().flatten();
+            numbers.map(|number| known.paths[*number].clone()).collect()
+        };
+        let (mut names, shown) = (paths(&found.names), paths(&found.shown));
         drop(known);
         // It may have another file by now. One that was moved away keeps the name.
         let is_its = |name: &Vec<u8>| match walk::find(caller, name, None, Manner::default()) {
@@ -210,7 +217,15 @@ impl Inodes {
             Err(_) => false,
         };
         names.retain(is_its);
+        names.extend(shown);
         names
+    }
+
+    /// Mounts are others than before: what is there is looked for anew.
+    pub(super) fn forget_looks(&self) {
+        for found in self.known().roots.values_mut() {
+            found.at_ns = 0;
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -222,28 +237,27 @@ impl Known {
     /// Looks what is there in a root, unless that was done a moment ago.
     fn look(&mut self, caller: Caller<'_>, root: (u64, u64)) {
         let now = now_ns(Clock::Monotonic);
-        let found = self.roots.get(&root);
-        if found.is_some_and(|found| now.saturating_sub(found.at_ns) < FRESH_NS) {
+        let mut found = self.roots.remove(&root).unwrap_or_default();
+        if now.saturating_sub(found.at_ns) < FRESH_NS && found.at_ns != 0 {
+            self.roots.insert(root, found);
             return;
         }
-        let before = found.map_or(&[][..], |found| &found.files);
-        let files = look(caller, &self.paths, before, &mut ByStat);
-        let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
-        for (number, file) in files.iter().enumerate() {
+        found.files = look(caller, &self.paths, &found.files, &mut ByStat);
+        found.names.clear();
+        for (number, file) in found.files.iter().enumerate() {
             for identity in &file.identities {
-                names.entry(*identity).or_default().push(number);
+                found.names.entry(*identity).or_default().push(number);
             }
         }
-        if self.roots.len() >= ROOT_LIMIT && !self.roots.contains_key(&root) {
+        found.shown.clear();
+        for (identity, number) in found.layers.files(caller, &self.paths) {
+            found.shown.entry(identity).or_default().push(number);
+        }
+        if self.roots.len() >= ROOT_LIMIT {
             // What was moved away there is known no more. That of this program's own root is.
             self.roots.retain(|root, _| *root == OWN_ROOT);
         }
-        let at_ns = now_ns(Clock::Monotonic);
-        let found = Found {
-            at_ns,
-            files,
-            names,
-        };
+        found.at_ns = now_ns(Clock::Monotonic);
         self.roots.insert(root, found);
     }
 }

@@ -5,6 +5,7 @@
 //! name leads, and device and inode say whether that is a file that rules name, by whatever other name.
 
 mod inodes;
+mod layers;
 mod walk;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,6 +58,7 @@ impl Names {
     pub(crate) fn note(&self, call: &Call) {
         if changes_root(call.syscall) {
             self.expect_roots();
+            self.inodes.forget_looks();
         }
     }
 

@@ -42,6 +42,16 @@ pub(crate) struct Caller<'a> {
     pub(crate) shares_root: bool,
 }
 
+impl Caller<'_> {
+    /// The thread whose view of `/proc` is the caller's: a caller that shares this program's root may have ended.
+    pub(super) fn reader(&self) -> Tid {
+        match self.shares_root {
+            true => Tid(std::process::id().cast_signed()),
+            false => self.tid,
+        }
+    }
+}
+
 /// What a name leads to.
 #[derive(Debug)]
 pub(crate) struct Place {
