@@ -348,20 +348,25 @@ impl<J: Judge> Shared<J> {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(attached) = attached.as_mut() {
             attached.attach_more(&tables)?;
-            self.named.follow(paths, attached, &self.maps);
+            self.named.follow(paths, attached, &self.maps)?;
         }
         self.maps.install(&tables, &self.named)?;
         Ok(tables)
     }
 
     /// Tells the programs of the files that rules name, if those are others than before.
-    fn name_files(&self, learn: impl FnOnce(&NamedFiles, &mut Attached) -> bool) {
+    fn name_files(&self, learn: impl FnOnce(&NamedFiles, &mut Attached) -> Result<bool, Error>) {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_other = attached
+        let learnt = attached
             .as_mut()
-            .is_some_and(|attached| learn(&self.named, attached));
+            .map(|attached| learn(&self.named, attached));
         drop(attached);
-        if is_other && let Err(error) = self.maps.rename(&self.tables.load(), &self.named) {
+        let told = match learnt {
+            None | Some(Ok(false)) => Ok(()),
+            Some(Ok(true)) => self.maps.rename(&self.tables.load(), &self.named),
+            Some(Err(error)) => Err(error),
+        };
+        if let Err(error) = told {
             self.notices.engine_trouble(&error);
         }
     }
@@ -374,7 +379,7 @@ impl<J: Judge> Ruled<J> for Shared<J> {
             Ok(tables) => {
                 self.tables.store(Arc::new(tables));
                 // Those of before may have been told meanwhile.
-                self.name_files(|_, _| true);
+                self.name_files(|_, _| Ok(true));
             }
             Err(error) => self.notices.engine_trouble(&error),
         }
@@ -446,7 +451,7 @@ impl<J: Judge + 'static> Engine<J> {
         table.seed(world.proc(), tables.environment);
         let named = NamedFiles::new()?;
         let (attached, maps) = programs.parts();
-        named.follow(&parts.paths, attached, maps);
+        named.follow(&parts.paths, attached, maps)?;
         programs.maps().install(&tables, &named)?;
         let attachment = programs.attach_calls(&tables)?;
         let (maps, attached) = programs.into_parts();

@@ -13,6 +13,7 @@ use abi::Syscall;
 use event::{Interest, PathPattern, Tid};
 use rustix::io::Errno;
 
+use super::Error;
 use super::hooks::Attached;
 use super::maps::Maps;
 use super::record::Root;
@@ -55,6 +56,29 @@ pub(super) fn interest(paths: &[Vec<u8>]) -> Interest {
 struct Shown<'a> {
     attached: &'a mut Attached,
     maps: &'a Maps,
+    /// Why it did not say what tells some file from others.
+    trouble: Option<Error>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(attached: &'a mut Attached, maps: &'a Maps) -> Self {
+        Self {
+            attached,
+            maps,
+            trouble: None,
+        }
+    }
+
+    fn ask(&mut self, place: &Place) -> Result<Vec<Identity>, Error> {
+        let count = self.attached.show(place.file.as_raw_fd())?;
+        let keys = self.maps.shown()?;
+        let keys = keys.as_chunks::<KEY_SIZE>().0.iter().take(count);
+        Ok(keys.filter_map(|key| identity(key)).collect())
+    }
+
+    fn done(self) -> Result<(), Error> {
+        self.trouble.map_or(Ok(()), Err)
+    }
 }
 
 impl Identify for Shown<'_> {
@@ -63,11 +87,10 @@ impl Identify for Shown<'_> {
             // That of this program, and of no other.
             return Ok(Vec::new());
         }
-        let descriptor = place.file.as_raw_fd();
-        let count = self.attached.show(descriptor).map_err(|_| Errno::IO)?;
-        let keys = self.maps.shown().map_err(|_| Errno::IO)?;
-        let keys = keys.as_chunks::<KEY_SIZE>().0.iter().take(count);
-        Ok(keys.filter_map(|key| identity(key)).collect())
+        self.ask(place).map_err(|error| {
+            self.trouble = Some(error);
+            Errno::IO
+        })
     }
 }
 
@@ -135,7 +158,12 @@ impl NamedFiles {
     }
 
     /// Other paths are named from now on.
-    pub(super) fn follow(&self, paths: &[Vec<u8>], attached: &mut Attached, maps: &Maps) {
+    pub(super) fn follow(
+        &self,
+        paths: &[Vec<u8>],
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<(), Error> {
         let mut known = self.known();
         let named = plain(paths);
         let parent = |path: &Vec<u8>| {
@@ -171,18 +199,26 @@ impl NamedFiles {
         known.own = own;
         known.roots = roots;
         known.paths = all;
-        known.look_own(&self.census, attached, maps);
+        // Paths have other numbers than before.
+        let looked = known.look_own(&self.census, attached, maps);
+        known.index();
+        looked.map(|_| ())
     }
 
     /// Looks for the files anew if it is time, or if one of them has another name. Answers whether something is
     /// other than before.
-    pub(super) fn refresh(&self, is_at_once: bool, attached: &mut Attached, maps: &Maps) -> bool {
+    pub(super) fn refresh(
+        &self,
+        is_at_once: bool,
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<bool, Error> {
         let mut known = self.known();
         let is_due = known
             .looked
             .is_none_or(|looked| looked.elapsed() >= INTERVAL);
         if !is_due && (!is_at_once || known.looks >= LOOK_LIMIT) {
-            return false;
+            return Ok(false);
         }
         if is_due {
             known.looked = Some(Instant::now());
@@ -200,16 +236,16 @@ impl NamedFiles {
         root: Root,
         attached: &mut Attached,
         maps: &Maps,
-    ) -> bool {
+    ) -> Result<bool, Error> {
         let mut known = self.known();
         let is_fresh = |(at, _): &(Instant, _)| at.elapsed() < INTERVAL;
         if known.looks >= LOOK_LIMIT || known.roots.get(&root).is_some_and(is_fresh) {
-            return false;
+            return Ok(false);
         }
         known.looks += 1;
         let is_its = || self.census.root(tid) == Some((root.mount_id.into(), root.inode));
         if !is_its() {
-            return false;
+            return Ok(false);
         }
         let caller = Caller {
             tid,
@@ -217,9 +253,10 @@ impl NamedFiles {
             shares_root: false,
         };
         let before = known.roots.get(&root).map_or(&[][..], |(_, files)| files);
-        let files = look(caller, &known.paths, before, &mut Shown { attached, maps });
+        let mut shown = Shown::new(attached, maps);
+        let files = look(caller, &known.paths, before, &mut shown);
         if !is_its() {
-            return false;
+            return Ok(false);
         }
         let former = known.roots.insert(root, (Instant::now(), files));
         if former.is_none() {
@@ -231,7 +268,7 @@ impl NamedFiles {
             known.roots.remove(&oldest);
         }
         known.index();
-        true
+        shown.done().map(|()| true)
     }
 
     /// The names that rules have for a file that lies at `way` below one that they name.
@@ -280,24 +317,25 @@ impl NamedFiles {
 }
 
 impl Known {
-    fn look_own(&mut self, census: &Census, attached: &mut Attached, maps: &Maps) -> bool {
+    fn look_own(
+        &mut self,
+        census: &Census,
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<bool, Error> {
         let caller = Caller {
             tid: Tid(std::process::id().cast_signed()),
             census,
             shares_root: true,
         };
-        let files = look(
-            caller,
-            &self.paths,
-            &self.own,
-            &mut Shown { attached, maps },
-        );
+        let mut shown = Shown::new(attached, maps);
+        let files = look(caller, &self.paths, &self.own, &mut shown);
         let is_other = files != self.own;
         self.own = files;
-        if is_other || self.names.is_empty() {
+        if is_other {
             self.index();
         }
-        is_other
+        shown.done().map(|()| is_other)
     }
 
     fn all(&self) -> impl Iterator<Item = &Vec<Named>> {
