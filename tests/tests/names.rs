@@ -216,7 +216,7 @@ struct Mounted(PathBuf);
 
 impl Mounted {
     fn tmpfs(at: PathBuf) -> Self {
-        Self::mounted(at, &["-t", "tmpfs", "tollgate-names"])
+        Self::mount(at, &["-t", "tmpfs", "tollgate-names"])
     }
 
     /// A file system that gives the number of a deleted file to the next one.
@@ -226,10 +226,10 @@ impl Mounted {
             .args(["-c", "truncate -s 16M $0 && mkfs.ext4 -q $0", &image])
             .status();
         assert!(made.is_ok_and(|status| status.success()), "e2fsprogs");
-        Self::mounted(at, &["-o", "loop", &image])
+        Self::mount(at, &["-o", "loop", &image])
     }
 
-    fn mounted(at: PathBuf, options: &[&str]) -> Self {
+    fn mount(at: PathBuf, options: &[&str]) -> Self {
         std::fs::create_dir_all(&at).expect("the folder is ours");
         let mounted = std::process::Command::new("mount")
             .args(options)
