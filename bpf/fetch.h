@@ -2,6 +2,7 @@
 #ifndef TOLLGATE_FETCH_H
 #define TOLLGATE_FETCH_H
 
+#include "inodes.h"
 #include "pieces.h"
 #include "registers.h"
 
@@ -46,7 +47,8 @@ static __always_inline void take_messages(u64 address, u32 width, u32 count)
 	}
 }
 
-static __always_inline void take(struct scratch *s, const struct fetch *fetch, u32 abi)
+static __always_inline void take(struct scratch *s, const struct fetch *fetch, u32 abi, u32 bank,
+				 bool is_opened)
 {
 	u64 value = s->header.args[fetch->arg < 6 ? fetch->arg : 0];
 	u64 other = s->header.args[fetch->other < 6 ? fetch->other : 0];
@@ -81,8 +83,13 @@ static __always_inline void take(struct scratch *s, const struct fetch *fetch, u
 		take_file(file_of(s, value), PIECE_FILE, (s64)(int)value);
 		break;
 	case FETCH_RESULT:
-		if ((s64)s->header.result >= 0)
-			take_file(file_of(s, s->header.result), PIECE_FILE, s->header.result);
+		if ((s64)s->header.result >= 0) {
+			u64 file = file_of(s, s->header.result);
+
+			take_file(file, PIECE_FILE, s->header.result);
+			if (is_opened)
+				take_names(file, bank);
+		}
 		break;
 	}
 }
@@ -96,7 +103,8 @@ __noinline int take_one(u32 key, u32 index, u32 abi)
 
 	if (!s || !row || index >= FETCHES)
 		return -1;
-	take(s, &row->fetch[index], abi);
+	/* Of those whose result is a descriptor, the others are about sockets. */
+	take(s, &row->fetch[index], abi, key >= ROWS, !(row->flags & ROW_SOCKET));
 	return 0;
 }
 

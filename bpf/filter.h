@@ -4,6 +4,7 @@
 
 #include "caller.h"
 #include "registers.h"
+#include "inodes.h"
 
 static __always_inline bool holds(const struct test *test, const u64 *args)
 {
@@ -77,11 +78,6 @@ static __always_inline u64 by_arguments(const struct row *row, const struct argu
 	}
 	return slots;
 }
-
-#define ALL_SLOTS (~0ULL)
-/* Where paths stand while they are looked at: where pieces begin, later. */
-#define TRUE_PATH sizeof(struct header)
-#define PASSED_PATH (sizeof(struct header) + 2 * PIECE_LIMIT)
 
 /* The edge that a byte leads along. */
 static __always_inline u32 next_edge(const struct automaton *automaton, u32 edge, u8 byte)
@@ -336,12 +332,28 @@ static __always_inline long read_passed(struct scratch *s, u64 address)
 	return len < 1 || len >= FILTER_PATH_LIMIT ? -1 : len - 1;
 }
 
+/* Slots that take names of an opened file beside those that were judged, of which one stands at `place`: those that
+ * rules have for its inode, and the path that begins at the root of the mount namespace. */
+static __always_inline u64 by_other_names(struct scratch *s, struct task_struct *caller, u32 bank,
+					  struct file *file, u32 place)
+{
+	u64 slots = by_inodes(s, bank, file, place);
+	u32 found;
+
+	if (has_whole_root(caller))
+		return slots;
+	found = take_whole_path(s, file, TRUE_PATH);
+	if (is_partial(found))
+		return ALL_SLOTS;
+	return slots | slots_of_text(bank, 0, found & 0xffff);
+}
+
 /* Slots that take a file that was opened by the path that stands there: by the file, and by an absolute
  * path that was passed, which a symbolic link may lead elsewhere. */
 static __always_inline u64 by_opened(struct scratch *s, struct task_struct *caller, u32 version, s64 result,
 				     u32 len)
 {
-	u32 bank = version & 1, true_len = 0;
+	u32 bank = version & 1, true_len = 0, place;
 	u64 slots, dotted = asked_by(bank)->dotted;
 	struct file *file = NULL;
 
@@ -359,9 +371,13 @@ static __always_inline u64 by_opened(struct scratch *s, struct task_struct *call
 			return ALL_SLOTS;
 		if (!file)
 			return slots & SLOT_TRAILING ? ALL_SLOTS : slots & ~dotted;
+		place = PASSED_PATH;
 		if (!is_at((u64)file, len, address_of(s, caller->fs->root.dentry),
-			   address_of(s, caller->fs->root.mnt)))
+			   address_of(s, caller->fs->root.mnt))) {
 			slots |= slots_of_file(s, bank, file, &true_len);
+			place = TRUE_PATH;
+		}
+		slots |= by_other_names(s, caller, bank, file, place);
 		return slots & ~dotted;
 	}
 	if (!(slots & SLOT_DOTTED))
@@ -369,7 +385,11 @@ static __always_inline u64 by_opened(struct scratch *s, struct task_struct *call
 	else
 		dotted = ALL_SLOTS;
 	/* What was opened says it all; a failure says nothing. */
-	return (file ? slots_of_file(s, bank, file, &true_len) : ALL_SLOTS) & dotted;
+	if (!file)
+		return ALL_SLOTS & dotted;
+	slots = slots_of_file(s, bank, file, &true_len);
+	slots |= by_other_names(s, caller, bank, file, TRUE_PATH);
+	return slots & dotted;
 }
 
 /* The same by the path's address. */

@@ -142,6 +142,7 @@ struct inode {
 	u32 i_rdev;
 	struct super_block *i_sb;
 	unsigned long i_ino;
+	u32 i_generation;
 	/* Since 6.11 in two members; until 6.6 i_ctime was public. */
 	struct timespec64 i_ctime;
 	struct timespec64 i_mtime;
@@ -168,6 +169,27 @@ struct dentry {
 	struct qstr d_name;
 	struct inode *d_inode;
 	struct super_block *d_sb;
+};
+
+/* Of an overlay's file: what it has it from. */
+struct ovl_path {
+	struct dentry *dentry;
+};
+
+struct ovl_entry {
+	u32 __numlower;
+	struct ovl_path __lowerstack[0];
+};
+
+struct ovl_inode {
+	struct inode vfs_inode;
+	struct dentry *__upperdentry;
+	/* Since 6.5. */
+	struct ovl_entry *oe;
+};
+
+struct ovl_inode___6_4 {
+	struct ovl_path lowerpath;
 };
 
 struct vfsmount {

@@ -15,12 +15,14 @@ _Static_assert(sizeof(struct file_facts) == 120, "see FACTS_SIZE");
 _Static_assert(sizeof(struct test) == 32, "see tables.rs");
 _Static_assert(sizeof(struct row) == 72 + 4 * 32 + 8 * FETCHES + 32 * TESTS, "see tables.rs");
 _Static_assert(sizeof(struct interest) == 16, "see tables.rs");
+_Static_assert(sizeof(struct inode_key) == 24, "see named.rs");
+_Static_assert(sizeof(struct inode_name) == 24 + INODE_TEXT, "see named.rs");
 _Static_assert(sizeof(struct control) == 256, "see maps.rs");
 _Static_assert(sizeof(struct place_key) == 24, "see places.rs");
 _Static_assert(sizeof(struct network_key) == 24, "see maps.rs");
 
 /* A value of a per-processor map may have 32 KiB. */
-#define SCRATCH 32000
+#define SCRATCH 31680
 /* Longest string or other piece: PATH_MAX. */
 #define PIECE_LIMIT 4096
 /* Pieces start below this, so that the longest one fits. */
@@ -31,6 +33,12 @@ _Static_assert(sizeof(struct network_key) == 24, "see maps.rs");
 #define MESSAGES 8 /* of one sendmmsg */
 #define TEXT_LIMIT 1024
 #define AT_FDCWD -100
+
+/* Named files and directories that go along with one record: the last ones that are found. */
+#define NAMED 8
+
+/* In the place of a dentry: the root of the mount namespace. */
+#define WHOLE_PATH 1
 
 struct scratch {
 	struct header header;
@@ -48,6 +56,15 @@ struct scratch {
 	volatile u64 by_port;
 	volatile u64 by_network;
 	volatile u64 by_family;
+	/* Where a path that is being taken begins: WHOLE_PATH, the address of a dentry, or 0 for the root of the
+	 * task. */
+	u64 stop;
+	/* The file whose names are looked for, a directory that it may be below, and named files that went along. */
+	u64 file_dentry;
+	struct inode_name below;
+	u64 named_from[NAMED];
+	u64 named_to[NAMED];
+	u32 named;
 	/* Names on the way up to the root. */
 	const u8 *name[COMPONENTS];
 };
@@ -167,6 +184,20 @@ struct {
 
 /* How many are in it: mostly none, and then nobody looks. */
 u64 interruptions SEC(".data.interruptions");
+/* Files and directories that rules name. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INODES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct inode_key);
+	__type(value, struct inode_name);
+} inodes SEC(".maps");
+
+u64 inode_bits[INODE_WORDS] SEC(".data.inode_bits");
+/* What the agent was shown last. */
+struct {
+	struct inode_key key[SHOWN];
+} shown SEC(".data.shown");
 
 struct counters {
 	u64 count[COUNTERS];

@@ -130,7 +130,7 @@ static __always_inline struct dentry *parent_and_name(struct dentry *dentry, con
 /* Whether the path that take_path answered with is not the whole one. */
 #define is_partial(found) (((found) >> 16 & ~FILE_DETACHED) != 0)
 
-/* Writes a path at `at`, as the process sees it. Answers with its length in the low 16 bits and
+/* Writes a path at `at`, as the process sees it, or from where the working memory says. Answers with its length in the low 16 bits and
  * FILE_* flags above. */
 __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 {
@@ -141,11 +141,13 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 	struct fs_struct *fs;
 	struct mount *mount;
 	u32 flags, count;
+	u64 stop;
 
 	if (!s || at > START_LIMIT + 256)
 		return 0;
 	s->count = 0;
 	s->path_flags = FILE_PATH_CUT;
+	stop = s->stop;
 	fs = READ(task, fs);
 	root_dentry = READ(fs, root.dentry);
 	root_mount = READ(fs, root.mnt);
@@ -155,11 +157,11 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 		struct dentry *parent;
 		const u8 *name;
 
-		if (dentry == root_dentry && vfsmount == root_mount) {
+		if (stop ? (u64)dentry == stop : dentry == root_dentry && vfsmount == root_mount) {
 			s->path_flags = 0;
 			break;
 		}
-		if (dentry == mount_root) {
+		if (dentry == mount_root && stop <= WHOLE_PATH) {
 			struct mount *above = READ(mount, mnt_parent);
 
 			if (above == mount || !above) {

@@ -85,6 +85,8 @@ struct header {
 #define PIECE_ABSENT_MEMORY 8 /* could not be read at `address` */
 #define PIECE_CGROUP 9 /* a path in the hierarchy whose number is `address` */
 #define PIECE_STREAM 10 /* as PIECE_FILE, of a standard stream; nothing if it is closed */
+#define PIECE_NAMED 11 /* struct inode_key of what rules name, then the way from it to the file */
+#define PIECE_WHOLE_PATH 12 /* the file's path from the root of the mount namespace */
 
 struct piece {
 	u16 kind;
@@ -337,6 +339,33 @@ struct remembered {
 	u64 slots;
 	u64 text[REMEMBERED_TEXT / 8]; /* zeros behind its end */
 };
+
+/* What tells a file from all others: its generation from those that had its number before. */
+struct inode_key {
+	u64 inode;
+	u32 device; /* as the kernel writes it */
+	u32 generation;
+	u32 bank;
+	u32 _pad;
+};
+
+#define INODE_TEXT 64
+
+/* A file or directory that rules name. */
+struct inode_name {
+	u64 own; /* slots that take its name */
+	u64 below; /* of a directory: that may take a name below it */
+	u32 len; /* of its name; 0: it is longer than `text`, or no directory */
+	u32 _pad;
+	u64 text[INODE_TEXT / 8];
+};
+
+#define INODES 32768
+/* A bit for each hash of an inode that is named. */
+#define INODE_WORDS 1024
+
+/* Keys of one file: it may lie in several layers. */
+#define SHOWN 4
 
 /* Longer paths are let through. */
 #define FILTER_PATH_LIMIT 512

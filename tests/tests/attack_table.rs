@@ -67,7 +67,6 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
         "*",
         "debuggers and `strace` in a workload under the engine `ptrace`",
     ),
-    ("n_*", "*", "*", "other names of a file that rules name"),
     (
         "h_link_fd",
         "*",

@@ -244,6 +244,8 @@ impl<J: Judge + 'static> Consumer<J> {
             return ControlFlow::Continue(());
         }
         self.looked = Instant::now();
+        let shared = &self.shared;
+        shared.name_files(|named, attached| named.refresh(false, attached, &shared.maps));
         let counts = self.shared.kernel_counts();
         let (sent, lost) = (counts.sent, counts.lost());
         let (sent_before, lost_before) = std::mem::replace(&mut self.counted, (sent, lost));

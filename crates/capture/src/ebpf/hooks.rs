@@ -12,10 +12,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use abi::Arch;
-use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, ProgramInput};
 
 use super::Error;
 use super::attempts::{lacking, other_conventions, told, tracepoint, try_functions};
@@ -196,6 +196,9 @@ pub(super) fn native_prefix() -> &'static str {
     }
 }
 
+/// Looks at a descriptor of this program.
+const SHOW_PROGRAM: &str = "show_file";
+
 /// What is attached; it is as long as this lives.
 pub(super) struct Attached {
     object: Object,
@@ -240,6 +243,23 @@ impl Attached {
         self.links
             .push(link.map_err(|cause| Error::Attach { name, cause })?);
         Ok(())
+    }
+
+    /// Has the kernel say what tells the file of an own descriptor from all others: of how many files (of an
+    /// overlay's the layers'), which [`super::maps::Maps::shown`] has then.
+    pub(super) fn show(&mut self, descriptor: RawFd) -> Result<usize, Error> {
+        let program = self
+            .object
+            .progs_mut()
+            .find(|program| program.name() == SHOW_PROGRAM);
+        let program = program.ok_or(Error::Missing { name: SHOW_PROGRAM })?;
+        let mut context = i64::from(descriptor).to_ne_bytes();
+        let input = ProgramInput {
+            context_in: Some(&mut context),
+            ..ProgramInput::default()
+        };
+        let output = program.test_run(input).map_err(Error::map)?;
+        Ok(usize::try_from(output.return_value).unwrap_or(0))
     }
 
     /// From now on the calls of these tables are seen, in the cheapest way that sees them all.

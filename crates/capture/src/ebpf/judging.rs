@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use abi::Arch;
 use bumpalo::Bump;
 use event::{
-    Absence, CommandLine, Event, EventKind, ExecutableFile, ExecutableFlags, Image, Judge, Live,
-    Lookup, Name, Outcome, Param, Process, Stage, Weight, World,
+    Absence, CommandLine, Descriptor, Event, EventKind, ExecutableFile, ExecutableFlags, Image,
+    Judge, Live, Lookup, Name, Outcome, Param, Process, Stage, Weight, World,
 };
 
+use super::named::{self, KEY_SIZE, RENAMES};
 use super::record::{
     FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, path_gap,
     text,
@@ -51,6 +52,7 @@ impl<J: Judge + 'static> Worker<J> {
             }
             RecordKind::Exec => {
                 shared.places.learn_users(&shared.world, &process, &header);
+                self.learn_root(&header);
                 let image = Arc::new(self.program(&header, pieces));
                 shared.table.executed(&process, &header, Arc::clone(&image));
                 if is_watched {
@@ -70,6 +72,18 @@ impl<J: Judge + 'static> Worker<J> {
             self.arena = Bump::with_capacity(64 * 1024);
         } else {
             self.arena.reset();
+        }
+    }
+
+    /// Learns the files that the process sees by the names that rules have, if it has another root.
+    fn learn_root(&self, header: &Header) {
+        let (shared, root) = (&self.shared, header.root);
+        let is_own =
+            |own: crate::users::RootId| own.device == root.device && own.inode == root.inode;
+        if !shared.world.own_root().is_some_and(is_own) {
+            shared.name_files(|named, attached| {
+                named.learn_root(header.tid, root, attached, &shared.maps)
+            });
         }
     }
 
@@ -182,7 +196,14 @@ impl<J: Judge + 'static> Worker<J> {
         let params = kind.spec().params.iter().map(|param| value(param.source));
         let params = arena.alloc_slice_fill_iter(params);
         self.conclude(
-            header, process, image, kind, params, [None; 2], outcome, &arena,
+            header,
+            process,
+            image,
+            kind,
+            params,
+            (None, &[]),
+            outcome,
+            &arena,
         );
         self.arena = arena;
     }
@@ -211,7 +232,7 @@ impl<J: Judge + 'static> Worker<J> {
         let mut decoded =
             decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
         self.shared.counters.note_unreadable(&decoded);
-        let mut passed = None;
+        let mut names = Vec::new();
         let file = pieces
             .into_iter()
             .find(|piece| piece.kind == PieceKind::File);
@@ -229,22 +250,28 @@ impl<J: Judge + 'static> Worker<J> {
                 call.kind.spec().descriptor,
                 event::DescriptorSource::Opened { .. }
             );
-            // What was opened, whatever the caller's memory says by now.
-            if opens && let Some(path) = facts.path() {
-                let path = arena.alloc_slice_copy(path);
-                passed = Some(descriptor).filter(|passed| is_absolute(passed.name));
-                descriptor.name = match descriptor.name {
-                    Name::Passed { raw, .. } => Name::Opened { raw, path },
-                    _ => Name::Resolved(path),
-                };
-                self.path_gap = None;
-            } else if opens && !is_absolute(descriptor.name) {
-                self.path_gap = facts.gap();
+            if opens {
+                let known = self.other_names(pieces, &arena);
+                let path = facts.path().map(|path| &*arena.alloc_slice_copy(path));
+                names = named(descriptor, known, path);
+                match path {
+                    // What was opened, whatever the caller's memory says by now.
+                    Some(path) => {
+                        descriptor = opened(descriptor, path);
+                        self.path_gap = None;
+                    }
+                    None if !is_absolute(descriptor.name) => self.path_gap = facts.gap(),
+                    None => {}
+                }
             }
             decoded.descriptor = Some(descriptor);
         }
         if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
             self.shared.notices.ring(process, RingAnswer::Followed);
+        }
+        if result >= 0 && RENAMES.contains(&call.syscall) {
+            let shared = &self.shared;
+            shared.name_files(|named, attached| named.refresh(true, attached, &shared.maps));
         }
         if result >= 0 && ROOT_CALLS.contains(&call.syscall) {
             let shared = &self.shared;
@@ -274,12 +301,33 @@ impl<J: Judge + 'static> Worker<J> {
                 Arc::clone(&image),
                 call.kind,
                 decoded.params,
-                [descriptor, passed],
+                (descriptor, &names),
                 outcome,
                 &arena,
             );
         }
         self.arena = arena;
+    }
+
+    /// Names of an opened file beside its path: those that rules have for it, and the path that it has where the
+    /// mount namespace begins.
+    fn other_names<'a>(&self, pieces: Pieces<'_>, arena: &'a Bump) -> OtherNames<'a> {
+        let mut names = OtherNames::default();
+        for piece in pieces {
+            match piece.kind {
+                PieceKind::Named => {
+                    let way = piece.bytes.get(KEY_SIZE..).unwrap_or(&[]);
+                    let known = named::identity(piece.bytes);
+                    let known = known.map(|identity| self.shared.named.names(identity, way));
+                    for name in known.unwrap_or_default() {
+                        names.known.push(&*arena.alloc_slice_copy(&name));
+                    }
+                }
+                PieceKind::WholePath => names.whole = Some(&*arena.alloc_slice_copy(piece.bytes)),
+                _ => {}
+            }
+        }
+        names
     }
 
     /// Those of which the whole path is told.
@@ -318,7 +366,7 @@ impl<J: Judge + 'static> Worker<J> {
         image: Arc<Image>,
         kind: EventKind,
         params: &[Param<'_>],
-        [descriptor, passed]: [Option<event::Descriptor<'_>>; 2],
+        (descriptor, names): (Option<Descriptor<'_>>, &[Descriptor<'_>]),
         outcome: Outcome,
         arena: &Bump,
     ) {
@@ -354,10 +402,13 @@ impl<J: Judge + 'static> Worker<J> {
             live: &live,
             arena,
         };
-        // Rules may also name the link that was passed, which leads to another file: what was opened
-        // goes first, and only where no rule is about that what was asked for.
-        if passed.is_some() && self.judge.weigh(&mut self.scratch, &event) == Weight::Reject {
-            event.descriptor = passed;
+        // The first name that a rule may be about.
+        for name in names {
+            event.descriptor = Some(*name);
+            if self.judge.weigh(&mut self.scratch, &event) != Weight::Reject {
+                break;
+            }
+            event.descriptor = descriptor;
         }
         let undecided = self.judge.conclude(&mut self.scratch, &event);
         if !undecided.is_empty() {
@@ -366,6 +417,56 @@ impl<J: Judge + 'static> Worker<J> {
             shared.notices.undecided(&event, &undecided);
         }
     }
+}
+
+/// Names of an opened file beside its path.
+#[derive(Default)]
+struct OtherNames<'a> {
+    /// Rules have them.
+    known: Vec<&'a [u8]>,
+    /// From the root of the mount namespace, if paths of the process begin elsewhere.
+    whole: Option<&'a [u8]>,
+}
+
+/// The file that was opened, by another name.
+fn opened<'a>(descriptor: Descriptor<'a>, path: &'a [u8]) -> Descriptor<'a> {
+    let name = match descriptor.name {
+        Name::Passed { raw, .. } => Name::Opened { raw, path },
+        _ => Name::Resolved(path),
+    };
+    Descriptor { name, ..descriptor }
+}
+
+/// The names to judge an opened file by, in this order: what rules call it; its path; and what was asked for, which
+/// may be a link that rules name. Its path is first if rules have it, and alone there is nothing to choose.
+fn named<'a>(
+    passed: Descriptor<'a>,
+    names: OtherNames<'a>,
+    path: Option<&'a [u8]>,
+) -> Vec<Descriptor<'a>> {
+    let mut paths = names.known;
+    match path {
+        Some(path) if paths.contains(&path) => paths.insert(0, path),
+        path => paths.extend(path),
+    }
+    paths.extend(names.whole);
+    // By text alone nobody knows where `..` leads to behind a link.
+    let is_text = path.is_none() || !has_dots(passed.name);
+    let passed_too = (is_absolute(passed.name) && is_text).then_some(passed);
+    if passed_too.is_none() && paths.len() == usize::from(path.is_some()) {
+        return Vec::new();
+    }
+    let mut all: Vec<_> = paths.iter().map(|path| opened(passed, path)).collect();
+    all.dedup_by_key(|one| one.name);
+    all.extend(passed_too);
+    all
+}
+
+fn has_dots(name: Name<'_>) -> bool {
+    let Name::Passed { raw, .. } = name else {
+        return false;
+    };
+    raw.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
 fn is_absolute(name: Name<'_>) -> bool {

@@ -7,10 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use event::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
+use super::named::{self, NamedFiles};
 use super::slots::Without;
 use super::tables::{BANKS, CALLS, NumberInterest, ROWS, Tables};
 use super::{Error, rings};
 use crate::notify::ProcessLoss;
+
+/// `INODE_WORDS`.
+const INODE_BITS: usize = 64 * 1024;
 
 /// `struct control` without what the slots ask for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,6 +136,9 @@ pub(super) struct Maps {
     names: MapHandle,
     ports: MapHandle,
     networks: MapHandle,
+    inodes: MapHandle,
+    inode_bits: MapHandle,
+    shown: MapHandle,
     places: MapHandle,
     waiting: MapHandle,
     births: MapHandle,
@@ -149,7 +156,14 @@ struct State {
     control: Control,
     asked: [Vec<u8>; BANKS],
     interest: [NumberInterest; CALLS],
+    /// By bank: files that rules name.
+    inodes: [Entries; BANKS],
+    /// Tables that there was no room for.
+    without: Without,
 }
+
+/// Keys and values.
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl Maps {
     /// Of the loaded programs, which go by `control` from now on.
@@ -163,6 +177,8 @@ impl Maps {
             control,
             asked: std::array::from_fn(|_| Tables::nothing_asked()),
             interest: [NumberInterest::default(); CALLS],
+            inodes: Default::default(),
+            without: Without::default(),
         };
         let maps = Self {
             control: handle(".data.control")?,
@@ -174,6 +190,9 @@ impl Maps {
             names: handle("names")?,
             ports: handle("ports")?,
             networks: handle("networks")?,
+            inodes: handle("inodes")?,
+            inode_bits: handle(".data.inode_bits")?,
+            shown: handle(".data.shown")?,
             places: handle("places")?,
             waiting: handle(".data.waiting")?,
             births: handle(".data.births")?,
@@ -203,7 +222,7 @@ impl Maps {
     }
 
     /// Puts tables into force: written beside those in use, then switched to.
-    pub(super) fn install(&self, tables: &Tables) -> Result<(), Error> {
+    pub(super) fn install(&self, tables: &Tables, named: &NamedFiles) -> Result<(), Error> {
         let mut state = self.state();
         let version = state.control.version.wrapping_add(1);
         let bank = version % u32::try_from(BANKS).expect("two");
@@ -239,8 +258,11 @@ impl Maps {
             names: self.write_names(bank, tables).is_err(),
             ports: self.write_ports(bank, tables).is_err(),
             networks: self.write_networks(bank, tables).is_err(),
-            ..Without::default()
+            paths: self
+                .write_inodes(&mut state.inodes, bank, named.entries(tables, bank))
+                .is_err(),
         };
+        state.without = without;
         state.asked[index] = tables.asked(without);
         state.control.environment = tables.environment;
         state.control.streams = tables.streams;
@@ -249,6 +271,62 @@ impl Maps {
         self.write_control(&state)?;
         state.interest = interest;
         self.write_interest(&interest)
+    }
+
+    /// Other files have the names that rules have. Those that are no more are left out.
+    pub(super) fn rename(&self, tables: &Tables, named: &NamedFiles) -> Result<(), Error> {
+        let mut state = self.state();
+        let bank = state.control.version % u32::try_from(BANKS).expect("two");
+        let entries = named.entries(tables, bank);
+        let written = self.write_inodes(&mut state.inodes, bank, entries);
+        if written.is_ok() == state.without.paths {
+            // Where there is more than room for, paths are not looked at.
+            state.without.paths = written.is_err();
+            let index = usize::try_from(bank).expect("two");
+            state.asked[index] = tables.asked(state.without);
+            self.write_control(&state)?;
+        }
+        written.map_err(Error::map)
+    }
+
+    /// What the agent was shown last ([`super::hooks::Attached::show`]).
+    pub(super) fn shown(&self) -> Result<Vec<u8>, Error> {
+        let shown = self.shown.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        shown.map_err(Error::map)?.ok_or(Error::Missing {
+            name: "what a file is",
+        })
+    }
+
+    fn write_inodes(
+        &self,
+        inodes: &mut [Entries; BANKS],
+        bank: u32,
+        entries: Entries,
+    ) -> Result<(), libbpf_rs::Error> {
+        let former = &mut inodes[usize::try_from(bank).expect("two")];
+        for (key, value) in &entries {
+            if former.get(key) != Some(value) {
+                self.inodes.update(key, value, MapFlags::ANY)?;
+                former.insert(key.clone(), value.clone());
+            }
+        }
+        let gone: Vec<_> = former
+            .keys()
+            .filter(|key| !entries.contains_key(*key))
+            .cloned()
+            .collect();
+        for key in gone {
+            self.inodes.delete(&key)?;
+            former.remove(&key);
+        }
+        let mut words = vec![0_u64; INODE_BITS / 64];
+        for key in inodes.iter().flat_map(BTreeMap::keys) {
+            let bit = named::bit(key);
+            words[bit / 64] |= 1 << (bit % 64);
+        }
+        let bits: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        self.inode_bits
+            .update(&0_u32.to_ne_bytes(), &bits, MapFlags::ANY)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

@@ -18,6 +18,7 @@ mod functions;
 mod hooks;
 mod judging;
 mod maps;
+mod named;
 mod places;
 mod programs;
 mod record;
@@ -49,6 +50,7 @@ pub use error::Error;
 use hooks::Attached;
 pub use hooks::{Attachment, Hooks};
 use maps::{Control, KernelCounts, Maps, Scope};
+use named::NamedFiles;
 use places::Places;
 use programs::Programs;
 pub use programs::RingSizes;
@@ -73,6 +75,8 @@ pub struct Parts<J: Judge> {
     pub plan: Plan,
     /// Evaluates events.
     pub judge: Arc<J>,
+    /// Paths that the rules name.
+    pub paths: Vec<Vec<u8>>,
     /// What the world may be told.
     pub world: WorldOptions,
     /// Is told about the engine's own troubles.
@@ -140,6 +144,17 @@ fn watches_state(
         failed: false,
         ..Interest::in_any(vec![tests.clone()])
     };
+    watches(plan, call, tests, interest, why);
+}
+
+/// The same for those of a certain interest.
+fn watches(
+    plan: &mut Plan,
+    call: abi::Syscall,
+    tests: Vec<abi::RegisterTest>,
+    interest: Interest,
+    why: &'static str,
+) {
     match plan.calls.get_mut(&call) {
         None => {
             let planned = CallPlan {
@@ -162,6 +177,17 @@ fn watches_state(
             planned.reasons.push(Reason::State(why.into()));
         }
     }
+}
+
+/// The plan with calls that give a file a name which rules have.
+fn with_renames(plan: Plan, paths: &[Vec<u8>]) -> Plan {
+    let mut plan = self::plan(plan);
+    for call in named::RENAMES {
+        let interest = named::interest(paths);
+        let why = "gives a file another name";
+        watches(&mut plan, call, Vec::new(), interest, why);
+    }
+    plan
 }
 
 /// Every plain `dup` in place of the calls that only tell when one of descriptors 0..2 is closed.
@@ -208,6 +234,7 @@ struct Shared<J: Judge> {
     world: LiveWorld,
     table: Arc<Table>,
     places: Places,
+    named: NamedFiles,
     notices: Arc<dyn Notices>,
     counters: Counters,
     judged: std::sync::atomic::AtomicU64,
@@ -318,21 +345,44 @@ impl<J: Judge> Shared<J> {
 
     /// Puts other tables into force. Calls are hooked first, so that none that the tables ask for is
     /// missed.
-    fn install(&self, plan: &Plan, ends: bool) -> Result<Tables, Error> {
+    fn install(&self, plan: &Plan, paths: &[Vec<u8>], ends: bool) -> Result<Tables, Error> {
         let tables = Tables::new(plan, ends)?;
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(attached) = attached.as_mut() {
             attached.attach_more(&tables)?;
+            self.named.follow(paths, attached, &self.maps)?;
         }
-        self.maps.install(&tables)?;
+        self.maps.install(&tables, &self.named)?;
         Ok(tables)
+    }
+
+    /// Tells the programs of the files that rules name, if those are others than before.
+    fn name_files(&self, learn: impl FnOnce(&NamedFiles, &mut Attached) -> Result<bool, Error>) {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        let learnt = attached
+            .as_mut()
+            .map(|attached| learn(&self.named, attached));
+        drop(attached);
+        let told = match learnt {
+            None | Some(Ok(false)) => Ok(()),
+            Some(Ok(true)) => self.maps.rename(&self.tables.load(), &self.named),
+            Some(Err(error)) => Err(error),
+        };
+        if let Err(error) = told {
+            self.notices.engine_trouble(&error);
+        }
     }
 }
 
 impl<J: Judge> Ruled<J> for Shared<J> {
-    fn replace(&self, judge: Arc<J>, planned: &Plan, _paths: &[Vec<u8>]) {
-        match self.install(&plan(planned.clone()), asks_for_ends(&*judge)) {
-            Ok(tables) => self.tables.store(Arc::new(tables)),
+    fn replace(&self, judge: Arc<J>, planned: &Plan, paths: &[Vec<u8>]) {
+        let plan = with_renames(planned.clone(), paths);
+        match self.install(&plan, paths, asks_for_ends(&*judge)) {
+            Ok(tables) => {
+                self.tables.store(Arc::new(tables));
+                // Those of before may have been told meanwhile.
+                self.name_files(|_, _| Ok(true));
+            }
             Err(error) => self.notices.engine_trouble(&error),
         }
         self.judge.store(judge);
@@ -361,7 +411,8 @@ impl<J: Judge + 'static> Engine<J> {
     ///
     /// If the kernel refuses a program, or a thread cannot be made.
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
-        let tables = Tables::new(&plan(parts.plan), asks_for_ends(&*parts.judge))?;
+        let plan = with_renames(parts.plan, &parts.paths);
+        let tables = Tables::new(&plan, asks_for_ends(&*parts.judge))?;
         let (scope, watched) = match &parts.target {
             Target::Host => (Scope::All, None),
             Target::Processes(_) => (Scope::Pids, None),
@@ -400,7 +451,10 @@ impl<J: Judge + 'static> Engine<J> {
                 .try_for_each(|pid| programs.maps().watch(*pid))?;
         }
         table.seed(world.proc(), tables.environment);
-        programs.maps().install(&tables)?;
+        let named = NamedFiles::new()?;
+        let (attached, maps) = programs.parts();
+        named.follow(&parts.paths, attached, maps)?;
+        programs.maps().install(&tables, &named)?;
         let attachment = programs.attach_calls(&tables)?;
         let (maps, attached) = programs.into_parts();
         let shared = Arc::new(Shared {
@@ -410,6 +464,7 @@ impl<J: Judge + 'static> Engine<J> {
             world,
             table,
             places: Places::new(watched),
+            named,
             notices: parts.notices,
             counters: Counters::default(),
             judged: std::sync::atomic::AtomicU64::new(0),

@@ -122,6 +122,10 @@ impl Programs {
         (self.maps, self.attached)
     }
 
+    pub(super) fn parts(&mut self) -> (&mut Attached, &Maps) {
+        (&mut self.attached, &self.maps)
+    }
+
     pub(super) fn maps(&self) -> &Maps {
         &self.maps
     }

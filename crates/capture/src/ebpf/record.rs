@@ -258,6 +258,8 @@ pub(super) enum PieceKind {
     AbsentMemory,
     Cgroup,
     Stream,
+    Named,
+    WholePath,
 }
 
 /// One thing that goes along with a record.
@@ -296,6 +298,8 @@ impl<'r> Iterator for Pieces<'r> {
             8 => PieceKind::AbsentMemory,
             9 => PieceKind::Cgroup,
             10 => PieceKind::Stream,
+            11 => PieceKind::Named,
+            12 => PieceKind::WholePath,
             _ => return None,
         };
         let len = usize::from(from.u16()?);

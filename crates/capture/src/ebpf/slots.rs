@@ -120,6 +120,34 @@ impl Slots {
         Automaton::new(&patterns)
     }
 
+    /// Slots with a pattern that a path has.
+    pub(super) fn of_path(&self, path: &[u8]) -> u64 {
+        self.with_pattern(|pattern| match pattern {
+            PathPattern::Exact(text) => path == text,
+            PathPattern::Prefix(text) => path.starts_with(text),
+            PathPattern::Suffix(text) => path.ends_with(text),
+            PathPattern::Contains(text) => contains(path, text),
+        })
+    }
+
+    /// Slots with a pattern that a path below a directory may have, unless its last part has it under any name.
+    pub(super) fn below(&self, directory: &[u8]) -> u64 {
+        let start = [directory, b"/"].concat();
+        self.with_pattern(|pattern| match pattern {
+            PathPattern::Exact(text) => text.starts_with(&start),
+            PathPattern::Prefix(text) => text.starts_with(&start) || start.starts_with(text),
+            // What begins in the directory's name and ends behind it.
+            PathPattern::Suffix(text) | PathPattern::Contains(text) => {
+                let is_begun = |cut: usize| start.ends_with(&text[..cut]);
+                contains(&start, text) || (1..text.len()).any(is_begun)
+            }
+        })
+    }
+
+    fn with_pattern(&self, has: impl Fn(&PathPattern) -> bool) -> u64 {
+        self.bits(|asked| asked.paths.iter().flatten().any(&has))
+    }
+
     /// Names of processes, with the slots that ask for each.
     pub(super) fn names(&self) -> BTreeMap<&[u8], u64> {
         self.by(|asked| asked.names.iter().flatten().map(Vec::as_slice))
@@ -173,6 +201,10 @@ impl Slots {
         words.extend([any_end, any]);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    part.is_empty() || text.windows(part.len()).any(|window| window == part)
 }
 
 /// Tables that are not there.

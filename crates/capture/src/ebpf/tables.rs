@@ -190,6 +190,16 @@ impl Tables {
         self.slots.networks()
     }
 
+    /// Slots that take a path.
+    pub(super) fn slots_of_path(&self, path: &[u8]) -> u64 {
+        self.slots.of_path(path)
+    }
+
+    /// Slots that may take a path below a directory, by what it has of the directory's.
+    pub(super) fn slots_below(&self, directory: &[u8]) -> u64 {
+        self.slots.below(directory)
+    }
+
     /// The calls of a row.
     pub(super) fn names(&self, row: usize) -> &[&'static str] {
         self.names.get(row).map_or(&[], Vec::as_slice)

@@ -207,6 +207,11 @@ impl Census {
         memory.map_or(true, |memory| memory.stx_mode == file.stx_mode)
     }
 
+    /// `/proc/TID/mountinfo`.
+    pub(crate) fn mounts(&self, tid: Tid) -> Result<Vec<u8>, ProcError> {
+        self.proc.mountinfo(tid.0)
+    }
+
     /// How many threads the process has, the leader counted even when it has ended.
     pub(crate) fn thread_count(&self, pid: Pid) -> Option<u64> {
         // The folder has a link for itself, one for its parent and one for each thread.

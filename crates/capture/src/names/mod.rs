@@ -5,6 +5,7 @@
 //! name leads, and device and inode say whether that is a file that rules name, by whatever other name.
 
 mod inodes;
+mod layers;
 mod mounts;
 mod walk;
 
@@ -17,9 +18,10 @@ use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use self::inodes::Inodes;
-use self::mounts::Mounts;
-pub(crate) use self::walk::{Caller, file_type};
-use self::walk::{Manner, Place};
+pub(crate) use self::inodes::{Identify, Identity, Looked, Named, look, plain};
+pub(crate) use self::mounts::Mounts;
+use self::walk::Manner;
+pub(crate) use self::walk::{Caller, Place, file_type};
 use crate::live::call::Call;
 use crate::live::census::Census;
 use crate::live::decode::Decoded;
@@ -46,8 +48,10 @@ pub(crate) struct Names {
 
 impl Names {
     /// Rules name these paths from now on.
-    pub(crate) fn follow(&self, paths: &[Vec<u8>]) {
-        self.inodes.follow(paths);
+    pub(crate) fn follow(&self, paths: &[Vec<u8>], census: &Census) {
+        let own = Tid(std::process::id().cast_signed());
+        let own = Caller::new(own, census, &self.mounts, true);
+        self.inodes.follow(paths, own);
     }
 
     /// Callers may have roots of their own.
@@ -59,17 +63,13 @@ impl Names {
     pub(crate) fn note(&self, call: &Call) {
         if changes_root(call.syscall) {
             self.expect_roots();
+            self.inodes.forget_looks();
         }
     }
 
     fn caller<'c>(&'c self, tid: Tid, census: &'c Census) -> Caller<'c> {
-        Caller {
-            tid,
-            census,
-            mounts: &self.mounts,
-            end: walk::end_of_look(),
-            shares_root: !self.has_roots.load(Ordering::Acquire),
-        }
+        let shares_root = !self.has_roots.load(Ordering::Acquire);
+        Caller::new(tid, census, &self.mounts, shares_root)
     }
 
     /// Finds the file that a call is about to open.
@@ -108,6 +108,7 @@ impl Names {
                 file,
                 stat,
                 is_direct: false,
+                is_plain: false,
                 is_own_proc: false,
             })
         });
@@ -135,7 +136,7 @@ impl Names {
             // A pipe, a socket or the like, behind a descriptor.
             return Found::None;
         }
-        let Ok(known) = self.inodes.names_of(caller, inodes::identity(&place.stat)) else {
+        let Ok(known) = self.inodes.names_of(caller, Identity::of(&place.stat)) else {
             return Found::Unknown;
         };
         let others = known.iter().filter(|name| *name != path);

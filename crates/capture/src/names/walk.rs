@@ -47,6 +47,19 @@ pub(crate) struct Caller<'a> {
     pub(super) end: Instant,
 }
 
+impl<'a> Caller<'a> {
+    /// A caller that looks from now on.
+    pub(crate) fn new(tid: Tid, census: &'a Census, mounts: &'a Mounts, shares_root: bool) -> Self {
+        Self {
+            tid,
+            census,
+            mounts,
+            shares_root,
+            end: end_of_look(),
+        }
+    }
+}
+
 impl Caller<'_> {
     /// The same, with as much time as any other.
     pub(super) fn anew(self) -> Self {
@@ -71,19 +84,31 @@ impl Caller<'_> {
 }
 
 /// When a look that begins now is given up.
-pub(super) fn end_of_look() -> Instant {
+fn end_of_look() -> Instant {
     Instant::now() + TIME_LIMIT
+}
+
+impl Caller<'_> {
+    /// The thread whose view of `/proc` is the caller's: a caller that shares this program's root may have ended.
+    pub(super) fn reader(&self) -> Tid {
+        match self.shares_root {
+            true => Tid(std::process::id().cast_signed()),
+            false => self.tid,
+        }
+    }
 }
 
 /// What a name leads to.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) file: OwnedFd,
+pub(crate) struct Place {
+    pub(crate) file: OwnedFd,
     pub(super) stat: Statx,
     /// No link was followed on the way from this program's own root.
     pub(super) is_direct: bool,
+    /// No link was followed on the way.
+    pub(super) is_plain: bool,
     /// Found in this program's own view of `/proc`.
-    pub(super) is_own_proc: bool,
+    pub(crate) is_own_proc: bool,
 }
 
 /// Finds what a name leads to now. `NOENT`: nothing.
@@ -104,7 +129,7 @@ pub(super) fn find(
         // By `..`, or by a link to an absolute path: the caller's root is that of nobody else.
         Err(Errno::XDEV) => way.step_along(raw),
         Err(Errno::LOOP) => match way.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
-            Ok(file) => match place(file, false)? {
+            Ok(file) => match place(file)? {
                 place if caller.mounts.is_proc(&place.file, &place.stat, caller)? => {
                     way.step_along(raw)
                 }
@@ -113,16 +138,21 @@ pub(super) fn find(
             Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => way.step_along(raw),
             Err(errno) => Err(errno),
         },
-        Ok(file) => place(file, way.folder.is_none()),
+        Ok(file) => Ok(Place {
+            is_direct: way.folder.is_none(),
+            is_plain: true,
+            ..place(file)?
+        }),
         Err(errno) => Err(errno),
     }
 }
 
-fn place(file: OwnedFd, is_direct: bool) -> Result<Place, Errno> {
+fn place(file: OwnedFd) -> Result<Place, Errno> {
     Ok(Place {
         stat: stat(&file)?,
         file,
-        is_direct,
+        is_direct: false,
+        is_plain: false,
         is_own_proc: false,
     })
 }
@@ -167,6 +197,7 @@ pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
     let mask = StatxFlags::INO
         .union(StatxFlags::TYPE)
         .union(StatxFlags::NLINK)
+        .union(StatxFlags::BTIME)
         .union(StatxFlags::MNT_ID)
         .union(super::mounts::UNIQUE_ID);
     rustix::fs::statx(file, c"", flags, mask)
@@ -238,6 +269,7 @@ impl Way<'_> {
                     file: steps.at,
                     stat,
                     is_direct: false,
+                    is_plain: false,
                     is_own_proc: steps.left_for_own_proc.is_some(),
                 });
             };

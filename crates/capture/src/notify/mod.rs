@@ -352,7 +352,7 @@ impl<J: Judge + 'static> Supervisor<J> {
         let verify = parts.verify.verify;
         let pending = std::mem::replace(&mut parts.pending, Box::new(|| Ok(Vec::new())));
         let mut shared = Arc::new(Shared::new(parts, pulse)?);
-        shared.names.follow(&paths);
+        shared.names.follow(&paths, &shared.tree.census);
         tripwire::prepare(&mut shared, &paths, verify);
         shared.set_mode_now(Mode::Single);
         // Whoever has the calls may keep them for a while, and then they wait: all is to be there by then.

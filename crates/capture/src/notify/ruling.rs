@@ -71,7 +71,7 @@ pub(crate) trait Ruled<J>: Send + Sync {
 
 impl<J: Judge> Ruled<J> for Arc<Shared<J>> {
     fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
-        self.names.follow(paths);
+        self.names.follow(paths, &self.tree.census);
         self.ruling.store(Arc::new(Ruling::new(judge, plan)));
         super::tripwire::follow_rules(self, paths);
     }

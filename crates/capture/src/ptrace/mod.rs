@@ -99,7 +99,7 @@ pub fn start<J: Judge + 'static>(
     watchdog::prepare_signals().map_err(StartError::Resources)?;
     let (paths, verify) = (std::mem::take(&mut parts.paths), parts.verify.verify);
     let mut shared = Arc::new(Shared::new(parts, pulse).map_err(StartError::Resources)?);
-    shared.names.follow(&paths);
+    shared.names.follow(&paths, &shared.tree.census);
     tripwire::prepare(&mut shared, &paths, verify);
     let inbox = Arc::new(Inbox::default());
     let post = Arc::new(guard::Post::default());

@@ -338,7 +338,9 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     };
     // No floor: rules that are loaded later get whatever they ask for.
     let plan = request.rules.judge.plan_for_results();
+    let paths = request.rules.judge.paths().into_iter().collect();
     let engine = ebpf::Engine::start(ebpf::Parts {
+        paths,
         plan,
         judge: request.rules.judge,
         world,

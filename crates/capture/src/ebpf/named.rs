@@ -1,0 +1,372 @@
+//! The files and directories that rules name, by inode: what the programs go by (`struct inode_key`,
+//! `struct inode_name` of bpf/record.h), and what the agent calls a file that they found.
+//!
+//! The kernel itself says what tells a file from all others: the agent opens the file and has a program look at
+//! the descriptor. What stat(2) says differs on overlays and btrfs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use abi::Syscall;
+use event::{Interest, PathPattern, Tid};
+use rustix::io::Errno;
+
+use super::Error;
+use super::hooks::Attached;
+use super::maps::Maps;
+use super::record::Root;
+use super::tables::Tables;
+use crate::live::census::Census;
+use crate::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
+use crate::procfs::ProcError;
+
+/// `struct inode_key` without the bank.
+pub(super) const KEY_SIZE: usize = 24;
+/// `INODE_TEXT`.
+const TEXT: usize = 64;
+/// Roots whose files are known at once, beside this program's own.
+const ROOT_LIMIT: usize = 64;
+/// How often the files are looked for anew.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Looks that a workload can cause in that time.
+const LOOK_LIMIT: usize = 20;
+
+/// Calls that give a file another name.
+pub(super) const RENAMES: [Syscall; 5] = [
+    Syscall::RENAME,
+    Syscall::RENAMEAT,
+    Syscall::RENAMEAT2,
+    Syscall::LINK,
+    Syscall::LINKAT,
+];
+
+/// What is told of such a call: that one of the paths takes part.
+pub(super) fn interest(paths: &[Vec<u8>]) -> Interest {
+    let exact = plain(paths).into_iter().map(PathPattern::Exact);
+    Interest {
+        failed: false,
+        paths: Some(exact.collect()),
+        ..Interest::in_any(vec![Vec::new()])
+    }
+}
+
+/// Asks the kernel.
+struct Shown<'a> {
+    attached: &'a mut Attached,
+    maps: &'a Maps,
+    /// Why it did not say what tells some file from others.
+    trouble: Option<Error>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(attached: &'a mut Attached, maps: &'a Maps) -> Self {
+        Self {
+            attached,
+            maps,
+            trouble: None,
+        }
+    }
+
+    fn ask(&mut self, place: &Place) -> Result<Vec<Identity>, Error> {
+        let count = self.attached.show(place.file.as_raw_fd())?;
+        let keys = self.maps.shown()?;
+        let keys = keys.as_chunks::<KEY_SIZE>().0.iter().take(count);
+        Ok(keys.filter_map(|key| identity(key)).collect())
+    }
+
+    fn done(self) -> Result<(), Error> {
+        self.trouble.map_or(Ok(()), Err)
+    }
+}
+
+impl Identify for Shown<'_> {
+    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno> {
+        if place.is_own_proc {
+            // That of this program, and of no other.
+            return Ok(Vec::new());
+        }
+        self.ask(place).map_err(|error| {
+            self.trouble = Some(error);
+            Errno::IO
+        })
+    }
+}
+
+/// The identity that a key stands for.
+pub(super) fn identity(key: &[u8]) -> Option<Identity> {
+    let (inode, rest) = key.split_first_chunk()?;
+    let (device, rest) = rest.split_first_chunk()?;
+    let (generation, _) = rest.split_first_chunk()?;
+    Some(Identity {
+        device: u32::from_ne_bytes(*device).into(),
+        inode: u64::from_ne_bytes(*inode),
+        generation: u32::from_ne_bytes(*generation).into(),
+    })
+}
+
+fn key(identity: Identity, bank: u32) -> Vec<u8> {
+    let mut key = identity.inode.to_ne_bytes().to_vec();
+    // They were 32 bits wide.
+    for word in [identity.device, identity.generation] {
+        key.extend(u32::try_from(word).unwrap_or(u32::MAX).to_ne_bytes());
+    }
+    key.extend(bank.to_ne_bytes());
+    key.resize(KEY_SIZE, 0);
+    key
+}
+
+/// The bit of an inode in `inode_bits`.
+pub(super) fn bit(key: &[u8]) -> usize {
+    let Some(identity) = identity(key) else {
+        return 0;
+    };
+    let hash = (identity.inode ^ identity.device << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    usize::try_from(hash >> 48).unwrap_or(0)
+}
+
+/// What is known of the files that rules name.
+pub(super) struct NamedFiles {
+    census: Census,
+    mounts: Mounts,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Those that rules name, and the directories that they lie in.
+    paths: Vec<Vec<u8>>,
+    /// By number of a path: rules name it.
+    is_named: Vec<bool>,
+    own: Vec<Named>,
+    roots: HashMap<Root, (Instant, Vec<Named>)>,
+    /// The oldest first.
+    order: VecDeque<Root>,
+    /// What the kernel's identities are called.
+    names: HashMap<Identity, BTreeSet<usize>>,
+    looked: Option<Instant>,
+    /// Looks since.
+    looks: usize,
+}
+
+impl NamedFiles {
+    pub(super) fn new() -> Result<Self, ProcError> {
+        Ok(Self {
+            census: Census::new()?,
+            mounts: Mounts::default(),
+            known: Mutex::default(),
+        })
+    }
+
+    /// Other paths are named from now on.
+    pub(super) fn follow(
+        &self,
+        paths: &[Vec<u8>],
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<(), Error> {
+        let mut known = self.known();
+        let named = plain(paths);
+        let parent = |path: &Vec<u8>| {
+            let end = path.iter().rposition(|byte| *byte == b'/')?;
+            path.get(..end)
+                .filter(|path| !path.is_empty())
+                .map(<[u8]>::to_vec)
+        };
+        let all: BTreeSet<_> = named
+            .iter()
+            .cloned()
+            .chain(named.iter().filter_map(parent))
+            .collect();
+        let all: Vec<_> = all.into_iter().collect();
+        let before: HashMap<&Vec<u8>, usize> = known.paths.iter().zip(0..).collect();
+        let numbers: Vec<_> = all.iter().map(|path| before.get(path).copied()).collect();
+        let moved = |files: &[Named]| -> Vec<Named> {
+            let file = |number: &Option<usize>| files.get((*number)?).cloned();
+            numbers
+                .iter()
+                .map(|number| file(number).unwrap_or_default())
+                .collect()
+        };
+        let own = moved(&known.own);
+        let roots = known.roots.iter();
+        let roots = roots
+            .map(|(root, (at, files))| (*root, (*at, moved(files))))
+            .collect();
+        known.is_named = all
+            .iter()
+            .map(|path| named.binary_search(path).is_ok())
+            .collect();
+        known.own = own;
+        known.roots = roots;
+        known.paths = all;
+        // Paths have other numbers than before.
+        let looked = known.look_own(&self.census, &self.mounts, attached, maps);
+        known.index();
+        looked.map(|_| ())
+    }
+
+    /// Looks for the files anew if it is time, or if one of them has another name. Answers whether something is
+    /// other than before.
+    pub(super) fn refresh(
+        &self,
+        is_at_once: bool,
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<bool, Error> {
+        let mut known = self.known();
+        let is_due = known
+            .looked
+            .is_none_or(|looked| looked.elapsed() >= INTERVAL);
+        if !is_due && (!is_at_once || known.looks >= LOOK_LIMIT) {
+            return Ok(false);
+        }
+        if is_due {
+            known.looked = Some(Instant::now());
+            known.looks = 0;
+        }
+        known.looks += 1;
+        known.look_own(&self.census, &self.mounts, attached, maps)
+    }
+
+    /// Learns the files that a thread sees by the names that rules have, if paths begin at another root for it
+    /// and that has not been looked at. Answers whether something is other than before.
+    pub(super) fn learn_root(
+        &self,
+        tid: Tid,
+        root: Root,
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<bool, Error> {
+        let mut known = self.known();
+        let is_fresh = |(at, _): &(Instant, _)| at.elapsed() < INTERVAL;
+        if known.looks >= LOOK_LIMIT || known.roots.get(&root).is_some_and(is_fresh) {
+            return Ok(false);
+        }
+        known.looks += 1;
+        let is_its = || self.census.root(tid) == Some((root.mount_id.into(), root.inode));
+        if !is_its() {
+            return Ok(false);
+        }
+        let caller = Caller::new(tid, &self.census, &self.mounts, false);
+        let before = known.roots.get(&root).map_or(&[][..], |(_, files)| files);
+        let mut shown = Shown::new(attached, maps);
+        let Looked { files, .. } = look(caller, &known.paths, before, &mut shown);
+        if !is_its() {
+            return Ok(false);
+        }
+        let former = known.roots.insert(root, (Instant::now(), files));
+        if former.is_none() {
+            known.order.push_back(root);
+        }
+        if known.order.len() > ROOT_LIMIT
+            && let Some(oldest) = known.order.pop_front()
+        {
+            known.roots.remove(&oldest);
+        }
+        known.index();
+        shown.done().map(|()| true)
+    }
+
+    /// The names that rules have for a file that lies at `way` below one that they name.
+    pub(super) fn names(&self, identity: Identity, way: &[u8]) -> Vec<Vec<u8>> {
+        let known = self.known();
+        let numbers = known.names.get(&identity).into_iter().flatten();
+        let numbers = numbers.filter(|number| !way.is_empty() || known.is_named[**number]);
+        numbers
+            .map(|number| [&known.paths[*number], way].concat())
+            .collect()
+    }
+
+    /// Keys and values of the table, for the slots of a plan.
+    pub(super) fn entries(&self, tables: &Tables, bank: u32) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let known = self.known();
+        let entries = known.names.iter().map(|(identity, numbers)| {
+            let (mut own, mut below, mut texts) = (0, 0, Vec::new());
+            for number in numbers {
+                let path = &known.paths[*number];
+                if known.is_named[*number] {
+                    own |= tables.slots_of_path(path);
+                }
+                if known.is_folder(*number) {
+                    below |= tables.slots_below(path);
+                    texts.push(path);
+                }
+            }
+            // Of one with several names no text says that it was judged by all of them.
+            let text = match &texts[..] {
+                [text] if text.len() <= TEXT => text.as_slice(),
+                _ => &[],
+            };
+            let mut value = [own, below].map(u64::to_ne_bytes).concat();
+            let len = u32::try_from(text.len()).unwrap_or(0);
+            value.extend([len, 0].into_iter().flat_map(u32::to_ne_bytes));
+            value.extend(text);
+            value.resize(24 + TEXT, 0);
+            (key(*identity, bank), value)
+        });
+        entries.collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn look_own(
+        &mut self,
+        census: &Census,
+        mounts: &Mounts,
+        attached: &mut Attached,
+        maps: &Maps,
+    ) -> Result<bool, Error> {
+        let own = Tid(std::process::id().cast_signed());
+        let caller = Caller::new(own, census, mounts, true);
+        let mut shown = Shown::new(attached, maps);
+        let Looked { files, .. } = look(caller, &self.paths, &self.own, &mut shown);
+        let is_other = files != self.own;
+        self.own = files;
+        if is_other {
+            self.index();
+        }
+        shown.done().map(|()| is_other)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Vec<Named>> {
+        std::iter::once(&self.own).chain(self.roots.values().map(|(_, files)| files))
+    }
+
+    fn is_folder(&self, number: usize) -> bool {
+        self.all()
+            .any(|files| files.get(number).is_some_and(|file| file.is_folder))
+    }
+
+    /// A directory that rules do not name is known where something is not there that they name in it: it may be
+    /// made by another name.
+    fn index(&mut self) {
+        let mut names: HashMap<Identity, BTreeSet<usize>> = HashMap::new();
+        for files in self.all() {
+            for (number, file) in files.iter().enumerate() {
+                let path = &self.paths[number];
+                let is_in = |other: &[u8]| {
+                    let rest = other
+                        .strip_prefix(&path[..])
+                        .and_then(|rest| rest.strip_prefix(b"/"));
+                    rest.is_some_and(|name| !name.contains(&b'/'))
+                };
+                let lacks = || {
+                    let mut others = self.paths.iter().zip(files).zip(&self.is_named);
+                    others.any(|((path, file), named)| *named && !file.is_there && is_in(path))
+                };
+                if self.is_named[number] || file.is_folder && lacks() {
+                    for identity in &file.identities {
+                        names.entry(*identity).or_default().insert(number);
+                    }
+                }
+            }
+        }
+        self.names = names;
+    }
+}
