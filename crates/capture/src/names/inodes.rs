@@ -258,11 +258,7 @@ impl Inodes {
     }
 
     /// What is there in a root, looked for unless that was done a moment ago.
-    fn looked(
-        &self,
-        caller: Caller<'_>,
-        root: (u64, u64),
-    ) -> Result<MutexGuard<'_, Known>, Errno> {
+    fn looked(&self, caller: Caller<'_>, root: (u64, u64)) -> Result<MutexGuard<'_, Known>, Errno> {
         let mut known = self.known();
         let begun = now_ns(Clock::Monotonic);
         let former = known.roots.get_mut(&root);
@@ -313,12 +309,7 @@ impl Inodes {
 }
 
 impl Found {
-    fn look(
-        caller: Caller<'_>,
-        paths: &[Vec<u8>],
-        before: &[Named],
-        mut layers: Layers,
-    ) -> Self {
+    fn look(caller: Caller<'_>, paths: &[Vec<u8>], before: &[Named], mut layers: Layers) -> Self {
         let Looked { files, has_unknown } = look(caller, paths, before, &mut ByStat);
         let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
         for (number, file) in files.iter().enumerate() {

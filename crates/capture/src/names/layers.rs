@@ -53,8 +53,7 @@ impl Layers {
                 let Some(identity) = all.sure(identity).flatten() else {
                     continue;
                 };
-                let folders =
-                    folders.get_or_insert_with(|| folders_of(caller, paths, &mut all));
+                let folders = folders.get_or_insert_with(|| folders_of(caller, paths, &mut all));
                 for (number, way) in folders.get(&identity).into_iter().flatten() {
                     // The part of the overlay that is mounted may be a folder of it.
                     let root = unescape(mount.root);
