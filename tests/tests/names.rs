@@ -449,7 +449,13 @@ fn a_file_with_the_number_of_another_one_is_another_file() {
 #[test]
 fn files_below_a_folder_that_rules_name_are_known_by_every_name_of_the_folder() {
     need_root!();
-    let watch = Watch::new(["true"]).engine(Engine::Ebpf);
+    for engine in ENGINES {
+        files_below_a_folder_are_known(engine);
+    }
+}
+
+fn files_below_a_folder_are_known(engine: Engine) {
+    let watch = Watch::new(["true"]).engine(engine);
     let root = watch.scratch().path().to_owned();
     for folder in [
         "vault/deep",
@@ -489,14 +495,21 @@ fn files_below_a_folder_that_rules_name_are_known_by_every_name_of_the_folder() 
         .iter()
         .map(|alert| format!("{} {}", field(alert, "fd.nameraw"), field(alert, "fd.name")))
         .collect();
-    let wanted = [
+    let mut wanted = vec![
         ("at/file", "vault/file"),
         ("at/deep/file", "vault/deep/file"),
         ("at/file", "vault/deep/file"),
         ("overlay/deep/file", "vault/deep/file"),
         ("at/new", "late/new"),
         ("moved/v/deep/file", "vault/deep/file"),
-    ]
-    .map(|(raw, name)| format!("{raw} {root}/{name}"));
-    assert_eq!(told, wanted, "{}", run.story());
+    ];
+    if engine != Engine::Ebpf {
+        // Only the kernel knows a folder that was moved.
+        wanted.pop();
+    }
+    let wanted = wanted.iter();
+    let wanted: Vec<_> = wanted
+        .map(|(raw, name)| format!("{raw} {root}/{name}"))
+        .collect();
+    assert_eq!(told, wanted, "{engine:?} {}", run.story());
 }

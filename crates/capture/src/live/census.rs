@@ -207,9 +207,10 @@ impl Census {
         memory.map_or(true, |memory| memory.stx_mode == file.stx_mode)
     }
 
-    /// `/proc/TID/mountinfo`.
-    pub(crate) fn mounts(&self, tid: Tid) -> Result<Vec<u8>, ProcError> {
-        self.proc.mountinfo(tid.0)
+    /// `/proc/TID/mountinfo`, whole. `FBIG`: it is too long.
+    pub(crate) fn mounts(&self, tid: Tid) -> Result<Vec<u8>, Errno> {
+        let table = self.proc.whole_mountinfo(tid.0);
+        table.map_err(ProcError::errno)?.ok_or(Errno::FBIG)
     }
 
     /// How many threads the process has, the leader counted even when it has ended.

@@ -223,6 +223,16 @@ impl Inodes {
         Ok(names)
     }
 
+    /// Whether rules name a path, or what it begins with.
+    pub(super) fn is_named(&self, path: &[u8]) -> bool {
+        let known = self.known();
+        let is_one = |start: &[u8]| {
+            let found = known.paths.binary_search_by(|path| path[..].cmp(start));
+            found.is_ok()
+        };
+        (1..=path.len()).any(|end| is_one(&path[..end]))
+    }
+
     fn in_root(
         &self,
         caller: Caller<'_>,

@@ -125,7 +125,7 @@ fn folders_of(
 
 /// The directories of an overlay's layers, as its options tell them. Relative ones began at the folder of whoever
 /// mounted it.
-fn layers(options: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+pub(super) fn layers(options: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     options
         .split(|byte| *byte == b',')
         .filter_map(|option| {

@@ -64,6 +64,7 @@ impl Names {
         if changes_root(call.syscall) {
             self.expect_roots();
             self.inodes.forget_looks();
+            self.mounts.forget_views();
         }
     }
 
@@ -136,9 +137,17 @@ impl Names {
             // A pipe, a socket or the like, behind a descriptor.
             return Found::None;
         }
-        let Ok(known) = self.inodes.names_of(caller, Identity::of(&place.stat)) else {
+        let Ok(mut known) = self.inodes.names_of(caller, Identity::of(&place.stat)) else {
             return Found::Unknown;
         };
+        let Ok(others) = self.names_elsewhere(caller, place, path) else {
+            return Found::Unknown;
+        };
+        for name in others {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
         let others = known.iter().filter(|name| *name != path);
         let mut names: Vec<&'a [u8]> = Vec::with_capacity(2);
         names.extend(others.map(|name| &*arena.alloc_slice_copy(name)));
@@ -148,6 +157,18 @@ impl Names {
             false => names.insert(0, path),
         }
         Found::Names(arena.alloc_slice_copy(&names))
+    }
+
+    /// Names by other mounts, or by the layers of an overlay, that rules could be about.
+    fn names_elsewhere(
+        &self,
+        caller: Caller<'_>,
+        place: &Place,
+        path: &[u8],
+    ) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut names = self.mounts.other_names(place, path, caller)?;
+        names.retain(|name| self.inodes.is_named(name));
+        Ok(names)
     }
 
     /// The name of a file that is about to be made.
@@ -184,7 +205,13 @@ impl Names {
                 Ok(folder) => {
                     let folder = folder.strip_suffix(b"/").unwrap_or(&folder);
                     let whole: &'a [u8] = arena.alloc_slice_copy(&[folder, b"/", name].concat());
-                    Found::Names(arena.alloc_slice_copy(&[whole]))
+                    let Ok(others) = self.names_elsewhere(caller, &place, whole) else {
+                        return Found::Unknown;
+                    };
+                    let copy = |name: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(name) };
+                    let mut names: Vec<&'a [u8]> = others.iter().map(copy).collect();
+                    names.push(whole);
+                    Found::Names(arena.alloc_slice_copy(&names))
                 }
                 Err(_) => Found::Unknown,
             },

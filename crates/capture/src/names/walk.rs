@@ -203,6 +203,12 @@ pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(file, c"", flags, mask)
 }
 
+/// The number of a file's mount in tables of mounts, which the kernel gives again after an unmount.
+pub(super) fn mount_number(file: &OwnedFd) -> Result<u64, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(file, c"", flags, StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
+}
+
 fn is_link(stat: &Statx) -> bool {
     type_of(stat) == FileType::Symlink
 }

@@ -40,6 +40,8 @@ pub const COMMAND_LINE_LIMIT: usize = 64 * 1024;
 pub const ENVIRONMENT_LIMIT: usize = 64 * 1024;
 /// How much of `cgroup` and `mountinfo` is read.
 const TABLE_LIMIT: usize = 1024 * 1024;
+/// 100,000 mounts (`fs.mount-max`) with lines of 600 bytes.
+const MOUNTS_LIMIT: usize = 60_000_000;
 /// The kernel prepares links in one page.
 pub const LINK_LIMIT: usize = 4096;
 
@@ -249,6 +251,12 @@ impl Proc {
     /// `/proc/PID/mountinfo`; lines by [`mount_lines`].
     pub fn mountinfo(&self, pid: i32) -> Result<Vec<u8>, ProcError> {
         Ok(self.read_all(pid, "mountinfo", TABLE_LIMIT)?.0)
+    }
+
+    /// The same, or nothing if it is longer than a namespace's mounts can make it by default.
+    pub(crate) fn whole_mountinfo(&self, pid: i32) -> Result<Option<Vec<u8>>, ProcError> {
+        let (table, is_cut) = self.read_all(pid, "mountinfo", MOUNTS_LIMIT)?;
+        Ok((!is_cut).then_some(table))
     }
 
     /// `/proc/PID/loginuid`; `None` if never set.
