@@ -6,12 +6,10 @@ extern crate config;
 mod args;
 mod command;
 mod confine;
-mod installed;
 mod journal;
 mod learn;
 mod metrics;
 mod recording;
-mod supervise;
 
 use std::ffi::OsStr;
 use std::path::Path;

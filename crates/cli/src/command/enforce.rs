@@ -10,7 +10,6 @@ use crate::args::{Detection, Enforce, Interception, OnAgentDeath, Run};
 use crate::confine::{self, Optional};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::supervise;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {
@@ -73,7 +72,7 @@ fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
     };
     confinement.apply().map_err(|error| unconfined(&error))?;
     if let Some(program) = &program {
-        supervise::install_alone(program).map_err(|error| unconfined(&error))?;
+        supervisor::install_alone(program).map_err(|error| unconfined(&error))?;
     }
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
     Err(run::not_executed(

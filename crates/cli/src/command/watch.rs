@@ -13,9 +13,9 @@ use crate::args::{Watch, WatchEngine};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::journal;
-use crate::supervise::attached::{self, End};
-use crate::supervise::{Mechanism, Source};
 use crate::terminal;
+use supervisor::attached::{self, End};
+use supervisor::{Mechanism, Source};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Watch) -> Outcome {

@@ -17,7 +17,7 @@ use rules::{Alert, AlertValue, Priority};
 
 use super::violations::RULE;
 use crate::command::policy;
-use crate::supervise::Board;
+use supervisor::Board;
 
 /// How long nothing has to come for everything to have come.
 const QUIET: Duration = Duration::from_millis(50);

@@ -26,8 +26,8 @@ use super::first::{First, Restriction};
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use super::violations::Violations;
-use crate::supervise::{Board, Cause, Held, Listening, Mechanism, Source};
 use crate::terminal;
+use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
 
 /// Which engine carries the plan out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

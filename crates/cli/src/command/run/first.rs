@@ -18,7 +18,7 @@ use rules::{AlertValue, Priority};
 
 use crate::confine::{self, How};
 use crate::journal;
-use crate::supervise::Board;
+use supervisor::Board;
 
 /// The restriction, and where it is read again for what has to be made in the container.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Everything that can fail and needs no thread happens in the agent before the command is forked:
 //! rules, configuration, files, the filter. What needs threads is made after that, by the closure
-//! that [`supervise`] calls then. An agent that takes over from another does the same, but for the
+//! that [`supervisor`] calls then. An agent that takes over from another does the same, but for the
 //! command.
 
 mod announcer;
@@ -59,16 +59,16 @@ use crate::config::{self, CompatMode, Config};
 use crate::confine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::installed;
 use crate::lookup;
 use crate::recording::{self, RecordOptions, Recordings};
 use crate::rule_files::{self, Loaded};
-use crate::supervise::{self, Mechanism, OnAgentDeath, Policy, Tenure};
 use crate::{journal, terminal};
+use supervisor::handover_state;
+use supervisor::{Mechanism, OnAgentDeath, Policy, Tenure};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Run) -> Outcome {
-    let stay = supervise::Stay {
+    let stay = supervisor::Stay {
         words: std::env::args_os().collect(),
         tenure: Tenure::WithCommand,
         complain: Box::new(|_why| ()),
@@ -77,7 +77,7 @@ pub(crate) fn execute(args: Run) -> Outcome {
 }
 
 /// Runs the verb as another one asks for it.
-pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
+pub(super) fn execute_as(args: Run, stay: supervisor::Stay) -> Outcome {
     if let Some(base) = args.host_agent.clone() {
         return host::execute(args, &base);
     }
@@ -87,35 +87,35 @@ pub(super) fn execute_as(args: Run, stay: supervise::Stay) -> Outcome {
     let policy = policy(&args);
     let order = args.resume.clone();
     let is_in_place = mechanism == Mechanism::Listener && stay.tenure.ends_at_once();
-    if order.is_none() && is_in_place && !supervise::sees_descendants_only() {
+    if order.is_none() && is_in_place && !supervisor::sees_descendants_only() {
         let prepared = prepare(args, &words, mechanism, None)?;
-        let Err(error) = supervise::run_in_place(policy, stay, prepared);
+        let Err(error) = supervisor::run_in_place(policy, stay, prepared);
         return Err(failure(error));
     }
     let name = program::name(&args.command).to_owned();
     let pidfile = args.detection.pidfile.clone();
-    let prepare: supervise::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
+    let prepare: supervisor::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
     let status = match order {
         None => {
-            let status = supervise::run(&name, mechanism, policy, stay, prepare);
+            let status = supervisor::run(&name, mechanism, policy, stay, prepare);
             // An agent that was killed has not.
             pidfile
                 .as_deref()
                 .inspect(|path| Pidfile::remove_stale(path));
             status
         }
-        Some(order) => supervise::resume(&order, prepare),
+        Some(order) => supervisor::resume(&order, prepare),
     };
     match status {
         // The agent has said why.
-        Err(supervise::Failure::Refused(status)) => Ok(exit(status)),
+        Err(supervisor::Failure::Refused(status)) => Ok(exit(status)),
         status => status.map(exit).map_err(failure),
     }
 }
 
 /// Does in a child what may become a command there; answers with how that ended.
 pub(super) fn execute_below(act: impl FnOnce() -> Exit) -> Outcome {
-    let status = supervise::run_below(|| i32::from(act().code()));
+    let status = supervisor::run_below(|| i32::from(act().code()));
     status.map(exit).map_err(failure)
 }
 
@@ -135,7 +135,7 @@ fn prepare(
     words: &[OsString],
     mechanism: Mechanism,
     memo: Option<&[u8]>,
-) -> Result<supervise::Prepared, Failure> {
+) -> Result<supervisor::Prepared, Failure> {
     if let Some((folder, container)) = args.told_session.clone().zip(their_container(&args)) {
         let command = program::command(&args.command, memo.is_some())?;
         let words = words.to_vec();
@@ -152,13 +152,13 @@ fn prepare(
 }
 
 /// Leaves the filter to exec sessions. They can come when the command, which makes the container, has ended.
-fn leaving_filter(prepared: supervise::Prepared, folder: PathBuf) -> supervise::Prepared {
+fn leaving_filter(prepared: supervisor::Prepared, folder: PathBuf) -> supervisor::Prepared {
     let kept = Kept {
         program: prepared.program.clone(),
         memo: prepared.memo.clone(),
     };
     let start = prepared.start;
-    supervise::Prepared {
+    supervisor::Prepared {
         start: Box::new(move |listening, meanwhile| {
             // Without it each session says that it has an agent of its own.
             if let Err(error) = kept.leave_in(&folder) {
@@ -186,7 +186,7 @@ fn prepare_own(
     words: &[OsString],
     mechanism: Mechanism,
     memo: Option<&[u8]>,
-) -> Result<supervise::Prepared, Failure> {
+) -> Result<supervisor::Prepared, Failure> {
     let command = program::command(&args.command, memo.is_some())?;
     let their_container = their_container(&args);
     let place = match their_container {
@@ -208,7 +208,7 @@ fn prepare_own(
     };
     let elsewhere = match memo {
         None => confinement.as_ref().and_then(Confinement::elsewhere),
-        Some(memo) => installed::decode_first(memo)?,
+        Some(memo) => handover_state::decode_first(memo)?,
     };
     let restricts_first = elsewhere.is_some();
     let mut first = first_program(elsewhere.clone(), &args.confine, their_container.as_ref());
@@ -292,7 +292,7 @@ fn prepare_own(
             let message = format!("cannot find the agent of the host: {cause}");
             Failure::new(Exit::Unsupported, message).help("use --agent container")
         })?;
-        return Ok(supervise::Prepared {
+        return Ok(supervisor::Prepared {
             command,
             program: kept.program,
             confinement: None,
@@ -318,7 +318,7 @@ fn prepare_own(
             blueprint.resident = resident.unwrap_or_default();
             Ok(blueprint)
         };
-        return Ok(supervise::Prepared {
+        return Ok(supervisor::Prepared {
             command,
             program,
             confinement: None,
@@ -344,7 +344,7 @@ fn prepare_own(
     if let Some(resident) = resident {
         blueprint.resident = resident;
     }
-    let memo = installed::encode(
+    let memo = handover_state::encode(
         &blueprint.rules.installed,
         &blueprint.profile,
         elsewhere.as_ref(),
@@ -357,7 +357,7 @@ fn prepare_own(
         key.rules_of(plans, blueprint.program.clone(), sources)
             .keep(&rules.judge, &rules.plan);
     }
-    Ok(supervise::Prepared {
+    Ok(supervisor::Prepared {
         command,
         program: blueprint.program.clone(),
         confinement,
@@ -370,12 +370,12 @@ fn prepare_own(
 /// Loads the rules while the command, a container runtime, works already. Its calls are looked at only when it has
 /// ended or begins a program in the container. The calling process has one thread, and has one again afterwards.
 fn start_beside(
-    mut listening: supervise::Listening,
-    meanwhile: Option<supervise::Meanwhile<'_>>,
+    mut listening: supervisor::Listening,
+    meanwhile: Option<supervisor::Meanwhile<'_>>,
     make: impl FnOnce() -> Result<Blueprint, Failure> + Send,
     first: Option<First>,
     expected: &FilterProgram,
-) -> anyhow::Result<Box<dyn supervise::Services>> {
+) -> anyhow::Result<Box<dyn supervisor::Services>> {
     let answering = let_work(&listening)?;
     let (is_made, made) = sys::fd::pipe(O_CLOEXEC).context("cannot let the runtime work")?;
     let blueprint = std::thread::scope(|scope| {
@@ -402,13 +402,13 @@ fn start_beside(
     if blueprint.program != *expected {
         anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
     }
-    listening.held = Some(supervise::Held::Answered(answering));
+    listening.held = Some(supervisor::Held::Answered(answering));
     Ok(Box::new(blueprint.start(listening)?))
 }
 
 /// Has the calls of a container runtime answered while nobody knows the rules yet.
-fn let_work(listening: &supervise::Listening) -> anyhow::Result<Answering> {
-    let supervise::Source::Listener(listener) = &listening.source else {
+fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answering> {
+    let supervisor::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");
     };
     let pulse = listening.board.pulse(listening.generation);
@@ -432,7 +432,7 @@ fn filter_alone(
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
     Ok(Kept {
         program: compile(&rules.installed, &profile, mechanism, denials, config)?,
-        memo: installed::encode(&rules.installed, &profile, elsewhere, resident),
+        memo: handover_state::encode(&rules.installed, &profile, elsewhere, resident),
     })
 }
 
@@ -471,7 +471,7 @@ fn first_program(
 pub(super) fn services(
     detection: Detection,
     mechanism: Mechanism,
-) -> Result<supervise::Start, Failure> {
+) -> Result<supervisor::Start, Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
     let made = blueprint(detection, interception, mechanism, in_force, origin, None)?;
@@ -483,7 +483,7 @@ pub(super) fn services(
 pub(super) fn sandbox_services(
     detection: Detection,
     endpoint: &Path,
-) -> Result<(supervise::Start, serde_json::Value), Failure> {
+) -> Result<(supervisor::Start, serde_json::Value), Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
     let mechanism = Mechanism::Sandbox;
@@ -664,7 +664,7 @@ fn load(
     }
     let (rules, left) = match origin {
         Origin::Memo(memo) => {
-            let (installed, profile, resident) = installed::decode(memo)?;
+            let (installed, profile, resident) = handover_state::decode(memo)?;
             let rules = Rules::later(&mut loaded, options, sink, installed)?;
             (rules, Some((profile, resident)))
         }
@@ -952,11 +952,11 @@ const O_CLOEXEC: i32 = 0o2_000_000;
 /// The command could not be executed.
 pub(super) fn not_executed(path: &str, cause: std::io::Error) -> Failure {
     let path = path.to_owned();
-    failure(supervise::Failure::Exec { path, cause })
+    failure(supervisor::Failure::Exec { path, cause })
 }
 
-fn failure(failure: supervise::Failure) -> Failure {
-    use supervise::Failure as Cause;
+fn failure(failure: supervisor::Failure) -> Failure {
+    use supervisor::Failure as Cause;
     match &failure {
         // A shell distinguishes what is not there from what cannot be executed; that the file
         // vanished after it was found is the first.

@@ -10,8 +10,8 @@ use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 
 use super::reports;
-use crate::supervise::signals::{SIGHUP, SIGUSR1};
-use crate::supervise::{Board, OrderCheck, Report};
+use supervisor::signals::{SIGHUP, SIGUSR1};
+use supervisor::{Board, OrderCheck, Report};
 
 /// Follows orders on a thread of its own for as long as the process lives. SIGUSR1 and SIGHUP make
 /// every output close and open what it writes to; SIGHUP calls `on_reload` first. A signal that is no

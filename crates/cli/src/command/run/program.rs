@@ -9,7 +9,7 @@ use sys::exec::StringArray;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::lookup;
-use crate::supervise::Command;
+use supervisor::Command;
 
 /// Looks the command up and readies its arguments and environment for exec. One that runs already
 /// is not looked up: its file may be gone.

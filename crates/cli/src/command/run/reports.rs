@@ -3,7 +3,7 @@
 use outputs::Internal;
 use rules::{AlertValue, Priority};
 
-use crate::supervise::{Cause, Gaps, Report};
+use supervisor::{Cause, Gaps, Report};
 
 /// Calls that an alert names; the rest are summed up.
 const NAMED: usize = 16;

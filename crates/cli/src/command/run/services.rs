@@ -42,10 +42,8 @@ use crate::learn::Learner;
 use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::rule_files::Loaded;
-use crate::supervise::{
-    self, Board, Listening, Mechanism, Report, Services, Source, Start, signals,
-};
 use crate::terminal;
+use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
 
 /// The rules that an agent starts with.
 pub(super) struct Rules {
@@ -198,7 +196,7 @@ impl Blueprint {
     }
 
     pub(super) fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
-        supervise::take_usual_turns();
+        supervisor::take_usual_turns();
         terminal::wait_at_most(MESSAGE_PATIENCE);
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;

@@ -38,8 +38,8 @@ use super::run::first::RULESET;
 use crate::args::{Cli, Run};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::supervise::{Ends, Stay, Tenure};
 use crate::terminal;
+use supervisor::{Ends, Stay, Tenure};
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";

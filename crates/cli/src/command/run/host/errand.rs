@@ -29,7 +29,7 @@ use super::hail::{self, Hail, Order};
 use super::place::Place;
 use crate::failure::Failure;
 use crate::journal;
-use crate::supervise::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
+use supervisor::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
 
 /// How long an agent of the host may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);

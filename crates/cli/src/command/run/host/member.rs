@@ -19,7 +19,7 @@ use super::super::services::{TheirContainer, note_refusals};
 use super::hail::{self, Handed, Order};
 use super::{Host, Live};
 use crate::journal;
-use crate::supervise::{Asked, Board, Held, Listening, Report, Source};
+use supervisor::{Asked, Board, Held, Listening, Report, Source};
 
 /// Takes containers as long as the process lives.
 pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {

@@ -46,10 +46,10 @@ use super::{InForce, TheirContainer, engines};
 use crate::args::Run;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::installed;
 use crate::journal;
-use crate::supervise::{self, Board, Listening, Mechanism, Source, attached};
 use crate::terminal;
+use supervisor::handover_state;
+use supervisor::{Board, Listening, Mechanism, Source, attached};
 
 /// Containers that may wait to be taken.
 const BACKLOG: i32 = 1024;
@@ -60,7 +60,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     let place = Place::of_base(base).ok_or_else(|| cannot_begin("its place is no path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
-    supervise::stand_alone().map_err(|error| cause(&error))?;
+    supervisor::stand_alone().map_err(|error| cause(&error))?;
     // It belongs to no terminal, and keeps no folder from being removed.
     sys::file::new_session().map_err(|error| cause(&error))?;
     sys::file::change_directory(c"/").map_err(|error| cause(&error))?;
@@ -68,7 +68,7 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
         return Ok(Exit::Ok);
     };
     let memo = place.memo().map_err(|error| cause(&error))?;
-    let elsewhere = installed::decode_first(&memo)?;
+    let elsewhere = handover_state::decode_first(&memo)?;
     let policy = args.confine.policy.clone();
     let how = args.confine.how.clone();
     let witness = args.confine.witness(enforce::Place::Elsewhere);

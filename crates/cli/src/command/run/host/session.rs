@@ -12,8 +12,8 @@ use super::Errand;
 use super::errand::Alone;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::installed;
-use crate::supervise::{Command, Prepared};
+use supervisor::handover_state;
+use supervisor::{Command, Prepared};
 
 /// Readies an agent that hands the session over. `alone` readies one that watches by itself, by the filter of
 /// this memo if one is given; it is taken where the container's agent has left no filter that is of use here.
@@ -36,7 +36,7 @@ pub(in super::super) fn prepare(
         // The command is looked up again, which costs less than loading rules does.
         return alone(None).map(|prepared| told(prepared, container));
     };
-    let restricts_first = installed::decode_first(&memo)?.is_some();
+    let restricts_first = handover_state::decode_first(&memo)?.is_some();
     let own = memo.clone();
     let alone: Alone = Box::new(move || alone(Some(own)));
     let errand = Errand::of_session(folder, container, alone);

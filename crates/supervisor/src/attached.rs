@@ -16,7 +16,7 @@ const GENERATION: u64 = 0;
 
 /// Why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// The time was over, or a signal asked for it.
     Asked,
     /// No watched process is left.
@@ -32,7 +32,7 @@ pub(crate) enum End {
 /// # Errors
 ///
 /// If the services do not start, for example because a process may not be traced.
-pub(crate) fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
+pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
     super::hide()?;
     let (board, file) = Board::create()?;
     // Before the services block all signals, and before there is a thread.

@@ -11,8 +11,8 @@ use policy::compile::caps;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// The part of a plan that its filter was compiled from. Calls are named, so that another version
 /// of this program understands it.
@@ -83,7 +83,7 @@ enum Op {
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
 /// The memo for an agent that takes over.
-pub(crate) fn encode(
+pub fn encode(
     plan: &Plan,
     profile: &Profile,
     first: Option<&Elsewhere>,
@@ -154,7 +154,7 @@ fn test(test: &RegisterTest) -> Test {
 }
 
 /// What a container's first program is restricted by.
-pub(crate) fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
+pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
     let Policy {
         first,
         first_bpf,
@@ -184,7 +184,7 @@ fn parse(memo: &[u8]) -> Result<Memo, Failure> {
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
 /// one. A watch that it does not know counts as none: rules that need one are refused by name.
-pub(crate) fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
+pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
     let memo = parse(memo)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
@@ -279,7 +279,7 @@ fn register_test((arg, full, op, mask, value): Test) -> RegisterTest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule_files::{self, NoSink};
+    use config::rule_files::{self, NoSink};
 
     #[test]
     fn a_memo_tells_what_the_filter_hands_over() {

@@ -18,49 +18,49 @@ use super::message::Message;
 pub(super) mod word {
     /// Version of this layout.
     pub(super) const LAYOUT: usize = 0;
-    pub(in crate::supervise) const KEEPER_PID: usize = 1;
+    pub(crate) const KEEPER_PID: usize = 1;
     /// The keeper has ended on purpose.
-    pub(in crate::supervise) const KEEPER_DONE: usize = 2;
+    pub(crate) const KEEPER_DONE: usize = 2;
     /// Keepers that replaced a dead one.
-    pub(in crate::supervise) const KEEPERS_REPLACED: usize = 3;
-    pub(in crate::supervise) const WAITER_PID: usize = 4;
-    pub(in crate::supervise) const FRONT_PID: usize = 9;
-    pub(in crate::supervise) const COMMAND_PID: usize = 5;
+    pub(crate) const KEEPERS_REPLACED: usize = 3;
+    pub(crate) const WAITER_PID: usize = 4;
+    pub(crate) const FRONT_PID: usize = 9;
+    pub(crate) const COMMAND_PID: usize = 5;
     /// What the command ended with.
     pub(super) const END: usize = 6;
     /// Whether the front has been told.
-    pub(in crate::supervise) const END_TOLD: usize = 7;
+    pub(crate) const END_TOLD: usize = 7;
     /// Number of the agent whose turn it is; its parity chooses among the pairs below.
-    pub(in crate::supervise) const GENERATION: usize = 8;
+    pub(crate) const GENERATION: usize = 8;
     pub(super) const AGENT_PID: [usize; 2] = [10, 11];
     pub(super) const STATE: [usize; 2] = [12, 13];
     pub(super) const ORDER: [usize; 2] = [14, 15];
     /// Agents that took over from a living one.
-    pub(in crate::supervise) const UPGRADES: usize = 16;
+    pub(crate) const UPGRADES: usize = 16;
     /// The last of them.
-    pub(in crate::supervise) const UPGRADED_TO: usize = 18;
+    pub(crate) const UPGRADED_TO: usize = 18;
     /// Agents that were to take over and did not.
-    pub(in crate::supervise) const UPGRADES_FAILED: usize = 17;
-    pub(in crate::supervise) const GAPS_BEGUN: usize = 20;
-    pub(in crate::supervise) const GAPS_ENDED: usize = 21;
-    pub(in crate::supervise) const GAPS_REPORTED: usize = 22;
+    pub(crate) const UPGRADES_FAILED: usize = 17;
+    pub(crate) const GAPS_BEGUN: usize = 20;
+    pub(crate) const GAPS_ENDED: usize = 21;
+    pub(crate) const GAPS_REPORTED: usize = 22;
     /// Of the last gap: why, and a signal or status.
-    pub(in crate::supervise) const GAP_CAUSE: usize = 23;
-    pub(in crate::supervise) const GAP_DETAIL: usize = 24;
+    pub(crate) const GAP_CAUSE: usize = 23;
+    pub(crate) const GAP_DETAIL: usize = 24;
     /// When it began.
-    pub(in crate::supervise) const GAP_BEGAN: usize = 25;
+    pub(crate) const GAP_BEGAN: usize = 25;
     /// How long the gaps that are not reported yet lasted.
-    pub(in crate::supervise) const GAP_LASTED: usize = 26;
+    pub(crate) const GAP_LASTED: usize = 26;
     /// Alerts that agents took with them, not reported yet.
     pub(super) const GAP_ALERTS: usize = 27;
     /// Processes of the workload outlived the command, and are watched on.
-    pub(in crate::supervise) const OUTLIVED: usize = 28;
+    pub(crate) const OUTLIVED: usize = 28;
     /// Signals that asked for an upgrade and were no operator's.
-    pub(in crate::supervise) const ORDERS_REFUSED: usize = 29;
+    pub(crate) const ORDERS_REFUSED: usize = 29;
     /// Calls that passed unwatched, by cause.
-    pub(in crate::supervise) const PASSED: usize = 30;
+    pub(crate) const PASSED: usize = 30;
     /// Calls that were refused because nobody watched.
-    pub(in crate::supervise) const DENIED: usize = 38;
+    pub(crate) const DENIED: usize = 38;
     /// Alerts that an agent has queued, one for each output, and those that it need not deliver any more.
     pub(super) const ALERTS_QUEUED: [usize; 2] = [40, 41];
     pub(super) const ALERTS_SETTLED: [usize; 2] = [42, 43];
@@ -71,7 +71,7 @@ pub(super) mod word {
     /// Outputs whose last line lacks its end because an agent died, as bits.
     pub(super) const TORN: usize = 37;
     /// Set while a container's first program has to be restricted before it begins.
-    pub(in crate::supervise) const FIRST_WAITS: usize = 45;
+    pub(crate) const FIRST_WAITS: usize = 45;
     /// The number of the policy that BPF carries for it.
     pub(super) const TENANT: usize = 46;
     /// Capabilities that a policy drops and a container's first program would not have had.
@@ -80,12 +80,12 @@ pub(super) mod word {
     pub(super) const KEEPERS_CALL: usize = 48;
     /// Calls in the gaps that are not reported yet: by number, then foreign ones, then those of
     /// which only the id was known.
-    pub(in crate::supervise) const CALLS: usize = 64;
+    pub(crate) const CALLS: usize = 64;
     /// Ids of calls that dead agents may hold, and that are still to be looked up.
-    pub(in crate::supervise) const UNSWEPT: usize = 580;
+    pub(crate) const UNSWEPT: usize = 580;
     /// The call that the keeper is answering: its id, or 0; where it is counted by number; which total it is part
     /// of; and that total before.
-    pub(in crate::supervise) const ANSWERING: usize = 592;
+    pub(crate) const ANSWERING: usize = 592;
     /// Alerts that an agent of the host took with it, which no other one has been told of yet, and outputs whose last
     /// line lacks its end because of that, as bits.
     pub(super) const HOST_ALERTS: usize = 596;
@@ -144,7 +144,7 @@ pub(super) enum Order {
 /// Why nobody watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// A signal killed the agent.
     Killed = 0,
     /// It ended by itself.
@@ -159,7 +159,7 @@ pub(crate) enum Cause {
 
 impl Cause {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::Killed,
         Self::Exited,
         Self::Stopped,
@@ -177,26 +177,26 @@ impl Cause {
 
 /// The gaps since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gaps {
+pub struct Gaps {
     /// How many were told before.
-    pub(crate) told_before: u64,
+    pub told_before: u64,
     /// How many.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Why the last one began.
-    pub(crate) cause: Cause,
+    pub cause: Cause,
     /// Its signal or exit status.
-    pub(crate) detail: u64,
+    pub detail: u64,
     /// How long they lasted.
-    pub(crate) lasted_ns: u64,
+    pub lasted_ns: u64,
     /// Alerts that were queued when an agent died: each output's. Some may have been delivered.
-    pub(crate) lost_alerts: u64,
+    pub lost_alerts: u64,
     /// Native calls by number, then the index [`FOREIGN`] and [`UNNAMED`].
-    pub(crate) calls: Vec<(usize, u64)>,
+    pub calls: Vec<(usize, u64)>,
 }
 
 impl Gaps {
     /// The name of a call.
-    pub(crate) fn name(&self, call: usize) -> String {
+    pub fn name(&self, call: usize) -> String {
         let native = || {
             let (arch, number) = (abi::Arch::native()?, u32::try_from(call).ok()?);
             abi::arch::decode(arch.audit(), number)?.1
@@ -211,7 +211,7 @@ impl Gaps {
 
 /// The board.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub struct Board {
     words: Arc<SharedWords>,
     pulses: [Arc<Pulse>; 2],
     /// Totals of the agents that have ended.
@@ -228,7 +228,7 @@ impl Board {
     }
 
     /// The one in a file. `None` if another version of the program laid it out.
-    pub(crate) fn open(file: BorrowedFd<'_>) -> sys::Result<Option<Self>> {
+    pub fn open(file: BorrowedFd<'_>) -> sys::Result<Option<Self>> {
         let board = Self::on(SharedWords::open(file, WORDS)?);
         Ok((board.load(word::LAYOUT) == LAYOUT).then_some(board))
     }
@@ -260,34 +260,34 @@ impl Board {
     }
 
     /// Whether a container's first program is still to be restricted, and so may not begin by itself.
-    pub(crate) fn first_waits(&self) -> bool {
+    pub fn first_waits(&self) -> bool {
         self.load(word::FIRST_WAITS) != 0
     }
 
     /// It is restricted.
-    pub(crate) fn first_begins(&self) {
+    pub fn first_begins(&self) {
         self.set(word::FIRST_WAITS, 0);
     }
 
     /// The number of the policy that BPF carries for a container, once it does.
-    pub(crate) fn tenant(&self) -> Option<u32> {
+    pub fn tenant(&self) -> Option<u32> {
         let number = u32::try_from(self.load(word::TENANT)).ok();
         number.filter(|number| *number != 0)
     }
 
     /// BPF carries it.
-    pub(crate) fn set_tenant(&self, number: u32) {
+    pub fn set_tenant(&self, number: u32) {
         self.set(word::TENANT, u64::from(number));
     }
 
     /// Capabilities that a policy drops and that the command would not have without it; none of those that
     /// were compared when the policy was compiled.
-    pub(crate) fn lacked(&self) -> Capabilities {
+    pub fn lacked(&self) -> Capabilities {
         Capabilities(self.load(word::LACKED))
     }
 
     /// What a container's first program lacks.
-    pub(crate) fn set_lacked(&self, set: Capabilities) {
+    pub fn set_lacked(&self, set: Capabilities) {
         self.set(word::LACKED, set.0);
     }
 
@@ -347,12 +347,12 @@ impl Board {
     }
 
     /// What the agent shows of its work.
-    pub(crate) fn pulse(&self, generation: u64) -> &Arc<Pulse> {
+    pub fn pulse(&self, generation: u64) -> &Arc<Pulse> {
         &self.pulses[parity(generation)]
     }
 
     /// Totals of the agents that have ended.
-    pub(crate) fn past(&self) -> capture::notify::CounterSnapshot {
+    pub fn past(&self) -> capture::notify::CounterSnapshot {
         self.past.totals()
     }
 
@@ -382,27 +382,27 @@ impl Board {
     }
 
     /// Calls that passed unwatched for this cause.
-    pub(crate) fn passed(&self, cause: Cause) -> u64 {
+    pub fn passed(&self, cause: Cause) -> u64 {
         self.load(word::PASSED + index(cause as u64))
     }
 
     /// Calls that were refused because nobody watched.
-    pub(crate) fn denied(&self) -> u64 {
+    pub fn denied(&self) -> u64 {
         self.load(word::DENIED)
     }
 
     /// An agent has to deliver an alert.
-    pub(crate) fn alert_queued(&self, generation: u64) {
+    pub fn alert_queued(&self, generation: u64) {
         self.add(word::ALERTS_QUEUED[parity(generation)], 1);
     }
 
     /// It has, or has counted them as lost.
-    pub(crate) fn alerts_settled(&self, generation: u64, alerts: u64) {
+    pub fn alerts_settled(&self, generation: u64, alerts: u64) {
         self.add(word::ALERTS_SETTLED[parity(generation)], alerts);
     }
 
     /// An agent begins to write lines. Returns whether one that died may have left a line without its end there.
-    pub(crate) fn lines_begin(&self, generation: u64, output: LineOutput) -> bool {
+    pub fn lines_begin(&self, generation: u64, output: LineOutput) -> bool {
         let bit = line_bit(output);
         self.word(word::WRITING[parity(generation)])
             .fetch_or(bit, Ordering::AcqRel);
@@ -410,7 +410,7 @@ impl Board {
     }
 
     /// All lines of an agent have their end.
-    pub(crate) fn lines_end(&self, generation: u64, output: LineOutput) {
+    pub fn lines_end(&self, generation: u64, output: LineOutput) {
         self.word(word::WRITING[parity(generation)])
             .fetch_and(!line_bit(output), Ordering::AcqRel);
     }
@@ -435,13 +435,13 @@ impl Board {
     }
 
     /// Alerts that agents took with them.
-    pub(crate) fn lost_alerts(&self) -> u64 {
+    pub fn lost_alerts(&self) -> u64 {
         self.load(word::ALERTS_LOST)
     }
 
     /// Notes here what an agent of the host took with it that is dead, for the next one. `its`: that agent's board, on
     /// which each loss is found by one process alone.
-    pub(crate) fn note_losses_of_host(&self, its: &Self) {
+    pub fn note_losses_of_host(&self, its: &Self) {
         its.count_lost_alerts(0);
         let take = |index| its.word(index).swap(0, Ordering::AcqRel);
         self.add(word::HOST_ALERTS, take(word::GAP_ALERTS));
@@ -450,19 +450,19 @@ impl Board {
     }
 
     /// What is noted of that: alerts, and outputs as bits.
-    pub(crate) fn losses_of_host(&self) -> (u64, u64) {
+    pub fn losses_of_host(&self) -> (u64, u64) {
         (self.load(word::HOST_ALERTS), self.load(word::HOST_TORN))
     }
 
     /// Another agent of the host has been told of them.
-    pub(crate) fn losses_of_host_told(&self, (alerts, torn): (u64, u64)) {
+    pub fn losses_of_host_told(&self, (alerts, torn): (u64, u64)) {
         self.subtract(word::HOST_ALERTS, alerts);
         self.word(word::HOST_TORN)
             .fetch_and(!torn, Ordering::AcqRel);
     }
 
     /// As the agent of the host: these outputs have a last line without its end.
-    pub(crate) fn lines_are_torn(&self, outputs: u64) {
+    pub fn lines_are_torn(&self, outputs: u64) {
         self.word(word::TORN).fetch_or(outputs, Ordering::AcqRel);
     }
 
@@ -473,13 +473,13 @@ impl Board {
     }
 
     /// How often nobody watched.
-    pub(crate) fn gaps(&self) -> u64 {
+    pub fn gaps(&self) -> u64 {
         self.load(word::GAPS_BEGUN)
     }
 
     /// What has not been told yet, once the last gap is over. It stays on the board until it is
     /// [told](Self::gaps_told), so that it does not die with an agent that was about to tell it.
-    pub(crate) fn gaps_to_tell(&self) -> Option<Gaps> {
+    pub fn gaps_to_tell(&self) -> Option<Gaps> {
         let told = self.load(word::GAPS_REPORTED);
         let ended = self.load(word::GAPS_ENDED);
         if ended <= told || ended < self.load(word::GAPS_BEGUN) {
@@ -514,7 +514,7 @@ impl Board {
     }
 
     /// Their alert is delivered. Of two agents that told the same gaps only the first one's counts.
-    pub(crate) fn gaps_told(&self, gaps: &Gaps) {
+    pub fn gaps_told(&self, gaps: &Gaps) {
         let told = self.word(word::GAPS_REPORTED);
         let (before, now) = (gaps.told_before, gaps.told_before + gaps.count);
         let exchanged = told.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire);
@@ -542,7 +542,7 @@ impl Board {
     }
 
     /// What is to be refused while nobody watches.
-    pub(crate) fn deny_table(&self) -> DenyTable<'_> {
+    pub fn deny_table(&self) -> DenyTable<'_> {
         DenyTable(self)
     }
 }
@@ -565,12 +565,12 @@ fn index(word: u64) -> usize {
 /// Calls that the filter hands over in order to have them refused. The keeper goes on refusing them
 /// while nobody watches.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DenyTable<'a>(&'a Board);
+pub struct DenyTable<'a>(&'a Board);
 
 impl DenyTable<'_> {
     /// Has a call refused with an error number, in every architecture of the audit number. False:
     /// the table is full.
-    pub(crate) fn refuse(&self, audit: u32, nr: u32, errno: u16) -> bool {
+    pub fn refuse(&self, audit: u32, nr: u32, errno: u16) -> bool {
         let entry = pack(audit, nr);
         for slot in 0..DENY_LIMIT {
             let at = word::DENY_TABLE + 2 * slot;
@@ -585,7 +585,7 @@ impl DenyTable<'_> {
     }
 
     /// Has a call refused by whatever number it can be made.
-    pub(crate) fn refuse_everywhere(&self, call: Syscall, errno: u16) -> bool {
+    pub fn refuse_everywhere(&self, call: Syscall, errno: u16) -> bool {
         Arch::ALL.into_iter().all(|arch| {
             let number = call.number(arch);
             number.is_none_or(|number| self.refuse(arch.audit(), arch.raw_number(number), errno))

@@ -12,7 +12,7 @@ use sys::clone::CloneFlags;
 
 /// How long processes of ours belong to the caller.
 #[derive(Clone, Debug)]
-pub(crate) enum Tenure {
+pub enum Tenure {
     /// They have the caller's descriptors and folder to their end.
     WithCommand,
     /// They leave both behind once the command has them.
@@ -21,7 +21,7 @@ pub(crate) enum Tenure {
 
 /// What is left behind.
 #[derive(Clone, Debug)]
-pub(crate) struct Left {
+pub struct Left {
     /// The descriptors that the caller gave.
     numbers: Vec<i32>,
     /// Where messages go instead of the standard error.
@@ -31,7 +31,7 @@ pub(crate) struct Left {
 
 /// When the command's end is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
+pub enum Ends {
     /// At once: what it has made runs on.
     AtOnce,
     /// When what it caused has been told.
@@ -45,7 +45,7 @@ impl Tenure {
     /// # Errors
     ///
     /// If the own descriptors cannot be listed.
-    pub(crate) fn detached(log: PathBuf, ends: Ends) -> std::io::Result<Self> {
+    pub fn detached(log: PathBuf, ends: Ends) -> std::io::Result<Self> {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir("/proc/self/fd")? {
             let name = entry?.file_name();
@@ -69,7 +69,7 @@ impl Tenure {
     }
 
     /// Whether nobody waits for what the command leaves running.
-    pub(crate) fn ends_at_once(&self) -> bool {
+    pub fn ends_at_once(&self) -> bool {
         matches!(self, Self::Detached(left) if left.ends == Ends::AtOnce)
     }
 

@@ -11,7 +11,7 @@ use sys::signal::{
 };
 
 /// Read the configuration anew.
-pub(crate) const SIGHUP: i32 = 1;
+pub const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 const SIGILL: i32 = 4;
@@ -20,7 +20,7 @@ const SIGBUS: i32 = 7;
 const SIGFPE: i32 = 8;
 pub(super) const SIGKILL: i32 = 9;
 /// Reopen what alerts are written to.
-pub(crate) const SIGUSR1: i32 = 10;
+pub const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
 const SIGSEGV: i32 = 11;
 const SIGPIPE: i32 = 13;
@@ -123,7 +123,7 @@ pub(super) fn child_stream() -> sys::Result<SignalStream> {
 /// watchdog wakes its threads.
 ///
 /// Preconditions: the process has one thread.
-pub(crate) fn orders() -> sys::Result<SignalStream> {
+pub fn orders() -> sys::Result<SignalStream> {
     const LAST_STANDARD: i32 = 31;
     let is_blocked =
         |signal: &i32| !UNTOUCHED.contains(signal) && ![SIGPIPE, SIGUSR2].contains(signal);

@@ -101,7 +101,7 @@ impl Inherited {
     pub(super) fn confiner(&self) -> Option<&Confiner> {
         let read = || {
             let memo = self.memo.read().ok()?;
-            let (_, profile, _) = crate::installed::decode(&memo).ok()?;
+            let (_, profile, _) = crate::handover_state::decode(&memo).ok()?;
             Some(Confiner::new(profile))
         };
         self.confiner.get_or_init(read).as_ref()

@@ -29,7 +29,7 @@ enum Sender {
 
 /// Decides which signals are orders.
 #[derive(Clone, Debug)]
-pub(crate) struct OrderCheck {
+pub struct OrderCheck {
     /// Number of seccomp filters of this process; each process of the workload has more if the engine has a filter.
     /// `None` before Linux 5.9.
     own_filters: Option<u32>,
@@ -38,7 +38,8 @@ pub(crate) struct OrderCheck {
 }
 
 impl OrderCheck {
-    pub(crate) fn new(board: &Board) -> Self {
+    /// A check that trusts those whom the keeper of `board` trusts.
+    pub fn new(board: &Board) -> Self {
         let own = std::process::id().cast_signed();
         Self {
             own_filters: status(own).and_then(|text| filters(&text)),
@@ -50,7 +51,7 @@ impl OrderCheck {
     ///
     /// A sender that has ended (`/bin/kill`) cannot be looked at. It was not the workload if calls were held all the
     /// time: the agent lets no call pass that sends an order to a process that watches.
-    pub(crate) fn accepts(&mut self, board: &Board, signal: &Signal) -> bool {
+    pub fn accepts(&mut self, board: &Board, signal: &Signal) -> bool {
         let begun = board.load(word::GAPS_BEGUN);
         let is_held = begun == std::mem::replace(&mut self.gaps, begun)
             && begun == board.load(word::GAPS_ENDED);

@@ -14,34 +14,34 @@ use super::{Launch, Mechanism, signals};
 
 /// What to execute; looked up already.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub struct Command {
     /// The file.
-    pub(crate) path: CString,
+    pub path: CString,
     /// Arguments, the name first.
-    pub(crate) argv: StringArray,
+    pub argv: StringArray,
     /// Environment, `NAME=value`.
-    pub(crate) environment: StringArray,
+    pub environment: StringArray,
 }
 
 /// Slots of the page that the command shares with the agent: a child that has installed its filter
 /// can make no call that the filter might trap before the agent listens, so it writes memory.
 pub(super) mod slot {
     /// Descriptor number of the listener plus one; 0: not installed yet.
-    pub(in crate::supervise) const LISTENER: usize = 0;
+    pub(crate) const LISTENER: usize = 0;
     /// Error number of the filter's installation.
-    pub(in crate::supervise) const FILTER_ERROR: usize = 1;
+    pub(crate) const FILTER_ERROR: usize = 1;
     /// Error number of exec.
-    pub(in crate::supervise) const EXEC_ERROR: usize = 2;
+    pub(crate) const EXEC_ERROR: usize = 2;
     /// The command's pid; there before the listener is.
-    pub(in crate::supervise) const PID: usize = 3;
+    pub(crate) const PID: usize = 3;
     /// Whether the command is traced, if it is to be.
-    pub(in crate::supervise) const TRACED: usize = 4;
+    pub(crate) const TRACED: usize = 4;
     /// Whether it can be.
-    pub(in crate::supervise) const READY: usize = 5;
+    pub(crate) const READY: usize = 5;
     /// Error number of the policy's step that failed.
-    pub(in crate::supervise) const CONFINE_ERROR: usize = 6;
+    pub(crate) const CONFINE_ERROR: usize = 6;
     /// Which step, counted from 0.
-    pub(in crate::supervise) const CONFINE_STEP: usize = 7;
+    pub(crate) const CONFINE_STEP: usize = 7;
 }
 
 /// Exit status of a child that could not execute the command; the page says why.
@@ -124,7 +124,7 @@ fn execute(launch: Launch<'_>, page: &SharedPage) -> i32 {
 }
 
 /// Installs a filter for which nobody listens.
-pub(crate) fn install_alone(program: &FilterProgram) -> sys::Result<()> {
+pub fn install_alone(program: &FilterProgram) -> sys::Result<()> {
     let install = || {
         let flags = FilterFlags::SPEC_ALLOW;
         sys::seccomp::install_filter(program.instructions(), flags)

@@ -27,11 +27,12 @@
 //! then calls fail with ENOSYS.
 
 mod agent;
-pub(crate) mod attached;
+pub mod attached;
 mod below;
 mod board;
 mod command;
 mod front;
+pub mod handover_state;
 mod in_place;
 mod inherited;
 mod keeper;
@@ -39,7 +40,7 @@ mod message;
 mod order;
 mod orphans;
 mod relay;
-pub(crate) mod signals;
+pub mod signals;
 mod tenure;
 mod unswept;
 mod waiter;
@@ -57,38 +58,38 @@ use event::Pid;
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 
-pub(crate) use board::{Board, Cause, Gaps};
-pub(crate) use command::{Command, install_alone};
-pub(crate) use keeper::{OnAgentDeath, Policy};
-pub(crate) use order::OrderCheck;
-pub(crate) use tenure::{Ends, Tenure};
+pub use board::{Board, Cause, Gaps};
+pub use command::{Command, install_alone};
+pub use keeper::{OnAgentDeath, Policy};
+pub use order::OrderCheck;
+pub use tenure::{Ends, Tenure};
 
 /// What the agent is given to start from.
-pub(crate) struct Listening {
+pub struct Listening {
     /// Where events come from.
-    pub(crate) source: Source,
+    pub source: Source,
     /// Processes of ours between the workload and whoever started it.
-    pub(crate) transparent: Vec<Pid>,
+    pub transparent: Vec<Pid>,
     /// What all processes of ours know.
-    pub(crate) board: Arc<Board>,
+    pub board: Arc<Board>,
     /// Number of this agent.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// Whether it takes over a workload that runs already.
-    pub(crate) is_resumed: bool,
+    pub is_resumed: bool,
     /// Set if the command, a container runtime, has been let work before there were rules.
-    pub(crate) held: Option<Held>,
+    pub held: Option<Held>,
     /// The board's file, for a process that watches in this one's place.
-    pub(crate) board_file: Option<OwnedFd>,
+    pub board_file: Option<OwnedFd>,
     /// What whoever hands the listener over has offered; otherwise this process receives.
-    pub(crate) ticket: Option<Ticket>,
+    pub ticket: Option<Ticket>,
 }
 
 /// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes
 /// of it, until it has ended or all these descriptors are readable.
-pub(crate) type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
+pub type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 
 /// Calls of a container runtime that wait for rules.
-pub(crate) enum Held {
+pub enum Held {
     /// Somebody answers it, and holds them.
     Answered(Answering),
     /// They are had from elsewhere.
@@ -96,11 +97,11 @@ pub(crate) enum Held {
 }
 
 /// Ends whoever answers, and gives the calls.
-pub(crate) type Asked = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
+pub type Asked = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
 impl Held {
     /// The calls; from now on nobody answers.
-    pub(crate) fn calls(self) -> std::io::Result<Vec<Notification>> {
+    pub fn calls(self) -> std::io::Result<Vec<Notification>> {
         match self {
             Self::Answered(answering) => answering.end(),
             Self::Asked(calls) => calls(),
@@ -110,7 +111,7 @@ impl Held {
 
 /// Where the calls of a command are seen.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub enum Source {
     /// At the listener of its filter.
     Listener(Listener),
     /// In its stops, or in the kernel: it waits until it is watched.
@@ -131,7 +132,7 @@ pub(crate) enum Source {
 
 /// How a command is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mechanism {
+pub enum Mechanism {
     /// By a listener, of which a keeper has a copy.
     Listener,
     /// By a tracer, for which nobody can stand in: the keeper's process is the agent itself.
@@ -149,7 +150,7 @@ pub(crate) enum Mechanism {
 
 /// Something that happened to processes of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub enum Report {
     /// Nobody watched for a while.
     Gaps(Gaps),
     /// This agent took over from a living one.
@@ -168,7 +169,7 @@ pub(crate) enum Report {
 }
 
 /// The running services of the agent.
-pub(crate) trait Services {
+pub trait Services {
     /// Whether the last watched process has ended.
     fn has_ended(&self) -> bool;
     /// Whether watching has ended because too many events were lost.
@@ -208,41 +209,41 @@ struct Launch<'a> {
 
 /// Starts the services in the agent. Threads may be made from here on. There is something to do meanwhile unless
 /// another agent has been before.
-pub(crate) type Start =
+pub type Start =
     Box<dyn FnOnce(Listening, Option<Meanwhile<'_>>) -> anyhow::Result<Box<dyn Services>>>;
 
 /// What an agent needs to know.
-pub(crate) struct Prepared {
+pub struct Prepared {
     /// What to run; an agent that takes over does not look at it.
-    pub(crate) command: Command,
+    pub command: Command,
     /// The filter.
-    pub(crate) program: FilterProgram,
+    pub program: FilterProgram,
     /// What the command does to itself before it installs the filter, if there is a policy.
-    pub(crate) confinement: Option<Confinement>,
+    pub confinement: Option<Confinement>,
     /// Whether the command is a container runtime whose container's first program has to be restricted.
-    pub(crate) restricts_first: bool,
+    pub restricts_first: bool,
     /// What an agent that takes over has to know.
-    pub(crate) memo: Vec<u8>,
+    pub memo: Vec<u8>,
     /// The services.
-    pub(crate) start: Start,
+    pub start: Start,
 }
 
 /// How the processes that watch go on.
-pub(crate) struct Stay {
+pub struct Stay {
     /// The command line of an agent that takes over, but for the order.
-    pub(crate) words: Vec<OsString>,
+    pub words: Vec<OsString>,
     /// What they keep of the caller's.
-    pub(crate) tenure: Tenure,
+    pub tenure: Tenure,
     /// Where else is told why a command that runs already cannot be watched.
-    pub(crate) complain: Complain,
+    pub complain: Complain,
 }
 
 /// Tells somebody, who waits for the command alone.
-pub(crate) type Complain = Box<dyn FnOnce(&str)>;
+pub type Complain = Box<dyn FnOnce(&str)>;
 
 /// Reads rules and configuration, in the agent; one that takes over is given the first one's memo.
-pub(crate) type Prepare =
-    Box<dyn FnOnce(Option<&[u8]>) -> Result<Prepared, crate::failure::Failure>>;
+pub type Prepare =
+    Box<dyn FnOnce(Option<&[u8]>) -> Result<Prepared, diagnostics::failure::Failure>>;
 
 /// Runs a command under the filter and returns its exit status as a shell would say it.
 ///
@@ -251,7 +252,7 @@ pub(crate) type Prepare =
 /// # Errors
 ///
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
-pub(crate) fn run(
+pub fn run(
     name: &OsStr,
     mechanism: Mechanism,
     policy: Policy,
@@ -270,11 +271,7 @@ pub(crate) fn run(
 /// # Errors
 ///
 /// If the filter cannot be installed or the command cannot be executed.
-pub(crate) fn run_in_place(
-    policy: Policy,
-    stay: Stay,
-    prepared: Prepared,
-) -> Result<Infallible, Failure> {
+pub fn run_in_place(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
     hide()?;
     in_place::run(policy, stay, prepared)
 }
@@ -287,18 +284,18 @@ pub(crate) fn run_in_place(
 /// # Errors
 ///
 /// If there can be no process.
-pub(crate) fn run_below(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
+pub fn run_below(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
     below::run(command)
 }
 
 /// Whether this process may look only into those that descend from it.
-pub(crate) fn sees_descendants_only() -> bool {
+pub fn sees_descendants_only() -> bool {
     orphans::is_tracing_by_ancestors()
 }
 
 /// Readies this process, which no command stands below, to watch for others: nothing that is meant for a
 /// terminal's programs concerns it, and it may open as much as the system allows.
-pub(crate) fn stand_alone() -> sys::Result<()> {
+pub fn stand_alone() -> sys::Result<()> {
     signals::outlive_command()?;
     agent::raise_descriptor_limit()
 }
@@ -315,7 +312,7 @@ fn hide() -> Result<(), Failure> {
 /// # Errors
 ///
 /// If the descriptors are not what a keeper gives.
-pub(crate) fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
+pub fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
     hide()?;
     let numbers: Result<Vec<i32>, _> = order.split(',').map(str::parse).collect();
     let Some((generation, descriptors)) = numbers
@@ -341,14 +338,14 @@ const START_SLICE: Duration = Duration::from_micros(100);
 const SOCK_SEQPACKET: i32 = 5;
 
 /// Gives this thread turns as long as others have: whoever watches has them, and what it starts.
-pub(crate) fn take_usual_turns() {
+pub fn take_usual_turns() {
     // A kernel that refuses has not granted others either.
     let _ = sys::schedule::lengthen_turns(START_SLICE);
 }
 
 /// Why the command did not run.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The command's exec failed after it was looked up.
     #[error("cannot execute {path}")]
     Exec {

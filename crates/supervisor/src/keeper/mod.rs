@@ -39,7 +39,7 @@ use super::signals::{self, SIGCHLD};
 
 /// What becomes of the workload while nobody watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnAgentDeath {
+pub enum OnAgentDeath {
     /// Its calls pass, and are counted.
     Continue,
     /// Its calls fail with EPERM.
@@ -50,11 +50,11 @@ pub(crate) enum OnAgentDeath {
 
 /// What a keeper is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// What to do with the workload.
-    pub(crate) on_agent_death: OnAgentDeath,
+    pub on_agent_death: OnAgentDeath,
     /// How long calls may wait without progress.
-    pub(crate) limit: Duration,
+    pub limit: Duration,
 }
 
 /// Has another agent take over.

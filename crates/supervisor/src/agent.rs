@@ -26,7 +26,7 @@ use super::{
     Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
     Start, Tenure, orphans, signals, waiter,
 };
-use crate::terminal;
+use diagnostics::terminal;
 
 /// How long the command may take from fork to its filter; a fork and two calls.
 const LISTENER_DEADLINE: Duration = Duration::from_secs(5);
