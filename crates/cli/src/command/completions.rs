@@ -3,9 +3,9 @@
 use clap::CommandFactory;
 
 use crate::args::{Cli, Completions};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Completions) -> Outcome {

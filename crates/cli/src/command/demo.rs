@@ -3,7 +3,7 @@
 use generator::demo;
 
 use crate::args::{Demo, DemoStage};
-use crate::failure::Outcome;
+use diagnostics::failure::Outcome;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Demo) -> Outcome {

@@ -7,9 +7,9 @@ use clap_mangen::Man as Page;
 
 use crate::args::{Cli, Man};
 
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Man) -> Outcome {

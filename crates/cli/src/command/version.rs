@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::args::Version;
-use crate::failure::Outcome;
-use crate::terminal;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Version) -> Outcome {

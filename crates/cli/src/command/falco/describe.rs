@@ -8,9 +8,9 @@ use rules::ruleset::{List, Macro, Output, Written};
 use rules::{Engine, EngineOptions, Rule, Ruleset};
 use serde_json::{Value, json};
 
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::rule_files::NoSink;
+use config::rule_files::NoSink;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// Stands before the names of macros where they are compiled as rules.
 const MACRO: &str = "macro ";

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::args::Format;
 use super::describe::wrap;
-use super::version::DRIVER_SCHEMA_VERSION;
 use crate::command::rules::words;
+use agent::version::DRIVER_SCHEMA_VERSION;
 
 /// A class with its fields.
 type Group = (&'static Class, &'static [FieldSpec]);

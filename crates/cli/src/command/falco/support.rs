@@ -4,8 +4,8 @@ use config::Config;
 use serde_json::{Value, json};
 
 use super::args::Falco;
-use super::version;
-use crate::rule_files::Loaded;
+use agent::version;
+use config::rule_files::Loaded;
 
 /// The object that Falco prints.
 pub(super) fn support(config: &Config, loaded: &Loaded, args: &Falco) -> Value {

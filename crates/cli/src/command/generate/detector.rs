@@ -9,7 +9,7 @@ use diagnostics::failure::Failure;
 use generator::detector::Detector;
 
 use super::args::Source;
-use crate::rule_files;
+use config::rule_files;
 
 /// Builds the command line of `tollgate run` and lists the rules that it loads.
 pub(super) fn detector(source: &Source) -> Result<Detector, Failure> {

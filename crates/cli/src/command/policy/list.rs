@@ -8,10 +8,10 @@ use policy::compile::{Assessment, Machine, assess_builtin};
 use serde_json::{Map, Value, json};
 
 use super::args::List;
-use super::machine;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use agent::policy_files::machine;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {

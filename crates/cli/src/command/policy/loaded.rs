@@ -4,9 +4,9 @@ use enforce::{apparmor, bpf};
 use serde_json::json;
 
 use super::args::Loaded;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Loaded) -> Outcome {

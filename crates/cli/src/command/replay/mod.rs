@@ -19,9 +19,9 @@ use self::progress::Progress;
 use self::source::Count;
 use self::statistics::Statistics;
 use crate::args::Replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Events between two looks at the clock and at the channels.
 const BATCH: u64 = 1024;

@@ -7,7 +7,7 @@ use rules::Engine;
 use scap::replay::{Counts, Lost, Replay};
 use serde_json::json;
 
-use crate::terminal;
+use diagnostics::terminal;
 
 /// Sums over all captures.
 #[derive(Default)]

@@ -5,10 +5,10 @@ use rules::{Code, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Check;
-use crate::exit::Exit;
-use crate::failure::Outcome;
-use crate::rule_files::{self, Loaded, NoSink, RuleFile};
-use crate::terminal;
+use config::rule_files::{self, Loaded, NoSink, RuleFile};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Check) -> Outcome {

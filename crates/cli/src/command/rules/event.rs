@@ -16,10 +16,10 @@ use super::given::{self, Described};
 use super::test::unusable;
 use crate::args::Explain;
 use crate::command::replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files::Loaded;
-use crate::terminal;
+use config::rule_files::Loaded;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// One rule and an event.
 struct Verdict<'r> {

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::words;
 use crate::args::Events;
-use crate::failure::Outcome;
-use crate::terminal;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Events) -> Outcome {

@@ -7,10 +7,10 @@ use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Explain;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files;
-use crate::terminal;
+use config::rule_files;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {

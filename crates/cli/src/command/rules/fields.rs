@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::words;
 use crate::args::Fields;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// A class with its fields.
 type Group = (&'static Class, &'static [FieldSpec]);

@@ -13,7 +13,7 @@ mod test;
 pub(super) mod words;
 
 use crate::args::Rules;
-use crate::failure::Outcome;
+use diagnostics::failure::Outcome;
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Rules) -> Outcome {

@@ -30,9 +30,10 @@ use sys::signal::Disposition;
 use sys::wait::{self, Target};
 
 use self::foreground::{Console, Foreground};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::{journal, terminal};
+use agent::journal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// Where containers are noted if the caller does not say.
 const ROOT: &str = "/run/tollgate/containers";

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::Parser;
 use runtime::installer::{self, Change, InstallOptions, PROGRAM};
 
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 /// As its help calls it.
 const NAME: &str = "tollgate runtime install|uninstall";

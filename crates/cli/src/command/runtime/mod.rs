@@ -33,12 +33,11 @@ use runtime::{
 };
 use rustix::fs::FlockOperation;
 
-use super::run;
-use super::run::first::RULESET;
 use crate::args::{Cli, Run};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use agent::RULESET;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use supervisor::{Ends, Stay, Tenure};
 
 /// The name by which this program is an OCI runtime.
@@ -104,7 +103,7 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if let Some(outcome) = line
         .call
         .as_ref()
-        .and_then(|call| vm::execute_own(&call.words, run::not_executed))
+        .and_then(|call| vm::execute_own(&call.words, agent::not_executed))
     {
         return outcome;
     }
@@ -276,7 +275,7 @@ fn create(
     };
     let outcome = if stays {
         let watched = || watched(line, settings, runtime, call, &note, &store, ends);
-        run::execute_below(|| {
+        agent::execute_below(|| {
             watched().unwrap_or_else(|failure| {
                 report(line, &failure);
                 terminal::complain(&failure.render());
@@ -463,7 +462,7 @@ fn watched(
         tenure,
         complain,
     };
-    run::execute_as(args, stay)
+    agent::execute(args.into(), stay)
 }
 
 /// The embedded runtime's, where that is not this program's own file.

@@ -11,10 +11,10 @@ use std::path::Path;
 
 use runtime::Spec;
 
-use crate::confine::{self, How};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::journal;
+use agent::confine::{self, How};
+use agent::journal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 
 const CLONE_NEWNS: u32 = 0x2_0000;
 

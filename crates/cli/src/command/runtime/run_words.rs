@@ -7,8 +7,8 @@ use config::WatchedBy;
 use runtime::settings::{ALERTS, FIELDS, Settings, make_alert_folder};
 use runtime::{Note, Store, Verb};
 
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// The command line of `tollgate run` that watches a container, up to its CMD.
 pub(super) fn words(

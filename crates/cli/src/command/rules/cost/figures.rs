@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// A published run: its folder and its summary.
 const PUBLISHED: (&str, &str) = (

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::args::Cost;
 use crate::command::replay;
-use crate::failure::Outcome;
-use crate::rule_files::{self, NoSink};
-use crate::terminal;
+use config::rule_files::{self, NoSink};
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use figures::{Figures, Price, Watched};
 
 /// Runs the verb.

@@ -15,10 +15,10 @@ use yaml::settings::Problem;
 use super::event as explained;
 use crate::args::TestRules;
 use crate::command::replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files::{self, Loaded};
-use crate::terminal::{self, Colour};
+use config::rule_files::{self, Loaded};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal::{self, Colour};
 use load::{Events, Expected, Suite, Test};
 
 /// Runs the verb.

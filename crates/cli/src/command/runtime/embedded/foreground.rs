@@ -16,8 +16,8 @@ use sys::wait::{self, Target};
 use tempfile::TempDir;
 
 use super::FAILED;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// All that the kernel lets programs use.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;

@@ -13,9 +13,9 @@ use libcontainer::oci_spec::runtime::{
 use liboci_cli::{Ps, Update};
 
 use super::{FAILED, failed};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 fn groups(container: &Container) -> Result<AnyCgroupManager, Failure> {
     let config = CgroupConfig {

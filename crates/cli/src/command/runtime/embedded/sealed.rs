@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{SealFlags, StatVfsMountFlags};
 use sys::exec::StringArray;
 
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 const OWN: &str = "/proc/self/exe";
 const MFD_CLOEXEC: u32 = 1;

@@ -13,8 +13,8 @@ use liboci_cli::Exec;
 use serde_json::{Map, Value, json};
 
 use super::FAILED;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// Sets that a capability of the command line is added to. In the inheritable set, a program that has file
 /// capabilities would get it from a process that must not have it (CVE-2022-29162).
