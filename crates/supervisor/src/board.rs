@@ -190,7 +190,7 @@ pub struct Gaps {
     pub lasted_ns: u64,
     /// Alerts that were queued when an agent died: each output's. Some may have been delivered.
     pub lost_alerts: u64,
-    /// Native calls by number, then the index [`FOREIGN`] and [`UNNAMED`].
+    /// Native calls by number, then the index `FOREIGN` and `UNNAMED`.
     pub calls: Vec<(usize, u64)>,
 }
 

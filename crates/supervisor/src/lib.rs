@@ -15,11 +15,11 @@
 //! They are forked before the first thread exists. Agent, waiter and command share one descriptor
 //! table until the command's exec, which is how the agent gets the listener without any call of
 //! the command's that its own filter might trap. What they have to know of each other is on the
-//! [`board`], so that none of them has to live for the others to know it.
+//! board ([`Board`]), so that none of them has to live for the others to know it.
 //!
 //! Behind a command whose caller waits for nothing that it leaves running, as a container runtime's does, two of
-//! these remain: keeper and agent. The command is the process that was called itself ([`in_place`]), or its
-//! child where that has something to do afterwards ([`below`]).
+//! these remain: keeper and agent. The command is the process that was called itself (`in_place`), or its
+//! child where that has something to do afterwards (`below`).
 //!
 //! None of them can be killed unnoticed. Without the agent the keeper does what
 //! `--on-agent-death` says; without the keeper the front starts another; without the front or the
