@@ -8,14 +8,14 @@ use capture::notify::{
     Aim, Cause, Change, Intrusion, Losses, Notices, Obstacle, Privilege, Response, RingAnswer,
     Violation, Withheld,
 };
+use config::DropAction;
+use diagnostics::terminal;
 use event::{Comm, Event, Pid, Process, Tid};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
 
 use super::drops::Drops;
 use super::violations::Violations;
-use config::DropAction;
-use diagnostics::terminal;
 
 /// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
 /// written in a second.

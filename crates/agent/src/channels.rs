@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use config::{Config, HttpOutput};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use outputs::{
     Channel, ClientFiles, FileChannel, HttpChannel, HttpOptions, ProgramChannel, ProgramOptions,
     StdoutChannel, SyslogChannel, TlsOptions,
 };
-
-use config::{Config, HttpOutput};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// Opens what can be opened before the first alert, so that a mistake stops the start.
 pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {

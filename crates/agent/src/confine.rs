@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use abi::Capabilities;
 use capture::probe::Support;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::terminal;
 use enforce::probe::probe;
 use enforce::{Confinement, Line, Place};
 use policy::compile::seccomp::Action;
@@ -13,9 +16,6 @@ use policy::{Code, Mode, Policy, Verdict};
 
 use crate::journal;
 use crate::policy_files::{self as files, exit};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
-use diagnostics::terminal;
 
 /// The policy of a command that is watched.
 #[derive(Clone, Debug, Default)]

@@ -14,10 +14,10 @@ use enforce::{Audit, Denial, Resident};
 use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
 use rules::{Alert, AlertValue, Priority};
+use supervisor::Board;
 
 use super::violations::RULE;
 use crate::policy_files;
-use supervisor::Board;
 
 /// How long nothing has to come for everything to have come.
 const QUIET: Duration = Duration::from_millis(50);

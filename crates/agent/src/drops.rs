@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use outputs::Throttle;
-
 use config::{DropAction, DropSettings};
+use outputs::Throttle;
 
 /// Decides which losses are acted on, and counts them.
 pub(super) struct Drops {

@@ -13,14 +13,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use capture::filter::FilterProgram;
+use config::Config;
+use config::rule_files::{self, RuleFile};
+use diagnostics::text_file;
 use event::Plan;
 use rules::{Engine, EngineOptions};
 
 use super::host;
 use super::sink::DeferredSink;
-use config::Config;
-use config::rule_files::{self, RuleFile};
-use diagnostics::text_file;
 
 /// Files that are kept, two for a filter: one of some tens of KiB, and one twice as large.
 const KEPT: usize = 32;

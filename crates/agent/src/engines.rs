@@ -14,11 +14,13 @@ use capture::notify::{
 };
 use capture::ptrace;
 use capture::world::{LiveWorld, WorldOptions};
+use diagnostics::terminal;
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
+use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
 
 use super::announcer::Announcer;
 use super::drops::Drops;
@@ -26,8 +28,6 @@ use super::first::{First, Restriction};
 use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use super::violations::Violations;
-use diagnostics::terminal;
-use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
 
 /// Which engine carries the plan out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

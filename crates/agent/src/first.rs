@@ -15,10 +15,10 @@ use enforce::{Confinement, Elsewhere, Tenant};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
+use supervisor::Board;
 
 use crate::confine::{self, How};
 use crate::journal;
-use supervisor::Board;
 
 /// The restriction, and where it is read again for what has to be made in the container.
 #[derive(Debug)]

@@ -6,10 +6,9 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use config::{CompatMode, Log};
+use diagnostics::terminal;
 use outputs::SyslogChannel;
 use rules::Priority;
-
-use diagnostics::terminal;
 
 /// Where messages go. One for the process, because whatever thread has something to say has to find
 /// it; set when a configuration is read.

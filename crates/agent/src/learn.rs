@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use abi::Capabilities;
 use capture::notify::Violation;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::{terminal, text_file};
 use enforce::Needs;
 use event::Event;
 use policy::compile::Machine;
@@ -17,10 +20,6 @@ use policy::{Enforcer, Enforcers, Model};
 use rules::AlertValue;
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
-
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
-use diagnostics::{terminal, text_file};
 
 /// Makes a model and writes a policy from it, once.
 #[derive(Debug)]

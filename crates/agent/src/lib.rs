@@ -12,10 +12,12 @@ mod denials;
 mod drops;
 mod early;
 mod engines;
+mod failure;
 mod first;
 mod host;
 pub mod journal;
 pub mod learn;
+mod mechanism;
 mod metrics;
 pub mod options;
 mod orders;
@@ -27,6 +29,7 @@ mod reload;
 mod reports;
 mod servers;
 mod services;
+mod settings;
 pub mod sink;
 mod status_line;
 mod subscribers;
@@ -38,44 +41,41 @@ mod watched_files;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use abi::Arch;
 use anyhow::Context;
 use capture::container::Told;
-use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
+use capture::filter::{Denials, FilterProgram};
 use capture::notify::{Answering, VerifyOptions};
-use capture::{probe, ptrace};
-use enforce::{Confinement, Elsewhere, Place, Resident};
-use outputs::{
-    Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
-    StatsFile, TimeFormat,
-};
-use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
-use rules::{EngineOptions, Recorder};
-use serve::grpc::GrpcChannel;
-
-use self::early::{Kept, KeptRules, Key, Sources};
-use self::first::First;
-pub use self::first::RULESET;
-use self::pidfile::Pidfile;
-use self::servers::Servers;
-use self::services::{Blueprint, Rules, TheirContainer};
-use self::sink::DeferredSink;
-use crate::options::{Detection, Engine, Interception, Refusal, Run};
-use crate::recording::{RecordOptions, Recordings};
-use config::rule_files::{self, Loaded};
-use config::{CompatMode, Config, IoUring, Verify};
+use config::rule_files;
+use config::{CompatMode, Config};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
-use diagnostics::lookup;
-use diagnostics::terminal;
+use enforce::{Confinement, Elsewhere, Place, Resident};
+use outputs::StatsFile;
+use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
+use rules::EngineOptions;
+use serve::grpc::GrpcChannel;
 use supervisor::handover_state;
 use supervisor::{Mechanism, OnAgentDeath, Policy};
 
-/// Runs a command under the watch, or as `options` says takes over from another agent or becomes a host's.
+use self::early::{Kept, KeptRules, Key, Sources};
+use self::failure::failure;
+pub use self::failure::not_executed;
+use self::first::First;
+pub use self::first::RULESET;
+use self::mechanism::{can_be_promised, mechanism, without_listener};
+use self::pidfile::Pidfile;
+use self::servers::Servers;
+use self::services::{Blueprint, Rules, TheirContainer};
+use self::settings::{compile, configuration, record_options, verify_options};
+pub use self::settings::{engine_options, outputs, unknown_machine, warn};
+use self::sink::DeferredSink;
+use crate::options::{Detection, Interception, Refusal, Run};
+use crate::recording::Recordings;
+
+/// Runs a command under the watch. Where `args` says so, takes over from another agent or becomes the agent of a host.
 ///
 /// Preconditions: the process has one thread.
 ///
@@ -691,316 +691,4 @@ fn exit(status: i32) -> Exit {
     Exit::Command(u8::try_from(status & 0xff).expect("eight bits fit"))
 }
 
-/// How the command is to be watched. To see what works, that is tried in a child.
-fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
-    let tracer = || Mechanism::Tracer {
-        filtered: !args.interception.every_call && !probe::has_listener(),
-    };
-    match args.interception.engine {
-        // The agent that this one takes over from had a listener.
-        _ if args.resume.is_some() => Ok(Mechanism::Listener),
-        Engine::Notify => Ok(Mechanism::Listener),
-        Engine::Ptrace => Ok(tracer()),
-        // No engine works without it, which is said where it is opened.
-        Engine::Auto if !Path::new("/proc/self").exists() => Ok(Mechanism::Listener),
-        Engine::Auto => Ok(match probe::why_not_notify() {
-            None => Mechanism::Listener,
-            Some(why) => {
-                if !args.detection.quiet {
-                    terminal::complain(&format!(
-                        "tollgate: warning: the engine is ptrace, which costs more, because notify \
-                         does not work here: {why}\n"
-                    ));
-                }
-                tracer()
-            }
-        }),
-        Engine::Ebpf => Ok(Mechanism::Kernel),
-    }
-}
-
-/// Refuses options that ask of an engine for what it cannot give.
-fn can_be_promised(args: &Run, mechanism: Mechanism) -> Result<(), Failure> {
-    let asked = &args.interception;
-    let has_listener = matches!(mechanism, Mechanism::Listener | Mechanism::Sandbox);
-    let only_looks = mechanism == Mechanism::Kernel;
-    let promises = [
-        (
-            "--on-agent-death deny",
-            args.on_agent_death == config::OnAgentDeath::Deny && !has_listener,
-        ),
-        (
-            "--io-uring deny",
-            asked.io_uring == Some(IoUring::Deny) && only_looks,
-        ),
-        ("--refuse", !asked.refuse.is_empty() && only_looks),
-        (
-            "--verify",
-            asked.verify.is_some_and(|verify| verify != Verify::Off) && only_looks,
-        ),
-    ];
-    match promises.iter().find(|(_, is_in_vain)| *is_in_vain) {
-        None => Ok(()),
-        Some((option, _)) => {
-            let engine = if only_looks { "ebpf" } else { "ptrace" };
-            let message = format!("the engine {engine} cannot give what {option} asks for");
-            Err(Failure::new(Exit::BadInput, message)
-                .help("leave the option out, or use --engine notify"))
-        }
-    }
-}
-
-/// The configuration file with `-o` and the other options over it.
-fn configuration(
-    detection: &Detection,
-    interception: &Interception,
-) -> Result<(Config, Vec<String>), Failure> {
-    let (mut config, warnings) = config::load(
-        detection.config.as_deref(),
-        &detection.options,
-        detection.manner,
-    )?;
-    config.json_output |= detection.json;
-    if !detection.rules.is_empty() {
-        config.rules_files.clone_from(&detection.rules);
-    }
-    if detection.without_rules {
-        // A file without rules, for when they are loaded again, too.
-        config.rules_files = vec!["/dev/null".into()];
-    }
-    config.verify = interception.verify.unwrap_or(config.verify);
-    config.io_uring = interception.io_uring.unwrap_or(config.io_uring);
-    Ok((config, warnings))
-}
-
-fn verify_options(config: &Config, mechanism: Mechanism) -> VerifyOptions {
-    VerifyOptions {
-        verify: match config.verify {
-            // A sandbox's memory cannot be looked at again, so nobody has to be known who may change it.
-            _ if mechanism == Mechanism::Sandbox => capture::notify::Verify::Off,
-            Verify::Off => capture::notify::Verify::Off,
-            Verify::Sampled => capture::notify::Verify::Sampled,
-            Verify::Always => capture::notify::Verify::Always,
-        },
-        deny_rings: config.io_uring == IoUring::Deny,
-    }
-}
-
-fn record_options(detection: &Detection) -> Option<RecordOptions> {
-    let rotation = &detection.rotation;
-    Some(RecordOptions {
-        path: detection.write.clone()?,
-        rotation: recording::Rotation {
-            bytes: rotation.write_size.map(|mib| mib << 20),
-            time: rotation.write_time.map(Duration::from_secs),
-            events: rotation.write_events,
-            keep: rotation.write_keep,
-        },
-    })
-}
-
-/// What the rules of `config` are compiled with; `recorder` gets each event that is recorded.
-pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> EngineOptions {
-    EngineOptions {
-        recorder,
-        profile: config.metrics.enabled.then_some(rules::profile::SAMPLED),
-        priority: config.priority,
-        rule_matching: config.rule_matching,
-        append_output: config.append_output.clone(),
-        static_fields: config
-            .static_fields
-            .iter()
-            .map(|(name, text)| (name.as_str().into(), text.clone()))
-            .collect(),
-        ..EngineOptions::default()
-    }
-}
-
-/// Warnings about rules in one line: who wants them all asks `rules check`.
-pub fn warn(loaded: &Loaded) {
-    let count = loaded
-        .diagnostics
-        .iter()
-        .filter(|diagnostic| !diagnostic.is_error())
-        .count();
-    if count > 0 {
-        let noun = if count == 1 { "warning" } else { "warnings" };
-        journal::warn(&format!(
-            "{count} {noun} about the rules; `tollgate rules check FILE` shows them"
-        ));
-    }
-}
-
-/// The engine, if it has no listener.
-fn without_listener(mechanism: Mechanism) -> Option<&'static str> {
-    match mechanism {
-        Mechanism::Listener => None,
-        Mechanism::Tracer { .. } => Some("ptrace"),
-        Mechanism::Kernel => Some("ebpf"),
-        Mechanism::Sandbox => Some("gvisor"),
-        Mechanism::Nothing => Some("nodriver"),
-    }
-}
-
-/// This program has no table of calls for this machine.
-pub fn unknown_machine() -> Failure {
-    Failure::new(
-        Exit::Unsupported,
-        format!("cannot watch programs on {}", std::env::consts::ARCH),
-    )
-    .help("use an x86-64 or aarch64 machine")
-}
-
-fn compile(
-    plan: &event::Plan,
-    profile: &Profile,
-    mechanism: Mechanism,
-    denials: Denials,
-    config: &Config,
-) -> Result<FilterProgram, Failure> {
-    let native = Arch::native().ok_or_else(unknown_machine)?;
-    let io_uring = match config.io_uring {
-        IoUring::Deny => Special::RefuseUnlessRule,
-        IoUring::Allow => Special::AsPlanned,
-    };
-    let compiled = match mechanism {
-        Mechanism::Listener => {
-            let options = FilterOptions {
-                io_uring,
-                denials,
-                ..FilterOptions::notify(native)
-            };
-            filter::compile_with(plan, profile, &options)
-        }
-        // The engine ebpf needs none for itself.
-        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => filter::compile_with(
-            &event::Plan::default(),
-            profile,
-            &FilterOptions::confine(native),
-        ),
-        Mechanism::Tracer { .. } => {
-            let options = FilterOptions {
-                io_uring,
-                ..ptrace::filter_options(native)
-            };
-            filter::compile_with(plan, profile, &options)
-        }
-    };
-    compiled.map_err(|error| {
-        Failure::from_error(Exit::BadInput, &error)
-            .help("simplify the rule; `tollgate rules explain` shows what it asks for")
-    })
-}
-
-/// Opens the channels and readies the dispatcher, without its threads.
-pub fn outputs(
-    config: &Config,
-    quiet: bool,
-    further: Option<Box<dyn Channel>>,
-) -> Result<Prepared, Failure> {
-    let mut channels = channels::open(config)?;
-    channels.extend(further);
-    Ok(Dispatcher::prepare(settings(config, quiet), channels))
-}
-
-fn settings(config: &Config, quiet: bool) -> Settings {
-    let on_problem = move |problem: &str| {
-        if !quiet {
-            journal::warn(problem);
-        }
-    };
-    Settings {
-        format: format(
-            config.json_output,
-            config.json_parts,
-            config.time_format_iso_8601,
-        ),
-        buffered: config.buffered_outputs,
-        capacity: match config.queue_capacity {
-            Some(alerts) => QueueCapacity {
-                alerts,
-                ..QUEUE_CAPACITY
-            },
-            None => QUEUE_CAPACITY,
-        },
-        throttle: config.throttle,
-        ..Settings::new(capture::host_name().into(), std::sync::Arc::new(on_problem))
-    }
-}
-
-fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
-    let time = if iso_8601 {
-        TimeFormat::Iso8601
-    } else {
-        TimeFormat::Clock
-    };
-    if json {
-        Format::Json(parts, time)
-    } else {
-        Format::Text(time)
-    }
-}
-
-/// A filter of this thread has a listener already.
-const EBUSY: i32 = 16;
-const EFBIG: i32 = 27;
 const O_CLOEXEC: i32 = 0o2_000_000;
-
-/// The command could not be executed.
-pub fn not_executed(path: &str, cause: std::io::Error) -> Failure {
-    let path = path.to_owned();
-    failure(supervisor::Failure::Exec { path, cause })
-}
-
-fn failure(failure: supervisor::Failure) -> Failure {
-    use supervisor::Failure as Cause;
-    match &failure {
-        // A shell distinguishes what is not there from what cannot be executed; that the file
-        // vanished after it was found is the first.
-        Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
-            Failure::from_error(Exit::NotFound, &failure)
-                .help("the file, its interpreter or its loader does not exist")
-        }
-        Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::PermissionDenied => {
-            Failure::from_error(Exit::NotExecutable, &failure).help(
-                "check its permissions; a policy in force denies it to be executed, perhaps",
-            )
-        }
-        Cause::Exec { path, .. } if lookup::lacks_interpreter(path) => {
-            Failure::from_error(Exit::NotExecutable, &failure)
-                .help(format!("it has no #! line: run it as `sh {path}`"))
-        }
-        Cause::Exec { .. } => Failure::from_error(Exit::NotExecutable, &failure)
-            .help("check that it is a program for this machine, or a script with a first line like #!/bin/sh"),
-        Cause::Unconfined { .. } => Failure::from_error(Exit::Unsupported, &failure)
-            .help("`tollgate doctor` shows which enforcers work here"),
-        Cause::Filter { cause } if cause.raw_os_error() == Some(EBUSY) => {
-            Failure::from_error(Exit::Unsupported, &failure).help(
-                "this program is watched by a seccomp listener already, perhaps of another \
-                 tollgate, and the kernel allows one; start it outside",
-            )
-        }
-        Cause::Filter { .. } => Failure::from_error(Exit::Unsupported, &failure)
-            .help("`tollgate doctor` shows what is missing and how to get it"),
-        Cause::Services => Failure::from_error(Exit::Unsupported, &failure)
-            .help("the message above says why; `tollgate doctor` shows what works here"),
-        Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
-            .help("leave --resume to the keeper"),
-        Cause::Gone { .. } => Failure::from_error(Exit::Internal, &failure).help(
-            "CMD was killed with it; if nobody did that on purpose, look for the out-of-memory \
-             killer in `dmesg`",
-        ),
-        Cause::Proc { .. } => Failure::from_error(Exit::Unsupported, &failure).help(
-            "mount a fresh one with `mount -t proc proc /proc`; container runtimes do it, and so does \
-             `unshare --mount-proc`",
-        ),
-        Cause::Process { cause, .. } if cause.raw_os_error() == Some(EFBIG) => {
-            Failure::from_error(Exit::Unsupported, &failure).help(
-                "raise the limit on the size of files (ulimit -f) to 64 KiB or more: the kernel \
-                 applies it to memory that processes share",
-            )
-        }
-        Cause::Process { .. } => Failure::from_error(Exit::Internal, &failure)
-            .help("look at the limits on processes (ulimit -u) and open files (ulimit -n)"),
-    }
-}

@@ -6,12 +6,12 @@ use std::thread;
 
 use anyhow::Context;
 use outputs::Dispatcher;
+use supervisor::signals::{SIGHUP, SIGUSR1};
+use supervisor::{Board, OrderCheck, Report};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 
 use super::reports;
-use supervisor::signals::{SIGHUP, SIGUSR1};
-use supervisor::{Board, OrderCheck, Report};
 
 /// Follows orders on a thread of its own for as long as the process lives. SIGUSR1 and SIGHUP make
 /// every output close and open what it writes to; SIGHUP calls `on_reload` first. A signal that is no

@@ -6,13 +6,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::journal;
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// A file with the pid of this process.
 #[derive(Debug)]

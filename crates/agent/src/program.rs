@@ -4,12 +4,11 @@ use std::env;
 use std::ffi::{CString, NulError, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use sys::exec::StringArray;
-
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::lookup;
 use supervisor::Command;
+use sys::exec::StringArray;
 
 /// Looks the command up and readies its arguments and environment for exec. One that runs already
 /// is not looked up: its file may be gone.

@@ -6,6 +6,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capture::notify::Rulings;
+use config::Config;
+use config::rule_files::{self, Loaded};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use event::Plan;
 use outputs::{Account, Dispatcher, Internal, Prepared};
 use rules::plan::Unserved;
@@ -18,10 +22,6 @@ use super::sink::DeferredSink;
 use super::watched_files::Watched;
 use crate::journal;
 use crate::totals::{self, RuleTotal};
-use config::Config;
-use config::rule_files::{self, Loaded};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// Reads the configuration again.
 pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send + Sync>;

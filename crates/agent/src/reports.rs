@@ -2,7 +2,6 @@
 
 use outputs::Internal;
 use rules::{AlertValue, Priority};
-
 use supervisor::{Cause, Gaps, Report};
 
 /// Calls that an alert names; the rest are summed up.

@@ -6,6 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use config::Config;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use outputs::Channel;
 use rules::load::ENGINE_VERSION;
 use serve::grpc::{GrpcChannel, GrpcListener, GrpcServer, PeerCheck, Version};
@@ -14,9 +17,6 @@ use serve::{Address, Page, ServeError, ServerFiles, WebListener, WebServer};
 use crate::journal;
 use crate::metrics::{self, Snapshots, Source};
 use crate::version::{FALCO_VERSION, versions};
-use config::Config;
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// What listens, before there is a thread.
 pub(super) struct Servers {

@@ -11,6 +11,10 @@ use capture::container::{ContainerOptions, Containers, Told};
 use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
 use capture::procfs::Proc;
+use config::rule_files::Loaded;
+use config::{CompatMode, Config, DropSettings};
+use diagnostics::failure::Failure;
+use diagnostics::terminal;
 use enforce::Resident;
 use event::{Containment, Pid, Plan};
 use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
@@ -18,6 +22,7 @@ use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
+use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
 
 use super::denials::Denials;
 use super::drops::Drops;
@@ -39,11 +44,6 @@ use crate::learn::Learner;
 use crate::metrics;
 use crate::recording::{Unstarted, Writing};
 use crate::totals;
-use config::rule_files::Loaded;
-use config::{CompatMode, Config, DropSettings};
-use diagnostics::failure::Failure;
-use diagnostics::terminal;
-use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
 
 /// The rules that an agent starts with.
 pub(super) struct Rules {

@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use diagnostics::terminal;
 use outputs::Snapshot;
 
 use crate::metrics::Counters;
-use diagnostics::terminal;
 
 /// Time between two of them.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -13,10 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use config::Config;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use sys::poll::{self, PollFd};
-
-use config::Config;
 
 /// Files that are written one after the other are one change.
 const SETTLE: Duration = Duration::from_millis(100);

@@ -8,12 +8,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use config::{Choice, CompatMode};
+pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 use event::field::Mechanism;
 use sys::features::KernelVersion;
 
 use crate::command::rules::cost::figures::Watched;
-
-pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

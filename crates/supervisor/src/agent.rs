@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use diagnostics::terminal;
 use event::Pid;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
@@ -26,7 +27,6 @@ use super::{
     Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
     Start, Tenure, orphans, signals, waiter,
 };
-use diagnostics::terminal;
 
 /// How long the command may take from fork to its filter; a fork and two calls.
 const LISTENER_DEADLINE: Duration = Duration::from_secs(5);

@@ -5,14 +5,13 @@
 use std::collections::BTreeMap;
 
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use enforce::{Elsewhere, Resident};
 use event::{CallPlan, Need, Plan, StdioWatch};
 use policy::compile::caps;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use serde::{Deserialize, Serialize};
-
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// The part of a plan that its filter was compiled from. Calls are named, so that another version
 /// of this program understands it.

@@ -51,17 +51,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use board::{Board, Cause, Gaps};
 use capture::filter::FilterProgram;
 use capture::notify::{Answering, Ticket};
+pub use command::{Command, install_alone};
 use enforce::Confinement;
 use event::Pid;
-use sys::notify::{Listener, Notification};
-use sys::signal::SignalSet;
-
-pub use board::{Board, Cause, Gaps};
-pub use command::{Command, install_alone};
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
+use sys::notify::{Listener, Notification};
+use sys::signal::SignalSet;
 pub use tenure::{Ends, Tenure};
 
 /// What the agent is given to start from.

@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
+use diagnostics::failure::Failure;
 use enforce::Confinement;
+use supervisor::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
 use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
@@ -28,8 +30,6 @@ use super::super::services::TheirContainer;
 use super::hail::{self, Hail, Order};
 use super::place::Place;
 use crate::journal;
-use diagnostics::failure::Failure;
-use supervisor::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
 
 /// How long an agent of the host may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,6 +10,7 @@ use capture::container::Told;
 use capture::notify::{Ticket, calls_from_words};
 use event::Pid;
 use outputs::Dispatcher;
+use supervisor::{Asked, Board, Held, Listening, Report, Source};
 use sys::notify::Listener;
 
 use super::super::denials::Denials;
@@ -19,7 +20,6 @@ use super::super::services::{TheirContainer, note_refusals};
 use super::hail::{self, Handed, Order};
 use super::{Host, Live};
 use crate::journal;
-use supervisor::{Asked, Board, Held, Listening, Report, Source};
 
 /// Takes containers as long as the process lives.
 pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {

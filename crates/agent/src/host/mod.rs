@@ -29,10 +29,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use capture::notify::{CommonRules, CounterSnapshot, RulesInForce};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use enforce::Resident;
 use event::{Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
+use supervisor::handover_state;
+use supervisor::{Board, Listening, Mechanism, Source, attached};
 
 pub(super) use self::errand::Errand;
 pub(super) use self::hail::{build, view};
@@ -45,11 +50,6 @@ use super::services::Rules;
 use super::{InForce, TheirContainer, engines};
 use crate::journal;
 use crate::options::Run;
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
-use supervisor::handover_state;
-use supervisor::{Board, Listening, Mechanism, Source, attached};
 
 /// Containers that may wait to be taken.
 const BACKLOG: i32 = 1024;

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use abi::Arch;
 use capture::filter::{self, FilterOptions, FilterProgram};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use supervisor::handover_state;
+use supervisor::{Command, Prepared};
 
 use super::super::early::Kept;
 use super::super::services::TheirContainer;
 use super::super::unknown_machine;
 use super::Errand;
 use super::errand::Alone;
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
-use supervisor::handover_state;
-use supervisor::{Command, Prepared};
 
 /// Readies an agent that hands the session over. `alone` readies one that watches by itself, by the filter of
 /// this memo if one is given; it is taken where the container's agent has left no filter that is of use here.

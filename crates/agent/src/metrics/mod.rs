@@ -14,10 +14,9 @@ use config::Metrics as Wanted;
 use outputs::{Dispatcher, Snapshot};
 use rules::Engine;
 
-use crate::version::FALCO_VERSION;
-
 pub(crate) use self::latency::Latency;
 pub(crate) use self::snapshot::{Running, Snapshots};
+use crate::version::FALCO_VERSION;
 
 /// Where a metric belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

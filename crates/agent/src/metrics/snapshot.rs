@@ -10,14 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use outputs::{Internal, internal_alert};
 use rules::{AlertValue, Priority};
 use serde_json::{Map, Value as Json, json};
 
 use super::{Area, Metric, Source, Value, since_epoch};
 use crate::journal;
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// Opened before there is a thread.
 pub(crate) struct Snapshots {

@@ -11,12 +11,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
 
 use super::{Recording, Rotation};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Failure;
 
 /// Blocks that belong together.
 pub(super) struct Chunk {

@@ -14,15 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::{CaptureMode, CaptureOptions};
+use diagnostics::failure::Failure;
 use event::Event;
+pub(crate) use file::Writing;
+use file::{Chunk, Target};
 use outputs::Dispatcher;
 use rules::{Matched, Recorder};
 use scap::write::Writer;
-
-use diagnostics::failure::Failure;
-
-pub(crate) use file::Writing;
-use file::{Chunk, Target};
 
 /// `-w`.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! `tollgate completions`.
 
 use clap::CommandFactory;
-
-use crate::args::{Cli, Completions};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+
+use crate::args::{Cli, Completions};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Completions) -> Outcome {

@@ -1,12 +1,12 @@
 //! `tollgate doctor`.
 
 use capture::probe::{self, Finding, Support};
-use serde_json::{Value, json};
-
-use crate::args::Doctor;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal::{self, Colour};
+use serde_json::{Value, json};
+
+use crate::args::Doctor;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {

@@ -1,18 +1,18 @@
 //! `tollgate enforce`.
 
 use abi::Arch;
+use agent::confine::{self, Optional};
+use agent::options::{Detection, Interception, Run};
+use agent::program;
 use capture::filter::{self, FilterOptions};
+use config::OnAgentDeath;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use enforce::Confinement;
 use event::Plan;
 
 use super::run;
 use crate::args::Enforce;
-use agent::confine::{self, Optional};
-use agent::options::{Detection, Interception, Run};
-use agent::program;
-use config::OnAgentDeath;
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {

@@ -5,10 +5,6 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sys::poll::{self, PollFd};
-
-use super::run;
-use crate::args::Learn;
 use agent::confine::Optional;
 use agent::learn::{self, Learner, Seen};
 use agent::options::{Detection, Engine, Interception, Run};
@@ -16,6 +12,10 @@ use agent::policy_files;
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
+use sys::poll::{self, PollFd};
+
+use super::run;
+use crate::args::Learn;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Learn) -> Outcome {

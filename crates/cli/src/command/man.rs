@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man as Page;
-
-use crate::args::{Cli, Man};
-
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+
+use crate::args::{Cli, Man};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Man) -> Outcome {

@@ -1,10 +1,10 @@
 //! `tollgate run`.
 
 use agent::options;
+use diagnostics::failure::Outcome;
 use supervisor::{Stay, Tenure};
 
 use crate::args::Run;
-use diagnostics::failure::Outcome;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Run) -> Outcome {

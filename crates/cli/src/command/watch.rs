@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent::journal;
 use capture::container::ContainerOptions;
 use capture::ptrace::{Hindrance, StartError};
 use capture::{ebpf, gvisor};
-use event::Pid;
-
-use crate::args::{Watch, WatchEngine};
-use agent::journal;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use event::Pid;
 use supervisor::attached::{self, End};
 use supervisor::{Mechanism, Source};
+
+use crate::args::{Watch, WatchEngine};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Watch) -> Outcome {

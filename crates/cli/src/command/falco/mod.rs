@@ -13,7 +13,13 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 
+use agent::pidfile::Pidfile;
+use agent::{journal, version};
+use config::rule_files::{self, Loaded, NoSink};
 use config::{self, CompatMode, Config, EngineKind};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
@@ -22,12 +28,6 @@ use self::validate::Describe;
 use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
 use crate::command::rules::check;
 use crate::command::{replay, watch};
-use agent::pidfile::Pidfile;
-use agent::{journal, version};
-use config::rule_files::{self, Loaded, NoSink};
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
 
 /// Where Falco is configured.
 const CONFIG: &str = "/etc/falco/falco.yaml";

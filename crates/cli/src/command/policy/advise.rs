@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use serde_json::json;
-
-use super::args::Advise;
 use agent::learn;
 use agent::policy_files::machine;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use serde_json::json;
+
+use super::args::Advise;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Advise) -> Outcome {

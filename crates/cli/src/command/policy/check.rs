@@ -1,13 +1,13 @@
 //! `tollgate policy check`.
 
+use agent::policy_files::{Loaded, exit, machine};
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use policy::Diagnostic;
 use serde_json::{Value, json};
 
 use super::args::Check;
 use super::load;
-use agent::policy_files::{Loaded, exit, machine};
-use diagnostics::failure::Outcome;
-use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Check) -> Outcome {

@@ -2,6 +2,10 @@
 
 use std::fmt::Write as _;
 
+use agent::policy_files::{self, machine, with_other_names};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use policy::compile::{Machine, assess};
 use policy::{Enforcer, Origin, Policy, Rule};
 use serde_json::{Map, Value, json};
@@ -9,10 +13,6 @@ use serde_json::{Map, Value, json};
 use super::args::{EnforcerName, Explain};
 use super::list::{json_assessment, push_assessment};
 use super::{load, profiles};
-use agent::policy_files::{self, machine, with_other_names};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Outcome;
-use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {

@@ -13,9 +13,9 @@ use std::path::Path;
 
 use ::policy::compile::Machine;
 use agent::policy_files::{Loaded, read, with_other_names};
+use diagnostics::failure::Outcome;
 
 use self::args::Policy;
-use diagnostics::failure::Outcome;
 
 /// Runs the verb.
 pub(crate) fn execute(verb: &Policy) -> Outcome {

@@ -1,5 +1,9 @@
 //! `tollgate policy replace`.
 
+use agent::policy_files::{self, machine};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use enforce::{apparmor, bpf};
 use policy::compile::bpf::Profile;
 use policy::{Enforcer, Enforcers, Mode, Policy};
@@ -7,10 +11,6 @@ use policy::{Enforcer, Enforcers, Mode, Policy};
 use super::args::Replace;
 use super::load;
 use super::loaded::failure;
-use agent::policy_files::{self, machine};
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Replace) -> Outcome {

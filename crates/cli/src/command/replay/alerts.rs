@@ -4,19 +4,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use agent::journal;
+use agent::sink::DeferredSink;
+use agent::totals;
+use config::rule_files;
 use config::{self, CompatMode, Config};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use outputs::Dispatcher;
 use rules::{Alert, AlertSink};
 
 use super::play;
 use crate::args::Replay;
-use agent::journal;
-use agent::sink::DeferredSink;
-use agent::totals;
-use config::rule_files;
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
 
 /// Alerts that are handed over before the channels are waited for. A recorded event has no deadline, so
 /// none need be lost: not for want of places in the queues, and not for want of memory either, which

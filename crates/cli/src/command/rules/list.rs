@@ -1,14 +1,14 @@
 //! `tollgate rules list`.
 
+use config::rule_files;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use rules::Rule;
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
 use crate::args::List;
-use config::rule_files;
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {

@@ -12,8 +12,9 @@ mod list;
 mod test;
 pub(super) mod words;
 
-use crate::args::Rules;
 use diagnostics::failure::Outcome;
+
+use crate::args::Rules;
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Rules) -> Outcome {

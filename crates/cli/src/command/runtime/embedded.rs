@@ -16,7 +16,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agent::journal;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::error::LibcontainerError;
@@ -25,15 +29,10 @@ use libcontainer::signal::Signal;
 use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::default::DefaultExecutor;
 use liboci_cli::{CommonCmd, Create, Exec, GlobalOpts, List, Run, StandardCmd};
-
 use sys::signal::Disposition;
 use sys::wait::{self, Target};
 
 use self::foreground::{Console, Foreground};
-use agent::journal;
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
 
 /// Where containers are noted if the caller does not say.
 const ROOT: &str = "/run/tollgate/containers";

@@ -19,8 +19,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use agent::RULESET;
 use capture::probe::Finding;
 use clap::{Args, FromArgMatches, Parser};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use runtime::caller::{report, report_to, warn};
 use runtime::containers::{
     begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
@@ -32,13 +36,9 @@ use runtime::{
     annotations, kata,
 };
 use rustix::fs::FlockOperation;
+use supervisor::{Ends, Stay, Tenure};
 
 use crate::args::{Cli, Run};
-use agent::RULESET;
-use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
-use supervisor::{Ends, Stay, Tenure};
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";

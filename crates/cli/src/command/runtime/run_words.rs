@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use config::WatchedBy;
-use runtime::settings::{ALERTS, FIELDS, Settings, make_alert_folder};
-use runtime::{Note, Store, Verb};
-
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use runtime::settings::{ALERTS, FIELDS, Settings, make_alert_folder};
+use runtime::{Note, Store, Verb};
 
 /// The command line of `tollgate run` that watches a container, up to its CMD.
 pub(super) fn words(

@@ -6,10 +6,9 @@
 use std::fs;
 use std::path::Path;
 
-use serde::Deserialize;
-
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use serde::Deserialize;
 
 /// A published run: its folder and its summary.
 const PUBLISHED: (&str, &str) = (
