@@ -81,7 +81,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     let is_json = line.global.log_format.as_deref() == Some("json");
     let outcome = line.carry_out();
     if let (Err(failure), Some(log)) = (&outcome, &log) {
-        super::note_in_log(log, is_json, "error", &failure.render());
+        runtime::caller::note_in_log(log, is_json, "error", &failure.render());
     }
     outcome
 }
