@@ -8,12 +8,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use config::{Choice, CompatMode};
+pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 use event::field::Mechanism;
 use sys::features::KernelVersion;
 
 use crate::command::rules::cost::figures::Watched;
-
-pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -179,12 +178,6 @@ pub(crate) struct Detection {
     /// Whose customs apply.
     #[arg(skip)]
     pub(crate) manner: CompatMode,
-    /// Set by verbs that have no rules.
-    #[arg(skip)]
-    pub(crate) without_rules: bool,
-    /// Where what is seen is recorded, by the verb that does.
-    #[arg(skip)]
-    pub(crate) learner: Option<std::sync::Arc<crate::learn::Learner>>,
 }
 
 /// Where the programs of the engine ebpf are attached.
@@ -202,18 +195,6 @@ pub(crate) enum Hooks {
     /// An empty program, for measurements
     #[value(hide = true)]
     Nothing,
-}
-
-impl From<Hooks> for capture::ebpf::Hooks {
-    fn from(hooks: Hooks) -> Self {
-        match hooks {
-            Hooks::Auto => Self::Auto,
-            Hooks::Functions => Self::Functions,
-            Hooks::PerCall => Self::PerCall,
-            Hooks::Raw => Self::Raw,
-            Hooks::Nothing => Self::Nothing,
-        }
-    }
 }
 
 /// When another file of a recording is begun; the files have numbers behind their name then.
@@ -274,6 +255,28 @@ pub(crate) struct Interception {
     pub(crate) refuse: Vec<Refusal>,
 }
 
+/// The policy of a command that is watched.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Confine {
+    /// Confine CMD by this policy
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) how: PolicyOptions,
+}
+
+/// How strictly a policy is taken.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct PolicyOptions {
+    /// Deny nothing, and report what the policy would deny, as far as enforcers can
+    #[arg(long, requires = "policy")]
+    pub(crate) audit: bool,
+    /// Go on although no enforcer that works here carries this rule of the policy at all, which is an
+    /// error, or only in part, which is a warning; repeatable
+    #[arg(long, value_name = "RULE", requires = "policy")]
+    pub(crate) accept_partial: Vec<String>,
+}
+
 /// `tollgate run`.
 ///
 /// The exit status is that of CMD: 128+N if signal N killed it, 127 if it was not found, 126 if it
@@ -289,7 +292,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) detection: Detection,
     #[command(flatten)]
-    pub(crate) confine: crate::confine::Optional,
+    pub(crate) confine: Confine,
     #[command(flatten)]
     pub(crate) interception: Interception,
     /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
@@ -349,7 +352,7 @@ pub(crate) struct Enforce {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: PathBuf,
     #[command(flatten)]
-    pub(crate) how: crate::confine::How,
+    pub(crate) how: PolicyOptions,
     /// Configuration file, as Falco's falco.yaml: where violations are reported
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -393,8 +396,8 @@ pub(crate) struct Learn {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) duration: Option<u64>,
     /// What is to carry the policy, such as SeccompLandlockCapsBPF
-    #[arg(long, value_name = "ENFORCERS", default_value = crate::learn::ENFORCERS,
-          value_parser = crate::learn::enforcers)]
+    #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
+          value_parser = agent::learn::enforcers)]
     pub(crate) enforcer: policy::Enforcers,
     /// Print no warnings
     #[arg(short, long)]

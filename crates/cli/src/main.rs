@@ -1,17 +1,8 @@
 //! The `tollgate` program.
 
-// Modules of `command::run` and `supervise` still name it `crate::config`.
-extern crate config;
-
 mod args;
 mod command;
-mod confine;
-mod installed;
-mod journal;
-mod learn;
-mod metrics;
-mod recording;
-mod supervise;
+mod options;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,13 +10,12 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches, Parser};
-use config::rule_files;
-use diagnostics::{exit, failure, lookup, terminal, text_file};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 
 use crate::args::{Cli, Verb};
 use crate::command::falco::args::Falco;
-use crate::exit::Exit;
-use crate::failure::Outcome;
 
 fn main() -> ExitCode {
     // Processes of described tests have command lines of their own.

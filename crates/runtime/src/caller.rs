@@ -29,8 +29,9 @@ pub fn warn(line: &CommandLine, message: &str) {
     }
 }
 
-/// Callers of a runtime look for its message in its log.
-fn note_in_log(log: &Path, is_json: bool, level: &str, message: &str) {
+/// Adds a line to the log that callers of a runtime look into for its message: one JSON object, or `level=... msg=...`.
+/// A log that cannot be written is passed over.
+pub fn note_in_log(log: &Path, is_json: bool, level: &str, message: &str) {
     let message = message.trim_end();
     let line = if is_json {
         format!("{}\n", serde_json::json!({"level": level, "msg": message}))

@@ -1,11 +1,11 @@
 //! `tollgate completions`.
 
 use clap::CommandFactory;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 use crate::args::{Cli, Completions};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Completions) -> Outcome {

@@ -1,9 +1,9 @@
 //! `tollgate demo`: real programs do real things, watched, while the user looks on.
 
+use diagnostics::failure::Outcome;
 use generator::demo;
 
 use crate::args::{Demo, DemoStage};
-use crate::failure::Outcome;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Demo) -> Outcome {

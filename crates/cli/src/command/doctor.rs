@@ -1,12 +1,12 @@
 //! `tollgate doctor`.
 
 use capture::probe::{self, Finding, Support};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal::{self, Colour};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
-use crate::exit::Exit;
-use crate::failure::Outcome;
-use crate::terminal::{self, Colour};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {

@@ -1,27 +1,29 @@
 //! `tollgate enforce`.
 
 use abi::Arch;
+use agent::confine::{self, Optional};
+use agent::options::{Detection, Interception, Run};
+use agent::program;
 use capture::filter::{self, FilterOptions};
+use config::OnAgentDeath;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use enforce::Confinement;
 use event::Plan;
 
 use super::run;
-use crate::args::{Detection, Enforce, Interception, OnAgentDeath, Run};
-use crate::confine::{self, Optional};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::supervise;
+use crate::args::Enforce;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {
     if args.resume.is_some() {
-        return run::execute(watched(args));
+        return run::start(watched(args));
     }
-    let prepared = confine::prepare(&args.policy, &args.how)?;
+    let prepared = confine::prepare(&args.policy, &args.how.clone().into())?;
     if prepared.confinement.reports() {
         // The agent prepares it again, and says what is to be said.
         prepared.confinement.discard();
-        return run::execute(watched(args));
+        return run::start(watched(args));
     }
     prepared.tell(args.quiet);
     become_command(&args, &prepared.confinement)
@@ -41,7 +43,7 @@ fn watched(args: Enforce) -> Run {
         },
         confine: Optional {
             policy: Some(args.policy),
-            how: args.how,
+            how: args.how.into(),
         },
         interception: Interception::default(),
         on_agent_death: OnAgentDeath::Continue,
@@ -62,7 +64,7 @@ fn watched(args: Enforce) -> Run {
 /// Nobody has to listen: this process restricts itself and executes the command. Returns only if that
 /// fails.
 fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
-    let command = run::program::command(&args.command, false)?;
+    let command = program::command(&args.command, false)?;
     let program = match confinement.calls.is_empty() {
         true => None,
         false => Some(program(confinement)?),
@@ -73,17 +75,17 @@ fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
     };
     confinement.apply().map_err(|error| unconfined(&error))?;
     if let Some(program) = &program {
-        supervise::install_alone(program).map_err(|error| unconfined(&error))?;
+        supervisor::install_alone(program).map_err(|error| unconfined(&error))?;
     }
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
-    Err(run::not_executed(
+    Err(agent::not_executed(
         &command.path.to_string_lossy(),
         error.into(),
     ))
 }
 
 fn program(confinement: &Confinement) -> Result<filter::FilterProgram, Failure> {
-    let native = Arch::native().ok_or_else(run::unknown_machine)?;
+    let native = Arch::native().ok_or_else(agent::unknown_machine)?;
     let options = FilterOptions::confine(native);
     filter::compile_with(&Plan::default(), &confinement.calls, &options)
         .map_err(|error| Failure::from_error(Exit::BadInput, &error).help("simplify the policy"))

@@ -5,14 +5,17 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use agent::confine::Optional;
+use agent::learn::{self, Learner, Seen};
+use agent::options::{Detection, Engine, Interception, Run};
+use agent::policy_files;
+use config::OnAgentDeath;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use sys::poll::{self, PollFd};
 
-use super::{policy, run};
-use crate::args::{Detection, Engine, Interception, Learn, OnAgentDeath, Run};
-use crate::confine::Optional;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::learn::{self, Learner, Seen};
+use super::run;
+use crate::args::Learn;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Learn) -> Outcome {
@@ -39,14 +42,14 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         output: args.output,
         model: args.model,
         duration: args.duration.map(Duration::from_secs),
-        machine: policy::machine(),
+        machine: policy_files::machine(),
         enforcers: args.enforcer,
         is_privileged,
         quiet: args.quiet,
         seen: Mutex::new(Some(Seen::new(model))),
         told,
     };
-    let outcome = run::execute(Run {
+    let outcome = run::start(Run {
         detection: Detection {
             quiet: args.quiet,
             without_rules: true,

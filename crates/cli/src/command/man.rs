@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man as Page;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 
 use crate::args::{Cli, Man};
-
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Man) -> Outcome {

@@ -1,10 +1,10 @@
 //! `tollgate version`.
 
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use serde_json::json;
 
 use crate::args::Version;
-use crate::failure::Outcome;
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Version) -> Outcome {

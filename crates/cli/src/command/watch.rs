@@ -3,19 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent::journal;
 use capture::container::ContainerOptions;
 use capture::ptrace::{Hindrance, StartError};
 use capture::{ebpf, gvisor};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use event::Pid;
+use supervisor::attached::{self, End};
+use supervisor::{Mechanism, Source};
 
-use super::run;
 use crate::args::{Watch, WatchEngine};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::journal;
-use crate::supervise::attached::{self, End};
-use crate::supervise::{Mechanism, Source};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Watch) -> Outcome {
@@ -36,7 +35,7 @@ pub(crate) fn execute(args: Watch) -> Outcome {
         own_id: args.detection.container_id.clone(),
         ..ContainerOptions::default()
     };
-    let start = run::services(args.detection, mechanism)?;
+    let start = agent::services(args.detection.into(), mechanism)?;
     if let (Source::Places(places), false) = (&source, quiet) {
         tell_of_absent(places, options);
     }
@@ -79,7 +78,7 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
         Failure::new(Exit::BadInput, message).help("name a file in a folder that exists")
     };
     let socket = std::path::absolute(socket).map_err(bad_path)?;
-    let (start, session) = run::sandbox_services(args.detection, &socket)?;
+    let (start, session) = agent::sandbox_services(args.detection.into(), &socket)?;
     if let Some(given) = &args.gvisor_given {
         warn_of_untold(&gvisor::untold(&session, given));
     }
@@ -138,7 +137,7 @@ fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::W
 /// Watches nothing: outputs and servers work.
 pub(super) fn idle(args: Watch) -> Outcome {
     let limit = args.seconds.map(Duration::from_secs);
-    let start = run::services(args.detection, Mechanism::Nothing)?;
+    let start = agent::services(args.detection.into(), Mechanism::Nothing)?;
     match attached::watch(Source::Nothing, limit, start) {
         Ok(_) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),

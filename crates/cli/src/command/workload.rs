@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &workload::Args) -> Outcome {

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use config::rule_files::NoSink;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use rules::describe::Parts;
 use rules::ruleset::{List, Macro, Output, Written};
 use rules::{Engine, EngineOptions, Rule, Ruleset};
 use serde_json::{Value, json};
-
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::rule_files::NoSink;
 
 /// Stands before the names of macros where they are compiled as rules.
 const MACRO: &str = "macro ";

@@ -1,5 +1,6 @@
 //! `--list`, `--list-events` and `-i`.
 
+use agent::version::DRIVER_SCHEMA_VERSION;
 use event::field::{ArgumentKind, Class, FieldSpec, Supplied, docs};
 use event::{Category, EventKind, ParamSpec, ParamType};
 use rules::load::SYSCALL_SOURCE;
@@ -7,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::args::Format;
 use super::describe::wrap;
-use super::version::DRIVER_SCHEMA_VERSION;
 use crate::command::rules::words;
 
 /// A class with its fields.

@@ -9,13 +9,17 @@ mod describe;
 mod list;
 mod options;
 mod support;
-pub(crate) mod totals;
 mod validate;
-pub(crate) mod version;
 
 use std::path::{Path, PathBuf};
 
+use agent::pidfile::Pidfile;
+use agent::{journal, version};
+use config::rule_files::{self, Loaded, NoSink};
 use config::{self, CompatMode, Config, EngineKind};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
@@ -23,12 +27,7 @@ use self::args::{Falco, Format};
 use self::validate::Describe;
 use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
 use crate::command::rules::check;
-use crate::command::run::pidfile::Pidfile;
-use crate::command::{replay, run, watch};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files::{self, Loaded, NoSink};
-use crate::{journal, terminal};
+use crate::command::{replay, watch};
 
 /// Where Falco is configured.
 const CONFIG: &str = "/etc/falco/falco.yaml";
@@ -83,7 +82,7 @@ fn falco(mut args: Falco) -> Outcome {
         journal::warn(&format!("warning: {warning}"));
     }
     sources(&args)?;
-    let options = run::engine_options(&config, None);
+    let options = agent::engine_options(&config, None);
     if !args.validate.is_empty() {
         let described = match (&args.describe, args.describe_all) {
             (Some(rule), _) => Describe::One(rule),
@@ -392,8 +391,6 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             hooks: Hooks::Auto,
             quiet: false,
             manner: CompatMode::Falco,
-            without_rules: false,
-            learner: None,
         },
     };
     if is_idle {

@@ -1,8 +1,9 @@
 //! Options that stand for keys of the configuration, and those without effect.
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+
 use super::args::{Falco, Old};
-use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// The `-o` options that the command line comes to: those given, and behind them, so that they win,
 /// those that other options stand for.

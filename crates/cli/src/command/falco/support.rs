@@ -1,11 +1,11 @@
 //! `--support`: what a report of a problem needs.
 
+use agent::version;
 use config::Config;
+use config::rule_files::Loaded;
 use serde_json::{Value, json};
 
 use super::args::Falco;
-use super::version;
-use crate::rule_files::Loaded;
 
 /// The object that Falco prints.
 pub(super) fn support(config: &Config, loaded: &Loaded, args: &Falco) -> Value {

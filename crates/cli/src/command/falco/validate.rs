@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
+use agent::journal;
+use config::rule_files::{self, Loaded, NoSink, RuleFile};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use rules::EngineOptions;
+use rules::Priority;
 use rules::diagnostic::{Diagnostic, Location};
 use serde_json::Value;
 
 use super::describe;
 use crate::command::rules::check::{self, Numbering};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::journal;
-use crate::rule_files::{self, Loaded, NoSink, RuleFile};
-use crate::terminal;
-use rules::Priority;
 
 /// What is to be described besides, if all files are good.
 pub(super) enum Describe<'a> {

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use config::rule_files;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use generator::detector::Detector;
 
 use super::args::Source;
-use crate::rule_files;
 
 /// Builds the command line of `tollgate run` and lists the rules that it loads.
 pub(super) fn detector(source: &Source) -> Result<Detector, Failure> {

@@ -6,12 +6,11 @@ mod options;
 
 use std::io;
 
+use args::{Generate, Suite};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use generator::{action, own_program, scenario, suite};
-
-use args::{Generate, Suite};
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Generate) -> Outcome {

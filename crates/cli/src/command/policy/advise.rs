@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use agent::learn;
+use agent::policy_files::machine;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use serde_json::json;
 
 use super::args::Advise;
-use super::machine;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::{learn, terminal};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Advise) -> Outcome {

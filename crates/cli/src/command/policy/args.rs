@@ -99,8 +99,8 @@ pub(crate) struct Advise {
     #[arg(value_name = "MODEL")]
     pub(crate) model: PathBuf,
     /// What is to carry the rules, such as AppArmorBPFSeccomp; Auto is all
-    #[arg(long, value_name = "ENFORCERS", default_value = crate::learn::ENFORCERS,
-          value_parser = crate::learn::enforcers)]
+    #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
+          value_parser = agent::learn::enforcers)]
     pub(crate) enforcer: policy::Enforcers,
     /// Print JSON
     #[arg(long)]

@@ -1,13 +1,13 @@
 //! `tollgate policy check`.
 
-use policy::{Code, Diagnostic};
+use agent::policy_files::{Loaded, exit, machine};
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
+use policy::Diagnostic;
 use serde_json::{Value, json};
 
 use super::args::Check;
-use super::{Loaded, load, machine};
-use crate::exit::Exit;
-use crate::failure::Outcome;
-use crate::terminal;
+use super::load;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Check) -> Outcome {
@@ -25,18 +25,6 @@ pub(crate) fn execute(args: &Check) -> Outcome {
         terminal::print(&files)?;
     }
     Ok(exit(files.iter().flat_map(|file| &file.diagnostics)))
-}
-
-/// Whether a policy can be used: not if it is wrong, and not if nobody can carry it.
-pub(crate) fn exit<'d>(diagnostics: impl Iterator<Item = &'d Diagnostic>) -> Exit {
-    let mut exit = Exit::Ok;
-    for problem in diagnostics.filter(|problem| problem.is_error()) {
-        match problem.code {
-            Code::NoEnforcer | Code::TargetsIgnored => exit = Exit::Unsupported,
-            _ => return Exit::BadInput,
-        }
-    }
-    exit
 }
 
 fn text_file(file: &Loaded) -> String {

@@ -2,22 +2,23 @@
 
 use std::fmt::Write as _;
 
+use agent::policy_files::{self, machine, with_other_names};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use policy::compile::{Machine, assess};
 use policy::{Enforcer, Origin, Policy, Rule};
 use serde_json::{Map, Value, json};
 
 use super::args::{EnforcerName, Explain};
 use super::list::{json_assessment, push_assessment};
-use super::{check, load, machine, profiles, with_other_names};
-use crate::exit::Exit;
-use crate::failure::Outcome;
-use crate::terminal;
+use super::{load, profiles};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {
     let machine = machine();
     let loaded = load(&args.file, &args.accept.rules, &machine);
-    let exit = check::exit(loaded.diagnostics.iter());
+    let exit = policy_files::exit(loaded.diagnostics.iter());
     terminal::complain(&loaded.render());
     if exit == Exit::BadInput {
         return Ok(exit);

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
+use agent::policy_files::machine;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use policy::Enforcer;
 use policy::builtin::{self, Builtin, Class};
 use policy::compile::{Assessment, Machine, assess_builtin};
 use serde_json::{Map, Value, json};
 
 use super::args::List;
-use super::machine;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {

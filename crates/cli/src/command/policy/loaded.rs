@@ -1,12 +1,12 @@
 //! `tollgate policy loaded`.
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use enforce::{apparmor, bpf};
 use serde_json::json;
 
 use super::args::Loaded;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Loaded) -> Outcome {

@@ -1,21 +1,22 @@
 //! `tollgate policy replace`.
 
+use agent::policy_files::{self, machine};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use enforce::{apparmor, bpf};
 use policy::compile::bpf::Profile;
 use policy::{Enforcer, Enforcers, Mode, Policy};
 
 use super::args::Replace;
+use super::load;
 use super::loaded::failure;
-use super::{check, load, machine};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Replace) -> Outcome {
     let machine = machine();
     let loaded = load(&args.file, &args.accept.rules, &machine);
-    let exit = check::exit(loaded.diagnostics.iter());
+    let exit = policy_files::exit(loaded.diagnostics.iter());
     terminal::complain(&loaded.render());
     let refuse = |exit: Exit, why: String, help: &str| {
         let message = format!("cannot exchange the policy by {}: {why}", loaded.name);

@@ -4,18 +4,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use agent::journal;
+use agent::sink::DeferredSink;
+use agent::totals;
+use config::rule_files;
 use config::{self, CompatMode, Config};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use outputs::Dispatcher;
 use rules::{Alert, AlertSink};
 
 use super::play;
 use crate::args::Replay;
-use crate::command::falco::totals;
-use crate::command::run;
-use crate::command::run::sink::DeferredSink;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::{journal, rule_files, terminal};
 
 /// Alerts that are handed over before the channels are waited for. A recorded event has no deadline, so
 /// none need be lost: not for want of places in the queues, and not for want of memory either, which
@@ -87,12 +88,12 @@ pub(super) fn raise(args: &Replay) -> Outcome {
         }
     }
     let sink = PatientSink::new(&config);
-    let (engine, _plan) = loaded.compile(&run::engine_options(&config, None), sink.clone());
+    let (engine, _plan) = loaded.compile(&agent::engine_options(&config, None), sink.clone());
     loaded.usable()?;
     if !args.quiet {
-        run::warn(&loaded);
+        agent::warn(&loaded);
     }
-    let dispatcher = run::outputs(&config, args.quiet, None)?
+    let dispatcher = agent::outputs(&config, args.quiet, None)?
         .start()
         .map_err(|error| {
             Failure::from_error(Exit::Internal, &error)

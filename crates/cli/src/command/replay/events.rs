@@ -3,14 +3,14 @@
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use outputs::json;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
 use serde_json::{Value, json};
 
 use super::play;
 use crate::args::Replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
 
 /// What is printed of each event unless told otherwise: what sysdig prints, but for the direction.
 const LINE: &str = "%evt.num %evt.time %evt.cpu %proc.name (%thread.tid) %evt.type %evt.args";

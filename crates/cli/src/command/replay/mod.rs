@@ -11,6 +11,9 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use event::Judge;
 use rules::Engine;
 use scap::read::Reader;
@@ -19,9 +22,6 @@ use self::progress::Progress;
 use self::source::Count;
 use self::statistics::Statistics;
 use crate::args::Replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// Events between two looks at the clock and at the channels.
 const BATCH: u64 = 1024;

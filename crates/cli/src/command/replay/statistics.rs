@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use diagnostics::terminal;
 use rules::Engine;
 use scap::replay::{Counts, Lost, Replay};
 use serde_json::json;
-
-use crate::terminal;
 
 /// Sums over all captures.
 #[derive(Default)]

@@ -1,14 +1,14 @@
 //! `tollgate rules check`.
 
+use config::rule_files::{self, Loaded, NoSink, RuleFile};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use rules::diagnostic::{Diagnostic, Location};
 use rules::{Code, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Check;
-use crate::exit::Exit;
-use crate::failure::Outcome;
-use crate::rule_files::{self, Loaded, NoSink, RuleFile};
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Check) -> Outcome {

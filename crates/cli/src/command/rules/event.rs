@@ -5,6 +5,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::rule_files::Loaded;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use event::{Event, Judge, Weight};
 use rules::diagnostic::closest;
 use rules::trace::{Clause, Part, Tracer};
@@ -16,10 +20,6 @@ use super::given::{self, Described};
 use super::test::unusable;
 use crate::args::Explain;
 use crate::command::replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files::Loaded;
-use crate::terminal;
 
 /// One rule and an event.
 struct Verdict<'r> {

@@ -1,12 +1,12 @@
 //! `tollgate rules events`.
 
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use event::{EventKind, ParamSpec};
 use serde_json::{Value, json};
 
 use super::words;
 use crate::args::Events;
-use crate::failure::Outcome;
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Events) -> Outcome {

@@ -1,16 +1,16 @@
 //! `tollgate rules explain`.
 
 use abi::Syscall;
+use config::rule_files;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use event::{Need, Plan, Stage, StdioWatch};
 use rules::plan::{CallExplanation, Explanation, RuleExplanation};
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Explain;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files;
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {

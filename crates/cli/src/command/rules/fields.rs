@@ -1,14 +1,14 @@
 //! `tollgate rules fields`.
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use event::field::{ArgumentKind, Class, FieldSpec, Mechanism, docs};
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
 use super::words;
 use crate::args::Fields;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// A class with its fields.
 type Group = (&'static Class, &'static [FieldSpec]);

@@ -1,15 +1,15 @@
 //! `tollgate rules lint`.
 
+use config::rule_files::{self, NoSink};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use event::field::Mechanism;
 use rules::EngineOptions;
 use rules::lint::Finding;
 use serde_json::{Value, json};
 
 use crate::args::Lint;
-use crate::exit::Exit;
-use crate::failure::Outcome;
-use crate::rule_files::{self, NoSink};
-use crate::terminal;
 
 /// The engines that `run` and `watch` choose from.
 const LIVE: [Mechanism; 3] = [Mechanism::Notify, Mechanism::Ptrace, Mechanism::Ebpf];

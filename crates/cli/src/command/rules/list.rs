@@ -1,14 +1,14 @@
 //! `tollgate rules list`.
 
+use config::rule_files;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use rules::Rule;
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
 use crate::args::List;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files;
-use crate::terminal;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {

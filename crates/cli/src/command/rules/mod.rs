@@ -12,8 +12,9 @@ mod list;
 mod test;
 pub(super) mod words;
 
+use diagnostics::failure::Outcome;
+
 use crate::args::Rules;
-use crate::failure::Outcome;
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Rules) -> Outcome {

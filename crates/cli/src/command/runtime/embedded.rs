@@ -16,7 +16,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agent::journal;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::error::LibcontainerError;
@@ -25,14 +29,10 @@ use libcontainer::signal::Signal;
 use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::default::DefaultExecutor;
 use liboci_cli::{CommonCmd, Create, Exec, GlobalOpts, List, Run, StandardCmd};
-
 use sys::signal::Disposition;
 use sys::wait::{self, Target};
 
 use self::foreground::{Console, Foreground};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::{journal, terminal};
 
 /// Where containers are noted if the caller does not say.
 const ROOT: &str = "/run/tollgate/containers";
@@ -81,7 +81,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     let is_json = line.global.log_format.as_deref() == Some("json");
     let outcome = line.carry_out();
     if let (Err(failure), Some(log)) = (&outcome, &log) {
-        super::note_in_log(log, is_json, "error", &failure.render());
+        runtime::caller::note_in_log(log, is_json, "error", &failure.render());
     }
     outcome
 }

@@ -5,11 +5,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Parser;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use runtime::installer::{self, Change, InstallOptions, PROGRAM};
-
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 /// As its help calls it.
 const NAME: &str = "tollgate runtime install|uninstall";

@@ -19,8 +19,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use agent::RULESET;
 use capture::probe::Finding;
 use clap::{Args, FromArgMatches, Parser};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use runtime::caller::{report, report_to, warn};
 use runtime::containers::{
     begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
@@ -32,14 +36,9 @@ use runtime::{
     annotations, kata,
 };
 use rustix::fs::FlockOperation;
+use supervisor::{Ends, Stay, Tenure};
 
-use super::run;
-use super::run::first::RULESET;
 use crate::args::{Cli, Run};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::supervise::{Ends, Stay, Tenure};
-use crate::terminal;
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";
@@ -104,7 +103,7 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if let Some(outcome) = line
         .call
         .as_ref()
-        .and_then(|call| vm::execute_own(&call.words, run::not_executed))
+        .and_then(|call| vm::execute_own(&call.words, agent::not_executed))
     {
         return outcome;
     }
@@ -276,7 +275,7 @@ fn create(
     };
     let outcome = if stays {
         let watched = || watched(line, settings, runtime, call, &note, &store, ends);
-        run::execute_below(|| {
+        agent::execute_below(|| {
             watched().unwrap_or_else(|failure| {
                 report(line, &failure);
                 terminal::complain(&failure.render());
@@ -463,7 +462,7 @@ fn watched(
         tenure,
         complain,
     };
-    run::execute_as(args, stay)
+    agent::execute(args.into(), stay)
 }
 
 /// The embedded runtime's, where that is not this program's own file.

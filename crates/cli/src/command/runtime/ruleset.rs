@@ -9,12 +9,11 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use agent::confine::{self, How};
+use agent::journal;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
 use runtime::Spec;
-
-use crate::confine::{self, How};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::journal;
 
 const CLONE_NEWNS: u32 = 0x2_0000;
 

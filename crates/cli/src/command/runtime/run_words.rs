@@ -4,12 +4,10 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use config::WatchedBy;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use runtime::settings::{ALERTS, FIELDS, Settings, make_alert_folder};
 use runtime::{Note, Store, Verb};
-
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::supervise;
 
 /// The command line of `tollgate run` that watches a container, up to its CMD.
 pub(super) fn words(
@@ -82,7 +80,7 @@ pub(super) fn words(
 /// Whether the agent of a container watches its exec sessions, too. Each session is recorded by itself, and
 /// where processes may look into their descendants alone, a session is none of that agent's.
 fn shares_agents(settings: &Settings) -> bool {
-    !settings.config.capture.enabled && !supervise::sees_descendants_only()
+    !settings.config.capture.enabled && !supervisor::sees_descendants_only()
 }
 
 fn can_be_watched_by_host(settings: &Settings) -> Result<(), Failure> {
@@ -90,7 +88,7 @@ fn can_be_watched_by_host(settings: &Settings) -> Result<(), Failure> {
         let message = format!("cannot have containers watched by one agent: {why}");
         Err(Failure::new(Exit::Unsupported, message).help(help.to_owned()))
     };
-    if supervise::sees_descendants_only() {
+    if supervisor::sees_descendants_only() {
         return refused(
             "processes may look into their descendants alone, and containers are none of its",
             "become root or get CAP_SYS_PTRACE, or use --agent container",

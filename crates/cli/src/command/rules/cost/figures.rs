@@ -6,10 +6,9 @@
 use std::fs;
 use std::path::Path;
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use serde::Deserialize;
-
-use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// A published run: its folder and its summary.
 const PUBLISHED: (&str, &str) = (

@@ -6,16 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
 use abi::Syscall;
+use config::rule_files::{self, NoSink};
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
 use event::{EventKind, Plan, Reason};
+use figures::{Figures, Price, Watched};
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Cost;
 use crate::command::replay;
-use crate::failure::Outcome;
-use crate::rule_files::{self, NoSink};
-use crate::terminal;
-use figures::{Figures, Price, Watched};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Cost) -> Outcome {

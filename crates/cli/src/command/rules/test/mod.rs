@@ -6,6 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::rule_files::{self, Loaded};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal::{self, Colour};
+use load::{Events, Expected, Suite, Test};
 use rules::diagnostic::closest;
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, Engine, EngineOptions, RuleMatching};
@@ -15,11 +20,6 @@ use yaml::settings::Problem;
 use super::event as explained;
 use crate::args::TestRules;
 use crate::command::replay;
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::rule_files::{self, Loaded};
-use crate::terminal::{self, Colour};
-use load::{Events, Expected, Suite, Test};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &TestRules) -> Outcome {

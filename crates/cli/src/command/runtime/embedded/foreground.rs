@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use rustix::pty::OpenptFlags;
 use rustix::termios::{self, OptionalActions, OutputModes, Termios};
 use sys::poll::{self, PollFd};
@@ -16,8 +18,6 @@ use sys::wait::{self, Target};
 use tempfile::TempDir;
 
 use super::FAILED;
-use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// All that the kernel lets programs use.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::process::Command;
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use libcgroups::common::{AnyCgroupManager, CgroupConfig, CgroupManager, ControllerOpt};
 use libcontainer::container::Container;
 use libcontainer::oci_spec::runtime::{
@@ -13,9 +16,6 @@ use libcontainer::oci_spec::runtime::{
 use liboci_cli::{Ps, Update};
 
 use super::{FAILED, failed};
-use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
-use crate::terminal;
 
 fn groups(container: &Container) -> Result<AnyCgroupManager, Failure> {
     let config = CgroupConfig {

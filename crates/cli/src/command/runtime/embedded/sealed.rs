@@ -9,11 +9,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use rustix::fs::{SealFlags, StatVfsMountFlags};
 use sys::exec::StringArray;
-
-use crate::exit::Exit;
-use crate::failure::Failure;
 
 const OWN: &str = "/proc/self/exe";
 const MFD_CLOEXEC: u32 = 1;

@@ -7,14 +7,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use libcontainer::container::Container;
 use libcontainer::oci_spec::runtime::{Capability, Process};
 use liboci_cli::Exec;
 use serde_json::{Map, Value, json};
 
 use super::FAILED;
-use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// Sets that a capability of the command line is added to. In the inheritable set, a program that has file
 /// capabilities would get it from a process that must not have it (CVE-2022-29162).

@@ -1,0 +1,439 @@
+//! What the engine says of itself, as internal alerts.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use capture::notify::{
+    Aim, Cause, Change, Intrusion, Losses, Notices, Obstacle, Privilege, Response, RingAnswer,
+    Violation, Withheld,
+};
+use config::DropAction;
+use diagnostics::terminal;
+use event::{Comm, Event, Pid, Process, Tid};
+use outputs::{Dispatcher, Internal};
+use rules::{AlertValue, Priority};
+
+use super::drops::Drops;
+use super::violations::Violations;
+
+/// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
+/// written in a second.
+pub(super) struct Announcer {
+    dispatcher: Dispatcher,
+    /// At which process it was last looked for the cause of an undecided event, when, and what there was.
+    looked: Mutex<Option<(Pid, Instant, Option<Cause>)>>,
+    /// Whether no process can make itself unreadable to this one.
+    reads_all: bool,
+    violations: Arc<Violations>,
+    drops: Arc<Drops>,
+}
+
+/// How long a cause counts for the same process: looking for it takes longer than all else about an
+/// event.
+const CAUSE_KEPT: Duration = Duration::from_millis(100);
+const CAP_SYS_PTRACE: u8 = 19;
+
+impl Announcer {
+    pub(super) fn new(
+        dispatcher: Dispatcher,
+        drops: Arc<Drops>,
+        violations: Arc<Violations>,
+    ) -> Self {
+        let own = sys::credential::capabilities(0);
+        Self {
+            violations,
+            dispatcher,
+            looked: Mutex::default(),
+            drops,
+            reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
+        }
+    }
+
+    /// What keeps the agent from looking into the process of an event.
+    fn look(&self, event: &Event<'_>) -> Option<Cause> {
+        let pid = event.process.pid;
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        match *looked {
+            Some((last, when, cause)) if last == pid && when.elapsed() < CAUSE_KEPT => {
+                return cause;
+            }
+            _ => {}
+        }
+        let cause = Cause::of_process(event.process, event.tid);
+        *looked = Some((pid, Instant::now(), cause));
+        cause
+    }
+}
+
+fn name(process: &Process) -> String {
+    String::from_utf8_lossy(process.exec_name().as_bytes()).into_owned()
+}
+
+impl Notices for Announcer {
+    fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]) {
+        let (call, pid) = (event.kind.name(), event.process.pid.0);
+        let comm = name(event.process);
+        let cause = Cause::of(event, || self.look(event)).to_string();
+        let listed = rules.iter().map(|rule| AlertValue::Text(rule.to_string()));
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: undecided event",
+            priority: Priority::Warning,
+            message: format!(
+                "rules could not be decided because something could not be learnt: {cause} \
+                 (call={call} pid={pid} process={comm} rules={})",
+                rules.join(", ")
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.cause", AlertValue::Text(cause)),
+                ("tollgate.rules", AlertValue::Uint(rules.len() as u64)),
+                ("tollgate.undecided", AlertValue::List(listed.collect())),
+            ],
+        });
+    }
+
+    fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
+        self.violations.report(&self.dispatcher, event, violation);
+    }
+
+    fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {
+        /// Processes that are named.
+        const NAMED: usize = 5;
+        let (dropped, sent) = (losses.dropped, losses.sent);
+        if !self.drops.is_acted_on(dropped, sent) {
+            return ControlFlow::Continue(());
+        }
+        let calls = losses
+            .by_call
+            .iter()
+            .map(|(call, lost)| format!("{call}={lost}"));
+        let calls = calls.collect::<Vec<_>>().join(" ");
+        let processes = losses.by_process.iter().take(NAMED);
+        let processes: Vec<_> = processes.map(ToString::to_string).collect();
+        let processes = processes.join(" ");
+        let fields = vec![
+            ("n_drops", AlertValue::Uint(dropped)),
+            ("n_drops_buffer_total", AlertValue::Uint(dropped)),
+            ("n_evts", AlertValue::Uint(sent + dropped)),
+            ("tollgate.calls", AlertValue::Text(calls.clone())),
+            ("tollgate.processes", AlertValue::Text(processes.clone())),
+        ];
+        let processes = if processes.is_empty() {
+            String::new()
+        } else {
+            format!(" processes: {processes}")
+        };
+        let message = format!(
+            "Falco internal: syscall event drop. {dropped} system calls dropped in last second. \
+             ({calls}){processes}"
+        );
+        if self.drops.does(DropAction::Log) {
+            terminal::complain(&format!("tollgate: {message}\n"));
+        }
+        if self.drops.does(DropAction::Alert) {
+            self.dispatcher.emit_internal(Internal {
+                rule: "Falco internal: syscall event drop",
+                priority: Priority::Critical,
+                message,
+                fields,
+            });
+        }
+        if self.drops.does(DropAction::Exit) {
+            terminal::complain("tollgate: ends, as syscall_event_drops.actions has it\n");
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            message.push_str(": ");
+            message.push_str(&error.to_string());
+            cause = error.source();
+        }
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: engine trouble",
+            priority: Priority::Critical,
+            message,
+            fields: Vec::new(),
+        });
+    }
+
+    fn unwatched(&self, pid: Pid, name: &str, why: &str, has_entered: bool) {
+        let (priority, what) = if has_entered {
+            (
+                Priority::Critical,
+                "a process that ought to be watched is not",
+            )
+        } else {
+            (
+                Priority::Notice,
+                "cannot tell whether a process has entered from outside, and it is not watched",
+            )
+        };
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: unwatched process",
+            priority,
+            message: format!("{what}: {why} (pid={} process={name})", pid.0),
+            fields: vec![
+                ("proc.name", AlertValue::Text(name.to_owned())),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+                ("tollgate.cause", AlertValue::Text(why.to_owned())),
+            ],
+        });
+    }
+
+    fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
+        let Intrusion {
+            call,
+            aim,
+            response,
+        } = *intrusion;
+        let (comm, pid) = (name(process), process.pid.0);
+        let (done, word) = match response {
+            Response::Made => ("it was let through", "made"),
+            Response::Refused => ("it was refused", "refused"),
+            Response::Spared(_) => ("it was made for the others", "spared"),
+        };
+        let (what, target) = match aim {
+            Aim::Process(target) => ("a call aimed at a process of tollgate", Some(target)),
+            Aim::Among(target) => ("a call that would hit a process of tollgate", Some(target)),
+            Aim::OwnGroup => ("a call that would hit a process of tollgate", None),
+            Aim::FileOwner => ("a file was to send a deadly signal to its owner", None),
+            Aim::Unknown => ("a call aimed at a process that cannot be told", None),
+            Aim::Dumpable => ("a process makes itself unreadable", None),
+        };
+        let is_about_reading = aim == Aim::Dumpable;
+        let mut fields = vec![
+            ("evt.type", AlertValue::Text(call.to_owned())),
+            ("proc.name", AlertValue::Text(comm.clone())),
+            ("proc.pid", AlertValue::Int(i64::from(pid))),
+            ("tollgate.response", AlertValue::Text(word.to_owned())),
+        ];
+        fields.extend(target.map(|pid| ("tollgate.target", AlertValue::Int(i64::from(pid.0)))));
+        self.dispatcher.emit_internal(Internal {
+            rule: if is_about_reading {
+                "Tollgate internal: process made unreadable"
+            } else {
+                "Tollgate internal: call aimed at the watcher"
+            },
+            priority: match (is_about_reading, self.reads_all) {
+                (true, true) => Priority::Notice,
+                (true, false) => Priority::Warning,
+                _ => Priority::Critical,
+            },
+            message: format!("{what}; {done} (call={call} pid={pid} process={comm})"),
+            fields,
+        });
+    }
+
+    fn unreadable(&self, process: &Process, call: &'static str, obstacle: Obstacle) {
+        let (comm, pid) = (name(process), process.pid.0);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: unreadable process",
+            priority: Priority::Warning,
+            message: format!(
+                "what a process passes to its calls cannot be read: {obstacle} \
+                 (call={call} pid={pid} process={comm})"
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.cause", AlertValue::Text(obstacle.to_string())),
+            ],
+        });
+    }
+
+    fn read_timed_out(&self, pid: Pid) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: read timed out",
+            priority: Priority::Warning,
+            message: format!(
+                "a process held up the reading of its memory (pid={}): userfaultfd or FUSE",
+                pid.0
+            ),
+            fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+
+    fn attaching_timed_out(&self, pid: Pid) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: attaching timed out",
+            priority: Priority::Warning,
+            message: format!(
+                "results of a process's calls cannot be learnt while it executes a program whose \
+                 file does not come (pid={}): FUSE",
+                pid.0
+            ),
+            fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
+        });
+    }
+
+    fn no_progress(&self, process: &Process, tid: Tid, call: &'static str) {
+        let comm = name(process);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: no progress",
+            priority: Priority::Warning,
+            message: format!(
+                "a thread repeats a call that fails with EINTR or comes again: it is let go, and rules \
+                 that need its result are undecided (call={call} pid={} tid={} process={comm})",
+                process.pid.0, tid.0
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(process.pid.0))),
+                ("thread.tid", AlertValue::Int(i64::from(tid.0))),
+            ],
+        });
+    }
+
+    fn renamed(&self, process: &Process, new: Comm) {
+        let (comm, pid) = (name(process), process.pid.0);
+        let new = String::from_utf8_lossy(new.as_bytes()).into_owned();
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: masquerading process",
+            priority: Priority::Warning,
+            message: format!(
+                "a process gave itself a name that rules compare with; to rules it keeps the name that it \
+                 had at exec (pid={pid} process={comm} name={new})"
+            ),
+            fields: vec![
+                ("proc.name", AlertValue::Text(comm)),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("thread.name", AlertValue::Text(new)),
+            ],
+        });
+    }
+
+    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
+        let path = String::from_utf8_lossy(&withheld.path).into_owned();
+        let (what, privilege) = match withheld.privilege {
+            Privilege::Capabilities => ("the capabilities of its file".to_owned(), "capabilities"),
+            Privilege::Group(gid) => (format!("the rights of its file's group {gid}"), "group"),
+            Privilege::User(uid) => (format!("the rights of its file's owner {uid}"), "user"),
+        };
+        self.dispatcher.emit_internal_once(Internal {
+            rule: "Tollgate internal: privileges withheld",
+            priority: Priority::Notice,
+            message: format!(
+                "a program runs without {what}, because a filter needs no_new_privs without \
+                 CAP_SYS_ADMIN (exepath={path} pid={})",
+                pid.0
+            ),
+            fields: vec![
+                ("proc.exepath", AlertValue::Text(path)),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+                ("tollgate.privilege", AlertValue::Text(privilege.to_owned())),
+            ],
+        });
+    }
+
+    fn arguments_changed(&self, change: &Change<'_>) {
+        let (call, pid, truth) = (change.kind.name(), change.process.pid.0, &change.truth);
+        let given = change.given.as_deref().unwrap_or("<NA>");
+        let name = name(change.process);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: arguments changed under the call",
+            priority: Priority::Critical,
+            message: format!(
+                "a process changed the arguments of a call while it was made \
+                 (call={call} read={given} done={truth} process={name} pid={pid})"
+            ),
+            fields: vec![
+                ("evt.type", AlertValue::Text(call.to_owned())),
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("proc.name", AlertValue::Text(name)),
+                ("thread.tid", AlertValue::Int(i64::from(change.tid.0))),
+                ("tollgate.read", AlertValue::Text(given.to_owned())),
+                ("tollgate.done", AlertValue::Text(truth.clone())),
+            ],
+        });
+    }
+
+    fn traced_by_another(&self, process: &Process, tracer: Pid) {
+        let (pid, tracer) = (process.pid.0, tracer.0);
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: traced by another process",
+            priority: Priority::Warning,
+            message: format!(
+                "results of calls cannot be learnt while another program traces the process \
+                 (pid={pid} tracer={tracer})"
+            ),
+            fields: vec![
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.tracer", AlertValue::Int(i64::from(tracer))),
+            ],
+        });
+    }
+
+    fn opened_unseen(&self, path: &[u8]) {
+        let path = String::from_utf8_lossy(path).into_owned();
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: sensitive file opened unseen",
+            priority: Priority::Critical,
+            message: format!(
+                "the file system tells of an open that no call was seen for, by the command or from \
+                 outside (file={path})"
+            ),
+            fields: vec![("fd.name", AlertValue::Text(path))],
+        });
+    }
+
+    fn tripwire_overflowed(&self) {
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: tripwire overflowed",
+            priority: Priority::Warning,
+            message: "the file system could not tell of all opens of sensitive files; raise \
+                      fs.inotify.max_queued_events"
+                .to_owned(),
+            fields: Vec::new(),
+        });
+    }
+
+    fn ring_call(&self, process: &Process, operation: &str) {
+        let pid = process.pid.0;
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: io_uring call",
+            priority: Priority::Warning,
+            message: format!(
+                "an io_uring made a call that rules ask for, and that they do not see (pid={pid} \
+                 operation={operation})"
+            ),
+            fields: vec![
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                ("tollgate.operation", AlertValue::Text(operation.to_owned())),
+            ],
+        });
+    }
+
+    fn ring(&self, process: &Process, answer: RingAnswer) {
+        let pid = process.pid.0;
+        let (what, outcome) = match answer {
+            RingAnswer::Refused => ("whose calls cannot be seen", "refused"),
+            RingAnswer::Unseen => ("whose calls cannot be seen", "allowed"),
+            RingAnswer::Followed => (
+                "by which opens are seen, and other calls that rules ask for are told of",
+                "allowed",
+            ),
+        };
+        self.dispatcher.emit_internal(Internal {
+            rule: "Tollgate internal: io_uring",
+            priority: Priority::Warning,
+            message: format!("a process asked for an io_uring, {what} (pid={pid} {outcome})"),
+            fields: vec![
+                ("proc.pid", AlertValue::Int(i64::from(pid))),
+                (
+                    "tollgate.denied",
+                    AlertValue::Bool(answer == RingAnswer::Refused),
+                ),
+            ],
+        });
+    }
+}

@@ -1,0 +1,197 @@
+//! What a container's first program is restricted by.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use capture::container::Told;
+use capture::notify::{Caller, FirstProgram};
+use enforce::{Confinement, Elsewhere, Tenant};
+use event::Pid;
+use outputs::{Dispatcher, Internal};
+use rules::{AlertValue, Priority};
+use supervisor::Board;
+
+use crate::confine::{self, How};
+use crate::journal;
+
+/// The restriction, and where it is read again for what has to be made in the container.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) elsewhere: Elsewhere,
+    pub(super) policy: PathBuf,
+    pub(super) how: How,
+    pub(super) container: String,
+    pub(super) bundle: PathBuf,
+    /// While it is there nobody removes its profile of AppArmor, which nobody has yet.
+    pub(super) kept: Option<Confinement>,
+}
+
+/// The same for containers that come later.
+#[derive(Clone, Debug)]
+pub(super) struct Restriction {
+    pub(super) elsewhere: Elsewhere,
+    pub(super) policy: PathBuf,
+    pub(super) how: How,
+}
+
+/// The word by which [`FirstProgram::prepare`] has this program make the ruleset.
+pub const RULESET: &str = "landlock-ruleset";
+/// What is told when an exec was refused.
+const RULE: &str = "Tollgate internal: container not confined";
+const SOCK_SEQPACKET: i32 = 5;
+
+impl Restriction {
+    /// That of one of them.
+    pub(super) fn of(self, container: &Told) -> First {
+        First {
+            elsewhere: self.elsewhere,
+            policy: self.policy,
+            how: self.how,
+            container: container.id.clone(),
+            bundle: container.bundle.clone(),
+            kept: None,
+        }
+    }
+}
+
+impl First {
+    /// The same for the container's exec sessions.
+    pub(super) fn to_others(&self) -> Restriction {
+        Restriction {
+            elsewhere: self.elsewhere.clone(),
+            policy: self.policy.clone(),
+            how: self.how.clone(),
+        }
+    }
+
+    pub(super) fn start(
+        mut self,
+        board: Arc<Board>,
+        dispatcher: Dispatcher,
+    ) -> Arc<dyn FirstProgram> {
+        Arc::new(Running {
+            kept: Mutex::new(self.kept.take()),
+            tenant: Mutex::default(),
+            first: self,
+            board,
+            dispatcher,
+        })
+    }
+}
+
+struct Running {
+    first: First,
+    kept: Mutex<Option<Confinement>>,
+    /// From its preparation to its restriction.
+    tenant: Mutex<Option<Tenant>>,
+    board: Arc<Board>,
+    dispatcher: Dispatcher,
+}
+
+impl Running {
+    fn tenant(&self) -> MutexGuard<'_, Option<Tenant>> {
+        self.tenant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tables of BPF are about files as the container has mounted them.
+    fn load(&self, pid: Pid) -> Result<Tenant, Box<dyn Error + Send + Sync>> {
+        let (policy, _) = confine::read(&self.first.policy, &self.first.how)
+            .map_err(|failure| failure.render())?;
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", pid.0))?;
+        Ok(Tenant::load(&policy, &mounts)?)
+    }
+}
+
+impl FirstProgram for Running {
+    /// The rules of Landlock are about files as the container sees them, so a process makes them that
+    /// has entered its mounts; this one cannot.
+    fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, Box<dyn Error + Send + Sync>> {
+        let first = &self.first;
+        if first.elsewhere.needs_tenant {
+            *self.tenant() = Some(self.load(pid)?);
+        }
+        if !first.elsewhere.needs_ruleset {
+            return Ok(None);
+        }
+        let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET)?;
+        let mut words: Vec<OsString> = vec!["runtime".into(), RULESET.into()];
+        words.push(pid.0.to_string().into());
+        words.push(first.bundle.clone().into());
+        words.push(first.policy.clone().into());
+        words.push(first.how.audit.to_string().into());
+        words.extend(first.how.accept_partial.iter().map(OsString::from));
+        let output = Command::new("/proc/self/exe")
+            .arg0("tollgate")
+            .args(words)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(said.trim().to_owned().into());
+        }
+        let (_, ruleset) = sys::socket::receive_fd(ours.as_fd(), &mut [0])?;
+        ruleset
+            .map(Some)
+            .ok_or_else(|| "the ruleset of Landlock was not handed over".into())
+    }
+
+    fn restrict(
+        &self,
+        caller: &Caller,
+        given: Option<i32>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let tenant = self.tenant().take();
+        let applied = self.first.elsewhere.apply(caller, given, tenant.as_ref());
+        match (tenant, &applied) {
+            (Some(tenant), Ok(_)) => self.board.set_tenant(tenant.number()),
+            (Some(tenant), Err(_)) => tenant.discard(),
+            (None, _) => {}
+        }
+        self.board.set_lacked(applied?);
+        Ok(())
+    }
+
+    fn restricted(&self, pid: Pid, outcome: Result<(), &(dyn Error + 'static)>) {
+        let Err(error) = outcome else {
+            drop(
+                self.kept
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
+            return self.board.first_begins();
+        };
+        if let Some(tenant) = self.tenant().take() {
+            tenant.discard();
+        }
+        let container = &self.first.container;
+        let mut cause = error.to_string();
+        let mut next = error.source();
+        while let Some(error) = next {
+            cause.push_str(&format!(": {error}"));
+            next = error.source();
+        }
+        let message = format!(
+            "a program of container {container} was not started, because it could not be confined: {cause}"
+        );
+        journal::warn(&message);
+        let text = |text: &str| AlertValue::Text(text.to_owned());
+        self.dispatcher.emit_internal(Internal {
+            rule: RULE,
+            priority: Priority::Critical,
+            message,
+            fields: vec![
+                ("container.id", text(container)),
+                ("cause", text(&cause)),
+                ("proc.pid", AlertValue::Int(i64::from(pid.0))),
+            ],
+        });
+    }
+}

@@ -1,0 +1,268 @@
+//! One container in the agent of the host: from the connection to its end.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use capture::container::Told;
+use capture::notify::{Ticket, calls_from_words};
+use event::Pid;
+use outputs::Dispatcher;
+use supervisor::{Asked, Board, Held, Listening, Report, Source};
+use sys::notify::Listener;
+
+use super::super::denials::Denials;
+use super::super::engines::{Holding, Watcher};
+use super::super::reports;
+use super::super::services::{TheirContainer, note_refusals};
+use super::hail::{self, Handed, Order};
+use super::{Host, Live};
+use crate::journal;
+
+/// Takes containers as long as the process lives.
+pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
+    let own = rustix::process::geteuid().as_raw();
+    let mut has_failed = false;
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many descriptors, for now: each container that ends gives some back.
+                if !has_failed {
+                    journal::warn(&format!("containers wait to be watched: {error}"));
+                }
+                has_failed = true;
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                continue;
+            }
+        };
+        has_failed = false;
+        let is_own =
+            sys::socket::peer_credentials(stream.as_fd()).is_ok_and(|(_, uid, _)| uid == own);
+        if !is_own {
+            continue;
+        }
+        let Some(number) = host.begin(&stream) else {
+            continue;
+        };
+        let served = Arc::clone(host);
+        let thread = std::thread::Builder::new().name("container".to_owned());
+        let spawned = thread.spawn(move || {
+            serve(&stream, &served);
+            served.end(number);
+        });
+        if let Err(error) = spawned {
+            journal::warn(&format!("cannot watch a container: {error}"));
+            host.end(number);
+        }
+    }
+}
+
+impl Host {
+    /// Somebody has connected. Answers with the connection's number. `None`: this agent is about to end.
+    fn begin(&self, stream: &UnixStream) -> Option<u64> {
+        let stream = stream.try_clone().ok()?;
+        let mut state = self.state();
+        if state.is_ending {
+            return None;
+        }
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number, stream);
+        Some(number)
+    }
+
+    fn end(&self, number: u64) {
+        let mut state = self.state();
+        state.open.remove(&number);
+        state.idle_since = Instant::now();
+        self.left.notify_all();
+    }
+}
+
+/// Watches a container until its last process has ended, or its own agent has.
+fn serve(stream: &UnixStream, host: &Arc<Host>) {
+    let shown = host.account.as_ref().map(|account| account.file.as_fd());
+    let handed = match hail::greet(stream, shown).and_then(|()| hail::receive(stream)) {
+        Ok(Some(handed)) => handed,
+        // Somebody looked whether this agent is there.
+        Ok(None) => return,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return,
+        Err(error) => {
+            journal::warn(&format!("cannot watch a container: {error}"));
+            return;
+        }
+    };
+    let member = match Member::new(handed, stream, host) {
+        Ok(member) => member,
+        Err(error) => {
+            let why = format!("{error:#}");
+            // The other side says it; one that is gone has no use for it.
+            let _ = hail::answer(stream, Err(&why));
+            return;
+        }
+    };
+    if hail::answer(stream, Ok(())).is_ok() {
+        member.follow(stream);
+    }
+    member.leave();
+}
+
+struct Member<'a> {
+    host: &'a Arc<Host>,
+    number: u64,
+    board: Arc<Board>,
+    dispatcher: Dispatcher,
+    /// Taken when it is to receive no more.
+    engine: std::cell::Cell<Option<Holding>>,
+    /// Taken with it.
+    denials: std::cell::Cell<Option<Denials>>,
+}
+
+impl<'a> Member<'a> {
+    fn new(handed: Handed, stream: &UnixStream, host: &'a Arc<Host>) -> anyhow::Result<Self> {
+        let Handed {
+            hail,
+            board,
+            listener,
+        } = handed;
+        if hail.build != hail::build().context("cannot look at this program")? {
+            bail!("the agent of the host is another build of this program");
+        }
+        let board = Board::open(board.as_fd()).context("cannot read its board")?;
+        let board = Arc::new(board.context("its board is laid out by another build")?);
+        note_refusals(&host.common.verify, &board);
+        host.take_losses(hail.losses);
+        host.see_rules(hail.rules);
+        let in_force = host.rules.in_force();
+        let told = TheirContainer {
+            told: Told {
+                id: hail.container,
+                bundle: hail.bundle,
+            },
+            has_mounts: hail.has_mounts,
+        };
+        let id = told.told.id.clone();
+        let dispatcher = host.common.dispatcher.about(told.fields());
+        let asking = stream.try_clone().context("cannot keep the connection")?;
+        let asked: Asked = Box::new(move || Ok(calls_from_words(&hail::ask_calls(&asking)?)));
+        let listening = Listening {
+            source: Source::Listener(Listener::new(listener)),
+            transparent: hail.transparent.into_iter().map(Pid).collect(),
+            board: Arc::clone(&board),
+            generation: hail.generation,
+            is_resumed: hail.is_resumed,
+            held: hail.is_answered.then_some(Held::Asked(asked)),
+            board_file: None,
+            ticket: Some(Ticket(hail.ticket)),
+        };
+        let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
+        let denials = Denials::follow(
+            &host.lasting.resident,
+            host.lasting.policy.as_ref(),
+            dispatcher.clone(),
+            &board,
+            Some(&id),
+        )?;
+        let number = host.rules.join(engine.rulings(), &in_force);
+        let live = Live {
+            counters: engine.counter_source(),
+            board: Arc::clone(&board),
+            protect: engine.protector(),
+        };
+        host.state().live.insert(number, live);
+        Ok(Self {
+            host,
+            number,
+            board,
+            dispatcher,
+            engine: std::cell::Cell::new(Some(engine)),
+            denials: std::cell::Cell::new(Some(denials)),
+        })
+    }
+
+    /// Carries orders out until the other side is gone.
+    fn follow(&self, stream: &UnixStream) {
+        while let Some(order) = hail::next_order(stream) {
+            let answer = self.carry_out(order);
+            hail::obey(stream, answer);
+        }
+    }
+
+    fn carry_out(&self, order: Order) -> bool {
+        match order {
+            Order::HasEnded => return self.has_ended(),
+            Order::Flush => {
+                let denials = self.denials.take();
+                if let Some(denials) = &denials {
+                    denials.flush();
+                }
+                self.denials.set(denials);
+                let deadline = Instant::now() + self.host.lasting.output_timeout;
+                self.dispatcher.flush(deadline);
+            }
+            Order::Gaps => self.tell_gaps(),
+            Order::Upgraded => self.report(&Report::Upgraded),
+            Order::UpgradeFailed => self.report(&Report::UpgradeFailed),
+            Order::SignalRefused => self.report(&Report::OrderRefused),
+            Order::KeeperGone => self.report(&Report::KeeperGone),
+            Order::KeeperReplaced(pid) => {
+                if let Some(live) = self.host.state().live.get(&self.number) {
+                    (live.protect)(Pid(pid));
+                }
+                self.report(&Report::KeeperReplaced { pid });
+            }
+            Order::HandOver => self.stop(),
+        }
+        true
+    }
+
+    fn has_ended(&self) -> bool {
+        let engine = self.engine.take();
+        let has_ended = engine.as_ref().is_none_or(Watcher::has_ended);
+        self.engine.set(engine);
+        has_ended
+    }
+
+    /// Until they are delivered they are for the next agent to tell, should this one be killed.
+    fn tell_gaps(&self) {
+        let Some(gaps) = self.board.gaps_to_tell() else {
+            return;
+        };
+        let internal = reports::internal(&Report::Gaps(gaps.clone()));
+        let board = Arc::clone(&self.board);
+        let told = Box::new(move || board.gaps_told(&gaps));
+        self.dispatcher.emit_internal_then(internal, told);
+    }
+
+    fn report(&self, report: &Report) {
+        self.dispatcher.emit_internal(reports::internal(report));
+    }
+
+    /// Receives no more, and concludes what it has.
+    fn stop(&self) {
+        if let Some(engine) = self.engine.take() {
+            engine.let_go();
+            Box::new(engine).join();
+        }
+        if let Some(denials) = self.denials.take() {
+            denials.end();
+        }
+    }
+
+    fn leave(self) {
+        let has_ended = self.has_ended();
+        self.stop();
+        self.host.rules.leave(self.number);
+        let mut state = self.host.state();
+        let live = state.live.remove(&self.number);
+        // What one that takes over counts begins with this on its board.
+        if let Some(live) = live.filter(|_| has_ended) {
+            let (counters, losses) = live.totals();
+            state.past = state.past.plus(&counters);
+            state.past_losses = state.past_losses.plus(&losses);
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! One agent for several listeners: for all containers of a machine (`--agent host`), or for a container and
+//! its exec sessions.
+//!
+//! Rules are loaded once, and alerts of all containers go through the same outputs. Each container and each
+//! exec session has a keeper and an agent of its own still, but that agent only hands the filter's listener
+//! over and waits ([`Errand`]). So what is said of an agent of a container goes for both of them: if either
+//! dies the keeper stands in, counts, and starts another one.
+//!
+//! Each container has an engine of its own here, with threads of its own; what they share are the rules and
+//! the outputs. Containers whose filters were made from other rules, policies or configurations have
+//! another agent of the host ([`place`]).
+//!
+//! An exec session has its container's filter, and is handed over to the agent of its container in the same
+//! way ([`session`]): so it costs no rules of its own, and is judged by those in force there.
+
+mod errand;
+mod hail;
+mod member;
+mod place;
+mod session;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use capture::notify::{CommonRules, CounterSnapshot, RulesInForce};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use enforce::Resident;
+use event::{Pid, Plan};
+use outputs::Dispatcher;
+use rules::Engine;
+use supervisor::handover_state;
+use supervisor::{Board, Listening, Mechanism, Source, attached};
+
+pub(super) use self::errand::Errand;
+pub(super) use self::hail::{build, view};
+use self::place::{Place, Taken};
+pub(super) use self::session::prepare as prepare_session;
+use super::engines::{Common, Holding, Losses, Request, Started, Watcher, snapshot};
+use super::first::Restriction;
+use super::reports;
+use super::services::Rules;
+use super::{InForce, TheirContainer, engines};
+use crate::journal;
+use crate::options::Run;
+
+/// Containers that may wait to be taken.
+const BACKLOG: i32 = 1024;
+/// How long the last threads may take when this agent is told to end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
+pub(super) fn execute(args: Run, base: &Path) -> Outcome {
+    let place = Place::of_base(base).ok_or_else(|| cannot_begin("its place is no path"))?;
+    let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
+    supervisor::stand_alone().map_err(|error| cause(&error))?;
+    // It belongs to no terminal, and keeps no folder from being removed.
+    sys::file::new_session().map_err(|error| cause(&error))?;
+    sys::file::change_directory(c"/").map_err(|error| cause(&error))?;
+    let Some(taken) = place.take().map_err(|error| cause(&error))? else {
+        return Ok(Exit::Ok);
+    };
+    let memo = place.memo().map_err(|error| cause(&error))?;
+    let elsewhere = handover_state::decode_first(&memo)?;
+    let policy = args.confine.policy.clone();
+    let how = args.confine.how.clone();
+    let witness = args.confine.witness(enforce::Place::Elsewhere);
+    let later = elsewhere.zip(policy.clone());
+    let (detection, interception) = (args.detection, args.interception);
+    let nothing = InForce::nothing();
+    let mut blueprint = super::blueprint(
+        detection,
+        interception,
+        Mechanism::Listener,
+        nothing,
+        super::Origin::Memo(&memo),
+        None,
+    )?;
+    blueprint.policy = policy;
+    blueprint.witness = witness;
+    blueprint.later = later.map(|(elsewhere, policy)| Restriction {
+        elsewhere,
+        policy,
+        how,
+    });
+    let serve = move || match serve(&taken, blueprint) {
+        Ok(()) => {
+            taken.clear();
+            0
+        }
+        Err(error) => {
+            terminal::complain(&format!("tollgate: cannot watch containers: {error:#}\n"));
+            taken.clear();
+            i32::from(Exit::Internal.code())
+        }
+    };
+    sys::clone::clone_child(sys::clone::CloneFlags::default(), serve)
+        .map_err(|error| cause(&error))?;
+    Ok(Exit::Ok)
+}
+
+fn cannot_begin(why: &str) -> Failure {
+    let message = format!("cannot start the agent of the host: {why}");
+    Failure::new(Exit::Internal, message).help("leave --host-agent to `tollgate runtime`")
+}
+
+fn serve(taken: &Taken, blueprint: super::Blueprint) -> anyhow::Result<()> {
+    sys::prctl::set_name(c"tollgate-host").context("cannot name the process")?;
+    let listener = taken.listener.try_clone().context("cannot listen")?;
+    // Once more, by this process: who connects is told the pid of whoever said it last.
+    rustix::net::listen(&listener, BACKLOG).context("cannot listen")?;
+    attached::watch(Source::Containers(listener), None, blueprint.into_start())?;
+    Ok(())
+}
+
+/// What is told of rules that a container's filter was made from, and are others than those in force.
+type OnStale = Box<dyn Fn() + Send + Sync>;
+
+/// The agent of the host or of a container, as its threads share it.
+pub(super) struct Host {
+    common: Common,
+    installed: Plan,
+    lasting: Lasting,
+    rules: CommonRules<Engine>,
+    state: Mutex<State>,
+    left: Condvar,
+    on_stale: OnceLock<OnStale>,
+    /// Of the agent of the host: that of a container has a keeper, which has its account.
+    account: Option<Account>,
+    /// Which rules are in force, as containers say; 0: not known.
+    loaded: AtomicU64,
+}
+
+/// Where this process keeps account of alerts that it has not delivered.
+pub(super) struct Account {
+    pub(super) board: Arc<Board>,
+    /// Its file, for those who find out what dies with this process.
+    pub(super) file: OwnedFd,
+}
+
+struct State {
+    live: BTreeMap<u64, Live>,
+    /// Connections, with those that have not handed a container over yet.
+    open: BTreeMap<u64, UnixStream>,
+    /// Number of the next one.
+    next: u64,
+    idle_since: Instant,
+    is_ending: bool,
+    /// Totals of the containers that have ended.
+    past: CounterSnapshot,
+    past_losses: Losses,
+}
+
+/// A container that is watched.
+struct Live {
+    counters: Arc<dyn Fn() -> CounterSnapshot + Send + Sync>,
+    board: Arc<Board>,
+    protect: Box<dyn Fn(Pid) + Send + Sync>,
+}
+
+impl Live {
+    fn totals(&self) -> (CounterSnapshot, Losses) {
+        let counters = (self.counters)().plus(&self.board.past());
+        (counters, Losses::of(&self.board))
+    }
+}
+
+/// What is left when there is nobody to watch.
+#[derive(Clone, Debug)]
+pub(super) struct Lasting {
+    /// What of the policy each container has in the kernel and tells of, and the policy's file.
+    pub(super) resident: Resident,
+    pub(super) policy: Option<PathBuf>,
+    /// How long it stays when there is no container.
+    pub(super) linger: Duration,
+    pub(super) output_timeout: Duration,
+}
+
+/// Starts watching whatever is handed over.
+pub(super) fn start(
+    listener: UnixListener,
+    rules: Rules,
+    common: Common,
+    lasting: Lasting,
+    account: Option<Account>,
+) -> anyhow::Result<(Started, Arc<Host>)> {
+    let host = Host::new(&rules, common, lasting, account);
+    host.listen(listener)?;
+    let counted = Arc::clone(&host);
+    let started = Started {
+        rulings: host.rules.rulings(),
+        counters: Box::new(move |matched, _| {
+            let (counters, losses) = counted.totals();
+            snapshot(&counters, matched, &losses)
+        }),
+        watcher: Box::new(Containers {
+            host: Arc::clone(&host),
+            own: None,
+        }),
+    };
+    Ok((started, host))
+}
+
+/// Starts watching a container, and those of its sessions that come to this folder.
+pub(super) fn start_with_sessions(
+    folder: &Path,
+    request: Request,
+    lasting: Lasting,
+) -> anyhow::Result<Started> {
+    let host = Host::new(&request.rules, request.common.clone(), lasting, None);
+    let own = engines::hold(request)?;
+    let in_force = host.rules.in_force();
+    host.rules.join(own.rulings(), &in_force);
+    let counters = own.counter_source();
+    // The container is watched without, and its sessions have agents of their own.
+    if let Err(error) = host.open(folder) {
+        journal::warn(&format!("cannot watch exec sessions: {error:#}"));
+    }
+    let counted = Arc::clone(&host);
+    Ok(Started {
+        rulings: host.rules.rulings(),
+        counters: Box::new(move |matched, board| {
+            let (theirs, lost) = counted.totals();
+            let all = counters().plus(&board.past()).plus(&theirs);
+            snapshot(&all, matched, &Losses::of(board).plus(&lost))
+        }),
+        watcher: Box::new(Containers {
+            host,
+            own: Some(own),
+        }),
+    })
+}
+
+impl Host {
+    fn new(rules: &Rules, common: Common, lasting: Lasting, account: Option<Account>) -> Arc<Self> {
+        let in_force = RulesInForce {
+            judge: Arc::clone(&rules.judge),
+            plan: rules.plan.clone(),
+            paths: rules.judge.paths().into_iter().collect(),
+        };
+        Arc::new(Self {
+            common,
+            installed: rules.installed.clone(),
+            lasting,
+            rules: CommonRules::new(in_force),
+            state: Mutex::new(State {
+                live: BTreeMap::new(),
+                open: BTreeMap::new(),
+                next: 0,
+                idle_since: Instant::now(),
+                is_ending: false,
+                past: CounterSnapshot::default(),
+                past_losses: Losses::default(),
+            }),
+            left: Condvar::new(),
+            on_stale: OnceLock::new(),
+            account,
+            loaded: AtomicU64::new(0),
+        })
+    }
+
+    /// As the agent of a container.
+    fn open(self: &Arc<Self>, folder: &Path) -> anyhow::Result<()> {
+        let listener = Place::of_container(folder).open();
+        let listener = listener.context("cannot listen")?;
+        rustix::net::listen(&listener, BACKLOG).context("cannot listen")?;
+        self.listen(listener)
+    }
+
+    fn listen(self: &Arc<Self>, listener: UnixListener) -> anyhow::Result<()> {
+        let door = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("containers".to_owned())
+            .spawn(move || member::admit(&listener, &door))
+            .context("cannot start the thread that takes containers")?;
+        Ok(())
+    }
+
+    /// What is done when a container's filter was made from other rules than are in force.
+    pub(super) fn when_stale(&self, reload: OnStale) {
+        // It is called once.
+        let _ = self.on_stale.set(reload);
+    }
+
+    /// What another agent of the host took with it, as a container says that had it.
+    fn take_losses(&self, (alerts, torn): (u64, u64)) {
+        if let Some(account) = &self.account {
+            account.board.lines_are_torn(torn);
+        }
+        if alerts > 0 {
+            let mut state = self.state();
+            state.past_losses = state.past_losses.plus(&Losses::of_alerts(alerts));
+            drop(state);
+            let alert = reports::alerts_lost(alerts);
+            self.common.dispatcher.emit_internal_once(alert);
+        }
+    }
+
+    /// A container's filter was made from these rules.
+    fn see_rules(&self, rules: Option<u64>) {
+        let Some(rules) = rules else { return };
+        let before = self.loaded.swap(rules, Ordering::AcqRel);
+        if before != 0
+            && before != rules
+            && let Some(reload) = self.on_stale.get()
+        {
+            reload();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn totals(&self) -> (CounterSnapshot, Losses) {
+        let state = self.state();
+        let past = (state.past, state.past_losses);
+        state.live.values().fold(past, |(counters, losses), live| {
+            let (more, lost) = live.totals();
+            (counters.plus(&more), losses.plus(&lost))
+        })
+    }
+}
+
+/// All containers, as the services see them.
+struct Containers {
+    host: Arc<Host>,
+    /// The container whose agent this is; `None`: this is the host's.
+    own: Option<Holding>,
+}
+
+impl Watcher for Containers {
+    /// The agent of the host ends after some time without a container, that of a container with the last of
+    /// it and its sessions.
+    fn has_ended(&self) -> bool {
+        let is_over = self.own.as_ref().map(Watcher::has_ended);
+        let mut state = self.host.state();
+        let is_idle = state.idle_since.elapsed() >= self.host.lasting.linger;
+        state.is_ending |= state.open.is_empty() && is_over.unwrap_or(is_idle);
+        state.is_ending && state.open.is_empty()
+    }
+
+    /// Keepers see to what becomes of them.
+    fn let_go(&self) {
+        if let Some(own) = &self.own {
+            own.let_go();
+        }
+        let mut state = self.host.state();
+        state.is_ending = true;
+        for stream in state.open.values() {
+            // Fails only if the other side is gone, which comes to the same.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn protect(&self, pid: Pid) {
+        if let Some(own) = &self.own {
+            Watcher::protect(own, pid);
+        }
+        for live in self.host.state().live.values() {
+            (live.protect)(pid);
+        }
+    }
+
+    fn join(self: Box<Self>) {
+        if let Some(own) = self.own {
+            Watcher::join(Box::new(own));
+        }
+        let deadline = Instant::now() + FAREWELL;
+        let mut state = self.host.state();
+        while !state.open.is_empty() && Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let waited = self.host.left.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// An engine that watches one container.
+fn engine(
+    host: &Host,
+    listening: Listening,
+    told: TheirContainer,
+    in_force: &RulesInForce<Engine>,
+    dispatcher: Dispatcher,
+) -> anyhow::Result<Holding> {
+    let first = host.common.first.clone();
+    let first = first.map(|first| first.of(&told.told));
+    let rules = Rules {
+        judge: Arc::clone(&in_force.judge),
+        plan: in_force.plan.clone(),
+        installed: host.installed.clone(),
+        refused: Vec::new(),
+    };
+    engines::hold(engines::Request {
+        listening,
+        rules,
+        first,
+        told: Some(told),
+        common: Common {
+            dispatcher,
+            ..host.common.clone()
+        },
+    })
+}

@@ -1,0 +1,72 @@
+//! An exec session: it gets the filter of its container, and the agent of its container watches it.
+
+use std::path::Path;
+
+use abi::Arch;
+use capture::filter::{self, FilterOptions, FilterProgram};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use supervisor::handover_state;
+use supervisor::{Command, Prepared};
+
+use super::super::early::Kept;
+use super::super::services::TheirContainer;
+use super::super::unknown_machine;
+use super::Errand;
+use super::errand::Alone;
+
+/// Readies an agent that hands the session over. `alone` readies one that watches by itself, by the filter of
+/// this memo if one is given; it is taken where the container's agent has left no filter that is of use here.
+pub(in super::super) fn prepare(
+    command: Command,
+    folder: &Path,
+    container: TheirContainer,
+    memo: Option<&[u8]>,
+    alone: impl FnOnce(Option<Vec<u8>>) -> Result<Prepared, Failure> + 'static,
+) -> Result<Prepared, Failure> {
+    let kept = match memo {
+        Some(memo) => Some(Kept {
+            // It has been installed.
+            program: empty()?,
+            memo: memo.to_vec(),
+        }),
+        None => Kept::left_in(folder),
+    };
+    let Some(Kept { program, memo }) = kept else {
+        // The command is looked up again, which costs less than loading rules does.
+        return alone(None).map(|prepared| told(prepared, container));
+    };
+    let restricts_first = handover_state::decode_first(&memo)?.is_some();
+    let own = memo.clone();
+    let alone: Alone = Box::new(move || alone(Some(own)));
+    let errand = Errand::of_session(folder, container, alone);
+    Ok(Prepared {
+        command,
+        program,
+        confinement: None,
+        restricts_first,
+        memo,
+        start: Box::new(move |listening, meanwhile| errand.start(listening, meanwhile)),
+    })
+}
+
+/// Says so when messages go to the container's log.
+fn told(prepared: Prepared, container: TheirContainer) -> Prepared {
+    let start = prepared.start;
+    Prepared {
+        start: Box::new(move |listening, meanwhile| {
+            Errand::say_alone(
+                &container,
+                "it has left no filter for this build of the program, or for who sees these mounts and pids",
+            );
+            start(listening, meanwhile)
+        }),
+        ..prepared
+    }
+}
+
+fn empty() -> Result<FilterProgram, Failure> {
+    let native = Arch::native().ok_or_else(unknown_machine)?;
+    let program = filter::compile(&event::Plan::default(), &FilterOptions::notify(native));
+    program.map_err(|error| Failure::from_error(Exit::Internal, &error))
+}

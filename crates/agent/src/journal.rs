@@ -1,0 +1,98 @@
+//! Messages about the program's own work: to the standard error, and to the system's log where the
+//! configuration says so.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use config::{CompatMode, Log};
+use diagnostics::terminal;
+use outputs::SyslogChannel;
+use rules::Priority;
+
+/// Where messages go. One for the process, because whatever thread has something to say has to find
+/// it; set when a configuration is read.
+static JOURNAL: RwLock<Option<Journal>> = RwLock::new(None);
+
+/// How long a daemon may take over a message.
+const SYSLOG_TIMEOUT: Duration = Duration::from_millis(200);
+
+struct Journal {
+    log: Log,
+    manner: CompatMode,
+    is_iso_8601: bool,
+    syslog: Option<Mutex<SyslogChannel>>,
+}
+
+/// Says where messages go from now on. Messages before, and those of verbs that never call this, go to
+/// the standard error.
+pub fn open(log: Log, manner: CompatMode, is_iso_8601: bool) {
+    let syslog = log.syslog.then(|| {
+        let path = PathBuf::from(SyslogChannel::PATH);
+        Mutex::new(SyslogChannel::new(path, SYSLOG_TIMEOUT))
+    });
+    let journal = Journal {
+        log,
+        manner,
+        is_iso_8601,
+        syslog,
+    };
+    *JOURNAL.write().unwrap_or_else(PoisonError::into_inner) = Some(journal);
+}
+
+/// The same for a configuration that was read again.
+pub fn reopen(log: Log, is_iso_8601: bool) {
+    let manner = {
+        let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
+        journal.as_ref().map(|journal| journal.manner)
+    };
+    open(log, manner.unwrap_or(CompatMode::Tollgate), is_iso_8601);
+}
+
+/// Writes a message that somebody should act on.
+pub fn warn(text: &str) {
+    say(Priority::Warning, text);
+}
+
+/// Writes a message, if it is urgent enough.
+pub fn say(priority: Priority, text: &str) {
+    let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
+    let Some(journal) = &*journal else {
+        terminal::complain(&line(CompatMode::Tollgate, false, text));
+        return;
+    };
+    if priority > journal.log.level {
+        return;
+    }
+    if journal.log.stderr {
+        terminal::complain(&line(journal.manner, journal.is_iso_8601, text));
+    }
+    if let Some(syslog) = &journal.syslog {
+        let mut syslog = syslog.lock().unwrap_or_else(PoisonError::into_inner);
+        // A machine without a log daemon, such as a container, is no reason to say something, for
+        // which there is no place either.
+        let _ = syslog.log(priority, text);
+    }
+}
+
+fn line(manner: CompatMode, is_iso_8601: bool, text: &str) -> String {
+    match manner {
+        CompatMode::Tollgate => format!("tollgate: {text}\n"),
+        CompatMode::Falco => format!("{}: {text}\n", outputs::log_stamp(is_iso_8601)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_manner_has_its_prefix() {
+        assert_eq!(line(CompatMode::Tollgate, false, "x"), "tollgate: x\n");
+        let falco = line(CompatMode::Falco, true, "x");
+        assert!(falco.ends_with("+0000: x\n"), "{falco}");
+        // As in `Sat Nov 21 13:53:31 2026: x`.
+        let falco = line(CompatMode::Falco, false, "x");
+        assert_eq!(falco.split(' ').filter(|word| !word.is_empty()).count(), 6);
+    }
+}

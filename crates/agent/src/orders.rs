@@ -1,0 +1,63 @@
+//! What the agent does when it is told by a signal.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context;
+use outputs::Dispatcher;
+use supervisor::signals::{SIGHUP, SIGUSR1};
+use supervisor::{Board, OrderCheck, Report};
+use sys::poll::{self, PollFd};
+use sys::signal::SignalStream;
+
+use super::reports;
+
+/// Follows orders on a thread of its own for as long as the process lives. SIGUSR1 and SIGHUP make
+/// every output close and open what it writes to; SIGHUP calls `on_reload` first. A signal that is no
+/// operator's is reported and ignored.
+pub(super) fn follow(
+    orders: SignalStream,
+    board: Arc<Board>,
+    dispatcher: Dispatcher,
+    on_reload: impl Fn() + Send + 'static,
+) -> anyhow::Result<()> {
+    let mut check = OrderCheck::new(&board);
+    let work = move || {
+        while wait(&orders) {
+            while let Ok(Some(order)) = orders.next() {
+                match order.signal {
+                    // The terminal has hung up: that is for the command.
+                    SIGHUP if order.code == SI_KERNEL => {}
+                    _ if !check.accepts(&board, &order) => {
+                        dispatcher.emit_internal(reports::internal(&Report::OrderRefused));
+                    }
+                    SIGHUP => {
+                        on_reload();
+                        dispatcher.reopen();
+                    }
+                    SIGUSR1 => dispatcher.reopen(),
+                    _ => {}
+                }
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("orders".to_owned())
+        .spawn(work)
+        .context("cannot start the thread that waits for signals")?;
+    Ok(())
+}
+
+/// Sleeps until an order comes; false if that is impossible.
+fn wait(orders: &SignalStream) -> bool {
+    let mut polled = [PollFd::new(orders.as_fd(), poll::IN)];
+    match poll::poll(&mut polled, None) {
+        Ok(_) => true,
+        Err(error) => error.is(EINTR),
+    }
+}
+
+const EINTR: i32 = 4;
+/// `si_code` of what no process has sent.
+const SI_KERNEL: i32 = 0x80;

@@ -1,0 +1,51 @@
+//! The command to run.
+
+use std::env;
+use std::ffi::{CString, NulError, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use diagnostics::lookup;
+use supervisor::Command;
+use sys::exec::StringArray;
+
+/// Looks the command up and readies its arguments and environment for exec. One that runs already
+/// is not looked up: its file may be gone.
+pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
+    let name = name(words);
+    let file = if runs_already {
+        name.into()
+    } else {
+        lookup::resolve(name, env::var_os("PATH").as_deref())?
+    };
+    let strings = |error: NulError| {
+        // Neither arguments nor environment can hold one, so only a test can get here.
+        Failure::new(Exit::BadInput, format!("cannot run the command: {error}"))
+    };
+    let argv: Result<Vec<_>, _> = words.iter().map(|word| c_string(word)).collect();
+    let environment: Result<Vec<_>, _> = env::vars_os()
+        .map(|(name, value)| {
+            let mut entry = name;
+            entry.push("=");
+            entry.push(value);
+            c_string(&entry)
+        })
+        .collect();
+    Ok(Command {
+        path: c_string(file.as_os_str()).map_err(strings)?,
+        argv: StringArray::new(argv.map_err(strings)?),
+        environment: StringArray::new(environment.map_err(strings)?),
+    })
+}
+
+/// The first of its words.
+pub fn name(words: &[OsString]) -> &OsStr {
+    words
+        .first()
+        .expect("the command line has at least the command")
+}
+
+fn c_string(text: &OsStr) -> Result<CString, NulError> {
+    CString::new(text.as_bytes())
+}

@@ -1,0 +1,302 @@
+//! The thread that writes captures, and their files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use outputs::{Dispatcher, Internal};
+use rules::{AlertValue, Priority};
+
+use super::{Recording, Rotation};
+
+/// Blocks that belong together.
+pub(super) struct Chunk {
+    /// They begin a file: time and number of the first event in it.
+    pub(super) begins: Option<(u64, u64)>,
+    pub(super) bytes: Vec<u8>,
+    /// They are the last of a capture, which has reached this limit in MiB.
+    pub(super) too_large: Option<u64>,
+}
+
+/// Which files are written.
+pub(super) struct Target {
+    naming: Naming,
+    keep: Option<u64>,
+    /// The first, opened before there was anything to write.
+    first: Option<Output>,
+    /// Files that were begun.
+    count: u64,
+}
+
+enum Naming {
+    /// One.
+    Single(PathBuf),
+    /// One after the other, with numbers behind the name.
+    Numbered(PathBuf),
+    /// One for each match of a rule.
+    Matches(String),
+}
+
+impl Target {
+    pub(super) fn file(path: &Path, rotation: Rotation, is_resumed: bool) -> Result<Self, Failure> {
+        let is_numbered = rotation.is_wanted() || is_resumed;
+        let naming = if is_numbered {
+            Naming::Numbered(path.to_owned())
+        } else {
+            Naming::Single(path.to_owned())
+        };
+        let mut target = Self {
+            naming,
+            keep: rotation.keep,
+            first: None,
+            count: 0,
+        };
+        if is_resumed {
+            // What the agent before this one wrote stays.
+            while target.path(0, 0).exists() {
+                target.count += 1;
+            }
+        }
+        let path = target.path(0, 0);
+        let output = Output::create(&path).map_err(|error| cannot(&path, &error))?;
+        target.first = Some(output);
+        Ok(target)
+    }
+
+    pub(super) fn prefix(prefix: &str) -> Result<Self, Failure> {
+        let folder = Path::new(prefix)
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder
+            && !folder.is_dir()
+        {
+            let error = io::Error::from(io::ErrorKind::NotADirectory);
+            return Err(cannot(folder, &error));
+        }
+        Ok(Self {
+            naming: Naming::Matches(prefix.to_owned()),
+            keep: None,
+            first: None,
+            count: 0,
+        })
+    }
+
+    fn path(&self, time_ns: u64, number: u64) -> PathBuf {
+        match &self.naming {
+            Naming::Single(path) => path.clone(),
+            Naming::Numbered(path) => numbered(path, self.count),
+            Naming::Matches(prefix) => format!("{prefix}_{time_ns}_{number}.scap").into(),
+        }
+    }
+
+    /// Begins the next file.
+    fn next(&mut self, path: &Path) -> io::Result<Output> {
+        let output = match self.first.take() {
+            Some(output) => output,
+            None => Output::create(path)?,
+        };
+        if let (Naming::Numbered(path), Some(keep)) = (&self.naming, self.keep)
+            && let Some(old) = self.count.checked_sub(keep)
+        {
+            // If it is gone already, so much the better.
+            let _ = fs::remove_file(numbered(path, old));
+        }
+        self.count += 1;
+        Ok(output)
+    }
+}
+
+/// `FILE.scap`, `FILE.scap1`, `FILE.scap2`: as sysdig names them.
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(number.to_string());
+    name.into()
+}
+
+fn cannot(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        Exit::BadInput,
+        format!("cannot write {}: {error}", path.display()),
+    )
+    .help("name a file in a folder that exists and can be written")
+}
+
+/// One file. What is in it is whole up to `len` at any time.
+struct Output {
+    path: PathBuf,
+    file: File,
+    len: u64,
+}
+
+impl Output {
+    fn create(path: &Path) -> io::Result<Self> {
+        // What programs did is nobody's business but the user's.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            len: 0,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let result = self.file.write_all(bytes);
+        match result {
+            Ok(()) => {
+                self.len += u64::try_from(bytes.len()).unwrap_or(0);
+                Ok(())
+            }
+            Err(error) => {
+                // Half a block would be the end of what can be read. A pipe cannot be shortened.
+                let _ = self.file.set_len(self.len);
+                let _ = self.file.seek(io::SeekFrom::Start(self.len));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A recording and its thread.
+pub(crate) struct Writing {
+    recording: Arc<Recording>,
+    thread: JoinHandle<()>,
+}
+
+pub(super) fn start(
+    recording: Arc<Recording>,
+    chunks: Receiver<Chunk>,
+    target: Target,
+    dispatcher: Dispatcher,
+) -> anyhow::Result<Writing> {
+    let own = Arc::clone(&recording);
+    let thread = thread::Builder::new()
+        .name("recording".to_owned())
+        .spawn(move || write(&own, &chunks, target, &dispatcher))
+        .context("cannot start the thread that writes the capture")?;
+    Ok(Writing { recording, thread })
+}
+
+fn write(
+    recording: &Recording,
+    chunks: &Receiver<Chunk>,
+    mut target: Target,
+    dispatcher: &Dispatcher,
+) {
+    let mut output: Option<Output> = None;
+    while let Some(chunk) = next(recording, chunks) {
+        let size = chunk.bytes.len();
+        let result = put(&chunk, &mut target, &mut output);
+        recording.written(size);
+        if let Err((path, error)) = result {
+            recording.fail();
+            let written = output.as_ref().map_or(0, |output| output.len);
+            dispatcher.emit_internal_once(stopped(&path, &error, written));
+            return;
+        }
+        if let Some(mib) = chunk.too_large
+            && let Some(output) = output.take()
+        {
+            dispatcher.emit_internal(full(mib, &output));
+        }
+    }
+}
+
+/// Writes blocks to their file. A failure comes with the file that it was about.
+fn put(
+    chunk: &Chunk,
+    target: &mut Target,
+    output: &mut Option<Output>,
+) -> Result<(), (PathBuf, io::Error)> {
+    if let Some((time_ns, number)) = chunk.begins {
+        let path = target.path(time_ns, number);
+        *output = None;
+        *output = Some(target.next(&path).map_err(|error| (path, error))?);
+    }
+    match output {
+        Some(output) => output
+            .write(&chunk.bytes)
+            .map_err(|error| (output.path.clone(), error)),
+        None => Ok(()),
+    }
+}
+
+fn stopped(path: &Path, error: &io::Error, written: u64) -> Internal {
+    let path = path.display().to_string();
+    let rest = match written {
+        0 => "nothing was written to it",
+        _ => "what it holds can be read",
+    };
+    Internal {
+        rule: "Tollgate internal: recording stopped",
+        priority: Priority::Error,
+        message: format!("cannot write {path}: {error}; {rest}"),
+        fields: vec![("tollgate.file", AlertValue::Text(path))],
+    }
+}
+
+/// A capture ended before its time. Rule and fields are Falco's, but for the path.
+fn full(mib: u64, output: &Output) -> Internal {
+    let path = output.path.display().to_string();
+    Internal {
+        rule: "Falco internal: capture size limit reached",
+        priority: Priority::Informational,
+        message: format!("{path} ends here: it has reached {mib} MB (capture.max_file_size_mb)"),
+        fields: vec![
+            ("max_file_size_mb", AlertValue::Uint(mib)),
+            ("written_bytes", AlertValue::Uint(output.len)),
+            ("tollgate.file", AlertValue::Text(path)),
+        ],
+    }
+}
+
+/// The next blocks; `None` when there will be no more.
+fn next(recording: &Recording, chunks: &Receiver<Chunk>) -> Option<Chunk> {
+    loop {
+        match chunks.try_recv() {
+            Ok(chunk) if chunk.bytes.is_empty() => {}
+            Ok(chunk) => return Some(chunk),
+            Err(_) if recording.is_over() => return None,
+            Err(_) => match chunks.recv() {
+                Ok(chunk) if chunk.bytes.is_empty() => {}
+                Ok(chunk) => return Some(chunk),
+                Err(_disconnected) => return None,
+            },
+        }
+    }
+}
+
+impl Writing {
+    /// Waits until what was recorded up to now is written.
+    pub(crate) fn flush(&self, deadline: Instant) {
+        let is_behind = || self.recording.waiting.load(Ordering::Relaxed) > 0;
+        while is_behind() && !self.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes what waits, and says what was lost.
+    pub(crate) fn finish(self, limit: Duration) -> Option<String> {
+        self.recording.end();
+        let deadline = Instant::now() + limit;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let lost = self.recording.lost.load(Ordering::Relaxed);
+        let recorded = self.recording.recorded.load(Ordering::Relaxed);
+        (lost > 0).then(|| format!("{lost} events not recorded, {recorded} recorded"))
+    }
+}

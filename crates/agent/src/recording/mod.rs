@@ -1,0 +1,419 @@
+//! Recording events to captures: all of them (`-w`), or from the match of a rule on (`capture`).
+//!
+//! The threads that judge events make blocks and hand them over; one thread writes. What does not
+//! find room in between is counted and lost, so a slow or full disk never holds up the workload, and
+//! everything is described anew behind a gap, so the file stays readable.
+
+mod file;
+mod header;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::{CaptureMode, CaptureOptions};
+use diagnostics::failure::Failure;
+use event::Event;
+pub(crate) use file::Writing;
+use file::{Chunk, Target};
+use outputs::Dispatcher;
+use rules::{Matched, Recorder};
+use scap::write::Writer;
+
+/// `-w`.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordOptions {
+    pub(crate) path: PathBuf,
+    pub(crate) rotation: Rotation,
+}
+
+/// When another file is begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rotation {
+    pub(crate) bytes: Option<u64>,
+    pub(crate) time: Option<Duration>,
+    pub(crate) events: Option<u64>,
+    /// How many files are kept.
+    pub(crate) keep: Option<u64>,
+}
+
+impl Rotation {
+    fn is_wanted(&self) -> bool {
+        self.bytes.is_some() || self.time.is_some() || self.events.is_some()
+    }
+}
+
+/// Bytes that wait for the disk. A second of a busy machine.
+const MAX_WAITING: usize = 16 << 20;
+/// Chunks that wait for the disk.
+const MAX_CHUNKS: usize = 16_384;
+
+/// All recordings of one agent.
+#[derive(Default)]
+pub(crate) struct Recordings(Vec<Arc<Recording>>);
+
+/// What the writing threads are made of, once threads may be made.
+pub(crate) struct Unstarted {
+    recording: Arc<Recording>,
+    chunks: Receiver<Chunk>,
+    target: Target,
+}
+
+impl Recordings {
+    /// Opens what can be opened before the first event. `is_resumed`: another agent wrote before.
+    pub(crate) fn open(
+        record: Option<&RecordOptions>,
+        capture: &CaptureOptions,
+        is_resumed: bool,
+    ) -> Result<(Self, Vec<Unstarted>), Failure> {
+        let mut recordings = Self::default();
+        let mut unstarted = Vec::new();
+        if let Some(options) = record {
+            let target = Target::file(&options.path, options.rotation, is_resumed)?;
+            unstarted.push(recordings.add(Trigger::Always(options.rotation), target));
+        }
+        if capture.enabled {
+            let target = Target::prefix(&capture.path_prefix)?;
+            let trigger = Trigger::Match {
+                mode: capture.mode,
+                duration: Duration::from_millis(capture.default_duration_ms),
+                max_mib: Some(capture.max_file_size_mb).filter(|mib| *mib > 0),
+            };
+            unstarted.push(recordings.add(trigger, target));
+        }
+        Ok((recordings, unstarted))
+    }
+
+    fn add(&mut self, trigger: Trigger, target: Target) -> Unstarted {
+        let (sender, chunks) = sync_channel(MAX_CHUNKS);
+        let recording = Arc::new(Recording {
+            trigger,
+            sender,
+            waiting: AtomicUsize::new(0),
+            recorded: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            may_capture: AtomicBool::new(false),
+            state: Mutex::new(State {
+                writer: Writer::new(header::header()),
+                buffer: Vec::new(),
+                file: None,
+                is_behind: false,
+            }),
+        });
+        self.0.push(Arc::clone(&recording));
+        Unstarted {
+            recording,
+            chunks,
+            target,
+        }
+    }
+
+    /// What engines report events to; `None` if nothing is recorded.
+    pub(crate) fn recorder(self) -> Option<Arc<dyn Recorder>> {
+        (!self.0.is_empty()).then(|| Arc::new(self) as Arc<dyn Recorder>)
+    }
+}
+
+impl Recorder for Recordings {
+    fn is_recording(&self) -> bool {
+        self.0.iter().any(|recording| recording.is_recording())
+    }
+
+    fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]) {
+        for recording in &self.0 {
+            recording.record(event, matched);
+        }
+    }
+}
+
+impl Unstarted {
+    /// Starts writing.
+    pub(crate) fn start(self, dispatcher: Dispatcher) -> anyhow::Result<Writing> {
+        self.recording.begin();
+        file::start(self.recording, self.chunks, self.target, dispatcher)
+    }
+}
+
+enum Trigger {
+    Always(Rotation),
+    Match {
+        mode: CaptureMode,
+        duration: Duration,
+        max_mib: Option<u64>,
+    },
+}
+
+impl Trigger {
+    /// The limit in MiB that a capture of so many bytes has reached.
+    fn is_exceeded_by(&self, bytes: u64) -> Option<u64> {
+        match self {
+            Self::Match { max_mib, .. } => {
+                max_mib.filter(|mib| bytes >= mib.saturating_mul(1 << 20))
+            }
+            // The next file begins by itself.
+            Self::Always(_) => None,
+        }
+    }
+}
+
+fn size(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// One stream of events to files.
+pub(crate) struct Recording {
+    trigger: Trigger,
+    sender: SyncSender<Chunk>,
+    /// Bytes handed over and not written.
+    waiting: AtomicUsize,
+    recorded: AtomicU64,
+    lost: AtomicU64,
+    /// Writing has failed for good, or has ended.
+    is_over: AtomicBool,
+    /// A capture that a match started may last still. Asked for at every event.
+    may_capture: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    writer: Writer,
+    buffer: Vec<u8>,
+    file: Option<Current>,
+    /// The last event was lost.
+    is_behind: bool,
+}
+
+/// The file that is being written.
+struct Current {
+    started: Instant,
+    ends: Option<Instant>,
+    bytes: u64,
+    events: u64,
+}
+
+impl Recording {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_recording(&self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        match self.trigger {
+            Trigger::Always(_) => true,
+            Trigger::Match { .. } => {
+                self.may_capture.load(Ordering::Relaxed) && self.state().is_capturing()
+            }
+        }
+    }
+
+    /// Begins the first file, so that a run without events leaves a capture without events.
+    fn begin(&self) {
+        if matches!(self.trigger, Trigger::Match { .. }) {
+            return;
+        }
+        let mut state = self.state();
+        let mut bytes = Vec::new();
+        state.writer.begin(&mut bytes);
+        let begins = Some((0, 0));
+        let size = size(&bytes);
+        let chunk = Chunk {
+            begins,
+            bytes,
+            too_large: None,
+        };
+        if self.hand_over(chunk) {
+            let mut file = Current::new(Instant::now(), None);
+            file.bytes = size;
+            state.file = Some(file);
+        }
+    }
+
+    fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]) {
+        if self.is_over() {
+            self.lost.fetch_add(
+                u64::from(matches!(self.trigger, Trigger::Always(_))),
+                Ordering::Relaxed,
+            );
+            return;
+        }
+        let may_concern = matches!(self.trigger, Trigger::Always(_))
+            || !matched.is_empty()
+            || self.may_capture.load(Ordering::Relaxed);
+        if !may_concern {
+            return;
+        }
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let now = Instant::now();
+        let begins = match &self.trigger {
+            Trigger::Always(rotation) => match &state.file {
+                None => true,
+                Some(file) => file.is_full(rotation, now),
+            },
+            Trigger::Match { mode, duration, .. } => {
+                match extend(state, matched, *mode, *duration, now) {
+                    Extension::Outside => {
+                        self.may_capture.store(false, Ordering::Relaxed);
+                        return;
+                    }
+                    Extension::Begins(ends) => {
+                        state.file = Some(Current::new(now, Some(ends)));
+                        self.may_capture.store(true, Ordering::Relaxed);
+                        true
+                    }
+                    Extension::Within => false,
+                }
+            }
+        };
+        if begins && matches!(self.trigger, Trigger::Always(_)) {
+            state.file = Some(Current::new(now, None));
+        }
+        state.buffer.clear();
+        if begins {
+            state.writer.begin(&mut state.buffer);
+        } else if state.is_behind {
+            state.writer.forget();
+        }
+        state.writer.event(event, &mut state.buffer);
+        let bytes = std::mem::take(&mut state.buffer);
+        let size = size(&bytes);
+        let written = state.file.as_ref().map_or(0, |file| file.bytes) + size;
+        let too_large = self.trigger.is_exceeded_by(written);
+        let chunk = Chunk {
+            begins: begins.then_some((event.time_ns, event.number)),
+            bytes,
+            too_large,
+        };
+        if self.hand_over(chunk) {
+            state.is_behind = false;
+            self.recorded.fetch_add(1, Ordering::Relaxed);
+            if let Some(file) = &mut state.file {
+                file.bytes += size;
+                file.events += 1;
+            }
+            if too_large.is_some() {
+                // The next match begins another one.
+                state.file = None;
+                self.may_capture.store(false, Ordering::Relaxed);
+            }
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            state.is_behind = true;
+            if begins {
+                // Nothing can follow a beginning that is not there.
+                state.file = None;
+            }
+        }
+    }
+
+    /// Hands blocks to the writing thread, if there is room. Never waits.
+    fn hand_over(&self, chunk: Chunk) -> bool {
+        let size = chunk.bytes.len();
+        if self.waiting.fetch_add(size, Ordering::Relaxed) + size > MAX_WAITING {
+            self.waiting.fetch_sub(size, Ordering::Relaxed);
+            return false;
+        }
+        match self.sender.try_send(chunk) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.waiting.fetch_sub(size, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// The writing thread has written this.
+    fn written(&self, bytes: usize) {
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes no further events. The writing thread sees the end of the chunks.
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // Wakes the thread; if there is no room it is awake.
+        let _ = self.sender.try_send(Chunk {
+            begins: None,
+            bytes: Vec::new(),
+            too_large: None,
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Writing has failed.
+    fn fail(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn is_capturing(&self) -> bool {
+        let ends = self.file.as_ref().and_then(|file| file.ends);
+        ends.is_some_and(|ends| Instant::now() < ends)
+    }
+}
+
+impl Current {
+    fn new(started: Instant, ends: Option<Instant>) -> Self {
+        Self {
+            started,
+            ends,
+            bytes: 0,
+            events: 0,
+        }
+    }
+
+    fn is_full(&self, rotation: &Rotation, now: Instant) -> bool {
+        rotation.bytes.is_some_and(|limit| self.bytes >= limit)
+            || rotation.events.is_some_and(|limit| self.events >= limit)
+            || rotation
+                .time
+                .is_some_and(|limit| now.duration_since(self.started) >= limit)
+    }
+}
+
+/// What an event means to a capture that a match starts.
+enum Extension {
+    /// It is in none.
+    Outside,
+    /// It is in the present one.
+    Within,
+    /// It starts one, which lasts until then.
+    Begins(Instant),
+}
+
+/// A match within a capture makes it last longer, if the rule asks for more than is left.
+fn extend(
+    state: &mut State,
+    matched: &[Matched<'_>],
+    mode: CaptureMode,
+    default: Duration,
+    now: Instant,
+) -> Extension {
+    let asks = |matched: &&Matched<'_>| mode == CaptureMode::AllRules || matched.capture;
+    let until = matched.iter().filter(asks).map(|matched| {
+        let own = u64::from(matched.capture_duration_ms);
+        now + if own > 0 {
+            Duration::from_millis(own)
+        } else {
+            default
+        }
+    });
+    let until = until.max();
+    let running = state.file.as_mut().and_then(|file| file.ends.as_mut());
+    match (running.filter(|ends| now < **ends), until) {
+        (Some(ends), until) => {
+            *ends = until.map_or(*ends, |until| until.max(*ends));
+            Extension::Within
+        }
+        (None, Some(until)) => Extension::Begins(until),
+        (None, None) => Extension::Outside,
+    }
+}

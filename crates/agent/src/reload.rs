@@ -1,0 +1,260 @@
+//! Loading rules and configuration anew while the command runs.
+//!
+//! The filter of the workload cannot be replaced, so rules that it serves are taken over and the
+//! others refused by name. Whatever goes wrong leaves the rules in force as they are and says so.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use capture::notify::Rulings;
+use config::Config;
+use config::rule_files::{self, Loaded};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use event::Plan;
+use outputs::{Account, Dispatcher, Internal, Prepared};
+use rules::plan::Unserved;
+use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
+
+use super::engine_options;
+use super::engines::Carries;
+use super::servers::{self, Reception};
+use super::sink::DeferredSink;
+use super::watched_files::Watched;
+use crate::journal;
+use crate::totals::{self, RuleTotal};
+
+/// Reads the configuration again.
+pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send + Sync>;
+
+/// Everything that loading rules takes.
+pub(super) struct Reloader {
+    pub(super) config: ConfigSource,
+    /// The configuration that is carried out. Locked while another one is loaded.
+    pub(super) settings: Mutex<Config>,
+    /// Which engine carries the plan out.
+    pub(super) carries: Carries,
+    /// What the filter was compiled from.
+    pub(super) installed: Plan,
+    pub(super) sink: DeferredSink,
+    pub(super) recorder: Option<Arc<dyn Recorder>>,
+    pub(super) rulings: Rulings<Engine>,
+    pub(super) matched: Arc<Matched>,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) account: Arc<dyn Account>,
+    pub(super) reception: Arc<Reception>,
+    pub(super) quiet: bool,
+}
+
+impl Reloader {
+    /// Carries out what the configuration says now: rules, outputs and servers, all or nothing of it.
+    pub(super) fn reload(&self) {
+        let mut settings = self.settings();
+        match self.load(&mut settings) {
+            Ok((count, refused)) => self.announce(count, &refused),
+            Err(failure) => self.dispatcher.emit_internal_once(Internal {
+                rule: "Tollgate internal: rules not loaded",
+                priority: Priority::Error,
+                message: format!(
+                    "the rules in force stay: {}",
+                    failure.render().trim_end().replace('\n', " ")
+                ),
+                fields: Vec::new(),
+            }),
+        }
+    }
+
+    /// The files that what is in force was read from.
+    pub(super) fn watched(&self) -> Watched {
+        Watched::of(&self.settings())
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Config> {
+        // It is replaced as a whole.
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load(&self, settings: &mut Config) -> Result<(usize, Vec<Unserved>), Failure> {
+        let config = (self.config)()?;
+        let mut loaded = rule_files::load(&config.rules_files);
+        let idle: Vec<_> = loaded.select(&config.rules);
+        for selection in idle {
+            journal::warn(&format!("warning: {}", selection.complaint()));
+        }
+        let options = engine_options(&config, self.recorder.clone());
+        let served = match self.carries {
+            Carries::Ebpf | Carries::Nothing => all(&mut loaded, &options, &self.sink)?,
+            // The sessions of sandboxes are what they were begun with.
+            Carries::Notify | Carries::Ptrace | Carries::Gvisor => {
+                served(&mut loaded, &options, &self.sink, &self.installed)?
+            }
+        };
+        let count = served.judge.matches().count();
+        let outputs = self.outputs(settings, &config)?;
+        if settings.has_other_servers(&config) {
+            self.reception.exchange(settings, &config)?;
+        }
+        if let Some(outputs) = outputs {
+            self.exchange(outputs)?;
+        }
+        self.matched.retire(self.rulings.judge());
+        let plan = self.carries.plan(served.plan);
+        let paths: Vec<_> = served.judge.paths().into_iter().collect();
+        self.rulings.replace(Arc::new(served.judge), &plan, &paths);
+        if settings.log != config.log {
+            journal::reopen(config.log, config.time_format_iso_8601);
+        }
+        let left = settings.keep(config);
+        if !left.is_empty() {
+            self.dispatcher.emit_internal_once(Internal {
+                rule: "Tollgate internal: settings not taken over",
+                priority: Priority::Warning,
+                message: format!(
+                    "settings have changed that only a restart puts into force ({})",
+                    left.join(", ")
+                ),
+                fields: vec![("tollgate.settings", AlertValue::Text(left.join(", ")))],
+            });
+        }
+        Ok((count, served.refused))
+    }
+
+    /// The outputs that another configuration asks for, if they are others; opened, so that a mistake
+    /// changes nothing.
+    fn outputs(&self, old: &Config, new: &Config) -> Result<Option<Prepared>, Failure> {
+        if !old.has_other_outputs(new) {
+            return Ok(None);
+        }
+        let further = servers::channel(new, self.reception.alerts());
+        let prepared = super::outputs(new, self.quiet, further)?;
+        Ok(Some(prepared.accounting(Arc::clone(&self.account))))
+    }
+
+    fn exchange(&self, outputs: Prepared) -> Result<(), Failure> {
+        self.dispatcher
+            .replace(outputs)
+            .map_err(|error| Failure::from_error(Exit::Unsupported, &error))
+    }
+
+    /// Tells which rules are in force.
+    pub(super) fn announce(&self, count: usize, refused: &[Unserved]) {
+        let noun = if count == 1 { "rule" } else { "rules" };
+        self.dispatcher.emit_internal_once(Internal {
+            rule: "Tollgate internal: rules loaded",
+            priority: Priority::Notice,
+            message: format!("{count} {noun} in force, {} refused", refused.len()),
+            fields: vec![
+                ("tollgate.rules", AlertValue::Uint(count as u64)),
+                ("tollgate.refused", AlertValue::Uint(refused.len() as u64)),
+            ],
+        });
+        for Unserved { rule, calls } in refused {
+            let calls = calls.iter().copied().collect::<Vec<_>>().join(", ");
+            self.dispatcher.emit_internal_once(Internal {
+                rule: "Tollgate internal: rule refused",
+                priority: Priority::Error,
+                message: format!(
+                    "rule {rule} needs calls that the filter of the running command lets pass \
+                     ({calls}); it comes into force when the command is started again"
+                ),
+                fields: vec![
+                    ("tollgate.rule", AlertValue::Text(rule.to_string())),
+                    ("tollgate.calls", AlertValue::Text(calls)),
+                ],
+            });
+        }
+    }
+}
+
+/// Rules that an installed filter serves.
+pub(super) struct Served {
+    pub(super) judge: Engine,
+    pub(super) plan: Plan,
+    pub(super) refused: Vec<Unserved>,
+}
+
+/// Compiles those of the rules that the filter of `installed` serves.
+pub(super) fn served(
+    loaded: &mut Loaded,
+    options: &EngineOptions,
+    sink: &DeferredSink,
+    installed: &Plan,
+) -> Result<Served, Failure> {
+    let (mut judge, mut plan) = loaded.compile(options, sink.clone());
+    loaded.usable()?;
+    let refused = judge.unserved(installed);
+    if !refused.is_empty() {
+        let is_refused = |name: &str| refused.iter().any(|rule| &*rule.rule == name);
+        loaded.ruleset.disable(is_refused);
+        (judge, plan) = loaded.compile(options, sink.clone());
+    }
+    Ok(Served {
+        judge,
+        plan,
+        refused,
+    })
+}
+
+/// Compiles all rules, for an engine whose filter can be replaced.
+fn all(
+    loaded: &mut Loaded,
+    options: &EngineOptions,
+    sink: &DeferredSink,
+) -> Result<Served, Failure> {
+    let (judge, _) = loaded.compile(options, sink.clone());
+    loaded.usable()?;
+    let plan = judge.plan_for_results();
+    Ok(Served {
+        judge,
+        plan,
+        refused: Vec::new(),
+    })
+}
+
+/// How often rules have matched, over all sets of rules.
+pub(super) struct Matched {
+    rulings: Rulings<Engine>,
+    retired: Mutex<Retired>,
+}
+
+#[derive(Default)]
+struct Retired {
+    /// Of sets that nothing judges by any more.
+    totals: Vec<RuleTotal>,
+    /// The set before the one in force: an event may just be concluded by it.
+    last: Option<Arc<Engine>>,
+}
+
+impl Matched {
+    pub(super) fn new(rulings: Rulings<Engine>) -> Self {
+        let retired = Mutex::default();
+        Self { rulings, retired }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = retired.last.as_deref().map_or(0, matches);
+        let before: u64 = retired.totals.iter().map(|total| total.matches).sum();
+        before + last + matches(&self.rulings.judge())
+    }
+
+    /// The same rule by rule, those that have matched.
+    pub(super) fn by_rule(&self) -> Vec<RuleTotal> {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = retired.totals.clone();
+        for engine in retired.last.iter().chain([&self.rulings.judge()]) {
+            totals::add(&mut totals, engine);
+        }
+        totals
+    }
+
+    fn retire(&self, engine: Arc<Engine>) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = retired.last.replace(engine) {
+            totals::add(&mut retired.totals, &last);
+        }
+    }
+}
+
+fn matches(engine: &Engine) -> u64 {
+    engine.matches().map(|(_, matches)| matches).sum()
+}

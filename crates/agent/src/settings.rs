@@ -1,0 +1,204 @@
+//! From configuration and options to what filters, engines, recordings and outputs are made with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abi::Arch;
+use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
+use capture::notify::VerifyOptions;
+use capture::ptrace;
+use config::rule_files::Loaded;
+use config::{Config, IoUring, Verify};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use outputs::{
+    Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
+    TimeFormat,
+};
+use policy::compile::seccomp::Profile;
+use rules::{EngineOptions, Recorder};
+use supervisor::Mechanism;
+
+use crate::options::{Detection, Interception};
+use crate::recording::{self, RecordOptions};
+use crate::{channels, journal};
+
+/// The configuration file with `-o` and the other options over it.
+pub(super) fn configuration(
+    detection: &Detection,
+    interception: &Interception,
+) -> Result<(Config, Vec<String>), Failure> {
+    let (mut config, warnings) = config::load(
+        detection.config.as_deref(),
+        &detection.options,
+        detection.manner,
+    )?;
+    config.json_output |= detection.json;
+    if !detection.rules.is_empty() {
+        config.rules_files.clone_from(&detection.rules);
+    }
+    if detection.without_rules {
+        // A file without rules, for when they are loaded again, too.
+        config.rules_files = vec!["/dev/null".into()];
+    }
+    config.verify = interception.verify.unwrap_or(config.verify);
+    config.io_uring = interception.io_uring.unwrap_or(config.io_uring);
+    Ok((config, warnings))
+}
+
+pub(super) fn verify_options(config: &Config, mechanism: Mechanism) -> VerifyOptions {
+    VerifyOptions {
+        verify: match config.verify {
+            // A sandbox's memory cannot be looked at again, so nobody has to be known who may change it.
+            _ if mechanism == Mechanism::Sandbox => capture::notify::Verify::Off,
+            Verify::Off => capture::notify::Verify::Off,
+            Verify::Sampled => capture::notify::Verify::Sampled,
+            Verify::Always => capture::notify::Verify::Always,
+        },
+        deny_rings: config.io_uring == IoUring::Deny,
+    }
+}
+
+pub(super) fn record_options(detection: &Detection) -> Option<RecordOptions> {
+    let rotation = &detection.rotation;
+    Some(RecordOptions {
+        path: detection.write.clone()?,
+        rotation: recording::Rotation {
+            bytes: rotation.write_size.map(|mib| mib << 20),
+            time: rotation.write_time.map(Duration::from_secs),
+            events: rotation.write_events,
+            keep: rotation.write_keep,
+        },
+    })
+}
+
+/// What the rules of `config` are compiled with; `recorder` gets each event that is recorded.
+pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> EngineOptions {
+    EngineOptions {
+        recorder,
+        profile: config.metrics.enabled.then_some(rules::profile::SAMPLED),
+        priority: config.priority,
+        rule_matching: config.rule_matching,
+        append_output: config.append_output.clone(),
+        static_fields: config
+            .static_fields
+            .iter()
+            .map(|(name, text)| (name.as_str().into(), text.clone()))
+            .collect(),
+        ..EngineOptions::default()
+    }
+}
+
+/// Warnings about rules in one line: who wants them all asks `rules check`.
+pub fn warn(loaded: &Loaded) {
+    let count = loaded
+        .diagnostics
+        .iter()
+        .filter(|diagnostic| !diagnostic.is_error())
+        .count();
+    if count > 0 {
+        let noun = if count == 1 { "warning" } else { "warnings" };
+        journal::warn(&format!(
+            "{count} {noun} about the rules; `tollgate rules check FILE` shows them"
+        ));
+    }
+}
+
+/// This program has no table of calls for this machine.
+pub fn unknown_machine() -> Failure {
+    Failure::new(
+        Exit::Unsupported,
+        format!("cannot watch programs on {}", std::env::consts::ARCH),
+    )
+    .help("use an x86-64 or aarch64 machine")
+}
+
+pub(super) fn compile(
+    plan: &event::Plan,
+    profile: &Profile,
+    mechanism: Mechanism,
+    denials: Denials,
+    config: &Config,
+) -> Result<FilterProgram, Failure> {
+    let native = Arch::native().ok_or_else(unknown_machine)?;
+    let io_uring = match config.io_uring {
+        IoUring::Deny => Special::RefuseUnlessRule,
+        IoUring::Allow => Special::AsPlanned,
+    };
+    let compiled = match mechanism {
+        Mechanism::Listener => {
+            let options = FilterOptions {
+                io_uring,
+                denials,
+                ..FilterOptions::notify(native)
+            };
+            filter::compile_with(plan, profile, &options)
+        }
+        // The engine ebpf needs none for itself.
+        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => filter::compile_with(
+            &event::Plan::default(),
+            profile,
+            &FilterOptions::confine(native),
+        ),
+        Mechanism::Tracer { .. } => {
+            let options = FilterOptions {
+                io_uring,
+                ..ptrace::filter_options(native)
+            };
+            filter::compile_with(plan, profile, &options)
+        }
+    };
+    compiled.map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error)
+            .help("simplify the rule; `tollgate rules explain` shows what it asks for")
+    })
+}
+
+/// Opens the channels and readies the dispatcher, without its threads.
+pub fn outputs(
+    config: &Config,
+    quiet: bool,
+    further: Option<Box<dyn Channel>>,
+) -> Result<Prepared, Failure> {
+    let mut channels = channels::open(config)?;
+    channels.extend(further);
+    Ok(Dispatcher::prepare(settings(config, quiet), channels))
+}
+
+fn settings(config: &Config, quiet: bool) -> Settings {
+    let on_problem = move |problem: &str| {
+        if !quiet {
+            journal::warn(problem);
+        }
+    };
+    Settings {
+        format: format(
+            config.json_output,
+            config.json_parts,
+            config.time_format_iso_8601,
+        ),
+        buffered: config.buffered_outputs,
+        capacity: match config.queue_capacity {
+            Some(alerts) => QueueCapacity {
+                alerts,
+                ..QUEUE_CAPACITY
+            },
+            None => QUEUE_CAPACITY,
+        },
+        throttle: config.throttle,
+        ..Settings::new(capture::host_name().into(), std::sync::Arc::new(on_problem))
+    }
+}
+
+fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
+    let time = if iso_8601 {
+        TimeFormat::Iso8601
+    } else {
+        TimeFormat::Clock
+    };
+    if json {
+        Format::Json(parts, time)
+    } else {
+        Format::Text(time)
+    }
+}

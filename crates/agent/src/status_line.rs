@@ -1,0 +1,146 @@
+//! What happens, in one line of the terminal.
+
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use diagnostics::terminal;
+use outputs::Snapshot;
+
+use crate::metrics::Counters;
+
+/// Time between two of them.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Back to the beginning of the line, and empties it.
+const CLEAR: &str = "\r\u{1b}[K";
+
+/// Shows on the standard error, as long as this is there, how much happens.
+pub(super) struct StatusLine {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StatusLine {
+    /// Whether there is somebody to look at it.
+    pub(super) fn is_wanted(quiet: bool) -> bool {
+        !quiet && io::stderr().is_terminal()
+    }
+
+    /// Starts to show it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no thread to be had.
+    pub(super) fn start(counters: Counters) -> anyhow::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let follow = move || {
+            let (mut before, mut looked) = (counters(), Instant::now());
+            // Nothing is sent: the other end is dropped.
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let now = counters();
+                let line = line(&before, &now, looked.elapsed());
+                (before, looked) = (now, Instant::now());
+                // Whatever is printed next on the same terminal is printed over it.
+                terminal::complain(&format!("{CLEAR}{line}\r"));
+            }
+            terminal::complain(CLEAR);
+        };
+        let thread = std::thread::Builder::new().name("status".to_owned());
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread.spawn(follow).context("cannot start a thread")?),
+        })
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Rates since the last look, and totals of what matters more.
+fn line(before: &Snapshot, now: &Snapshot, elapsed: Duration) -> String {
+    let rate = |name: &str| {
+        let count = piece(now, name).saturating_sub(piece(before, name));
+        short(per_second(count, elapsed))
+    };
+    let forgotten: u64 = EVICTIONS.iter().map(|name| piece(now, name)).sum();
+    let forgotten = match forgotten {
+        0 => String::new(),
+        some => format!(", {} forgotten for want of room", short(some)),
+    };
+    format!(
+        "tollgate: {} calls/s looked at, {} judged/s; {} matched, {} lost{forgotten}",
+        rate("seen_in_kernel"),
+        rate("judged"),
+        piece(now, "matched"),
+        now.drops
+    )
+}
+
+/// Counters of what was known of processes and is not any more.
+const EVICTIONS: [&str; 3] = ["evicted", "evicted_places", "evicted_roots"];
+
+fn piece(snapshot: &Snapshot, name: &str) -> u64 {
+    let mut pieces = snapshot.pieces.iter();
+    pieces
+        .find(|(piece, _)| *piece == name)
+        .map_or(0, |(_, count)| *count)
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let milliseconds = elapsed.as_millis().max(1);
+    u64::try_from(u128::from(count) * 1000 / milliseconds).unwrap_or(u64::MAX)
+}
+
+/// A rate in four characters or a little more.
+fn short(rate: u64) -> String {
+    match rate {
+        0..10_000 => rate.to_string(),
+        10_000..10_000_000 => format!("{}k", rate / 1000),
+        _ => format!("{}M", rate / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(seen: u64, judged: u64, drops: u64) -> Snapshot {
+        Snapshot {
+            events: judged,
+            drops,
+            preemptions: 0,
+            filtered_in_kernel: None,
+            notes: Vec::new(),
+            pieces: vec![("seen_in_kernel", seen), ("judged", judged), ("matched", 3)],
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks_and_losses_of_all() {
+        let (before, now) = (snapshot(1000, 10, 1), snapshot(2_001_000, 110, 4));
+        let line = line(&before, &now, Duration::from_secs(2));
+        assert_eq!(
+            line,
+            "tollgate: 1000k calls/s looked at, 50 judged/s; 3 matched, 4 lost"
+        );
+        let now = Snapshot {
+            pieces: vec![("evicted_places", 5), ("evicted_roots", 2)],
+            ..now
+        };
+        assert_eq!(
+            self::line(&before, &now, Duration::from_secs(2)),
+            "tollgate: 0 calls/s looked at, 0 judged/s; 0 matched, 4 lost, 7 forgotten for want of room"
+        );
+        assert_eq!(short(9_999), "9999");
+        assert_eq!(short(12_345_678), "12M");
+    }
+}

@@ -1,0 +1,229 @@
+//! Noticing that configuration or rule files have changed (`watch_config_files`).
+//!
+//! Editors and Kubernetes replace files, and links to files, by renaming, so it is folders that are
+//! watched; what happened there counts if a file is not the one it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use config::Config;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use sys::poll::{self, PollFd};
+
+/// Files that are written one after the other are one change.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Longest time that a stream of changes is waited for.
+const MOST_CHANGES: u32 = 50;
+
+/// The files and folders that a configuration is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Watched(Vec<PathBuf>);
+
+impl Watched {
+    pub(super) fn of(config: &Config) -> Self {
+        let paths = config.files.iter().chain(&config.folders);
+        Self(paths.chain(&config.rules_files).cloned().collect())
+    }
+
+    /// What tells the files' present state from another one. A file that is not there has none.
+    fn state(&self) -> BTreeMap<PathBuf, Stamp> {
+        let mut state = BTreeMap::new();
+        for path in &self.0 {
+            add(&mut state, path);
+            // Whoever loads them says what is wrong with a folder that cannot be read.
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                add(&mut state, &entry.path());
+            }
+        }
+        state
+    }
+
+    /// The folders in which something may happen to them.
+    fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        for path in &self.0 {
+            if path.is_dir() {
+                folders.push(path.clone());
+            }
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            folders.push(parent.unwrap_or(Path::new(".")).to_owned());
+            // The file behind a link may be edited in its place.
+            if let Ok(target) = fs::canonicalize(path) {
+                folders.extend(target.parent().map(Path::to_owned));
+            }
+        }
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+}
+
+/// Device, inode, size, and time of the last change.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn add(state: &mut BTreeMap<PathBuf, Stamp>, path: &Path) {
+    if let Ok(meta) = fs::metadata(path) {
+        let stamp = (
+            meta.dev(),
+            meta.ino(),
+            meta.size(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+        );
+        state.insert(path.to_owned(), stamp);
+    }
+}
+
+/// Calls `on_change` on a thread of its own when files have changed, for as long as the process lives.
+/// It gives the files to watch from then on.
+pub(super) fn follow(
+    watched: Watched,
+    mut on_change: impl FnMut() -> Watched + Send + 'static,
+) -> anyhow::Result<()> {
+    let mut watched = watched;
+    let mut watch = watch(&watched).context("cannot watch configuration files")?;
+    let mut state = watched.state();
+    let work = move || {
+        while wait(&watch) {
+            // Folders may have been replaced, too. The watch is renewed before the files are looked
+            // at, so that what changes after the look is seen by it.
+            loop {
+                match self::watch(&watched) {
+                    Ok(renewed) => watch = renewed,
+                    Err(error) => crate::journal::warn(&format!(
+                        "warning: files in other folders are not watched: {error:#}"
+                    )),
+                }
+                let new = watched.state();
+                if new == state {
+                    break;
+                }
+                state = new;
+                let now = on_change();
+                if now != watched {
+                    state = now.state();
+                    watched = now;
+                }
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("config".to_owned())
+        .spawn(work)
+        .context("cannot start the thread that watches configuration files")?;
+    Ok(())
+}
+
+fn watch(watched: &Watched) -> anyhow::Result<OwnedFd> {
+    let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let changes = WatchFlags::CLOSE_WRITE
+        | WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MOVED_FROM
+        | WatchFlags::MOVED_TO
+        | WatchFlags::ONLYDIR;
+    for folder in watched.folders() {
+        match inotify::add_watch(&watch, &folder, changes) {
+            Ok(_) => {}
+            // A folder that the configuration names need not be there.
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot watch {}", folder.display()));
+            }
+        }
+    }
+    Ok(watch)
+}
+
+/// Sleeps until something has happened and then nothing for a moment; false if that is impossible.
+fn wait(watch: &OwnedFd) -> bool {
+    let mut limit = None;
+    for _ in 0..MOST_CHANGES {
+        let mut polled = [PollFd::new(watch.as_fd(), poll::IN)];
+        match poll::poll(&mut polled, limit) {
+            Ok(0) => return true,
+            Ok(_) => drain(watch),
+            Err(error) if error.is(EINTR) => continue,
+            Err(_) => return false,
+        }
+        limit = Some(SETTLE);
+    }
+    true
+}
+
+/// Which folder it was does not matter.
+fn drain(watch: &OwnedFd) {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut buffer);
+    while reader.next().is_ok() {}
+}
+
+const EINTR: i32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+    const NEVER: Duration = Duration::from_millis(500);
+
+    fn changes(watched: Watched) -> Receiver<()> {
+        let (sender, receiver) = channel();
+        let again = watched.clone();
+        follow(watched, move || {
+            // The test may be over.
+            let _ = sender.send(());
+            again.clone()
+        })
+        .expect("folders can be watched");
+        receiver
+    }
+
+    #[test]
+    fn files_that_are_written_replaced_added_and_relinked_are_noticed() {
+        let dir = tempfile::tempdir().expect("a folder for temporary files");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("a.yaml"), "1").expect("it can be written");
+        fs::create_dir(at("rules.d")).expect("it can be made");
+        for version in ["v1", "v2"] {
+            fs::create_dir(at(version)).expect("it can be made");
+            fs::write(at(version).join("m.yaml"), version).expect("it can be written");
+        }
+        // As Kubernetes mounts a configuration map.
+        symlink("v1", at("..data")).expect("it can be made");
+        symlink("..data/m.yaml", at("m.yaml")).expect("it can be made");
+        let watched = Watched(vec![at("a.yaml"), at("rules.d"), at("m.yaml")]);
+        let changes = changes(watched);
+
+        fs::write(at("a.yaml"), "22").expect("it can be written");
+        changes.recv_timeout(SOON).expect("a write is noticed");
+        fs::write(at("new"), "333").expect("it can be written");
+        fs::rename(at("new"), at("a.yaml")).expect("it can be moved");
+        changes.recv_timeout(SOON).expect("a new file is noticed");
+        fs::write(at("rules.d/b.yaml"), "").expect("it can be written");
+        changes
+            .recv_timeout(SOON)
+            .expect("an added file is noticed");
+        symlink("v2", at("..new")).expect("it can be made");
+        fs::rename(at("..new"), at("..data")).expect("it can be moved");
+        changes.recv_timeout(SOON).expect("a new link is noticed");
+
+        fs::write(at("other"), "x").expect("it can be written");
+        assert!(
+            changes.recv_timeout(NEVER).is_err(),
+            "another file in the folder is none of ours"
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! From the command line to what an agent is asked to do.
+
+use agent::confine;
+use agent::options;
+
+use crate::args;
+
+impl From<args::Detection> for options::Detection {
+    fn from(args: args::Detection) -> Self {
+        Self {
+            rules: args.rules,
+            config: args.config,
+            options: args.options,
+            json: args.json,
+            write: args.write,
+            rotation: args.rotation.into(),
+            stats: args.stats,
+            stats_interval: args.stats_interval,
+            pidfile: args.pidfile,
+            container_id: args.container_id,
+            hooks: args.hooks.into(),
+            unfiltered: args.unfiltered,
+            ring_kib: args.ring_kib,
+            judges: args.judges,
+            quiet: args.quiet,
+            manner: args.manner,
+            without_rules: false,
+            learner: None,
+        }
+    }
+}
+
+impl From<args::Rotation> for options::Rotation {
+    fn from(args: args::Rotation) -> Self {
+        Self {
+            write_size: args.write_size,
+            write_time: args.write_time,
+            write_events: args.write_events,
+            write_keep: args.write_keep,
+        }
+    }
+}
+
+impl From<args::Interception> for options::Interception {
+    fn from(args: args::Interception) -> Self {
+        Self {
+            engine: args.engine.into(),
+            every_call: args.every_call,
+            verify: args.verify,
+            io_uring: args.io_uring,
+            refuse: args
+                .refuse
+                .into_iter()
+                .map(options::Refusal::from)
+                .collect(),
+        }
+    }
+}
+
+impl From<args::Run> for options::Run {
+    fn from(args: args::Run) -> Self {
+        Self {
+            detection: args.detection.into(),
+            confine: args.confine.into(),
+            interception: args.interception.into(),
+            on_agent_death: args.on_agent_death,
+            agent_timeout: args.agent_timeout,
+            resume: args.resume,
+            told_container: args.told_container,
+            told_bundle: args.told_bundle,
+            told_plans: args.told_plans,
+            told_host_mounts: args.told_host_mounts,
+            told_agent: args.told_agent,
+            told_door: args.told_door,
+            told_session: args.told_session,
+            host_agent: args.host_agent,
+            command: args.command,
+        }
+    }
+}
+
+impl From<args::Confine> for confine::Optional {
+    fn from(args: args::Confine) -> Self {
+        Self {
+            policy: args.policy,
+            how: args.how.into(),
+        }
+    }
+}
+
+impl From<args::PolicyOptions> for confine::How {
+    fn from(args: args::PolicyOptions) -> Self {
+        Self {
+            audit: args.audit,
+            accept_partial: args.accept_partial,
+        }
+    }
+}
+
+impl From<args::Engine> for options::Engine {
+    fn from(engine: args::Engine) -> Self {
+        match engine {
+            args::Engine::Auto => Self::Auto,
+            args::Engine::Notify => Self::Notify,
+            args::Engine::Ptrace => Self::Ptrace,
+            args::Engine::Ebpf => Self::Ebpf,
+        }
+    }
+}
+
+impl From<args::Refusal> for options::Refusal {
+    fn from(refusal: args::Refusal) -> Self {
+        match refusal {
+            args::Refusal::NonDumpable => Self::NonDumpable,
+        }
+    }
+}
+
+impl From<args::Hooks> for capture::ebpf::Hooks {
+    fn from(hooks: args::Hooks) -> Self {
+        match hooks {
+            args::Hooks::Auto => Self::Auto,
+            args::Hooks::Functions => Self::Functions,
+            args::Hooks::PerCall => Self::PerCall,
+            args::Hooks::Raw => Self::Raw,
+            args::Hooks::Nothing => Self::Nothing,
+        }
+    }
+}

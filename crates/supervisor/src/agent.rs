@@ -1,0 +1,740 @@
+//! The agent process: from the listener to the last event.
+
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use diagnostics::terminal;
+use event::Pid;
+use sys::notify::Listener;
+use sys::poll::{self, PollFd};
+use sys::resource::{self, Limit};
+use sys::shared::SharedPage;
+use sys::signal::SignalSet;
+use sys::wait;
+
+use super::board::{Board, Order, State, word};
+use super::command::slot;
+use super::inherited::{Ends, Inherited, has_hung_up, is_readable};
+use super::message::{Message, Receiver};
+use super::relay::{Relay, tell};
+use super::signals::SIGKILL;
+use super::{
+    Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
+    Start, Tenure, orphans, signals, waiter,
+};
+
+/// How long the command may take from fork to its filter; a fork and two calls.
+const LISTENER_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause between two looks at the page: the child cannot call a futex under its own filter.
+pub(super) const LISTENER_POLL: Duration = Duration::from_micros(20);
+/// How long the end of the whole workload may lag behind the command's own: the kernel releases a
+/// filter when its last task has been reaped.
+const END_GRACE: Duration = Duration::from_millis(50);
+/// Time between two looks for the end of descendants that outlive the command.
+const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
+/// The same of a container, which runs for long, and whose end nobody waits for.
+const DETACHED_POLL: Duration = Duration::from_millis(200);
+/// The same when the workload has ended, and who watches has still to see it.
+const END_POLL: Duration = Duration::from_millis(2);
+/// Time between two looks whether gaps are told for which others wait.
+const TELLING_POLL: Duration = Duration::from_millis(100);
+/// Time between two looks for the end of the workload before an agent's turn has come.
+const TURN_POLL: Duration = Duration::from_millis(250);
+/// Number of the first agent.
+pub(super) const FIRST: u64 = 0;
+
+/// What the first agent needs beside what all have.
+pub(super) struct First<'a> {
+    pub(super) inherited: &'a Inherited,
+    pub(super) ends: &'a Ends,
+    pub(super) callers_mask: SignalSet,
+    pub(super) mechanism: Mechanism,
+    /// Where the front and the keeper get the listener from.
+    pub(super) listener_to: [&'a OwnedFd; 2],
+    pub(super) prepare: Prepare,
+}
+
+/// Runs the first agent to its end, which starts the command. Answers with an exit status that
+/// nobody but the keeper sees.
+pub(super) fn first(first: First<'_>) -> i32 {
+    let inherited = first.inherited;
+    let outcome = supervise(first);
+    orphans::see_off(inherited.board.pid(word::WAITER_PID));
+    if let Err(message) = outcome {
+        tell(inherited, message);
+    }
+    // After a hand-over the words are those of another agent, or about to be.
+    if !matches!(outcome, Ok(Served::HandedOver | Served::Lost)) {
+        inherited.board.set_state(FIRST, State::Finished);
+    }
+    i32::from(!matches!(
+        outcome,
+        Ok(Served::ToTheEnd | Served::HandedOver)
+    ))
+}
+
+/// Runs the first agent behind a command that is the process which was called. Answers as [`first`] does.
+pub(super) fn beside(
+    inherited: &Inherited,
+    listener_from: &OwnedFd,
+    start: Start,
+    command: i32,
+    complain: Complain,
+) -> i32 {
+    let board = &inherited.board;
+    board.set_agent_pid(FIRST, std::process::id().cast_signed());
+    let served = match await_listener(inherited, listener_from) {
+        // The command has not begun, and has said why.
+        Ok(None) => Served::ToTheEnd,
+        Ok(Some(listener)) => {
+            // Nobody waits for this process, so it may see by itself that there is nothing left to do.
+            let watched = listener.try_clone().ok();
+            match self::start(inherited, FIRST, Source::Listener(listener), start) {
+                Ok(started) => serve(inherited, FIRST, started, watched.as_ref()),
+                Err(why) => {
+                    let said = format!("cannot start watching: {why}");
+                    eprintln!("tollgate: {said}");
+                    // This process has left the caller's standard error behind, which the command has.
+                    tell_command(command, &format!("tollgate: {said}\n"));
+                    complain(&said);
+                    // Fails only if it has ended.
+                    let _ = sys::pidfd::send_signal(inherited.front.as_fd(), SIGKILL);
+                    Served::ToTheEnd
+                }
+            }
+        }
+        Err(error) => {
+            eprintln!("tollgate: cannot make the processes that watch: {error}");
+            Served::ToTheEnd
+        }
+    };
+    if served == Served::ToTheEnd {
+        board.set_state(FIRST, State::Finished);
+    }
+    i32::from(served == Served::Lost)
+}
+
+/// Says something on the standard error of the command, which its caller reads.
+fn tell_command(command: i32, text: &str) {
+    // A caller that does not read is not waited for.
+    let opened = OpenOptions::new()
+        .append(true)
+        .custom_flags(O_NONBLOCK)
+        .open(format!("/proc/{command}/fd/2"));
+    // What cannot be opened, as a socket cannot, is told in the log alone.
+    let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+/// The listener, when the command has it.
+fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Option<Listener>> {
+    if end_with_keeper(&inherited.board).is_err() {
+        return Ok(None);
+    }
+    signals::outlive_command()?;
+    raise_descriptor_limit()?;
+    inherited.tenure.leave()?;
+    let (_, listener) = sys::socket::receive_fd(from.as_fd(), &mut [0])?;
+    sys::prctl::set_parent_death_signal(0)?;
+    Ok(listener.map(Listener::new))
+}
+
+/// As [`first`], where there is no keeper: this process is in its place.
+pub(super) fn alone(first: First<'_>) -> i32 {
+    let board = &first.inherited.board;
+    board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
+    board.set(word::KEEPER_DONE, 1);
+    self::first(first)
+}
+
+fn supervise(first: First<'_>) -> Result<Served, Message> {
+    let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
+    let inherited = first.inherited;
+    let board = &inherited.board;
+    let own_pid = std::process::id().cast_signed();
+    board.set_agent_pid(FIRST, own_pid);
+    if first.mechanism == Mechanism::Listener {
+        end_with_keeper(board)?;
+    }
+    let prepared = (first.prepare)(None).map_err(|failure| {
+        terminal::complain(&failure.render());
+        Message::Refused(i32::from(failure.exit.code()))
+    })?;
+    tell(inherited, Message::Prepared);
+    let written = inherited.memo.write(&prepared.memo);
+    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
+    let page = SharedPage::new().map_err(not_ready)?;
+    let launch = Launch {
+        command: &prepared.command,
+        program: &prepared.program,
+        confinement: prepared.confinement.as_ref(),
+        mechanism: first.mechanism,
+        callers_mask: first.callers_mask,
+    };
+    let ends = first.ends;
+    let waiter = sys::clone::clone_child(orphans::flags_for_waiter(), || {
+        waiter::run(launch, &page, inherited, ends)
+    })
+    .map_err(not_ready)?;
+    board.set_pid(word::WAITER_PID, waiter);
+    let served = attend(
+        first.mechanism,
+        first.listener_to,
+        inherited,
+        prepared,
+        &page,
+    );
+    if served.is_err() {
+        // It waits for this process, or would run unwatched. There is none if the pid is 0.
+        let command = page.int(slot::PID).load(Ordering::Acquire);
+        let _ = sys::pidfd::open(command)
+            .and_then(|command| sys::pidfd::send_signal(command.as_fd(), SIGKILL));
+    }
+    served
+}
+
+/// Has this process killed when the keeper is. Of the first agent: until the keeper has the listener nothing can go
+/// on without it, and the front, which tells of it then, perhaps does not know this process yet.
+fn end_with_keeper(board: &Board) -> Result<(), Message> {
+    sys::prctl::set_parent_death_signal(SIGKILL)
+        .map_err(|error| Message::NotReady(error.errno()))?;
+    let parent = std::os::unix::process::parent_id().cast_signed();
+    match parent == board.pid(word::KEEPER_PID) {
+        true => Ok(()),
+        // It was before the signal was asked for.
+        false => Err(Message::AgentGone),
+    }
+}
+
+/// Watches the command, whose parent has been made, to its end.
+fn attend(
+    mechanism: Mechanism,
+    listener_to: [&OwnedFd; 2],
+    inherited: &Inherited,
+    prepared: Prepared,
+    page: &SharedPage,
+) -> Result<Served, Message> {
+    let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
+    let board = &inherited.board;
+    let waiter = board.pid(word::WAITER_PID);
+    signals::outlive_command().map_err(not_ready)?;
+    let waiter_process = sys::pidfd::open(waiter).map_err(|error| match error.errno() {
+        // It has ended and been reaped, if it is the child of another one.
+        ESRCH => last_words(&inherited.from_waiter),
+        errno => Message::NotReady(errno),
+    })?;
+    raise_descriptor_limit().map_err(not_ready)?;
+    let begun = |slot| begun(page, slot, &waiter_process, &inherited.from_waiter);
+    let source = match mechanism {
+        Mechanism::Listener => {
+            let number = begun(slot::LISTENER)? - 1;
+            // The command may have ended since: its table is this one until exec.
+            let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
+            for socket in listener_to {
+                let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
+                sent.map_err(not_ready)?;
+            }
+            // From now on the front can make another keeper.
+            sys::prctl::set_parent_death_signal(0).map_err(not_ready)?;
+            Source::Listener(Listener::new(listener))
+        }
+        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+            begun(slot::READY)?;
+            Source::Command(Pid(begun(slot::PID)?))
+        }
+    };
+    let left = inherited.tenure.leave();
+    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    let command = page.int(slot::PID).load(Ordering::Acquire);
+    board.set_pid(word::COMMAND_PID, command);
+    inherited.keeper_bell.ring();
+    // Before anything that takes time: from now on the front passes signals on.
+    tell(inherited, Message::Waiter(waiter));
+    tell(inherited, Message::Started(command));
+    let started = start(inherited, FIRST, source, prepared.start);
+    let started = started.map_err(|why| {
+        eprintln!("tollgate: {why}");
+        Message::ServicesFailed
+    })?;
+    page.int(slot::TRACED).store(1, Ordering::Release);
+    Ok(serve(inherited, FIRST, started, None))
+}
+
+/// Runs an agent that takes over from another. Answers with the program's exit status.
+pub(super) fn resumed(
+    inherited: &Inherited,
+    generation: u64,
+    listener: Listener,
+    prepare: Prepare,
+) -> i32 {
+    let board = &inherited.board;
+    // A keeper that replaces one that was killed starts an agent of its own: two of one number would write what
+    // they hold in the same places. Where this process was the keeper, that is its child.
+    let keeper = board.pid(word::KEEPER_PID);
+    if wait::peek_end_of(keeper).is_err() && end_with_keeper(board).is_err() {
+        return 1;
+    }
+    board.set_agent_pid(generation, std::process::id().cast_signed());
+    // An agent that may open too little says so itself.
+    let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
+    let _ = sys::prctl::set_name(c"tollgate-agent");
+    // Without it, which is said where it is read, no rule is known to be served.
+    let memo = inherited.memo.read().unwrap_or_default();
+    let prepared = match prepare(Some(&memo)) {
+        Ok(prepared) => prepared,
+        Err(failure) => {
+            terminal::complain(&failure.render());
+            return i32::from(failure.exit.code());
+        }
+    };
+    board.set_state(generation, State::Prepared);
+    inherited.keeper_bell.ring();
+    let keeper = sys::pidfd::open(keeper);
+    let is_forgotten = || {
+        let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
+        keeper.as_ref().map_or(true, has_ended)
+    };
+    while board.order(generation) != Order::Start {
+        // While there is a keeper it says whether this one is needed, be it to tell of a gap.
+        if is_forgotten() {
+            return i32::from(!has_hung_up(&listener));
+        }
+        is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
+        inherited.agent_bell(generation).hush();
+    }
+    // The order may be meant for another one, of the same number.
+    if is_forgotten() {
+        return 1;
+    }
+    // Fails for no reason that is known. A keeper that is killed before has another agent started.
+    let _ = sys::prctl::set_parent_death_signal(0);
+    let source = Source::Listener(listener);
+    let started = match start(inherited, generation, source, prepared.start) {
+        Ok(started) => started,
+        Err(why) => {
+            eprintln!("tollgate: {why}");
+            return 1;
+        }
+    };
+    match serve(inherited, generation, started, None) {
+        Served::ToTheEnd => board.set_state(generation, State::Finished),
+        Served::HandedOver => {}
+        Served::Lost => return 1,
+    }
+    0
+}
+
+/// Services, and what was heard of the command before there were any.
+struct Started {
+    services: Box<dyn Services>,
+    is_stopped: bool,
+}
+
+fn start(
+    inherited: &Inherited,
+    generation: u64,
+    source: Source,
+    services: Start,
+) -> Result<Started, String> {
+    let board = &inherited.board;
+    let ours = [
+        inherited.front_pid,
+        board.pid(word::KEEPER_PID),
+        board.agent_pid(generation),
+        board.pid(word::WAITER_PID),
+    ];
+    let file = inherited.board_file.as_fd();
+    let own_board = match Board::open(file) {
+        Ok(Some(board)) => board,
+        Ok(None) => return Err("the keeper's board is another version's".to_owned()),
+        Err(error) => return Err(format!("cannot open the keeper's board: {error}")),
+    };
+    let listening = Listening {
+        source,
+        transparent: ours.into_iter().filter(|pid| *pid > 0).map(Pid).collect(),
+        board: std::sync::Arc::new(own_board),
+        generation,
+        is_resumed: generation != FIRST,
+        held: None,
+        board_file: file.try_clone_to_owned().ok(),
+        ticket: None,
+    };
+    let lock = inherited.tenure.lock_log();
+    let is_stopped = Cell::new(false);
+    let pass_on = |until: &[BorrowedFd<'_>]| match inherited.has_front() {
+        true => is_stopped.set(pass_on_early(inherited, until)),
+        false => await_end_or(inherited.front.as_fd(), until),
+    };
+    let meanwhile = (generation == FIRST).then(|| Box::new(pass_on) as Meanwhile<'_>);
+    let started = services(listening, meanwhile);
+    match started {
+        Ok(services) => {
+            board.set_state(generation, State::Ready);
+            inherited.keeper_bell.ring();
+            drop(lock);
+            Ok(Started {
+                services,
+                is_stopped: is_stopped.get(),
+            })
+        }
+        Err(error) => Err(format!("{error:#}")),
+    }
+}
+
+/// Passes news of the command on while this agent is not at work yet. A good end is told to the front if nobody
+/// waits for what the command has made, and whose calls are held. Any other end is told when services can say
+/// what led to it. Answers whether the command is stopped.
+fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) -> bool {
+    let mut relay = Relay::new(inherited);
+    loop {
+        let is_awaited = |fd: &BorrowedFd<'_>| !is_readable(*fd, Duration::ZERO);
+        let awaited: Vec<_> = until.iter().copied().filter(is_awaited).collect();
+        if awaited.is_empty() {
+            return relay.is_stopped();
+        }
+        // Before the first wait: a waiter that was killed before this process came wakes nobody.
+        let Some(news) = relay.next() else {
+            let mut polled = relay.polled();
+            polled.extend(awaited.iter().map(|fd| PollFd::new(*fd, poll::IN)));
+            // Whatever woke it, everything is looked at.
+            let _ = poll::poll(&mut polled, None);
+            continue;
+        };
+        match relay.pass_on(news) {
+            None => {}
+            Some(end @ Message::Ended(0)) if inherited.tenure.ends_at_once() => {
+                inherited.board.set(word::OUTLIVED, 1);
+                relay.tell_end(end);
+                return false;
+            }
+            // It is on the board, where `serve` finds it.
+            Some(_) => return relay.is_stopped(),
+        }
+    }
+}
+
+/// Waits until this process has ended or all descriptors are readable.
+fn await_end_or(process: BorrowedFd<'_>, until: &[BorrowedFd<'_>]) {
+    let is_awaited = |fd: &BorrowedFd<'_>| !is_readable(*fd, Duration::ZERO);
+    while is_awaited(&process) {
+        let awaited = until.iter().copied().filter(is_awaited);
+        let mut polled: Vec<_> = awaited.map(|fd| PollFd::new(fd, poll::IN)).collect();
+        if polled.is_empty() {
+            return;
+        }
+        polled.push(PollFd::new(process, poll::IN));
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, None);
+    }
+}
+
+/// The agent opens more than the caller's limit may allow; the command keeps the caller's.
+pub(super) fn raise_descriptor_limit() -> sys::Result<()> {
+    const RLIMIT_NOFILE: u32 = 7;
+    let hard = resource::limit(0, RLIMIT_NOFILE)?.hard;
+    resource::set_limit(0, RLIMIT_NOFILE, Limit { soft: hard, hard })
+}
+
+/// Waits until the command has filled the slot: its process runs, or it has installed its filter.
+fn begun(
+    page: &SharedPage,
+    slot: usize,
+    waiter: &OwnedFd,
+    messages: &Receiver,
+) -> Result<i32, Message> {
+    let deadline = Instant::now() + LISTENER_DEADLINE;
+    loop {
+        // First, so that what the waiter left behind when it ended is seen below.
+        let is_waiter_gone = is_readable(waiter.as_fd(), LISTENER_POLL);
+        let number = page.int(slot).load(Ordering::Acquire);
+        if number > 0 {
+            return Ok(number);
+        }
+        let errno = page.int(slot::FILTER_ERROR).load(Ordering::Acquire);
+        if errno != 0 {
+            return Err(Message::FilterFailed(errno));
+        }
+        if let Some(failure) = waiter::confine_failure(page) {
+            return Err(failure);
+        }
+        if is_waiter_gone {
+            return Err(last_words(messages));
+        }
+        if Instant::now() > deadline {
+            return Err(Message::FilterFailed(ETIMEDOUT));
+        }
+    }
+}
+
+/// Why a waiter that has ended did so.
+fn last_words(waiter: &Receiver) -> Message {
+    let mut last = Message::WaiterGone;
+    while waiter.is_ready() {
+        match waiter.receive() {
+            Ok(Some(message)) => last = message,
+            Ok(None) | Err(_) => break,
+        }
+    }
+    last
+}
+
+/// How an agent's work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// The whole workload has ended.
+    ToTheEnd,
+    /// Another agent goes on.
+    HandedOver,
+    /// The process that watched for this one is gone.
+    Lost,
+}
+
+/// `watched`: where it is to be seen that the workload has ended.
+fn serve(
+    inherited: &Inherited,
+    generation: u64,
+    started: Started,
+    watched: Option<&Listener>,
+) -> Served {
+    let Started {
+        mut services,
+        is_stopped,
+    } = started;
+    let board = &inherited.board;
+    let bell = inherited.agent_bell(generation);
+    let is_told = board.load(word::END_TOLD) != 0;
+    let mut relay = (!is_told).then(|| Relay::after(inherited, is_stopped));
+    // Heard of before there were services.
+    let mut heard = board.end().filter(|_| generation == FIRST);
+    let mut reporter = Reporter::new(board, generation);
+    loop {
+        bell.hush();
+        if services.are_lost() {
+            return Served::Lost;
+        }
+        reporter.report(services.as_ref());
+        if board.order(generation) == Order::HandOver {
+            services.hand_over();
+            if services.are_lost() {
+                // Whoever watched for this one has not concluded its calls: they are the keeper's.
+                return Served::Lost;
+            }
+            board.set_state(generation, State::HandedOver);
+            inherited.keeper_bell.ring();
+            services.finish();
+            return Served::HandedOver;
+        }
+        if let Some(listening) = &mut relay {
+            let heard = heard.take().map(Some);
+            let next = || listening.next().map(|news| listening.pass_on(news));
+            if let Some(end) = heard.or_else(next) {
+                if let Some(end) = end {
+                    deliver(services.as_ref(), &inherited.tenure);
+                    board.await_end_of_gap();
+                    if reporter.tell_gaps(services.as_ref()) {
+                        services.flush();
+                    }
+                    if services.are_lost() {
+                        // The end is on the board, for the agent that tells of it.
+                        return Served::Lost;
+                    }
+                    board.set(word::OUTLIVED, u64::from(!services.has_ended()));
+                    listening.tell_end(end);
+                    relay = None;
+                }
+                continue;
+            }
+        } else if services.has_ended() {
+            break;
+        }
+        let mut polled = relay.as_ref().map(Relay::polled).unwrap_or_default();
+        polled.push(PollFd::new(bell.as_fd(), poll::IN));
+        polled.extend(reporter.polled());
+        polled.extend(services.link().map(|link| PollFd::new(link, poll::IN)));
+        let is_over = watched.is_some_and(has_hung_up);
+        let watched = watched.filter(|_| !is_over);
+        polled.extend(watched.map(|listener| PollFd::new(listener.as_fd(), 0)));
+        let pause = if is_over {
+            END_POLL
+        } else if inherited.tenure.ends_at_once() {
+            DETACHED_POLL
+        } else {
+            DESCENDANTS_POLL
+        };
+        let patience = match (&relay, reporter.has_more()) {
+            (None, _) => Some(pause),
+            (Some(_), true) => Some(TELLING_POLL),
+            (Some(_), false) => None,
+        };
+        if relay.is_none() {
+            // It has ended with the command, and may be this process's child.
+            orphans::reap_waiter(board.pid(word::WAITER_PID));
+        }
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, patience);
+    }
+    board.await_end_of_gap();
+    reporter.report(services.as_ref());
+    if reporter.has_more() {
+        // There is no later to put it off to.
+        services.flush();
+        reporter.telling = None;
+        reporter.tell_gaps(services.as_ref());
+    }
+    services.finish();
+    Served::ToTheEnd
+}
+
+/// Delivers what the command caused before anybody learns that it has ended.
+fn deliver(services: &dyn Services, tenure: &Tenure) {
+    services.flush();
+    if tenure.ends_at_once() {
+        return;
+    }
+    let grace = Instant::now() + END_GRACE;
+    while !services.has_ended() && Instant::now() < grace {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    services.flush();
+}
+
+/// Tells what has become of other processes of ours.
+struct Reporter<'a> {
+    board: &'a Board,
+    /// `None` once it is known to have ended.
+    keeper: Option<OwnedFd>,
+    /// The number of the last gap that is being told. The next one waits, so that each is told once.
+    telling: Option<u64>,
+    replaced: u64,
+    upgrades: u64,
+    failed_upgrades: u64,
+    refused_orders: u64,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(board: &'a Board, generation: u64) -> Self {
+        // An agent that took over from a living one reports itself.
+        let is_upgrade = generation != FIRST && board.load(word::UPGRADED_TO) == generation;
+        Self {
+            board,
+            keeper: sys::pidfd::open(board.pid(word::KEEPER_PID)).ok(),
+            telling: None,
+            replaced: board.load(word::KEEPERS_REPLACED),
+            upgrades: board.load(word::UPGRADES) - u64::from(is_upgrade),
+            failed_upgrades: board.load(word::UPGRADES_FAILED),
+            refused_orders: board.load(word::ORDERS_REFUSED),
+        }
+    }
+
+    fn polled(&self) -> Option<PollFd<'_>> {
+        let keeper = self.keeper.as_ref()?;
+        Some(PollFd::new(keeper.as_fd(), poll::IN))
+    }
+
+    /// Whether gaps wait until others are told, for which nobody rings.
+    fn has_more(&self) -> bool {
+        let ended = self.board.load(word::GAPS_ENDED);
+        self.telling.is_some_and(|last| ended > last)
+    }
+
+    /// Tells of gaps, unless others are being told. Whether it did.
+    fn tell_gaps(&mut self, services: &dyn Services) -> bool {
+        if self.telling.is_some_and(|last| !self.board.are_told(last)) {
+            return false;
+        }
+        self.telling = None;
+        let Some(gaps) = self.board.gaps_to_tell() else {
+            return false;
+        };
+        self.telling = Some(gaps.told_before + gaps.count);
+        services.report(&Report::Gaps(gaps));
+        true
+    }
+
+    fn report(&mut self, services: &dyn Services) {
+        self.tell_gaps(services);
+        let news = |index, seen: &mut u64| {
+            let now = self.board.load(index);
+            std::mem::replace(seen, now) != now
+        };
+        if news(word::UPGRADES, &mut self.upgrades) {
+            services.report(&Report::Upgraded);
+        }
+        if news(word::UPGRADES_FAILED, &mut self.failed_upgrades) {
+            services.report(&Report::UpgradeFailed);
+        }
+        if news(word::ORDERS_REFUSED, &mut self.refused_orders) {
+            services.report(&Report::OrderRefused);
+        }
+        let is_replaced = news(word::KEEPERS_REPLACED, &mut self.replaced);
+        let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
+        if is_replaced {
+            let pid = self.board.pid(word::KEEPER_PID);
+            self.keeper = sys::pidfd::open(pid).ok();
+            services.report(&Report::KeeperReplaced { pid });
+        } else if self.keeper.as_ref().is_some_and(has_ended) {
+            self.keeper = None;
+            services.report(&Report::KeeperGone);
+        }
+    }
+}
+
+const O_NONBLOCK: i32 = 0o4000;
+const ESRCH: i32 = 3;
+const ETIMEDOUT: i32 = 110;
+const EIO: i32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Services that are another process's, which dies while it is asked to hand over.
+    struct Dying {
+        dies: bool,
+        is_lost: Cell<bool>,
+    }
+
+    impl Services for Dying {
+        fn has_ended(&self) -> bool {
+            false
+        }
+        fn flush(&self) {}
+        fn report(&self, _report: &Report) {}
+        fn hand_over(&mut self) {
+            self.is_lost.set(self.dies);
+        }
+        fn let_go(&self) {}
+        fn finish(self: Box<Self>) {}
+        fn are_lost(&self) -> bool {
+            self.is_lost.get()
+        }
+    }
+
+    fn hands_over(dies: bool) -> (Served, State) {
+        let words = vec!["tollgate".into(), "run".into()];
+        let inherited = Inherited::create_alone(words, Tenure::WithCommand).expect("memory");
+        inherited.board.set_state(FIRST, State::Ready);
+        inherited.board.set_order(FIRST, Order::HandOver);
+        let services = Box::new(Dying {
+            dies,
+            is_lost: Cell::new(false),
+        });
+        let started = Started {
+            services,
+            is_stopped: false,
+        };
+        let served = serve(&inherited, FIRST, started, None);
+        (served, inherited.board.state(FIRST))
+    }
+
+    #[test]
+    fn who_dies_while_it_hands_over_has_not_handed_over() {
+        assert_eq!(hands_over(true), (Served::Lost, State::Ready));
+        assert_eq!(hands_over(false), (Served::HandedOver, State::HandedOver));
+    }
+}

@@ -1,0 +1,328 @@
+//! What the filter of the running command hands over, told to agents that take over: rules that they
+//! load may need more. And what the policy in force says, told to the keeper, too, which refuses in a
+//! dead agent's place.
+
+use std::collections::BTreeMap;
+
+use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use enforce::{Elsewhere, Resident};
+use event::{CallPlan, Need, Plan, StdioWatch};
+use policy::compile::caps;
+use policy::compile::seccomp::{Action, CallRule, Profile};
+use serde::{Deserialize, Serialize};
+
+/// The part of a plan that its filter was compiled from. Calls are named, so that another version
+/// of this program understands it.
+#[derive(Deserialize, Serialize)]
+struct Memo {
+    stdio: u8,
+    calls: BTreeMap<String, Vec<Vec<Test>>>,
+    /// Left out by versions before there were policies.
+    #[serde(default)]
+    policy: Policy,
+    /// What of a policy is in the kernel.
+    #[serde(default)]
+    kernel: Kernel,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+struct Kernel {
+    bpf: Option<u32>,
+    #[serde(default)]
+    bpf_later: bool,
+    apparmor: Option<String>,
+}
+
+/// The calls of a policy.
+#[derive(Default, Deserialize, Serialize)]
+struct Policy {
+    refuse_foreign: bool,
+    /// What a container's first program is restricted by: capabilities, whether `no_new_privs` is set,
+    /// whether there is a ruleset of Landlock.
+    #[serde(default)]
+    first: Option<(u64, bool, bool)>,
+    /// Whether there are tables of BPF for it.
+    #[serde(default)]
+    first_bpf: bool,
+    /// The profile of AppArmor that it takes.
+    #[serde(default)]
+    first_profile: Option<String>,
+    /// Rule, call, tests, action, error number.
+    rules: Vec<(String, String, Vec<Test>, Does, i32)>,
+}
+
+#[derive(Clone, Copy, Deserialize, Serialize)]
+enum Does {
+    KillProcess,
+    KillThread,
+    Refuse,
+    RefuseAndReport,
+    Report,
+    Trap,
+    Watch,
+}
+
+/// Argument, whether all 64 bits count, operator, mask, value.
+type Test = (u8, bool, Op, u64, u64);
+
+#[derive(Clone, Copy, Deserialize, Serialize)]
+enum Op {
+    AllBits,
+    AnyBit,
+    Eq,
+    Ge,
+    Le,
+    MaskedEq,
+    Ne,
+    NoBit,
+}
+
+const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
+
+/// The memo for an agent that takes over.
+pub fn encode(
+    plan: &Plan,
+    profile: &Profile,
+    first: Option<&Elsewhere>,
+    resident: &Resident,
+) -> Vec<u8> {
+    let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
+    let stdio = stdio.expect("the table has every watch");
+    let group = |group: &Vec<RegisterTest>| group.iter().map(test).collect();
+    let calls = plan.calls.iter().map(|(call, planned)| {
+        let any_of = planned.any_of.iter().map(group).collect();
+        (call.name().to_owned(), any_of)
+    });
+    let memo = Memo {
+        stdio: u8::try_from(stdio).expect("three of them"),
+        calls: calls.collect(),
+        policy: Policy {
+            refuse_foreign: profile.refuse_foreign,
+            first: first.map(|first| {
+                let caps = first.caps;
+                (caps.dropped.0, caps.no_new_privs, first.needs_ruleset)
+            }),
+            first_bpf: first.is_some_and(|first| first.needs_tenant),
+            first_profile: first.and_then(|first| first.profile.clone()),
+            rules: profile.rules.iter().map(call_rule).collect(),
+        },
+        kernel: Kernel {
+            bpf: resident.bpf,
+            bpf_later: resident.bpf_later,
+            apparmor: resident.apparmor.clone(),
+        },
+    };
+    serde_json::to_vec(&memo).expect("names and numbers can be written")
+}
+
+fn call_rule(rule: &CallRule) -> (String, String, Vec<Test>, Does, i32) {
+    let (does, errno) = match rule.action {
+        Action::KillProcess => (Does::KillProcess, 0),
+        Action::KillThread => (Does::KillThread, 0),
+        Action::Refuse(errno) => (Does::Refuse, errno.0),
+        Action::RefuseAndReport(errno) => (Does::RefuseAndReport, errno.0),
+        Action::Report => (Does::Report, 0),
+        Action::Trap => (Does::Trap, 0),
+        Action::Watch => (Does::Watch, 0),
+    };
+    let tests = rule.when.iter().map(test).collect();
+    let call = rule.call.name().to_owned();
+    (rule.rule.clone(), call, tests, does, errno)
+}
+
+fn test(test: &RegisterTest) -> Test {
+    let (op, mask) = match test.op {
+        TestOp::AllBits => (Op::AllBits, 0),
+        TestOp::AnyBit => (Op::AnyBit, 0),
+        TestOp::Eq => (Op::Eq, 0),
+        TestOp::Ge => (Op::Ge, 0),
+        TestOp::Le => (Op::Le, 0),
+        TestOp::MaskedEq { mask } => (Op::MaskedEq, mask),
+        TestOp::Ne => (Op::Ne, 0),
+        TestOp::NoBit => (Op::NoBit, 0),
+    };
+    (
+        test.arg,
+        test.width == TestWidth::Full64,
+        op,
+        mask,
+        test.value,
+    )
+}
+
+/// What a container's first program is restricted by.
+pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
+    let Policy {
+        first,
+        first_bpf,
+        first_profile,
+        ..
+    } = parse(memo)?.policy;
+    Ok(
+        first.map(|(dropped, no_new_privs, needs_ruleset)| Elsewhere {
+            caps: caps::Profile {
+                dropped: Capabilities(dropped),
+                no_new_privs,
+            },
+            needs_ruleset,
+            needs_tenant: first_bpf,
+            profile: first_profile,
+        }),
+    )
+}
+
+fn parse(memo: &[u8]) -> Result<Memo, Failure> {
+    serde_json::from_slice(memo).map_err(|error| {
+        let message =
+            format!("cannot take over: the agent before left no plan of its filter: {error}");
+        Failure::new(Exit::Internal, message).help("start the command again")
+    })
+}
+
+/// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
+/// one. A watch that it does not know counts as none: rules that need one are refused by name.
+pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
+    let memo = parse(memo)?;
+    let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
+        let call = Syscall::from_name(&name)?;
+        let group = |group: Vec<Test>| group.into_iter().map(register_test).collect();
+        let planned = CallPlan {
+            any_of: any_of.into_iter().map(group).collect(),
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        };
+        Some((call, planned))
+    };
+    let profile = policy_of(memo.policy)?;
+    let resident = Resident {
+        bpf: memo.kernel.bpf,
+        bpf_later: memo.kernel.bpf_later,
+        apparmor: memo.kernel.apparmor,
+    };
+    let plan = Plan {
+        // Of the kernel's own filter, which no keeper hands on.
+        interests: BTreeMap::new(),
+        calls: memo.calls.into_iter().filter_map(known).collect(),
+        stdio: STDIO
+            .get(usize::from(memo.stdio))
+            .copied()
+            .unwrap_or_default(),
+        ..Plan::default()
+    };
+    Ok((plan, profile, resident))
+}
+
+/// A policy is known as a whole or not at all.
+fn policy_of(policy: Policy) -> Result<Profile, Failure> {
+    let rule = |(rule, call, tests, does, errno): (String, String, Vec<Test>, Does, i32)| {
+        let errno = Errno(errno);
+        let call = Syscall::from_name(&call).ok_or_else(|| {
+            let message = format!(
+                "cannot take over: the policy in force has a rule `{rule}` about `{call}`, which \
+                 this version does not know"
+            );
+            Failure::new(Exit::Internal, message).help("install the version that began")
+        })?;
+        Ok(CallRule {
+            rule,
+            call,
+            when: tests.into_iter().map(register_test).collect(),
+            action: match does {
+                Does::KillProcess => Action::KillProcess,
+                Does::KillThread => Action::KillThread,
+                Does::Refuse => Action::Refuse(errno),
+                Does::RefuseAndReport => Action::RefuseAndReport(errno),
+                Does::Report => Action::Report,
+                Does::Trap => Action::Trap,
+                Does::Watch => Action::Watch,
+            },
+        })
+    };
+    Ok(Profile {
+        refuse_foreign: policy.refuse_foreign,
+        rules: policy
+            .rules
+            .into_iter()
+            .map(rule)
+            .collect::<Result<_, Failure>>()?,
+    })
+}
+
+fn register_test((arg, full, op, mask, value): Test) -> RegisterTest {
+    let op = match op {
+        Op::AllBits => TestOp::AllBits,
+        Op::AnyBit => TestOp::AnyBit,
+        Op::Eq => TestOp::Eq,
+        Op::Ge => TestOp::Ge,
+        Op::Le => TestOp::Le,
+        Op::MaskedEq => TestOp::MaskedEq { mask },
+        Op::Ne => TestOp::Ne,
+        Op::NoBit => TestOp::NoBit,
+    };
+    let width = if full {
+        TestWidth::Full64
+    } else {
+        TestWidth::Low32
+    };
+    RegisterTest {
+        arg,
+        width,
+        op,
+        value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::rule_files::{self, NoSink};
+
+    #[test]
+    fn a_memo_tells_what_the_filter_hands_over() {
+        let mut loaded = rule_files::load(&[]);
+        let (engine, plan) = loaded.compile(&rules::EngineOptions::default(), NoSink);
+        let policy = "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+                      auditViolations: true\n    hardeningRules: [disallow-create-user-ns]\n";
+        let (policies, _) = policy::load("p.yaml", policy);
+        let profile = Profile::compile(&policies[0]);
+        assert!(!profile.rules.is_empty());
+        let first = Elsewhere {
+            caps: caps::Profile {
+                dropped: Capabilities(6),
+                no_new_privs: true,
+            },
+            needs_ruleset: true,
+            needs_tenant: true,
+            profile: Some("tollgate-q".to_owned()),
+        };
+        let kernel = Resident {
+            bpf: Some(7),
+            bpf_later: true,
+            apparmor: Some("tollgate-p".to_owned()),
+        };
+        let memo = encode(&plan, &profile, Some(&first), &kernel);
+        assert_eq!(decode_first(&memo).expect("the same"), Some(first));
+        let (told, confined, resident) = decode(&memo).expect("a memo of this version");
+        assert_eq!(confined, profile);
+        assert_eq!(resident, kernel);
+        let groups = |plan: &Plan| -> Vec<_> {
+            let calls = plan.calls.iter();
+            calls
+                .map(|(call, planned)| (*call, planned.any_of.clone()))
+                .collect()
+        };
+        assert_eq!(groups(&told), groups(&plan));
+        assert_eq!(told.stdio, plan.stdio);
+        assert!(engine.unserved(&told).is_empty());
+        assert!(!engine.unserved(&Plan::default()).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_memo_is_refused() {
+        assert!(decode(b"").is_err());
+        assert!(decode(b"{\"stdio\":0,\"calls\":{\"openat\":[[[0]]]}}").is_err());
+    }
+}

@@ -1,0 +1,368 @@
+//! The keeper: a small process that holds a copy of the listener and sees to it that there is an
+//! agent.
+//!
+//! It knows no rules. While the agent works the keeper sleeps, and looks a few times a second
+//! whether calls wait that nobody takes. When the agent has ended, was stopped or gets no
+//! processor, there is a [`gap`]: the keeper answers in its place, counts what it lets pass, and
+//! starts another agent.
+
+mod charge;
+mod gap;
+mod stall;
+mod stand_in;
+mod successor;
+mod upgrade;
+mod workload;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use sys::notify::Listener;
+use sys::poll::{self, PollFd};
+use sys::signal::{SignalSet, SignalStream};
+use sys::wait::{self, Status, Target};
+
+use self::charge::Agent;
+use self::gap::Gap;
+use self::stall::{Patience, Stall, Verdict};
+use self::stand_in::STORM_DEATHS;
+use self::successor::Successor;
+use self::upgrade::Upgrade;
+use super::agent::FIRST;
+use super::board::{Cause, Order, State, word};
+use super::inherited::{Inherited, has_calls, is_readable};
+use super::message::Message;
+use super::order::OrderCheck;
+use super::orphans::{self, Orphans};
+use super::relay::tell;
+use super::signals::{self, SIGCHLD};
+
+/// What becomes of the workload while nobody watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnAgentDeath {
+    /// Its calls pass, and are counted.
+    Continue,
+    /// Its calls fail with EPERM.
+    Deny,
+    /// It is killed.
+    Kill,
+}
+
+/// What a keeper is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// What to do with the workload.
+    pub on_agent_death: OnAgentDeath,
+    /// How long calls may wait without progress.
+    pub limit: Duration,
+}
+
+/// Has another agent take over.
+const UPGRADE: i32 = 12;
+/// Looks at a working agent within the limit.
+const LOOKS: u32 = 4;
+/// Time between two looks while one agent takes over from another.
+const UPGRADE_POLL: Duration = Duration::from_millis(20);
+/// How long an agent may take to load its rules.
+const PREPARATION_NS: u64 = 60_000_000_000;
+/// An agent that got no processor for this many limits is replaced.
+const STARVED_LIMITS: u32 = 10;
+
+/// Starts the first agent and keeps watch. Answers with an exit status that nobody sees.
+pub(super) fn first(
+    inherited: &Inherited,
+    listener_from: &OwnedFd,
+    policy: Policy,
+    agent: impl FnOnce() -> i32,
+) -> i32 {
+    let own_pid = std::process::id().cast_signed();
+    inherited.board.set_pid(word::KEEPER_PID, own_pid);
+    let may_lead = Orphans::decide() == Orphans::TakeIn;
+    match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
+        Ok(pid) => {
+            super::take_usual_turns();
+            inherited.board.set_agent_pid(FIRST, pid);
+        }
+        Err(error) => {
+            tell(inherited, Message::NotReady(error.errno()));
+            inherited.board.set(word::KEEPER_DONE, 1);
+            return 1;
+        }
+    }
+    if let Err(error) = inherited.tenure.leave() {
+        tell(
+            inherited,
+            Message::NotReady(error.raw_os_error().unwrap_or(EIO)),
+        );
+        inherited.board.set(word::KEEPER_DONE, 1);
+        return 1;
+    }
+    keep(inherited, Source::Socket(listener_from), policy, may_lead)
+}
+
+/// Goes on for a keeper that is gone.
+pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Policy) -> i32 {
+    let board = &inherited.board;
+    board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
+    board.add(word::KEEPERS_REPLACED, 1);
+    inherited.agent_bell(board.generation()).ring();
+    // The caller's pipes would stay open; without a log it can still keep watch.
+    let _ = inherited.tenure.leave();
+    Gap::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
+    keep(inherited, Source::Own(listener), policy, false)
+}
+
+/// Where the listener comes from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// The first agent sends it.
+    Socket(&'a OwnedFd),
+    /// It is there.
+    Own(&'a Listener),
+}
+
+fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: bool) -> i32 {
+    let ready = signals::outlive_command()
+        .and_then(|()| sys::prctl::set_name(c"tollgate-keeper"))
+        .and_then(|()| SignalStream::new(SignalSet::of(&[SIGCHLD, UPGRADE])));
+    let signals = match ready {
+        Ok(signals) => signals,
+        Err(error) => {
+            tell(inherited, Message::NotReady(error.errno()));
+            inherited.board.set(word::KEEPER_DONE, 1);
+            return 1;
+        }
+    };
+    let listener = match source {
+        Source::Socket(_) => None,
+        Source::Own(listener) => listener.try_clone().ok(),
+    };
+    let pid = inherited.board.agent_pid(inherited.board.generation());
+    let mut keeper = Keeper {
+        inherited,
+        source,
+        listener,
+        signals,
+        policy,
+        agent: Agent::new(pid),
+        deaths: [0; STORM_DEATHS],
+        upgrade: None,
+        wants_upgrade: false,
+        upgraded_ns: 0,
+        orders: OrderCheck::new(&inherited.board),
+        stall: Stall::default(),
+        fruitless: 0,
+        may_lead,
+    };
+    keeper.go_on(Next::GoOn)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Done,
+}
+
+struct Keeper<'a> {
+    inherited: &'a Inherited,
+    source: Source<'a>,
+    listener: Option<Listener>,
+    signals: SignalStream,
+    policy: Policy,
+    agent: Agent,
+    /// When agents ended, the oldest first.
+    deaths: [u64; STORM_DEATHS],
+    upgrade: Option<Upgrade>,
+    /// An upgrade was asked for and has not begun.
+    wants_upgrade: bool,
+    /// When the last one began, 0: never.
+    upgraded_ns: u64,
+    orders: OrderCheck,
+    stall: Stall,
+    /// How often in a row the agent was scheduled again and did not receive.
+    fruitless: u32,
+    /// Only ancestors of the workload may look into it, and this is the one that is left when the agent
+    /// is dead.
+    may_lead: bool,
+}
+
+impl Keeper<'_> {
+    /// Keeps watch to the end. Answers with an exit status.
+    fn go_on(&mut self, mut next: Next) -> i32 {
+        while next == Next::GoOn {
+            next = self.step();
+        }
+        orphans::see_off(self.inherited.board.pid(word::WAITER_PID));
+        self.inherited.board.set(word::KEEPER_DONE, 1);
+        0
+    }
+
+    fn step(&mut self) -> Next {
+        self.sleep();
+        self.inherited.keeper_bell.hush();
+        self.read_signals();
+        self.take_listener();
+        self.reap();
+        // First: an agent that has handed over may have ended since.
+        if self.upgrade.is_some() {
+            self.follow_upgrade();
+        }
+        if self.agent.has_ended() {
+            return self.agent_ended();
+        }
+        self.sweep();
+        if self.wants_upgrade && self.upgrade.is_none() && self.may_upgrade() {
+            self.begin_upgrade();
+        }
+        if self.upgrade.is_some() {
+            return Next::GoOn;
+        }
+        match self.look() {
+            Verdict::Works => Next::GoOn,
+            Verdict::Stopped => {
+                self.agent.kill(Cause::Stopped);
+                self.stall = Stall::default();
+                Next::GoOn
+            }
+            Verdict::Starved => self.stand_in_for_starved(),
+        }
+    }
+
+    fn sleep(&self) {
+        let mut polled = [
+            PollFd::new(self.inherited.keeper_bell.as_fd(), poll::IN),
+            PollFd::new(self.signals.as_fd(), poll::IN),
+            PollFd::new(self.inherited.keeper_bell.as_fd(), poll::IN),
+        ];
+        let mut count = 2;
+        if let Some(process) = &self.agent.process {
+            polled[2] = PollFd::new(process.as_fd(), poll::IN);
+            count = 3;
+        }
+        // One that had ended before this process was there wakes nobody.
+        let patience = if !self.inherited.board.unswept().is_empty() || self.agent.process.is_none()
+        {
+            Some(Duration::ZERO)
+        } else if self.upgrade.is_some() || self.wants_upgrade {
+            Some(UPGRADE_POLL)
+        } else {
+            self.listener.as_ref().map(|_| self.policy.limit / LOOKS)
+        };
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled[..count], patience);
+    }
+
+    /// Goes on looking for calls that a dead agent had received. One that is found late is a gap of
+    /// its own.
+    fn sweep(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        let cause = Cause::Gone;
+        let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
+        if gap.sweep() > 0 {
+            Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
+            let generation = self.inherited.board.generation();
+            self.inherited.agent_bell(generation).ring();
+        }
+    }
+
+    fn read_signals(&mut self) {
+        while let Ok(Some(signal)) = self.signals.next() {
+            if signal.signal != UPGRADE {
+                continue;
+            }
+            if self.orders.accepts(&self.inherited.board, &signal) {
+                self.wants_upgrade = true;
+            } else {
+                let board = &self.inherited.board;
+                board.add(word::ORDERS_REFUSED, 1);
+                self.inherited.agent_bell(board.generation()).ring();
+            }
+        }
+    }
+
+    fn take_listener(&mut self) {
+        if let Source::Socket(socket) = self.source
+            && self.listener.is_none()
+            && is_readable(socket.as_fd(), Duration::ZERO)
+            && let Ok((_, Some(listener))) = sys::socket::receive_fd(socket.as_fd(), &mut [0])
+        {
+            self.listener = Some(Listener::new(listener));
+        }
+    }
+
+    /// Reaps children, which are agents.
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
+            self.ended(pid, status);
+        }
+    }
+
+    fn ended(&mut self, pid: i32, status: Status) {
+        if pid == self.agent.pid {
+            self.agent.status = Some(status);
+        } else if let Some(upgrade) = &mut self.upgrade {
+            upgrade.successor.ended(pid, status);
+        }
+    }
+
+    fn agent_ended(&mut self) -> Next {
+        let board = &self.inherited.board;
+        let generation = board.generation();
+        self.drop_upgrade();
+        // It may have been reaped after it was seen to have ended.
+        self.reap();
+        if board.state(generation) == State::Finished {
+            return Next::Done;
+        }
+        let Some(listener) = self.listener.take() else {
+            return self.never_began();
+        };
+        let next = self.stand_in(&listener, generation);
+        self.listener = Some(listener);
+        next
+    }
+
+    fn look(&mut self) -> Verdict {
+        let board = &self.inherited.board;
+        let generation = board.generation();
+        let Some(listener) = &self.listener else {
+            return Verdict::Works;
+        };
+        let (once, often) = (self.policy.limit, self.policy.limit * STARVED_LIMITS);
+        let (stopped, starved) = match board.state(generation) {
+            // All of it is being ended, and not starved.
+            State::Ready if self.agent.is_condemned() => (often, often),
+            // Who stands in can only refuse a container's first program, which nobody but its runtime waits
+            // for.
+            State::Ready if board.first_waits() => (once, often),
+            State::Ready => (once, once),
+            // Threads are started, containers looked up.
+            _ => (often, often),
+        };
+        let vitals = board.pulse(generation).vitals();
+        let is_waited_for = has_calls(listener);
+        self.stall.look(
+            vitals,
+            is_waited_for,
+            Patience { stopped, starved },
+            self.policy.limit / LOOKS,
+            self.agent.pid,
+        )
+    }
+
+    /// The next agent's turn.
+    fn hand_to(&mut self, generation: u64, successor: Successor) {
+        let board = &self.inherited.board;
+        board.set(word::GENERATION, generation);
+        board.set_order(generation, Order::Start);
+        self.inherited.agent_bell(generation).ring();
+        self.agent = Agent::new(successor.pid());
+        self.agent.status = successor.status();
+        self.stall = Stall::default();
+        self.fruitless = 0;
+    }
+}
+
+const EIO: i32 = 5;

@@ -1,0 +1,193 @@
+//! Tells an operator's order from a signal that the workload caused.
+//!
+//! SIGHUP, SIGUSR1 and SIGUSR2 are orders: reload, reopen, upgrade. The workload can make the kernel send them to
+//! the processes that watch: by kill(2) while nobody holds its calls, and by every notification for which a process
+//! can choose target and signal (`F_SETOWN`, timers, message queues). So an order is what kill(2) has sent
+//! (`SI_USER`, which no process can forge for another: kernel/signal.c, `do_rt_sigqueueinfo`) and a process outside
+//! the workload.
+
+use capture::procfs::Proc;
+use sys::signal::Signal;
+
+use super::board::{Board, word};
+
+/// `si_code` of kill(2) and of pidfd_send_signal(2) without information of the caller's.
+const SI_USER: i32 = 0;
+/// Parents that are looked up; more than any real chain.
+const ANCESTOR_LIMIT: usize = 64;
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    /// A process that does not belong to the workload.
+    Outside,
+    /// A process of the workload, or the kernel because somebody asked it to.
+    Workload,
+    /// A process that has ended, or of which `/proc` does not say enough.
+    Unproven,
+}
+
+/// Decides which signals are orders.
+#[derive(Clone, Debug)]
+pub struct OrderCheck {
+    /// Number of seccomp filters of this process; each process of the workload has more if the engine has a filter.
+    /// `None` before Linux 5.9.
+    own_filters: Option<u32>,
+    /// Number of unwatched intervals at the last look.
+    gaps: u64,
+}
+
+impl OrderCheck {
+    /// A check that trusts those whom the keeper of `board` trusts.
+    pub fn new(board: &Board) -> Self {
+        let own = std::process::id().cast_signed();
+        Self {
+            own_filters: status(own).and_then(|text| filters(&text)),
+            gaps: board.load(word::GAPS_BEGUN),
+        }
+    }
+
+    /// Whether the signal is an operator's order.
+    ///
+    /// A sender that has ended (`/bin/kill`) cannot be looked at. It was not the workload if calls were held all the
+    /// time: the agent lets no call pass that sends an order to a process that watches.
+    pub fn accepts(&mut self, board: &Board, signal: &Signal) -> bool {
+        let begun = board.load(word::GAPS_BEGUN);
+        let is_held = begun == std::mem::replace(&mut self.gaps, begun)
+            && begun == board.load(word::GAPS_ENDED);
+        match self.sender(board, signal) {
+            Sender::Outside => true,
+            Sender::Workload => false,
+            Sender::Unproven => is_held,
+        }
+    }
+
+    fn sender(&self, board: &Board, signal: &Signal) -> Sender {
+        if signal.code != SI_USER {
+            return Sender::Workload;
+        }
+        // Outside this pid namespace; the workload has numbers in it.
+        if signal.pid == 0 {
+            return Sender::Outside;
+        }
+        let Some(text) = status(signal.pid) else {
+            return Sender::Unproven;
+        };
+        // First: under an engine without a filter the workload has no more filters than this process.
+        if descends_from_workload(board, &text) {
+            return Sender::Workload;
+        }
+        match (self.own_filters, filters(&text)) {
+            (Some(own), Some(its)) if its <= own => Sender::Outside,
+            _ => Sender::Unproven,
+        }
+    }
+}
+
+/// Whether the process whose status this is descends from the command. An orphan's ancestors do not tell.
+fn descends_from_workload(board: &Board, text: &str) -> bool {
+    let roots = [word::WAITER_PID, word::COMMAND_PID].map(|index| board.pid(index));
+    let is_root = |pid: i32| pid > 0 && roots.contains(&pid);
+    if line(text, "Pid:").is_some_and(is_root) {
+        return true;
+    }
+    let mut parent = line(text, "PPid:");
+    for _ in 0..ANCESTOR_LIMIT {
+        match parent {
+            Some(pid) if is_root(pid) => return true,
+            Some(pid) if pid > 1 => {
+                parent = status(pid).and_then(|text| line(&text, "PPid:"));
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// From a `/proc` over which the workload cannot have mounted what it likes.
+fn status(pid: i32) -> Option<String> {
+    let proc = Proc::open().ok()?;
+    proc.contents(&format!("{pid}/status")).ok()
+}
+
+fn filters(text: &str) -> Option<u32> {
+    line(text, "Seccomp_filters:")
+}
+
+fn line<T: std::str::FromStr>(text: &str, name: &str) -> Option<T> {
+    let found = text.lines().find_map(|line| line.strip_prefix(name));
+    found?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> Board {
+        Board::create().expect("shared memory can be had").0
+    }
+
+    fn signal(code: i32, pid: i32) -> Signal {
+        Signal {
+            signal: 12,
+            code,
+            pid,
+            uid: 0,
+            status: 0,
+        }
+    }
+
+    #[test]
+    fn only_kill_gives_orders_whatever_the_kernel_or_a_process_claims() {
+        let board = board();
+        let own = std::process::id().cast_signed();
+        for code in -128..=0x80 {
+            let accepted = OrderCheck::new(&board).accepts(&board, &signal(code, own));
+            assert_eq!(accepted, code == SI_USER, "si_code {code}");
+        }
+    }
+
+    #[test]
+    fn a_sender_outside_the_pid_namespace_is_no_process_of_the_workload() {
+        let board = board();
+        assert!(OrderCheck::new(&board).accepts(&board, &signal(SI_USER, 0)));
+    }
+
+    #[test]
+    fn the_command_and_its_descendants_give_no_orders() {
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg("60").spawn().expect("sleep is there");
+        let sent = signal(SI_USER, child.id().cast_signed());
+        let found = [true, false].map(|tells_filters| {
+            let board = board();
+            let mut check = OrderCheck::new(&board);
+            if !tells_filters {
+                // As on a kernel that does not tell their number.
+                check.own_filters = None;
+            }
+            let before = check.accepts(&board, &sent);
+            board.set_pid(word::COMMAND_PID, std::process::id().cast_signed());
+            (before, check.accepts(&board, &sent))
+        });
+        let ended = child.kill().and_then(|()| child.wait());
+        assert!(ended.is_ok());
+        // The child has as many filters as this process, as everybody has under an engine without one.
+        assert_eq!(found, [(true, false); 2]);
+    }
+
+    #[test]
+    fn a_sender_that_has_ended_is_believed_only_while_calls_are_held() {
+        let board = board();
+        let mut check = OrderCheck::new(&board);
+        let gone = signal(SI_USER, i32::MAX);
+        assert!(check.accepts(&board, &gone));
+        board.add(word::GAPS_BEGUN, 1);
+        assert!(
+            !check.accepts(&board, &gone),
+            "an unwatched interval has begun"
+        );
+        assert!(!check.accepts(&board, &gone), "it lasts");
+        board.add(word::GAPS_ENDED, 1);
+        assert!(check.accepts(&board, &gone), "calls are held again");
+    }
+}

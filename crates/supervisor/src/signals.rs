@@ -1,0 +1,188 @@
+//! Who reacts to which signal.
+//!
+//! A signal from the terminal, or one sent to the group, reaches the command by itself. The agent
+//! and the waiter must outlive it; the front passes on what was sent to it alone.
+//!
+//! The front blocks what it passes on before the first fork, so that none of our processes dies of
+//! a signal before it has said what to do about it. The command gets the caller's mask back.
+
+use sys::signal::{
+    Disposition, MaskChange, Signal, SignalSet, SignalStream, change_mask, set_disposition,
+};
+
+/// Read the configuration anew.
+pub const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+const SIGILL: i32 = 4;
+const SIGTRAP: i32 = 5;
+const SIGBUS: i32 = 7;
+const SIGFPE: i32 = 8;
+pub(super) const SIGKILL: i32 = 9;
+/// Reopen what alerts are written to.
+pub const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
+const SIGSEGV: i32 = 11;
+const SIGPIPE: i32 = 13;
+const SIGTERM: i32 = 15;
+pub(super) const SIGCHLD: i32 = 17;
+pub(super) const SIGCONT: i32 = 18;
+pub(super) const SIGSTOP: i32 = 19;
+const SIGTSTP: i32 = 20;
+const SIGTTIN: i32 = 21;
+const SIGTTOU: i32 = 22;
+const SIGWINCH: i32 = 28;
+const SIGSYS: i32 = 31;
+/// Highest signal number of Linux.
+const LAST: i32 = 64;
+
+/// What stays as it is in every process of ours: what cannot be changed, news of children, and
+/// faults, which concern the process that made them.
+const UNTOUCHED: [i32; 9] = [
+    SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGCHLD, SIGSTOP, SIGSYS,
+];
+/// What asks a program of ours to end that stands for no command.
+pub(super) const ENDS: [i32; 3] = [SIGINT, SIGQUIT, SIGTERM];
+/// Stops that can be blocked.
+const STOPS: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
+/// What the kernel sends to a whole group because of the terminal: then the command has it too.
+const FROM_TERMINAL: [i32; 8] = [
+    SIGHUP, SIGINT, SIGQUIT, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+];
+
+const EINVAL: i32 = 22;
+
+/// What a caller may send to the command by way of the front.
+fn forwarded() -> SignalSet {
+    SignalSet(!SignalSet::of(&UNTOUCHED).0)
+}
+
+/// Blocks what the front passes on; answers with the caller's mask.
+pub(super) fn block_forwarded() -> sys::Result<SignalSet> {
+    change_mask(MaskChange::Block, forwarded())
+}
+
+/// What was blocked as a stream. The stops get their default effect, for [`take_stop`].
+pub(super) fn forwarded_stream() -> sys::Result<SignalStream> {
+    for signal in STOPS {
+        set_disposition(signal, Disposition::Default)?;
+    }
+    SignalStream::new(forwarded())
+}
+
+/// Lets a blocked stop that is pending take effect.
+pub(super) fn take_stop(signal: i32) -> sys::Result<()> {
+    change_mask(MaskChange::Unblock, SignalSet::of(&[signal]))?;
+    change_mask(MaskChange::Block, SignalSet::of(&[signal]))?;
+    Ok(())
+}
+
+/// Whether a user means to end the program by it.
+pub(super) fn is_deadly(signal: i32) -> bool {
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&signal)
+}
+
+/// Ends this process by a signal that was taken from a stream.
+pub(super) fn die_of(signal: i32) -> sys::Result<()> {
+    set_disposition(signal, Disposition::Default)?;
+    sys::signal::send(std::process::id().cast_signed(), signal)?;
+    change_mask(MaskChange::Unblock, SignalSet::of(&[signal]))?;
+    Ok(())
+}
+
+/// Makes a process of ours survive what ends or stops the command.
+///
+/// SIGCHLD is blocked before any thread exists: the tracer takes the stops of its tracees from it,
+/// and a thread that did not block it could swallow them. A caller that ignored it would have
+/// children reaped unseen, and the exit status lost.
+pub(super) fn outlive_command() -> sys::Result<()> {
+    for signal in (1..=LAST).filter(|signal| !UNTOUCHED.contains(signal)) {
+        match set_disposition(signal, Disposition::Ignore) {
+            // The C library keeps a few for itself.
+            Err(error) if !error.is(EINVAL) => return Err(error),
+            _ => {}
+        }
+    }
+    set_disposition(SIGCHLD, Disposition::Default)?;
+    change_mask(MaskChange::Set, SignalSet::of(&[SIGCHLD]))?;
+    Ok(())
+}
+
+/// News of children as a stream.
+pub(super) fn child_stream() -> sys::Result<SignalStream> {
+    SignalStream::new(SignalSet::of(&[SIGCHLD]))
+}
+
+/// Orders to the agent as a stream: SIGHUP and SIGUSR1.
+///
+/// The other signals that it was to outlive are blocked from here on instead of ignored: exec keeps
+/// what is ignored, and a program that the agent starts for an output could never be ended by
+/// SIGTERM, while the standard library unblocks everything there. Each waits once at most, whoever
+/// sends it how often. Left ignored are real-time signals, which would pile up and which no shell
+/// sends, SIGPIPE, which the standard library looks after, and SIGUSR2, by which the engine's
+/// watchdog wakes its threads.
+///
+/// Preconditions: the process has one thread.
+pub fn orders() -> sys::Result<SignalStream> {
+    const LAST_STANDARD: i32 = 31;
+    let is_blocked =
+        |signal: &i32| !UNTOUCHED.contains(signal) && ![SIGPIPE, SIGUSR2].contains(signal);
+    let blocked: Vec<i32> = (1..=LAST_STANDARD).filter(is_blocked).collect();
+    change_mask(MaskChange::Block, SignalSet::of(&blocked))?;
+    for signal in blocked {
+        set_disposition(signal, Disposition::Default)?;
+    }
+    SignalStream::new(SignalSet::of(&[SIGHUP, SIGUSR1]))
+}
+
+/// Gives the command what the caller had. Of SIGPIPE nobody knows: the Rust runtime ignores it
+/// before this program starts, so the command gets the default, as from a shell.
+pub(super) fn reset_for_command(callers_mask: SignalSet) -> sys::Result<()> {
+    set_disposition(SIGPIPE, Disposition::Default)?;
+    change_mask(MaskChange::Set, callers_mask)?;
+    Ok(())
+}
+
+/// Whether the command has it from the kernel too.
+///
+/// The kernel tells the hang-up of a terminal to the leader of the session alone.
+pub(super) fn reached_command(signal: &Signal, leads_session: bool) -> bool {
+    const SI_KERNEL: i32 = 0x80;
+    let to_leader = leads_session && [SIGHUP, SIGCONT].contains(&signal.signal);
+    signal.code == SI_KERNEL && FROM_TERMINAL.contains(&signal.signal) && !to_leader
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_passed_on_but_faults_children_and_what_cannot_be() {
+        let left_out: Vec<i32> = (1..=LAST)
+            .filter(|signal| !forwarded().contains(*signal))
+            .collect();
+        assert_eq!(left_out, [4, 5, 7, 8, 9, 11, 17, 19, 31]);
+    }
+
+    #[test]
+    fn a_hang_up_is_the_leaders_alone_and_keys_are_the_groups() {
+        let kernel = |signal| Signal {
+            signal,
+            code: 0x80,
+            pid: 0,
+            uid: 0,
+            status: 0,
+        };
+        assert!(reached_command(&kernel(SIGINT), true));
+        assert!(reached_command(&kernel(SIGHUP), false));
+        assert!(!reached_command(&kernel(SIGHUP), true));
+        // A timer of the caller's that exec kept.
+        assert!(!reached_command(&kernel(14), false));
+        let sent = Signal {
+            code: 0,
+            pid: 1,
+            ..kernel(SIGINT)
+        };
+        assert!(!reached_command(&sent, false));
+    }
+}
