@@ -173,14 +173,17 @@ fn look(found: &Place, caller: Caller<'_>) -> Result<Option<View>, Errno> {
 
 /// What a mount shows; `root` is where its table begins.
 fn view(line: &MountLine<'_>, root: &[u8], own: &[u8]) -> View {
-    let mut others: Vec<_> = mount_lines(own)
-        .filter(|other| other.device == line.device && other.id != line.id)
-        .map(|other| {
+    let is_root = line.mount_point == b"/";
+    let mut others = Vec::new();
+    // Of a container's own root nobody wants to know where the host keeps it.
+    if !is_root || root == b"/" && mount_lines(own).any(|own| own.id == line.id) {
+        let same = mount_lines(own).filter(|other| other.device == line.device);
+        others.extend(same.filter(|other| other.id != line.id).map(|other| {
             let [folder, place] = [other.root, other.mount_point].map(unescape);
             (folder.into_owned(), place.into_owned())
-        })
-        .collect();
-    if line.fs_type == b"overlay" {
+        }));
+    }
+    if !is_root && line.fs_type == b"overlay" {
         others.extend(layers(line.super_options).map(|layer| (b"/".to_vec(), layer)));
     }
     View {
@@ -235,5 +238,13 @@ mod tests {
         let part =
             b"90 80 0:44 /deep /tmp/o rw - overlay o rw,lowerdir=/etc,upperdir=/u,workdir=/w\n";
         assert_eq!(names(part, "/", "/tmp/o/f"), ["/etc/deep/f", "/u/deep/f"]);
+    }
+
+    #[test]
+    fn files_of_a_containers_root_have_no_name_outside() {
+        let overlay = b"90 80 0:44 / / rw - overlay o rw,lowerdir=/etc,upperdir=/u,workdir=/w\n";
+        assert_eq!(names(overlay, "/", "/passwd"), [""; 0]);
+        let folder = b"90 80 8:1 /srv/a\\040b / rw - ext4 /dev/sda1 rw\n";
+        assert_eq!(names(folder, "/", "/passwd"), [""; 0]);
     }
 }
