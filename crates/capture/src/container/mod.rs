@@ -254,6 +254,7 @@ impl Containers {
         // made there.
         let is_here = place.cgroup_namespace == self.own.cgroup_namespace
             && self.own_container.containment == Containment::Known;
+        // A container without an id has no group that is named by it: its own group is where it begins.
         let id = self.own_container.full_id.as_deref().unwrap_or_default();
         if is_here && nested::decide(id, &self.own, place) == Nested::Outer {
             return (*self.own_container).clone();

@@ -317,9 +317,11 @@ impl<J: Judge + 'static> Worker<J> {
             match piece.kind {
                 PieceKind::Named => {
                     let way = piece.bytes.get(KEY_SIZE..).unwrap_or(&[]);
-                    let known = named::identity(piece.bytes);
-                    let known = known.map(|identity| self.shared.named.names(identity, way));
-                    for name in known.unwrap_or_default() {
+                    // The programs write a whole key or no piece.
+                    let Some(identity) = named::identity(piece.bytes) else {
+                        continue;
+                    };
+                    for name in self.shared.named.names(identity, way) {
                         names.known.push(&*arena.alloc_slice_copy(&name));
                     }
                 }

@@ -96,6 +96,7 @@ pub(crate) fn look(
 ) -> Looked {
     let (mut is_late, mut has_unknown) = (false, false);
     let look_one = |(number, path): (usize, &Vec<u8>)| {
+        // Nothing is known of a path that was not looked for before.
         let known = || before.get(number).cloned().unwrap_or_default();
         if is_late {
             return known();
@@ -131,7 +132,7 @@ fn named(place: &Place, known: Named, identify: &mut dyn Identify) -> Named {
     }
     let mode = u32::from(place.stat.stx_mode);
     Named {
-        // What cannot be told apart is not known by other names.
+        // What cannot be told apart is not known by other names; `identify` keeps why, which the engine reports.
         identities: identify.identities(place).unwrap_or_default(),
         is_folder: place.is_plain && FileType::from_raw_mode(mode) == FileType::Directory,
         is_there: true,
