@@ -65,6 +65,15 @@ pub enum Error {
     /// `/proc` cannot be read.
     #[error("cannot read the running processes")]
     Proc(#[from] ProcError),
+    /// A file system did not say in time what is at the paths that rules name.
+    #[error(
+        "cannot find out which files rules name below the root of process {pid}: a file system does not answer; \
+         until it does, such files are known by their paths alone"
+    )]
+    UnknownFiles {
+        /// Whose root it is.
+        pid: i32,
+    },
     /// A thread could not be made.
     #[error("cannot start the engine's threads")]
     Thread(#[source] std::io::Error),

@@ -371,6 +371,9 @@ impl<J: Judge> Shared<J> {
         if let Err(error) = told {
             self.notices.engine_trouble(&error);
         }
+        if let Some(error) = self.named.take_trouble() {
+            self.notices.engine_trouble(&error);
+        }
     }
 }
 

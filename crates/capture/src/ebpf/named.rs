@@ -32,6 +32,8 @@ const ROOT_LIMIT: usize = 64;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks that a workload can cause in that time.
 const LOOK_LIMIT: usize = 20;
+/// A look at another root that found no end is followed by none before this many times as much has passed.
+const LOOK_SHARE: u32 = 20;
 
 /// Calls that give a file another name.
 pub(super) const RENAMES: [Syscall; 5] = [
@@ -148,6 +150,12 @@ struct Known {
     looked: Option<Instant>,
     /// Looks since.
     looks: usize,
+    /// Until then no root is looked at that is not this program's own.
+    pause_until: Option<Instant>,
+    /// It was reported that not all files in this program's own root could be looked at.
+    is_told: bool,
+    /// What is to be reported.
+    trouble: Option<Error>,
 }
 
 impl NamedFiles {
@@ -241,7 +249,11 @@ impl NamedFiles {
     ) -> Result<bool, Error> {
         let mut known = self.known();
         let is_fresh = |(at, _): &(Instant, _)| at.elapsed() < INTERVAL;
-        if known.looks >= LOOK_LIMIT || known.roots.get(&root).is_some_and(is_fresh) {
+        let begun = Instant::now();
+        if known.looks >= LOOK_LIMIT
+            || known.pause_until.is_some_and(|until| begun < until)
+            || known.roots.get(&root).is_some_and(is_fresh)
+        {
             return Ok(false);
         }
         known.looks += 1;
@@ -252,7 +264,11 @@ impl NamedFiles {
         let caller = Caller::new(tid, &self.census, &self.mounts, false);
         let before = known.roots.get(&root).map_or(&[][..], |(_, files)| files);
         let mut shown = Shown::new(attached, maps);
-        let Looked { files, .. } = look(caller, &known.paths, before, &mut shown);
+        let Looked { files, has_unknown } = look(caller, &known.paths, before, &mut shown);
+        if has_unknown {
+            known.pause_until = Some(Instant::now() + begun.elapsed() * LOOK_SHARE);
+            known.trouble = Some(Error::UnknownFiles { pid: tid.0 });
+        }
         if !is_its() {
             return Ok(false);
         }
@@ -267,6 +283,11 @@ impl NamedFiles {
         }
         known.index();
         shown.done().map(|()| true)
+    }
+
+    /// What is to be reported of the looks since it was last asked for.
+    pub(super) fn take_trouble(&self) -> Option<Error> {
+        self.known().trouble.take()
     }
 
     /// The names that rules have for a file that lies at `way` below one that they name.
@@ -325,7 +346,11 @@ impl Known {
         let own = Tid(std::process::id().cast_signed());
         let caller = Caller::new(own, census, mounts, true);
         let mut shown = Shown::new(attached, maps);
-        let Looked { files, .. } = look(caller, &self.paths, &self.own, &mut shown);
+        let Looked { files, has_unknown } = look(caller, &self.paths, &self.own, &mut shown);
+        if has_unknown && !self.is_told {
+            self.trouble = Some(Error::UnknownFiles { pid: own.0 });
+        }
+        self.is_told = has_unknown;
         let is_other = files != self.own;
         self.own = files;
         if is_other {
