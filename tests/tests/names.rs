@@ -306,6 +306,17 @@ impl Mute {
         assert!(read.is_ok() && line == "ready\n", "no file system: {line}");
         Self { server, place }
     }
+
+    /// Serves until there is such a file, for 40 s at most; whether there is. What waits for an answer is let go only
+    /// with the server, and the agent ends only then.
+    fn serve_until(self, end: &Path) -> bool {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(40);
+        while !end.exists() && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        drop(self);
+        end.exists()
+    }
 }
 
 impl Drop for Mute {
@@ -341,15 +352,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_caller_alone() {
         );
         let command = ["sh", "-c", &script].map(str::to_owned);
         let end = watch.scratch().path().join("end");
-        let answers = std::thread::spawn(move || {
-            let until = std::time::Instant::now() + std::time::Duration::from_secs(40);
-            while !end.exists() && std::time::Instant::now() < until {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-            // What waits is let go only with the server, and the agent ends only then.
-            drop(mute);
-            end.exists()
-        });
+        let answers = std::thread::spawn(move || mute.serve_until(&end));
         let run = watch.rules(&rule).command(command).run();
         let has_ended = answers.join().expect("it panics with its own words");
         assert!(has_ended, "the command waits: {}", run.story());
@@ -512,4 +515,44 @@ fn files_below_a_folder_are_known(engine: Engine) {
         .map(|(raw, name)| format!("{raw} {root}/{name}"))
         .collect();
     assert_eq!(told, wanted, "{engine:?} {}", run.story());
+}
+
+/// Files that rules name below the root of a process, on a file system that does not answer: that is reported, and
+/// others are judged meanwhile.
+#[test]
+fn files_below_another_root_that_cannot_be_looked_at_are_reported() {
+    need_root!();
+    let watch = Watch::new(["true"]).engine(Engine::Ebpf);
+    let root = watch.scratch().path().display().to_string();
+    let jail = watch.scratch().path().join("jail");
+    std::fs::create_dir(&jail).expect("the scratch folder is writable");
+    std::fs::copy(e2e::which("busybox"), jail.join("sh")).expect("the jail is writable");
+    let mute = Mute::mount(jail.join("mute"));
+    let rule = format!(
+        "- rule: Secret\n  desc: a file\n  condition: evt.type in (open, openat) and \
+         fd.name in ({root}/secret, /mute/link/file)\n  output: \"name=%fd.name\"\n  priority: NOTICE\n"
+    );
+    let script = format!(
+        "echo secret >{root}/secret; for i in 1 2 3; do chroot {root}/jail /sh -c :; cat {root}/secret; done; : >{root}/end"
+    );
+    let command = ["sh", "-c", &script].map(str::to_owned);
+    let end = watch.scratch().path().join("end");
+    let answers = std::thread::spawn(move || mute.serve_until(&end));
+    let run = watch.rules(&rule).command(command).run();
+    let has_ended = answers.join().expect("it panics with its own words");
+    assert!(has_ended, "the command waits: {}", run.story());
+    assert_eq!(run.code(), 0, "{}", run.story());
+    // Once by the shell, and three times by cat.
+    assert_eq!(run.of("Secret").len(), 4, "{}", run.story());
+    let trouble = run.of("Tollgate internal: engine trouble");
+    let [trouble] = &trouble[..] else {
+        panic!("one look, and a pause after it: {}", run.story());
+    };
+    assert!(
+        trouble
+            .output
+            .contains("cannot find out which files rules name"),
+        "{}",
+        run.story()
+    );
 }
