@@ -52,7 +52,11 @@ struct View {
 
 impl View {
     fn names<'v>(&'v self, path: &'v [u8]) -> impl Iterator<Item = Vec<u8>> + 'v {
-        let way = below(path, &self.place);
+        // Most file systems are mounted once, and this is on the way of each open.
+        let way = match self.others.is_empty() {
+            true => None,
+            false => below(path, &self.place),
+        };
         let way = way.map(|way| [without_slash(&self.folder), way].concat());
         self.others.iter().filter_map(move |(folder, place)| {
             let way = below(way.as_ref()?, folder)?;

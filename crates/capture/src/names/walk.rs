@@ -58,9 +58,7 @@ impl<'a> Caller<'a> {
             end: end_of_look(),
         }
     }
-}
 
-impl Caller<'_> {
     /// The same, with as much time as any other.
     pub(super) fn anew(self) -> Self {
         Self {
@@ -81,14 +79,7 @@ impl Caller<'_> {
         let answer = self.census.within(left, work);
         answer.unwrap_or(Err(Errno::TIMEDOUT))
     }
-}
 
-/// When a look that begins now is given up.
-fn end_of_look() -> Instant {
-    Instant::now() + TIME_LIMIT
-}
-
-impl Caller<'_> {
     /// The thread whose view of `/proc` is the caller's: a caller that shares this program's root may have ended.
     pub(super) fn reader(&self) -> Tid {
         match self.shares_root {
@@ -96,6 +87,11 @@ impl Caller<'_> {
             false => self.tid,
         }
     }
+}
+
+/// When a look that begins now is given up.
+fn end_of_look() -> Instant {
+    Instant::now() + TIME_LIMIT
 }
 
 /// What a name leads to.
