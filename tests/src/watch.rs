@@ -222,6 +222,10 @@ impl Watch {
     pub fn start(&self) -> Limited {
         let words = self.command_line();
         let mut command = Command::new(&words[0]);
+        // Without HOME, bash and Python ask the name service for it: connects that a test would count.
+        if let Some(home) = std::env::home_dir() {
+            command.env("HOME", home);
+        }
         command
             .args(&words[1..])
             .envs(self.environment.iter().cloned());
