@@ -7,9 +7,11 @@ mod dependencies;
 mod documents;
 mod figures;
 mod pictures;
+mod size;
 mod source;
 mod tokens;
 mod tree;
+mod vocabulary;
 mod words;
 
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 8] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -55,6 +57,16 @@ const CHECKS: [Check; 6] = [
         "pictures",
         "pictures of a terminal are what their documents show",
         pictures::check,
+    ),
+    (
+        "vocabulary",
+        "retired names and phrases are not used again",
+        vocabulary::check,
+    ),
+    (
+        "size",
+        "lengths of functions and files, and parameter lists, only go down",
+        size::check,
     ),
 ];
 
@@ -94,9 +106,9 @@ fn main() -> ExitCode {
 
 fn usage(wanted: &str) -> ExitCode {
     eprintln!("xtask: unknown check `{wanted}`; choose one of:");
-    eprintln!("    check    all of these");
+    eprintln!("    check      all of these");
     for (name, purpose, _) in CHECKS {
-        eprintln!("    {name:<8} {purpose}");
+        eprintln!("    {name:<10} {purpose}");
     }
     ExitCode::from(2)
 }
