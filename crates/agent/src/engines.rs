@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use capture::container::ContainerOptions;
 use capture::ebpf;
-use capture::filter::FilterProgram;
 use capture::gvisor;
 use capture::notify::{
     Begun, CounterSnapshot, GuardOptions, Parts, Pending, Processes, Rulings, Supervisor,
@@ -20,6 +19,7 @@ use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
+use seccomp::FilterProgram;
 use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
 
 use super::announcer::Announcer;

@@ -45,7 +45,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use capture::container::Told;
-use capture::filter::{Denials, FilterProgram};
 use capture::notify::{Answering, VerifyOptions};
 use config::rule_files;
 use config::{CompatMode, Config};
@@ -56,6 +55,7 @@ use outputs::StatsFile;
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::EngineOptions;
+use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state;
 use supervisor::{Mechanism, OnAgentDeath, Policy};

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 use abi::Syscall;
 use anyhow::Context;
 use capture::container::{ContainerOptions, Containers, Told};
-use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
 use capture::procfs::Proc;
 use config::rule_files::Loaded;
@@ -22,6 +21,7 @@ use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
+use seccomp::FilterProgram;
 use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
 
 use super::denials::Denials;

@@ -3,7 +3,6 @@
 pub mod container;
 pub mod deadline;
 pub mod ebpf;
-pub mod filter;
 pub mod gvisor;
 pub mod probe;
 pub mod procfs;

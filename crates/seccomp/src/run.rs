@@ -5,10 +5,13 @@ use super::{Action, FilterProgram};
 
 /// What a filter is given.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SeccompData {
-    pub(crate) number: u32,
-    pub(crate) audit: u32,
-    pub(crate) args: [u64; 6],
+pub struct SeccompData {
+    /// The call's number, with the bit of x32 where it is set.
+    pub number: u32,
+    /// The audit architecture (`AUDIT_ARCH_*`).
+    pub audit: u32,
+    /// The registers of the arguments.
+    pub args: [u64; 6],
 }
 
 impl SeccompData {
@@ -30,13 +33,15 @@ impl SeccompData {
 
 /// How a run ended: the action and whether an argument was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) action: Action,
-    pub(crate) constant: bool,
+pub struct Verdict {
+    /// What the filter answers.
+    pub action: Action,
+    /// No argument was looked at, so the kernel answers from its bitmap.
+    pub constant: bool,
 }
 
 /// `None` if the program is none of ours.
-pub(crate) fn run(program: &FilterProgram, data: &SeccompData) -> Option<Verdict> {
+pub fn run(program: &FilterProgram, data: &SeccompData) -> Option<Verdict> {
     let mut accumulator = 0;
     let mut constant = true;
     let mut index = 0;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
-use capture::filter::{Action, FilterOptions, FilterProgram, Special, compile};
 use event::{CallPlan, Need, Plan, Reason};
+use seccomp::{Action, FilterOptions, FilterProgram, Special, compile};
 
 /// What the filters of these tests answer instead of asking a listener.
 const MARK: u16 = 1000;
@@ -49,7 +49,7 @@ impl Scratch {
 
     /// The calling program for the native or the 32-bit machine; `None` without a compiler.
     fn caller(&self, narrow: bool) -> Option<PathBuf> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filter/caller.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/installed/caller.c");
         let binary = self.0.join(if narrow { "caller32" } else { "caller" });
         let mut compiler = Command::new("gcc");
         compiler

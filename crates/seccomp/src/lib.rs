@@ -18,7 +18,7 @@ mod assemble;
 mod disassemble;
 mod leaf;
 mod numbers;
-pub(crate) mod run;
+pub mod run;
 
 use abi::{Arch, Syscall};
 use event::{Plan, Reason};
@@ -27,7 +27,7 @@ use sys::seccomp::SockFilter;
 
 use assemble::{Assembler, Label};
 use leaf::Leaf;
-pub(crate) use numbers::adapt;
+pub use numbers::adapt;
 use numbers::{Merged, Segment};
 
 pub use disassemble::disassemble;

@@ -225,7 +225,7 @@ fn is_sysv(call: Syscall) -> bool {
 
 /// The tests of a group as they apply on `arch`. A test that does not carry over is dropped, which
 /// makes the group hold more often.
-pub(crate) fn adapt(group: &[RegisterTest], arch: Arch, call: Syscall) -> Vec<RegisterTest> {
+pub fn adapt(group: &[RegisterTest], arch: Arch, call: Syscall) -> Vec<RegisterTest> {
     group
         .iter()
         .filter_map(|test| adapt_test(*test, arch, call))
