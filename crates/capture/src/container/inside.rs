@@ -4,7 +4,7 @@ use std::path::Path;
 
 use event::cgroup::{Identity, is_full_id};
 
-use crate::procfs::{mount_lines, unescape};
+use process_info::procfs::{mount_lines, unescape};
 
 /// A directory on the host from which runtimes mount files into containers; the id follows.
 const SOURCES: [(&str, &str); 6] = [

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use event::{Container, Containment};
 
-use crate::procfs::{Proc, ProcError, cgroup_lines};
+use process_info::procfs::{Proc, ProcError, cgroup_lines};
 
 use self::nested::Nested;
 pub use event::cgroup::Identity;

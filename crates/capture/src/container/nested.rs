@@ -8,7 +8,7 @@
 use event::cgroup::Identity;
 
 use super::Place;
-use crate::procfs::{CgroupLine, cgroup_lines};
+use process_info::procfs::{CgroupLine, cgroup_lines};
 
 /// Which of the containers a process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]

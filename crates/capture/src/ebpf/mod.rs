@@ -558,7 +558,7 @@ fn asks_for_ends(judge: &impl Judge) -> bool {
 }
 
 /// Whether there is no such process, or only what is left of it for its parent.
-fn has_ended(proc: &crate::procfs::Proc, pid: Pid) -> bool {
+fn has_ended(proc: &process_info::procfs::Proc, pid: Pid) -> bool {
     proc.stat(pid.0)
         .map_or(true, |stat| matches!(stat.state, b'Z' | b'X'))
 }

@@ -20,7 +20,7 @@ use super::record::Root;
 use super::tables::Tables;
 use crate::live::census::Census;
 use crate::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
-use crate::procfs::ProcError;
+use process_info::procfs::ProcError;
 
 /// `struct inode_key` without the bank.
 pub(super) const KEY_SIZE: usize = 24;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use event::{Image, Lookup, Pid, Process, StartTime};
 
 use super::record::{Header, RecordKind};
-use crate::procfs::{Proc, start_ns};
 use crate::world::ProcessIndex;
+use process_info::procfs::{Proc, start_ns};
 
 /// Ended processes that are remembered: their events may be read after their end, and their
 /// children ask for them.

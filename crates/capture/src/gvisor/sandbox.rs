@@ -19,10 +19,10 @@ use super::{Counters, Shared};
 use crate::container::Told;
 use crate::live::call::Call;
 use crate::live::decode::{self, SocketView};
-use crate::memory::Memory;
 use crate::notify::is_disguise;
 use crate::notify::names::report_name;
-use crate::sockets::ResolvedDescriptor;
+use process_info::memory::Memory;
+use process_info::sockets::ResolvedDescriptor;
 
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;

@@ -3,7 +3,7 @@
 use abi::{Arch, Syscall};
 use event::{EventKind, Tid};
 
-use crate::memory::{Memory, Unreadable};
+use process_info::memory::{Memory, Unreadable};
 
 /// One trapped call in the terms of the native call table.
 #[derive(Clone, Copy, Debug)]

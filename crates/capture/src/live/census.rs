@@ -8,9 +8,9 @@ use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
 use super::lineage::Inherited;
-use crate::deadline::Deadline;
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
-use crate::sockets::{self, ResolvedDescriptor};
+use process_info::deadline::Deadline;
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
+use process_info::sockets::{self, ResolvedDescriptor};
 
 /// Who a process is.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ const WORK_LIMIT: Duration = Duration::from_millis(50);
 const LINGERING_LIMIT: usize = 8;
 
 impl Census {
-    pub(crate) fn new() -> Result<Self, crate::procfs::ProcError> {
+    pub(crate) fn new() -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             proc: Proc::open()?,
             deadline: Deadline::new(LINGERING_LIMIT),

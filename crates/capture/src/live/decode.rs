@@ -12,8 +12,8 @@ use rustix::net::AddressFamily;
 
 use super::call::Call;
 use super::census::Census;
-use crate::memory::{Memory, Unreadable};
-use crate::sockets::{self, ResolvedDescriptor, SocketAddress};
+use process_info::memory::{Memory, Unreadable};
+use process_info::sockets::{self, ResolvedDescriptor, SocketAddress};
 
 /// Longest socket address: `struct sockaddr_storage`.
 const ADDRESS_LIMIT: u64 = 128;

@@ -9,7 +9,7 @@
 use event::{Comm, CommandLine, Pid};
 use sys::process_memory;
 
-use crate::procfs::split_command_line;
+use process_info::procfs::split_command_line;
 
 /// Room for the pointers of all but programs with hundreds of arguments or variables.
 const POINTERS_SIZE: usize = 4 * 1024;

@@ -19,7 +19,7 @@ use event::{Pid, Process};
 use sys::resource::{self, Limit};
 
 use super::call::Call;
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 /// `RLIMIT_LOCKS`, the same on every architecture.
 const LIMIT_ON_LOCKS: u32 = 10;

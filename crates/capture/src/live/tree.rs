@@ -20,7 +20,7 @@ use super::counters::Counters;
 use super::lineage::Lineage;
 use super::stdio::Effect;
 use crate::notify::Begun;
-use crate::procfs::{LINK_LIMIT, start_ns};
+use process_info::procfs::{LINK_LIMIT, start_ns};
 
 /// How many dead processes are remembered, to recognise children that had not made a call yet when
 /// their parent ended.
@@ -113,7 +113,7 @@ impl Node {
 }
 
 impl Tree {
-    pub(crate) fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+    pub(crate) fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             inner: Mutex::new(Inner::default()),
             census: Census::new()?,

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::inodes::{Identity, is_absence};
 use super::walk::{self, Caller, Manner};
-use crate::procfs::{mount_lines, unescape};
+use process_info::procfs::{mount_lines, unescape};
 
 /// Directories of layers that are known at once, by mount and text.
 const LAYER_LIMIT: usize = 4096;

@@ -14,7 +14,7 @@ use sys::time::{Clock, now_ns};
 
 use super::layers::layers;
 use super::walk::{self, Caller, Place};
-use crate::procfs::{MountLine, mount_lines, unescape};
+use process_info::procfs::{MountLine, mount_lines, unescape};
 
 /// `PROC_SUPER_MAGIC`.
 const PROC_MAGIC: u64 = 0x9fa0;

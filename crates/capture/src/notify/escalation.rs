@@ -21,7 +21,7 @@ use super::Seat;
 use super::call::Call;
 use super::worker::Role;
 use crate::live::census::Census;
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.
 const PATIENCE: u32 = 4;

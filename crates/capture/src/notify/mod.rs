@@ -87,10 +87,10 @@ pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
 use wake_up::Mode;
 
 use crate::live::{call, counters, decode, lineage, stdio, tree};
-use crate::memory::Gauge;
 use crate::names::Names;
 use crate::tripwire::Tripwire;
 use crate::world::ProcessIndex;
+use process_info::memory::Gauge;
 
 /// What a process is answered that asks for an io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +213,7 @@ impl Processes {
     /// # Errors
     ///
     /// If `/proc` cannot be opened.
-    pub fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+    pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self(Arc::new(Tree::new(transparent)?)))
     }
 
@@ -223,7 +223,7 @@ impl Processes {
     /// # Errors
     ///
     /// If `/proc` cannot be opened.
-    pub fn with_marks(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+    pub fn with_marks(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self(Arc::new(Tree::new(transparent)?.with_marks())))
     }
 
@@ -234,9 +234,9 @@ impl Processes {
     /// # Errors
     ///
     /// If the own mount namespace cannot be read.
-    pub fn with_setup(self) -> Result<Self, crate::procfs::ProcError> {
+    pub fn with_setup(self) -> Result<Self, process_info::procfs::ProcError> {
         let own = std::process::id().cast_signed();
-        let mount_namespace = crate::procfs::Proc::open()?.namespace(own, "ns/mnt")?;
+        let mount_namespace = process_info::procfs::Proc::open()?.namespace(own, "ns/mnt")?;
         let tree = Arc::into_inner(self.0).expect("nobody else has it yet");
         Ok(Self(Arc::new(tree.with_setup(Setup { mount_namespace }))))
     }

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use super::call::Call;
 use super::decode::{self, Decoded, OwnedDecoded};
 use crate::live::census::Census;
-use crate::memory::Memory;
-use crate::procfs::{LINK_LIMIT, ProcError};
+use process_info::memory::Memory;
+use process_info::procfs::{LINK_LIMIT, ProcError};
 
 /// `-EINPROGRESS`: a connect that goes on.
 const CONNECTING: i64 = -115;

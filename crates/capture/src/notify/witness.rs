@@ -14,8 +14,8 @@ use super::call::Call;
 use super::decode::Decoded;
 use super::truth;
 use crate::live::census::Census;
-use crate::procfs::LINK_LIMIT;
 use crate::tripwire;
+use process_info::procfs::LINK_LIMIT;
 
 /// `AT_FDCWD`.
 const AT_FDCWD: i32 = -100;

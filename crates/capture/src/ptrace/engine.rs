@@ -23,11 +23,11 @@ use super::pages::Pages;
 use super::{AttachError, MARK, Target};
 use crate::live::call::Call;
 use crate::live::counters::Counters;
-use crate::memory::Memory;
 use crate::notify::Shared;
 use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
 use crate::notify::tracer::Followed;
 use crate::notify::worker::Worker;
+use process_info::memory::Memory;
 use seccomp::run::{SeccompData, run as run_filter};
 use seccomp::{Action, FilterProgram};
 

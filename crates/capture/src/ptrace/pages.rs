@@ -114,7 +114,7 @@ impl Pages {
             .spawn(move || {
                 while let Ok(fetch) = take.recv() {
                     // Whatever comes of it, the page need not be waited for after that.
-                    crate::memory::touch(fetch.tid, fetch.page);
+                    process_info::memory::touch(fetch.tid, fetch.page);
                     inbox.tell(Request::Fetched(Fetched { fetch, by }));
                 }
             })?;

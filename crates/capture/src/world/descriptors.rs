@@ -2,12 +2,11 @@
 
 use bumpalo::Bump;
 use bumpalo::collections::Vec;
-use event::field::connection_name;
-use event::{DescriptorKind, Known, Lookup, Name, Tid};
+use event::{Lookup, Tid};
 
-use crate::deadline::Deadline;
-use crate::procfs::{Proc, ProcError};
-use crate::sockets::{self, ResolvedDescriptor};
+use process_info::deadline::Deadline;
+use process_info::procfs::{Proc, ProcError};
+use process_info::sockets;
 
 /// Most descriptors that are listed; a process with more tells by the first ones what it is.
 const LIMIT: usize = 4096;
@@ -38,24 +37,4 @@ pub(super) fn name<'a>(
         Err(_) => return Lookup::Unknown,
     };
     found.name_in(arena)
-}
-
-impl ResolvedDescriptor {
-    /// The name in this form.
-    pub(crate) fn name_in<'a>(&self, arena: &'a Bump) -> Lookup<&'a [u8]> {
-        let descriptor = self.as_descriptor(0);
-        let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
-            (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket), _) => {
-                return connection_name(&socket, arena).map_or(Lookup::Unknown, Lookup::Found);
-            }
-            (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
-                // A socket that was not bound has the empty name.
-                &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
-            }
-            (Known::NotYet | Known::Unread, ..) => return Lookup::Unknown,
-            (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),
-            _ => return Lookup::Missing,
-        };
-        Lookup::Found(name)
-    }
 }

@@ -10,7 +10,7 @@ use event::{ExecutableFile, ExecutableFlags};
 use rustix::fs::{Statx, StatxTimestamp};
 
 use super::writable;
-use crate::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
 
 /// How long facts about a mount count: a remount may change them.
 const FRESH: Duration = Duration::from_secs(2);
@@ -191,7 +191,7 @@ fn changed_since_start(proc: &Proc, pid: i32) -> Option<bool> {
         // Process 1 is the machine's, which says nothing about the container.
         return None;
     }
-    let started_ns = crate::procfs::start_ns(proc.stat(1).ok()?.start);
+    let started_ns = process_info::procfs::start_ns(proc.stat(1).ok()?.start);
     let changed_ns = nanoseconds(&proc.stat_link(pid, "exe").ok()?.stx_ctime);
     Some(changed_ns >= started_ns)
 }

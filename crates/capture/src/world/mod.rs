@@ -28,10 +28,10 @@ use event::{
 };
 
 use crate::container::{ContainerOptions, Containers};
-use crate::deadline::{Deadline, DeadlineCounts};
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
-use crate::sockets::{self, ResolvedDescriptor};
-use crate::users::{RootId, UserDatabase, UserDatabases};
+use process_info::deadline::{Deadline, DeadlineCounts};
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
+use process_info::sockets::{self, ResolvedDescriptor};
+use process_info::users::{RootId, UserDatabase, UserDatabases};
 
 use addresses::Resolver;
 use executable::Mounts;

@@ -3,7 +3,7 @@
 use rustix::fs::{Statx, StatxAttributes};
 
 use super::executable::owner_and_mode;
-use crate::procfs::{Proc, ThreadStatus};
+use process_info::procfs::{Proc, ThreadStatus};
 
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_FOWNER: u64 = 1 << 3;

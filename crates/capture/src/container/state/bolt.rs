@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::regular;
+use process_info::regular;
 
 const MAGIC: u32 = 0xed0c_daed;
 const VERSION: u32 = 2;

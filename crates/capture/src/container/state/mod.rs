@@ -18,8 +18,8 @@ use std::path::Path;
 use event::Container;
 use serde_json::Value;
 
-use crate::regular;
 use bundle::{Bundle, Maker};
+use process_info::regular;
 
 /// Adds name, image, pod, labels and the like where a runtime's files tell. Missing files are
 /// ordinary: most machines have one runtime, and its state may belong to another user. If none

@@ -20,9 +20,9 @@ use event::{Pid, Tid};
 use rustix::fs::{Access, AtFlags};
 
 use crate::live::call::Call;
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
 use caller::Caller;
 use group::Members;
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
 /// How the processes that watch are kept safe.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// No file that is read whole is longer than this; what follows is left out.
-pub(crate) const LIMIT: u64 = 4 * 1024 * 1024;
+pub const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// `O_NONBLOCK`: opening a FIFO that nobody writes to would wait otherwise. It means nothing for
 /// regular files.
@@ -23,7 +23,7 @@ const FLAGS: OFlags = OFlags::RDONLY
 ///
 /// # Errors
 /// When it cannot be opened although it may be there.
-pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
+pub fn open(path: &Path) -> io::Result<Option<File>> {
     regular(rustix::fs::open(path, FLAGS, Mode::empty()))
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
 ///
 /// # Errors
 /// When it cannot be opened although it may be there.
-pub(crate) fn open_in_root(root: &OwnedFd, path: &str) -> io::Result<Option<File>> {
+pub fn open_in_root(root: &OwnedFd, path: &str) -> io::Result<Option<File>> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let opened = match rustix::fs::openat2(root, path, FLAGS, Mode::empty(), resolve) {
         // Linux before 5.6.
@@ -46,7 +46,7 @@ pub(crate) fn open_in_root(root: &OwnedFd, path: &str) -> io::Result<Option<File
 ///
 /// # Errors
 /// When it cannot be read although it may be there.
-pub(crate) fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
+pub fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
     open(path)?.map(read).transpose()
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn read(file: File) -> io::Result<Vec<u8>> {
+pub fn read(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(LIMIT).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -70,7 +70,7 @@ fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
 }
 
 /// Whether the error says that there is nothing of that name. A socket cannot be opened (ENXIO).
-pub(crate) fn is_absent(error: &io::Error) -> bool {
+pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
         || error.raw_os_error() == Some(Errno::NXIO.raw_os_error())
 }

@@ -9,7 +9,9 @@ mod address;
 mod duplicate;
 mod table;
 
-use event::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
+use bumpalo::Bump;
+use event::field::connection_name;
+use event::{Descriptor, DescriptorKind, Endpoint, Known, Lookup, Name, Role, Socket, Transport};
 use rustix::fs::{FileType, Statx};
 
 use crate::deadline::Deadline;
@@ -152,6 +154,24 @@ impl ResolvedDescriptor {
             inode: known(self.inode),
         }
     }
+
+    /// The name as in `fd.name`: a path, or the ends of a connection.
+    pub fn name_in<'a>(&self, arena: &'a Bump) -> Lookup<&'a [u8]> {
+        let descriptor = self.as_descriptor(0);
+        let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
+            (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket), _) => {
+                return connection_name(&socket, arena).map_or(Lookup::Unknown, Lookup::Found);
+            }
+            (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
+                // A socket that was not bound has the empty name.
+                &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
+            }
+            (Known::NotYet | Known::Unread, ..) => return Lookup::Unknown,
+            (_, _, Name::Resolved(path)) => &*arena.alloc_slice_copy(path),
+            _ => return Lookup::Missing,
+        };
+        Lookup::Found(name)
+    }
 }
 
 impl ResolvedSocket {
@@ -227,7 +247,8 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
         .then(|| bracketed_number(link))?
 }
 
-pub(crate) fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
+/// The kind of descriptor that a socket with these ends is.
+pub fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
     use rustix::net::AddressFamily;
     let endpoints = || {
         let ends = [socket.local, socket.remote];
@@ -280,7 +301,7 @@ fn file_kind(link: &[u8], metadata: Option<&Statx>) -> DescriptorKind {
 }
 
 /// What kind of descriptor has this link in `/proc` and this mode, 0 if it is not known.
-pub(crate) fn kind_of_link(link: &[u8], mode: u32) -> DescriptorKind {
+pub fn kind_of_link(link: &[u8], mode: u32) -> DescriptorKind {
     if let Some((_, kind)) = UNNAMED.iter().find(|(prefix, _)| link.starts_with(prefix)) {
         return *kind;
     }
@@ -293,7 +314,7 @@ pub(crate) fn kind_of_link(link: &[u8], mode: u32) -> DescriptorKind {
 }
 
 /// `st_dev` as the kernel encodes it in 32 bits (`new_encode_dev`), which Falco prints.
-pub(crate) fn device_number(metadata: &Statx) -> u64 {
+pub fn device_number(metadata: &Statx) -> u64 {
     let (major, minor) = (metadata.stx_dev_major, metadata.stx_dev_minor);
     u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }

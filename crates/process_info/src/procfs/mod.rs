@@ -102,7 +102,7 @@ impl ProcError {
     }
 
     /// The nearest error number.
-    pub(crate) fn errno(self) -> Errno {
+    pub fn errno(self) -> Errno {
         match self {
             Self::Gone { .. } | Self::Reused { .. } => Errno::SRCH,
             Self::Denied { .. } => Errno::ACCESS,
@@ -118,7 +118,7 @@ impl ProcError {
 }
 
 /// When a process started, in nanoseconds since the epoch.
-pub(crate) fn start_ns(start: StartTime) -> u64 {
+pub fn start_ns(start: StartTime) -> u64 {
     static BOOT_NS: OnceLock<u64> = OnceLock::new();
     let boot = *BOOT_NS.get_or_init(|| {
         let realtime = sys::time::now_ns(sys::time::Clock::Real);
@@ -254,7 +254,7 @@ impl Proc {
     }
 
     /// The same, or nothing if it is longer than a namespace's mounts can make it by default.
-    pub(crate) fn whole_mountinfo(&self, pid: i32) -> Result<Option<Vec<u8>>, ProcError> {
+    pub fn whole_mountinfo(&self, pid: i32) -> Result<Option<Vec<u8>>, ProcError> {
         let (table, is_cut) = self.read_all(pid, "mountinfo", MOUNTS_LIMIT)?;
         Ok((!is_cut).then_some(table))
     }
@@ -274,7 +274,7 @@ impl Proc {
     }
 
     /// The limit on file locks, from `/proc/PID/limits`, which everybody may read.
-    pub(crate) fn lock_limit(&self, pid: i32) -> Option<Limit> {
+    pub fn lock_limit(&self, pid: i32) -> Option<Limit> {
         let (text, _) = self.read_all(pid, "limits", 8192).ok()?;
         let text = String::from_utf8(text).ok()?;
         let mut lines = text.lines();
@@ -427,7 +427,7 @@ pub fn bracketed_number(link: &[u8]) -> Option<u64> {
 }
 
 /// A decimal number without sign and without anything around it.
-pub(crate) fn parse_number(digits: &[u8]) -> Option<u64> {
+pub fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -21,28 +21,30 @@ use sys::process_memory::{Extent, MemoryFile};
 use crate::procfs::Proc;
 
 /// Longest string read from a caller: `PATH_MAX`; the kernel reads no more of a path either.
-pub(crate) const STRING_LIMIT: usize = 4096;
+pub const STRING_LIMIT: usize = 4096;
 /// Most array elements (argv) read from a caller; Falco's own limit is of the same order.
-pub(crate) const TEXTS_LIMIT: usize = 256;
+pub const TEXTS_LIMIT: usize = 256;
 
 /// Tells a watchdog whether its thread is inside something that may not return.
 ///
 /// Odd: inside; even: outside. Seeing the same odd number twice means that one entry has lasted for
 /// at least the time between. That costs the thread two relaxed writes and no clock.
 #[derive(Debug, Default)]
-pub(crate) struct Gauge(AtomicU64);
+pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    pub(crate) fn enter(&self) {
+    /// The thread goes inside.
+    pub fn enter(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    pub(crate) fn leave(&self) {
+    /// The thread is outside again.
+    pub fn leave(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 
     /// The entry number if inside.
-    pub(crate) fn inside(&self) -> Option<u64> {
+    pub fn inside(&self) -> Option<u64> {
         let value = self.0.load(Ordering::Acquire);
         (value % 2 == 1).then_some(value)
     }
@@ -50,7 +52,7 @@ impl Gauge {
 
 /// Why memory could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unreadable {
+pub enum Unreadable {
     /// The address is not mapped; the call itself will most likely fail with `EFAULT`.
     Fault,
     /// The reader may not look into this process.
@@ -61,7 +63,7 @@ pub(crate) enum Unreadable {
 
 /// What may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// Everything.
     Free,
     /// Pages that are there: others may never come.
@@ -72,7 +74,7 @@ pub(crate) enum Access {
 
 /// Access to the memory of callers for one thread.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     gauge: Arc<Gauge>,
     access: Cell<Access>,
     buffer: RefCell<Vec<u8>>,
@@ -104,13 +106,13 @@ static EXECS: AtomicU64 = AtomicU64::new(0);
 const ASKED_FOR: Duration = Duration::from_millis(10);
 
 /// A process may have other memory from now on.
-pub(crate) fn note_exec() {
+pub fn note_exec() {
     EXECS.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Memory of a caller that an engine has copied at the call.
 #[derive(Debug, Default)]
-pub(crate) struct Captured {
+pub struct Captured {
     bytes: Vec<u8>,
     parts: Vec<Part>,
 }
@@ -124,13 +126,13 @@ struct Part {
 
 impl Captured {
     /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
     }
 
     /// Bytes at an address; a string comes without its NUL.
-    pub(crate) fn add(&mut self, address: u64, bytes: &[u8], is_string: bool) {
+    pub fn add(&mut self, address: u64, bytes: &[u8], is_string: bool) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.parts.push(Part {
@@ -162,7 +164,8 @@ impl Captured {
 const TABLES_LIMIT: usize = 256;
 
 impl Memory {
-    pub(crate) fn new(gauge: Arc<Gauge>) -> Self {
+    /// Memory that is read from the process; `gauge` shows when a read does not return.
+    pub fn new(gauge: Arc<Gauge>) -> Self {
         let buffer = RefCell::new(Vec::with_capacity(STRING_LIMIT));
         Self {
             gauge,
@@ -179,7 +182,7 @@ impl Memory {
 
     /// For a reader that must not wait for pages: it reads those that are in memory, and is told of
     /// others ([`Memory::missing`]).
-    pub(crate) fn of_resident_pages(gauge: Arc<Gauge>) -> Self {
+    pub fn of_resident_pages(gauge: Arc<Gauge>) -> Self {
         let memory = Self {
             tables: Some(RefCell::default()),
             ..Self::new(gauge)
@@ -192,7 +195,7 @@ impl Memory {
     }
 
     /// Begins anew, with pages that may be read whether they are in memory or not.
-    pub(crate) fn settle(&self, pages: &[u64]) {
+    pub fn settle(&self, pages: &[u64]) {
         let mut settled = self.settled.borrow_mut();
         settled.clear();
         settled.extend_from_slice(pages);
@@ -200,19 +203,19 @@ impl Memory {
     }
 
     /// The first page since then that was needed and is not in memory.
-    pub(crate) fn missing(&self) -> Option<u64> {
+    pub fn missing(&self) -> Option<u64> {
         self.missing.get()
     }
 
     /// The thread has ended or runs another program.
-    pub(crate) fn forget(&self, tid: Tid) {
+    pub fn forget(&self, tid: Tid) {
         if let Some(tables) = &self.tables {
             tables.borrow_mut().remove(&tid);
         }
     }
 
     /// What was copied at the call, and nothing else: the caller has long gone on.
-    pub(crate) fn captured() -> Self {
+    pub fn captured() -> Self {
         Self {
             captured: Some(RefCell::default()),
             ..Self::new(Arc::default())
@@ -220,7 +223,7 @@ impl Memory {
     }
 
     /// Replaces what was copied.
-    pub(crate) fn capture(&self, fill: impl FnOnce(&mut Captured)) {
+    pub fn capture(&self, fill: impl FnOnce(&mut Captured)) {
         if let Some(captured) = &self.captured {
             let mut captured = captured.borrow_mut();
             captured.clear();
@@ -229,17 +232,17 @@ impl Memory {
     }
 
     /// For the calls to come. What may not be read answers [`Unreadable::Refused`].
-    pub(crate) fn allow(&self, access: Access) {
+    pub fn allow(&self, access: Access) {
         self.access.set(access);
     }
 
     /// Whether something may not be read because it may never come.
-    pub(crate) fn is_limited(&self) -> bool {
+    pub fn is_limited(&self) -> bool {
         self.access.get() != Access::Free
     }
 
     /// A NUL-terminated string of at most [`STRING_LIMIT`] bytes.
-    pub(crate) fn text<'a>(
+    pub fn text<'a>(
         &self,
         tid: Tid,
         address: u64,
@@ -264,17 +267,12 @@ impl Memory {
 
     /// Whether something was read, since the last time this was asked, that its process may not read. The kernel
     /// may have failed to read it, too: pages without any permission.
-    pub(crate) fn take_forced(&self) -> bool {
+    pub fn take_forced(&self) -> bool {
         self.forced.take()
     }
 
     /// Fills `buffer` or nothing.
-    pub(crate) fn read_exact(
-        &self,
-        tid: Tid,
-        address: u64,
-        buffer: &mut [u8],
-    ) -> Result<(), Unreadable> {
+    pub fn read_exact(&self, tid: Tid, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
         let wanted = buffer.len();
         if let Some(captured) = &self.captured {
             let captured = captured.borrow();
@@ -295,7 +293,7 @@ impl Memory {
     }
 
     /// All of `len` bytes: a part of them would pass for the whole.
-    pub(crate) fn bytes<'a>(
+    pub fn bytes<'a>(
         &self,
         tid: Tid,
         address: u64,
@@ -313,7 +311,7 @@ impl Memory {
     }
 
     /// Whether a null pointer leads nowhere: only who may map memory at address 0 can pass data there.
-    pub(crate) fn is_null_empty(&self, tid: Tid) -> Result<(), Unreadable> {
+    pub fn is_null_empty(&self, tid: Tid) -> Result<(), Unreadable> {
         if self.captured.is_some() {
             return Ok(());
         }
@@ -329,7 +327,7 @@ impl Memory {
 
     /// Whether all of these bytes are in pages that belong to this address space alone: no file's, and no
     /// other process's. False if that cannot be seen.
-    pub(crate) fn is_private(&self, tid: Tid, address: u64, len: u64) -> bool {
+    pub fn is_private(&self, tid: Tid, address: u64, len: u64) -> bool {
         if self.captured.is_some() {
             return true;
         }
@@ -361,7 +359,7 @@ impl Memory {
     }
 
     /// A NULL-terminated array of strings, at most [`TEXTS_LIMIT`] of them.
-    pub(crate) fn texts<'a>(
+    pub fn texts<'a>(
         &self,
         tid: Tid,
         address: u64,
@@ -525,7 +523,7 @@ fn forced(tid: Tid) -> Option<MemoryFile> {
 }
 
 /// Makes the kernel fetch a page of a process, for as long as that takes.
-pub(crate) fn touch(tid: Tid, page: u64) {
+pub fn touch(tid: Tid, page: u64) {
     let mut byte = [0];
     if sys::process_memory::read(tid.0, page, &mut byte).is_err()
         && let Some(file) = forced(tid)
