@@ -282,7 +282,7 @@ impl Seen {
         let Ok(cgroup) = fs::read(folder.join("cgroup")) else {
             return Self::default();
         };
-        let container = capture::container::identify(&cgroup);
+        let container = container::identify(&cgroup);
         let command = fs::read(folder.join("cmdline"))
             .ok()
             .filter(|text| !text.is_empty());

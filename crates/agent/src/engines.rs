@@ -4,7 +4,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::Context;
-use capture::container::ContainerOptions;
 use capture::ebpf;
 use capture::gvisor;
 use capture::notify::{
@@ -13,6 +12,7 @@ use capture::notify::{
 };
 use capture::ptrace;
 use capture::world::{LiveWorld, WorldOptions};
+use container::ContainerOptions;
 use diagnostics::terminal;
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};

@@ -44,10 +44,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use capture::container::Told;
 use capture::notify::{Answering, VerifyOptions};
 use config::rule_files;
 use config::{CompatMode, Config};
+use container::Told;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use enforce::{Confinement, Elsewhere, Place, Resident};

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::container::{ContainerOptions, Containers, Told};
 use capture::notify::VerifyOptions;
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
+use container::{ContainerOptions, Containers, Told};
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::Resident;

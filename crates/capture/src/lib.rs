@@ -1,6 +1,5 @@
 //! Where events come from: capture engines, kernel filters and their drop counters.
 
-pub mod container;
 pub mod ebpf;
 pub mod gvisor;
 pub mod probe;

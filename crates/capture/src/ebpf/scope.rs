@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use event::{Container, Containment};
 
-use crate::container::{ContainerOptions, Containers};
+use container::{ContainerOptions, Containers};
 use process_info::procfs::{Proc, ProcError, cgroup_lines, mount_lines, unescape};
 
 /// Why a control group cannot be watched.

@@ -27,7 +27,7 @@ use event::{
     Lookup, Pid, Process, StartTime, Stat, Status, Tid, User, World,
 };
 
-use crate::container::{ContainerOptions, Containers};
+use container::{ContainerOptions, Containers};
 use process_info::deadline::{Deadline, DeadlineCounts};
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 use process_info::sockets::{self, ResolvedDescriptor};

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::journal;
-use capture::container::ContainerOptions;
 use capture::ptrace::{Hindrance, StartError};
 use capture::{ebpf, gvisor};
+use container::ContainerOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;

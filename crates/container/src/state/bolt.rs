@@ -316,17 +316,17 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-pub(in crate::container) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A tree to be written: a bucket with what is in it.
-    pub(in crate::container) enum Item {
+    pub(crate) enum Item {
         Text(&'static str, String),
         Bucket(&'static str, Vec<Item>),
     }
 
     /// Writes a database with one page for each large bucket and small ones inline.
-    pub(in crate::container) fn write(path: &Path, items: &[Item]) {
+    pub(crate) fn write(path: &Path, items: &[Item]) {
         let mut pages = Vec::new();
         let root = place(items, &mut pages);
         let mut file = vec![0; 2 * SIZE];

@@ -21,7 +21,7 @@ use event::{Container, Containment};
 use process_info::procfs::{Proc, ProcError, cgroup_lines};
 
 use self::nested::Nested;
-pub use event::cgroup::Identity;
+use event::cgroup::Identity;
 
 /// The container that the lines of `/proc/PID/cgroup` name, if any does. The innermost one of the
 /// first hierarchy that names one.
@@ -64,7 +64,7 @@ pub struct Told {
 
 impl Told {
     /// A container of this id, as the runtimes' files describe it.
-    pub(crate) fn by_id(id: &str, state_root: &std::path::Path) -> Container {
+    pub fn by_id(id: &str, state_root: &std::path::Path) -> Container {
         let mut container = Identity::named(id.to_owned()).into_container();
         state::describe(&mut container, state_root);
         container
@@ -302,7 +302,7 @@ impl Containers {
     }
 
     /// The container of a process that has ended, by what was recorded of it.
-    pub(crate) fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
+    pub fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
         match identify(cgroups) {
             Some(identity) => self.described(identity),
             None if self.agent_on_host && initial => Container::host(),
@@ -332,7 +332,7 @@ fn privileged(proc: &Proc, pid: i32, container: &Container) -> Option<bool> {
 }
 
 /// Guesses by the bounding set, which only shrinks.
-pub(crate) fn privileged_by(bounding: u64) -> Option<bool> {
+pub fn privileged_by(bounding: u64) -> Option<bool> {
     if bounding & TELLING == TELLING {
         Some(true)
     } else {

@@ -10,7 +10,7 @@ mod docker;
 mod storage;
 
 #[cfg(test)]
-pub(in crate::container) use bolt::tests as database;
+pub(crate) use bolt::tests as database;
 
 use std::collections::BTreeMap;
 use std::path::Path;
