@@ -2,7 +2,6 @@
 
 pub mod ebpf;
 pub mod gvisor;
-pub mod probe;
 mod tripwire;
 pub mod world;
 

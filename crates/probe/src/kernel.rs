@@ -1,11 +1,8 @@
 //! What the kernel is.
 
-use std::path::Path;
-
 use sys::features::{self, KernelVersion};
 
 use super::Support;
-use crate::ebpf;
 
 /// First versions with something that matters here, newest first.
 const LEVELS: &[(KernelVersion, &str)] = &[
@@ -51,23 +48,5 @@ pub(super) fn version() -> Support {
             format!("{release} is older than 5.5, which lets a seen call continue"),
             "run Linux 5.5 or newer",
         ),
-    }
-}
-
-/// Loads and attaches the programs of the engine, and lets them go.
-pub(super) fn ebpf() -> Support {
-    match ebpf::probe() {
-        Ok(attachment) => Support::yes(format!("the programs load, and see calls by {attachment}")),
-        Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
-            format!("{error}: there is no /sys/kernel/btf/vmlinux"),
-            "run a kernel built with CONFIG_DEBUG_INFO_BTF",
-        ),
-        Err(error) => {
-            let mut why = error.to_string();
-            if let Some(cause) = std::error::Error::source(&error) {
-                why = format!("{why}: {cause}");
-            }
-            Support::no(why, "run as root, on Linux 5.11 or newer with BTF")
-        }
     }
 }

@@ -102,122 +102,125 @@ pub struct Finding {
 /// The probe that decides about the engine `ptrace`.
 const PTRACE: &str = "ptrace-engine";
 
-const PROBES: &[Probe] = &[
-    Probe {
-        name: "kernel",
-        purpose: "levels 5.5 (notify), 5.11, 5.19 and 6.6 (faster, safer)",
-        notify_needs_it: true,
-        run: kernel::version,
-    },
-    Probe {
-        name: "seccomp-filter",
-        purpose: "drops what no rule needs inside the kernel",
-        notify_needs_it: true,
-        run: seccomp::filter,
-    },
-    Probe {
-        name: "notify-listener",
-        purpose: "sees calls without privileges",
-        notify_needs_it: true,
-        run: seccomp::listener,
-    },
-    Probe {
-        name: "notify-continue",
-        purpose: "lets a call go on after it was seen",
-        notify_needs_it: true,
-        run: seccomp::continue_call,
-    },
-    Probe {
-        name: "wait-killable",
-        purpose: "signals do not repeat a call that was seen",
-        notify_needs_it: false,
-        run: seccomp::wait_killable,
-    },
-    Probe {
-        name: "sync-wake-up",
-        purpose: "cheaper hand-over to and from the agent",
-        notify_needs_it: false,
-        run: seccomp::sync_wake_up,
-    },
-    Probe {
-        name: "no-new-privs",
-        purpose: "whether set-uid programs keep their privileges under a filter",
-        notify_needs_it: false,
-        run: seccomp::no_new_privs,
-    },
-    Probe {
-        name: "process-memory",
-        purpose: "reads paths and arguments of a watched program",
-        notify_needs_it: true,
-        run: memory::read,
-    },
-    Probe {
-        name: "pidfd-getfd",
-        purpose: "looks at sockets of a watched program",
-        notify_needs_it: false,
-        run: memory::pidfd_getfd,
-    },
-    Probe {
-        name: "ptrace-seize",
-        purpose: "learns results of calls",
-        notify_needs_it: false,
-        run: memory::seize,
-    },
-    Probe {
-        name: PTRACE,
-        purpose: "the engine ptrace: where notify is missing, and for processes that run already",
-        notify_needs_it: false,
-        run: tracing::engine,
-    },
-    Probe {
-        name: "inotify",
-        purpose: "tells of sensitive files that are opened past the engine",
-        notify_needs_it: false,
-        run: tripwire::inotify,
-    },
-    Probe {
-        name: "yama",
-        purpose: "who may look into whom",
-        notify_needs_it: false,
-        run: security::yama,
-    },
-    Probe {
-        name: "capabilities",
-        purpose: "SYS_PTRACE and SYS_ADMIN",
-        notify_needs_it: false,
-        run: security::capabilities,
-    },
-    Probe {
-        name: "user-namespace",
-        purpose: "a root of one's own for unprivileged users",
-        notify_needs_it: false,
-        run: security::user_namespace,
-    },
-    Probe {
-        name: "landlock",
-        purpose: "confines without privileges",
-        notify_needs_it: false,
-        run: security::landlock,
-    },
-    Probe {
-        name: "ebpf",
-        purpose: "watches a whole host",
-        notify_needs_it: false,
-        run: kernel::ebpf,
-    },
-    Probe {
-        name: "cgroup",
-        purpose: "tells containers apart",
-        notify_needs_it: false,
-        run: container::cgroup,
-    },
-    Probe {
-        name: "container-identity",
-        purpose: "container.id and rules that ask for it",
-        notify_needs_it: false,
-        run: container::identity,
-    },
-];
+/// The rows in the order in which they are shown.
+fn probes(ebpf: fn() -> Support) -> [Probe; 19] {
+    [
+        Probe {
+            name: "kernel",
+            purpose: "levels 5.5 (notify), 5.11, 5.19 and 6.6 (faster, safer)",
+            notify_needs_it: true,
+            run: kernel::version,
+        },
+        Probe {
+            name: "seccomp-filter",
+            purpose: "drops what no rule needs inside the kernel",
+            notify_needs_it: true,
+            run: seccomp::filter,
+        },
+        Probe {
+            name: "notify-listener",
+            purpose: "sees calls without privileges",
+            notify_needs_it: true,
+            run: seccomp::listener,
+        },
+        Probe {
+            name: "notify-continue",
+            purpose: "lets a call go on after it was seen",
+            notify_needs_it: true,
+            run: seccomp::continue_call,
+        },
+        Probe {
+            name: "wait-killable",
+            purpose: "signals do not repeat a call that was seen",
+            notify_needs_it: false,
+            run: seccomp::wait_killable,
+        },
+        Probe {
+            name: "sync-wake-up",
+            purpose: "cheaper hand-over to and from the agent",
+            notify_needs_it: false,
+            run: seccomp::sync_wake_up,
+        },
+        Probe {
+            name: "no-new-privs",
+            purpose: "whether set-uid programs keep their privileges under a filter",
+            notify_needs_it: false,
+            run: seccomp::no_new_privs,
+        },
+        Probe {
+            name: "process-memory",
+            purpose: "reads paths and arguments of a watched program",
+            notify_needs_it: true,
+            run: memory::read,
+        },
+        Probe {
+            name: "pidfd-getfd",
+            purpose: "looks at sockets of a watched program",
+            notify_needs_it: false,
+            run: memory::pidfd_getfd,
+        },
+        Probe {
+            name: "ptrace-seize",
+            purpose: "learns results of calls",
+            notify_needs_it: false,
+            run: memory::seize,
+        },
+        Probe {
+            name: PTRACE,
+            purpose: "the engine ptrace: where notify is missing, and for processes that run already",
+            notify_needs_it: false,
+            run: tracing::engine,
+        },
+        Probe {
+            name: "inotify",
+            purpose: "tells of sensitive files that are opened past the engine",
+            notify_needs_it: false,
+            run: tripwire::inotify,
+        },
+        Probe {
+            name: "yama",
+            purpose: "who may look into whom",
+            notify_needs_it: false,
+            run: security::yama,
+        },
+        Probe {
+            name: "capabilities",
+            purpose: "SYS_PTRACE and SYS_ADMIN",
+            notify_needs_it: false,
+            run: security::capabilities,
+        },
+        Probe {
+            name: "user-namespace",
+            purpose: "a root of one's own for unprivileged users",
+            notify_needs_it: false,
+            run: security::user_namespace,
+        },
+        Probe {
+            name: "landlock",
+            purpose: "confines without privileges",
+            notify_needs_it: false,
+            run: security::landlock,
+        },
+        Probe {
+            name: "ebpf",
+            purpose: "watches a whole host",
+            notify_needs_it: false,
+            run: ebpf,
+        },
+        Probe {
+            name: "cgroup",
+            purpose: "tells containers apart",
+            notify_needs_it: false,
+            run: container::cgroup,
+        },
+        Probe {
+            name: "container-identity",
+            purpose: "container.id and rules that ask for it",
+            notify_needs_it: false,
+            run: container::identity,
+        },
+    ]
+}
 
 /// Whether a process can restrict itself by Landlock, tried in a child. The calling process must have
 /// one thread.
@@ -254,9 +257,10 @@ pub fn why_not_notify() -> Option<String> {
     })
 }
 
-/// Runs all probes. The calling process must have one thread, because some fork.
-pub fn all() -> Vec<Finding> {
-    PROBES
+/// Runs all probes; `ebpf` is the one of that engine, whose programs are not known here. The calling
+/// process must have one thread, because some fork.
+pub fn all(ebpf: fn() -> Support) -> Vec<Finding> {
+    probes(ebpf)
         .iter()
         .map(|probe| Finding {
             name: probe.name,
