@@ -53,7 +53,7 @@ impl Denials {
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
-            hostname: capture::host_name().into(),
+            hostname: decoder::host::host_name().into(),
             container: container.map(short),
             ends: AtomicBool::new(false),
             told: AtomicU64::new(0),

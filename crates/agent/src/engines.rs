@@ -7,12 +7,13 @@ use anyhow::Context;
 use capture::ebpf;
 use capture::gvisor;
 use capture::notify::{
-    Begun, CounterSnapshot, GuardOptions, Parts, Pending, Processes, Rulings, Supervisor,
-    VerifyOptions,
+    GuardOptions, Parts, Pending, Processes, Rulings, Supervisor, VerifyOptions,
 };
 use capture::ptrace;
-use capture::world::{LiveWorld, WorldOptions};
 use container::ContainerOptions;
+use decoder::counters::CounterSnapshot;
+use decoder::tree::Begun;
+use decoder::world::{LiveWorld, WorldOptions};
 use diagnostics::terminal;
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};

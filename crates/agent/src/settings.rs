@@ -186,7 +186,10 @@ fn settings(config: &Config, quiet: bool) -> Settings {
             None => QUEUE_CAPACITY,
         },
         throttle: config.throttle,
-        ..Settings::new(capture::host_name().into(), std::sync::Arc::new(on_problem))
+        ..Settings::new(
+            decoder::host::host_name().into(),
+            std::sync::Arc::new(on_problem),
+        )
     }
 }
 

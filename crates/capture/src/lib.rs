@@ -3,12 +3,6 @@
 pub mod ebpf;
 pub mod gvisor;
 mod tripwire;
-pub mod world;
 
-mod host;
-mod live;
-mod names;
 pub mod notify;
 pub mod ptrace;
-
-pub use host::host_name;

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
-use capture::notify::{
-    CounterSnapshot, GuardOptions, Notices, Parts, Processes, Supervisor, VerifyOptions,
-};
+use capture::notify::{GuardOptions, Notices, Parts, Processes, Supervisor, VerifyOptions};
+use decoder::counters::CounterSnapshot;
 use event::{
     CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch,
     Weight,

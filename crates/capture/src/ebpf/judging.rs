@@ -19,11 +19,11 @@ use super::tables::end;
 use super::worker::Worker;
 use super::world::RecordedWorld;
 use super::{ROOT_CALLS, rings};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::decode::{self, SocketView};
 use crate::notify::names::report_name;
 use crate::notify::{RingAnswer, is_disguise};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode::{self, SocketView};
 use process_info::procfs::split_command_line;
 
 /// Memory of one event that is kept for the next.

@@ -40,10 +40,10 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
 
-use crate::live::counters::Counters;
-use crate::live::stdio;
 use crate::notify::{Notices, Ruled, Rulings};
-use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
+use decoder::counters::Counters;
+use decoder::stdio;
+use decoder::world::{LiveWorld, ProcessIndex, WorldOptions};
 
 pub use self::probe::probe;
 use consumer::Consumer;
@@ -567,7 +567,7 @@ fn has_ended(proc: &process_info::procfs::Proc, pid: Pid) -> bool {
 
 /// All descendants of some processes, as `/proc` shows them now.
 fn descendants(pids: &[Pid]) -> Vec<Pid> {
-    let Ok(census) = crate::live::census::Census::new() else {
+    let Ok(census) = decoder::census::Census::new() else {
         return Vec::new();
     };
     let mut found = Vec::new();

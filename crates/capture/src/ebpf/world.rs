@@ -12,8 +12,8 @@ use event::{
 
 use super::places::Places;
 use super::record::Header;
-use crate::world::LiveWorld;
 use container::privileged_by;
+use decoder::world::LiveWorld;
 use process_info::sockets::ResolvedDescriptor;
 
 /// The world as one event saw it.

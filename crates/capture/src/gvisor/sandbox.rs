@@ -16,11 +16,11 @@ use super::processes::{Processes, executed, started};
 use super::wire::Malformed;
 use super::world::SandboxWorld;
 use super::{Counters, Shared};
-use crate::live::call::Call;
-use crate::live::decode::{self, SocketView};
 use crate::notify::is_disguise;
 use crate::notify::names::report_name;
 use container::Told;
+use decoder::call::Call;
+use decoder::decode::{self, SocketView};
 use process_info::memory::Memory;
 use process_info::sockets::ResolvedDescriptor;
 

@@ -8,7 +8,7 @@ use policy::Enforcer;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use policy::compile::witness::Witness;
 
-use crate::live::call::Call;
+use decoder::call::Call;
 use seccomp::adapt;
 
 /// A call that a policy is about.

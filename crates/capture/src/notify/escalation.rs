@@ -20,7 +20,7 @@ use sys::wait::{self, Status};
 use super::Seat;
 use super::call::Call;
 use super::worker::Role;
-use crate::live::census::Census;
+use decoder::census::Census;
 use process_info::procfs::Proc;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.

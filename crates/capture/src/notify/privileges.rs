@@ -13,7 +13,7 @@ use std::time::Duration;
 use event::{Credentials, Pid};
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Statx, StatxFlags};
 
-use crate::world::is_mapped;
+use decoder::world::is_mapped;
 use process_info::deadline::Deadline;
 use process_info::procfs::Proc;
 

@@ -17,7 +17,7 @@ use event::{Pid, Tid};
 use super::Seat;
 use super::reserve::Hazard;
 use super::watchdog::STUCK_LIMIT;
-use crate::live::census::Census;
+use decoder::census::Census;
 use process_info::memory::Access;
 
 /// Receivers that one process may hold.

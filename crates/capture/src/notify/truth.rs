@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::call::Call;
 use super::decode::{self, Decoded, OwnedDecoded};
-use crate::live::census::Census;
+use decoder::census::Census;
 use process_info::memory::Memory;
 use process_info::procfs::{LINK_LIMIT, ProcError};
 

@@ -135,7 +135,7 @@ mod tests {
     use event::Pid;
 
     use super::*;
-    use crate::live::tree::stranger;
+    use decoder::tree::stranger;
 
     #[test]
     fn who_has_ended_is_told_from_who_runs() {

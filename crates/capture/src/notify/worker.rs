@@ -15,9 +15,9 @@ use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
 use super::truth::{self, Truth, What};
 use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
-use crate::live::initial_stack::InitialStack;
-use crate::names::Found;
 use crate::tripwire::{self, Tripwire};
+use decoder::initial_stack::InitialStack;
+use decoder::names::Found;
 use process_info::memory::{Access, Memory};
 
 /// One thread's way to the judge.
@@ -744,11 +744,3 @@ fn passed<'a>(decoded: &Decoded<'a>) -> Option<&'a [u8]> {
 
 /// `O_WRONLY` and `O_RDWR`.
 const WRITES: u64 = 3;
-
-impl Counters {
-    pub(crate) fn note_unreadable(&self, decoded: &Decoded<'_>) {
-        if decoded.unreadable {
-            Self::add(&self.unreadable);
-        }
-    }
-}

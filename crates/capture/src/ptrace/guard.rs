@@ -8,8 +8,8 @@ use std::time::Duration;
 use event::{Judge, Pid};
 
 use super::inbox::{Inbox, Request};
-use crate::live::counters::Counters;
 use crate::notify::{Shared, tripwire};
+use decoder::counters::Counters;
 use process_info::memory::Gauge;
 
 /// Time between two looks.

@@ -17,7 +17,7 @@ use sys::ptrace::{self, SyscallOp};
 
 use super::engine::Engine;
 use super::inbox::{Inbox, Request};
-use crate::live::counters::Counters;
+use decoder::counters::Counters;
 
 /// How long a caller is held for its pages.
 const PATIENCE: Duration = Duration::from_millis(50);

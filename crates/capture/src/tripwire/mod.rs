@@ -27,7 +27,7 @@ use sys::time::{Clock, now_ns};
 use self::ledger::{Act, Key, Ledger};
 use self::watches::Watches;
 pub(crate) use self::watches::{Sensitive, Target};
-use crate::live::census::Census;
+use decoder::census::Census;
 use process_info::procfs::LINK_LIMIT;
 
 /// Files that the agent reads itself, to name users and groups.

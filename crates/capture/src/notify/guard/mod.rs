@@ -19,8 +19,8 @@ use abi::Syscall;
 use event::{Pid, Tid};
 use rustix::fs::{Access, AtFlags};
 
-use crate::live::call::Call;
 use caller::Caller;
+use decoder::call::Call;
 use group::Members;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::decode::Decoded;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
         /// Running totals, written by the receivers and read by anyone.
         #[derive(Debug, Default)]
-        pub struct Counters { $($(#[$doc])* pub(crate) $name: AtomicU64,)+ }
+        pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)+ }
 
         /// The totals at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,12 +23,12 @@ macro_rules! counters {
 
         impl CounterSnapshot {
             /// The totals in a fixed order.
-            pub(crate) fn values(&self) -> Vec<u64> {
+            pub fn values(&self) -> Vec<u64> {
                 vec![$(self.$name,)+]
             }
 
             /// The totals from that order.
-            pub(crate) fn from_values(value: impl Fn(usize) -> u64) -> Self {
+            pub fn from_values(value: impl Fn(usize) -> u64) -> Self {
                 let mut values = (0..).map(value);
                 Self { $($name: values.next().unwrap_or(0),)+ }
             }
@@ -118,7 +120,15 @@ counters! {
 }
 
 impl Counters {
-    pub(crate) fn add(counter: &AtomicU64) {
+    /// One more.
+    pub fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the call if something could not be read.
+    pub fn note_unreadable(&self, decoded: &Decoded<'_>) {
+        if decoded.unreadable {
+            Self::add(&self.unreadable);
+        }
     }
 }

@@ -33,7 +33,7 @@ const KNOWN: usize = 8192;
 
 /// The marks that have been given.
 #[derive(Debug, Default)]
-pub(crate) struct Lineage {
+pub struct Lineage {
     owners: HashMap<u64, Arc<Process>>,
     /// The oldest first.
     order: VecDeque<u64>,
@@ -43,11 +43,11 @@ pub(crate) struct Lineage {
 
 /// What a process had when it was seen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Inherited(Limit);
+pub struct Inherited(Limit);
 
 impl Inherited {
     /// Of a process that waits. `None`: it may not be asked.
-    pub(crate) fn of(pid: Pid, proc: &Proc) -> Option<Self> {
+    pub fn of(pid: Pid, proc: &Proc) -> Option<Self> {
         let limit = resource::limit(pid.0, LIMIT_ON_LOCKS).ok();
         limit.or_else(|| proc.lock_limit(pid.0)).map(Self)
     }
@@ -59,12 +59,12 @@ impl Inherited {
 
 impl Lineage {
     /// The nearest ancestor that has been seen.
-    pub(crate) fn nearest(&self, inherited: Inherited) -> Option<&Arc<Process>> {
+    pub fn nearest(&self, inherited: Inherited) -> Option<&Arc<Process>> {
         self.owners.get(&inherited.0.soft)
     }
 
     /// Marks a process, for its children. Without the right to, they keep its ancestor's mark: false.
-    pub(crate) fn mark(&mut self, process: &Arc<Process>, inherited: Inherited) -> bool {
+    pub fn mark(&mut self, process: &Arc<Process>, inherited: Inherited) -> bool {
         // An agent before this one has marked it.
         if inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
             self.remember(inherited.0.soft, process);
@@ -97,7 +97,7 @@ impl Lineage {
 
 /// What to answer to a process that would change its mark: success, as always with this limit; or,
 /// if it wants to be told the old one in the same call, which only the kernel can do, EPERM.
-pub(crate) fn answer_to(call: &Call) -> Option<Result<i64, i32>> {
+pub fn answer_to(call: &Call) -> Option<Result<i64, i32>> {
     const EPERM: i32 = 1;
     let resource = match call.syscall {
         Syscall::SETRLIMIT => call.raw(0),

@@ -26,25 +26,27 @@ const MESSAGE_LIMIT: u64 = 1024;
 
 /// A call's parameters and descriptor as far as they are known before it returns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decoded<'a> {
-    pub(crate) params: &'a [Param<'a>],
-    pub(crate) descriptor: Option<Descriptor<'a>>,
+pub struct Decoded<'a> {
+    /// The parameters that were read, in the order of the call table.
+    pub params: &'a [Param<'a>],
+    /// The descriptor or the file that the call is about.
+    pub descriptor: Option<Descriptor<'a>>,
     /// Of a call that sends messages to several addresses: one for each address. Then `descriptor` has none.
-    pub(crate) messages: &'a [Descriptor<'a>],
+    pub messages: &'a [Descriptor<'a>],
     /// Something that should have been there could not be read.
-    pub(crate) unreadable: bool,
+    pub unreadable: bool,
     /// The caller ended while its memory was read.
-    pub(crate) gone: bool,
+    pub gone: bool,
     /// The agent may not read the caller's memory.
-    pub(crate) refused: bool,
+    pub refused: bool,
     /// Something was read that the caller may not read.
-    pub(crate) forced: bool,
+    pub forced: bool,
     /// What was read may be in pages that others can write. Found out only where all such calls are verified.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
 }
 
 /// Reads everything that a call's arguments say.
-pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> {
+pub fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> {
     memory.take_forced();
     let mut reader = Reader {
         call,
@@ -74,11 +76,7 @@ pub(crate) fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decod
 }
 
 /// An open of this path that nobody makes, as it would be decoded.
-pub(crate) fn imagined_open<'a>(
-    path: &'a [u8],
-    writes: bool,
-    arena: &'a Bump,
-) -> (Call, Decoded<'a>) {
+pub fn imagined_open<'a>(path: &'a [u8], writes: bool, arena: &'a Bump) -> (Call, Decoded<'a>) {
     const CREATES_AND_WRITES: u64 = 0o101;
     let flags = if writes { CREATES_AND_WRITES } else { 0 };
     let syscall = abi::Syscall::OPENAT;
@@ -122,7 +120,7 @@ pub(crate) fn imagined_open<'a>(
 
 impl<'a> Decoded<'a> {
     /// The same with another name for what the call is about.
-    pub(crate) fn named(&self, name: Name<'a>) -> Self {
+    pub fn named(&self, name: Name<'a>) -> Self {
         let descriptor = self.descriptor.map(|known| Descriptor { name, ..known });
         Self {
             descriptor,
@@ -131,7 +129,7 @@ impl<'a> Decoded<'a> {
     }
 
     /// The same with the result filled in.
-    pub(crate) fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {
+    pub fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {
         let Outcome::Returned(result) = outcome else {
             return *self;
         };
@@ -561,7 +559,7 @@ fn is_named_by_result(call: &Call) -> bool {
 }
 
 /// The directory descriptor that the name of an open starts at; `None`: the working directory.
-pub(crate) fn base(call: &Call) -> Option<i32> {
+pub fn base(call: &Call) -> Option<i32> {
     match call.kind.spec().descriptor {
         DescriptorSource::Opened { name, .. } => base_of(call, name),
         _ => None,
@@ -630,7 +628,7 @@ fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> De
 
 /// Completes a descriptor that is an open file before the caller is known. `None`: there is nothing
 /// to look at before the call returns, it is a socket, or it cannot be seen.
-pub(crate) fn resolve_file<'a>(
+pub fn resolve_file<'a>(
     census: &Census,
     call: &Call,
     descriptor: Descriptor<'a>,
@@ -654,7 +652,7 @@ fn existing_descriptor(call: &Call) -> Option<i32> {
 }
 
 /// Completes a descriptor by looking at the caller's open files.
-pub(crate) fn resolve<'a>(
+pub fn resolve<'a>(
     census: &Census,
     call: &Call,
     descriptor: Descriptor<'a>,
@@ -679,7 +677,7 @@ pub(crate) fn resolve<'a>(
 
 /// When the kernel was asked about the socket of a call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SocketView {
+pub struct SocketView {
     /// Before a connect gives it an address of its own.
     is_connecting: bool,
     /// After the call gave it the address that was passed.
@@ -694,7 +692,7 @@ pub(crate) struct SocketView {
 
 impl SocketView {
     /// `result`: `None` before the call has returned.
-    pub(crate) fn of(call: &Call, result: Option<i64>) -> Self {
+    pub fn of(call: &Call, result: Option<i64>) -> Self {
         use abi::Syscall as S;
         const EINPROGRESS: i64 = -115;
         let is_addressed = matches!(
@@ -720,7 +718,7 @@ impl SocketView {
 }
 
 /// What the call says comes first (a connect's target); the kernel's view fills the rest.
-pub(crate) fn merge<'a>(
+pub fn merge<'a>(
     mut descriptor: Descriptor<'a>,
     found: &ResolvedDescriptor,
     view: SocketView,
@@ -876,7 +874,7 @@ fn is_directory(flags: u64) -> bool {
 
 /// A decoded call that outlives the receiver's arena: kept while the call blocks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct OwnedDecoded {
+pub struct OwnedDecoded {
     params: Vec<OwnedParam>,
     descriptor: Option<OwnedDescriptor>,
     messages: Vec<OwnedDescriptor>,
@@ -912,7 +910,7 @@ enum OwnedName {
 
 impl Decoded<'_> {
     /// Copies everything out of the arena.
-    pub(crate) fn detach(&self) -> OwnedDecoded {
+    pub fn detach(&self) -> OwnedDecoded {
         let params = self.params.iter().map(owned_param).collect();
         OwnedDecoded {
             params,
@@ -933,7 +931,7 @@ impl Decoded<'_> {
 
 impl OwnedDecoded {
     /// Copies it into an arena.
-    pub(crate) fn borrow<'a>(&self, arena: &'a Bump) -> Decoded<'a> {
+    pub fn borrow<'a>(&self, arena: &'a Bump) -> Decoded<'a> {
         let copy = |text: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(text) };
         let params = arena.alloc_slice_fill_iter(self.params.iter().map(|param| match param {
             OwnedParam::Plain(param) => *param,

@@ -18,17 +18,17 @@ use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use self::inodes::Inodes;
-pub(crate) use self::inodes::{Identify, Identity, Looked, Named, look, plain};
-pub(crate) use self::mounts::Mounts;
+pub use self::inodes::{Identify, Identity, Looked, Named, look, plain};
+pub use self::mounts::Mounts;
 use self::walk::Manner;
-pub(crate) use self::walk::{Caller, Place, file_type};
-use crate::live::call::Call;
-use crate::live::census::Census;
-use crate::live::decode::Decoded;
+pub use self::walk::{Caller, Place, file_type};
+use crate::call::Call;
+use crate::census::Census;
+use crate::decode::Decoded;
 
 /// What the file is called that an open is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found<'a> {
+pub enum Found<'a> {
     /// There is none, or the call opens none by a name.
     None,
     /// These names, all absolute. First those by which rules know it; last the path that it is found at.
@@ -39,7 +39,7 @@ pub(crate) enum Found<'a> {
 
 /// What rules call files.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub struct Names {
     inodes: Inodes,
     mounts: Mounts,
     /// A watched process may have another root than this program, or other mounts.
@@ -48,19 +48,19 @@ pub(crate) struct Names {
 
 impl Names {
     /// Rules name these paths from now on.
-    pub(crate) fn follow(&self, paths: &[Vec<u8>], census: &Census) {
+    pub fn follow(&self, paths: &[Vec<u8>], census: &Census) {
         let own = Tid(std::process::id().cast_signed());
         let own = Caller::new(own, census, &self.mounts, true);
         self.inodes.follow(paths, own);
     }
 
     /// Callers may have roots of their own.
-    pub(crate) fn expect_roots(&self) {
+    pub fn expect_roots(&self) {
         self.has_roots.store(true, Ordering::Release);
     }
 
     /// Takes note of a call that gives its caller another root, or other mounts.
-    pub(crate) fn note(&self, call: &Call) {
+    pub fn note(&self, call: &Call) {
         if changes_root(call.syscall) {
             self.expect_roots();
             self.inodes.forget_looks();
@@ -74,7 +74,7 @@ impl Names {
     }
 
     /// Finds the file that a call is about to open.
-    pub(crate) fn find<'a>(
+    pub fn find<'a>(
         &self,
         call: &Call,
         decoded: &Decoded<'a>,
@@ -95,7 +95,7 @@ impl Names {
     }
 
     /// Finds what an open descriptor of a thread is open on.
-    pub(crate) fn find_opened<'a>(
+    pub fn find_opened<'a>(
         &self,
         tid: Tid,
         number: i32,
@@ -230,7 +230,7 @@ fn path(place: &Place, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
 }
 
 /// Calls that give their caller another root, or other mounts. Each is trapped whatever rules say.
-pub(crate) fn changes_root(syscall: Syscall) -> bool {
+pub fn changes_root(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
         syscall,

@@ -16,7 +16,7 @@ use super::call::Call;
 
 /// What a call is about to do to descriptors 0..2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// Nothing that frees one.
     None,
     /// Frees one now.
@@ -35,7 +35,7 @@ const FIOCLEX: u64 = 0x5451;
 const CLOSE_RANGE_CLOEXEC: u64 = 4;
 
 /// Calls that can have an effect; the plan traps them with the tests of [`effect`].
-pub(crate) fn concerns(syscall: Syscall) -> bool {
+pub fn concerns(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
         syscall,
@@ -51,7 +51,7 @@ pub(crate) fn concerns(syscall: Syscall) -> bool {
 }
 
 /// The effect of this call.
-pub(crate) fn effect(call: &Call) -> Effect {
+pub fn effect(call: &Call) -> Effect {
     use Syscall as S;
     let low = |position: u8| call.raw(position) & 0xffff_ffff;
     let first_is_standard = low(0) <= LAST;

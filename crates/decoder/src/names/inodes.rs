@@ -20,16 +20,18 @@ const ROOT_LIMIT: usize = 64;
 
 /// What tells a file from all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
+pub struct Identity {
+    /// The device number, major in the upper half.
+    pub device: u64,
+    /// The inode number.
+    pub inode: u64,
     /// Tells the file from those that had its number before; 0: nothing does.
-    pub(crate) generation: u64,
+    pub generation: u64,
 }
 
 impl Identity {
     /// By statx(2). The generation is the time of birth.
-    pub(crate) fn of(stat: &Statx) -> Self {
+    pub fn of(stat: &Statx) -> Self {
         let seconds = stat.stx_btime.tv_sec.cast_unsigned();
         let born = seconds.wrapping_mul(1_000_000_000) + u64::from(stat.stx_btime.tv_nsec);
         let is_told = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
@@ -42,7 +44,8 @@ impl Identity {
 }
 
 /// How an engine tells files from each other. A file that lies in several layers has several identities.
-pub(crate) trait Identify {
+pub trait Identify {
+    /// The identities of the file at a place.
     fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno>;
 }
 
@@ -57,18 +60,19 @@ impl Identify for ByStat {
 
 /// What a path that rules name leads to, or did when it was last there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Named {
-    pub(crate) identities: Vec<Identity>,
+pub struct Named {
+    /// What tells the file there from others.
+    pub identities: Vec<Identity>,
     /// It is a folder, and no link leads to it.
-    pub(crate) is_folder: bool,
+    pub is_folder: bool,
     /// It was there when it was last looked for.
-    pub(crate) is_there: bool,
+    pub is_there: bool,
     /// What statx(2) said then.
     stat: Identity,
 }
 
 /// Paths without a slash at the end, each once.
-pub(crate) fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
+pub fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
     let mut paths: Vec<_> = paths.iter().map(plain).collect();
     paths.retain(|path| !path.is_empty());
@@ -79,16 +83,16 @@ pub(crate) fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// What `paths` lead to.
 #[derive(Debug, Default)]
-pub(crate) struct Looked {
+pub struct Looked {
     /// By number of a path.
-    pub(crate) files: Vec<Named>,
+    pub files: Vec<Named>,
     /// Of some paths it could not be found out whether they are there, and as what.
-    pub(crate) has_unknown: bool,
+    pub has_unknown: bool,
 }
 
 /// What `paths` lead to now. A file that was moved away is remembered until another one has its name, or nothing
 /// could tell it from a later file of its number.
-pub(crate) fn look(
+pub fn look(
     caller: Caller<'_>,
     paths: &[Vec<u8>],
     before: &[Named],

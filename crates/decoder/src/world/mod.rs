@@ -35,8 +35,8 @@ use process_info::users::{RootId, UserDatabase, UserDatabases};
 
 use addresses::Resolver;
 use executable::Mounts;
-pub(crate) use executable::path as executable_path;
-pub(crate) use writable::is_mapped;
+pub use executable::path as executable_path;
+pub use writable::is_mapped;
 
 /// How many processes' containers are remembered past their end.
 const CONTAINER_LIMIT: usize = 4096;
@@ -111,7 +111,7 @@ impl LiveWorld {
             own_root,
             mounts: Mounts::default(),
             resolver: Resolver::default(),
-            host_name: crate::host_name(),
+            host_name: crate::host::host_name(),
             proc,
         })
     }
@@ -148,13 +148,13 @@ impl LiveWorld {
 
     /// The container of a process that cannot be looked at any more, by its cgroups in the form of
     /// `/proc/PID/cgroup` and whether it was in the machine's own pid and cgroup namespaces.
-    pub(crate) fn container_of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
+    pub fn container_of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
         self.containers.of_ended(cgroups, initial)
     }
 
     /// The root of a process now, and the users and groups that are there; `None` if it cannot be
     /// looked at.
-    pub(crate) fn rooted_users(&self, process: &Process) -> Option<(RootId, Arc<UserDatabase>)> {
+    pub fn rooted_users(&self, process: &Process) -> Option<(RootId, Arc<UserDatabase>)> {
         let root = root_id(&self.proc, process.pid.0).ok()?;
         if !self.is_alive(process) {
             return None;
@@ -169,18 +169,18 @@ impl LiveWorld {
     }
 
     /// The agent's root.
-    pub(crate) fn own_root(&self) -> Option<RootId> {
+    pub fn own_root(&self) -> Option<RootId> {
         self.own_root
     }
 
     /// The mount namespace that the agent is in.
-    pub(crate) fn own_mount_namespace(&self) -> Option<u64> {
+    pub fn own_mount_namespace(&self) -> Option<u64> {
         let agent = std::process::id().cast_signed();
         self.proc.namespace(agent, "ns/mnt").ok()
     }
 
     /// The users and groups that the agent sees.
-    pub(crate) fn own_database(&self) -> Option<Arc<UserDatabase>> {
+    pub fn own_database(&self) -> Option<Arc<UserDatabase>> {
         let root = self.own_root?;
         let found = self.users.of(
             root,

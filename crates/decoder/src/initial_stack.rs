@@ -20,17 +20,17 @@ const AT_EXECFN: u64 = 31;
 
 /// What is wanted of the stack of a program that has not run yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct InitialStack {
+pub struct InitialStack {
     /// The arguments.
-    pub(crate) command_line: CommandLine,
+    pub command_line: CommandLine,
     /// The name it was started by; `None` if the environment is so large that it was not read.
-    pub(crate) name: Option<Vec<u8>>,
+    pub name: Option<Vec<u8>>,
 }
 
 impl InitialStack {
     /// Reads that of a process that this thread holds at the exec. Waits for nobody: these pages
     /// are fresh. `None` if it cannot be read or has more than is read here.
-    pub(crate) fn read(pid: Pid) -> Option<Self> {
+    pub fn read(pid: Pid) -> Option<Self> {
         let stop = sys::ptrace::syscall_info(pid.0).ok()?;
         // An x32 program looks like a 64-bit one and is refused as nonsense.
         let width = abi::Arch::from_audit(stop.arch, 0)?.pointer_bytes();
@@ -45,7 +45,7 @@ impl InitialStack {
     /// The command name that follows from the name and the path of the executable. `None` if they
     /// differ (links, scripts, descriptors): then only the kernel knows. Memory can be changed by
     /// others, but not to a name that the executable does not have.
-    pub(crate) fn comm(&self, executable: &[u8]) -> Option<Comm> {
+    pub fn comm(&self, executable: &[u8]) -> Option<Comm> {
         let name = last_component(self.name.as_deref()?);
         (!name.is_empty() && name == last_component(executable)).then(|| Comm::new(name))
     }

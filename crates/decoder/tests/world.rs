@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use capture::world::{LiveWorld, ProcessIndex, WorldOptions};
+use decoder::world::{LiveWorld, ProcessIndex, WorldOptions};
 use event::{Lookup, Pid, Process, World};
 
 struct NoIndex;

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::Errno;
 
 use super::mounts::Mounts;
-use crate::live::census::Census;
+use crate::census::Census;
 
 /// `PROC_ROOT_INO`: of no other folder of it.
 const PROC_ROOT: u64 = 1;
@@ -26,30 +26,32 @@ const TIME_LIMIT: Duration = Duration::from_millis(200);
 
 /// What a call says of a name beside its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(super) struct Manner {
     /// A symbolic link at the end is opened itself.
-    pub(crate) stays_at_link: bool,
+    pub stays_at_link: bool,
     /// The folder that the name starts at is its root.
-    pub(crate) is_rooted: bool,
+    pub is_rooted: bool,
     /// A file is made where there is none.
-    pub(crate) creates: bool,
+    pub creates: bool,
 }
 
 /// Who asks, and where its names start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller<'a> {
-    pub(crate) tid: Tid,
-    pub(crate) census: &'a Census,
+pub struct Caller<'a> {
+    /// The thread.
+    pub tid: Tid,
+    /// Reads about it.
+    pub census: &'a Census,
     pub(super) mounts: &'a Mounts,
     /// Its root is that of this program.
-    pub(crate) shares_root: bool,
+    pub shares_root: bool,
     /// When the look is given up.
     pub(super) end: Instant,
 }
 
 impl<'a> Caller<'a> {
     /// A caller that looks from now on.
-    pub(crate) fn new(tid: Tid, census: &'a Census, mounts: &'a Mounts, shares_root: bool) -> Self {
+    pub fn new(tid: Tid, census: &'a Census, mounts: &'a Mounts, shares_root: bool) -> Self {
         Self {
             tid,
             census,
@@ -96,15 +98,16 @@ fn end_of_look() -> Instant {
 
 /// What a name leads to.
 #[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) file: OwnedFd,
+pub struct Place {
+    /// The file, opened with `O_PATH`.
+    pub file: OwnedFd,
     pub(super) stat: Statx,
     /// No link was followed on the way from this program's own root.
     pub(super) is_direct: bool,
     /// No link was followed on the way.
     pub(super) is_plain: bool,
     /// Found in this program's own view of `/proc`.
-    pub(crate) is_own_proc: bool,
+    pub is_own_proc: bool,
 }
 
 /// Finds what a name leads to now. `NOENT`: nothing.
@@ -214,7 +217,7 @@ fn type_of(stat: &Statx) -> FileType {
 }
 
 /// What kind of file one is, without asking a file system that may be the workload's own.
-pub(crate) fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
+pub fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
     stat(file).map(|stat| type_of(&stat))
 }
 

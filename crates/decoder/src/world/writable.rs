@@ -52,7 +52,7 @@ fn has_group(proc: &Proc, pid: i32, gid: u32) -> bool {
 /// Whether a user or group, as the agent sees it, has a name in the user namespace of a process, of which
 /// `map` is the `uid_map` or `gid_map`: capabilities there reach only files whose owner has one, and
 /// set-user-ID bits of others have no effect.
-pub(crate) fn is_mapped(proc: &Proc, pid: i32, map: &'static str, id: u32) -> bool {
+pub fn is_mapped(proc: &Proc, pid: i32, map: &'static str, id: u32) -> bool {
     let Ok((text, _)) = proc.read_all(pid, map, 64 * 1024) else {
         return true;
     };

@@ -89,7 +89,7 @@ impl Mounts {
 
 /// Path of the executable. Of a deleted file it comes without the kernel's suffix, which is part of
 /// the name of a file that exists: so that is looked up where a path ends in it.
-pub(crate) fn path(proc: &Proc, pid: i32) -> Result<Vec<u8>, ProcError> {
+pub fn path(proc: &Proc, pid: i32) -> Result<Vec<u8>, ProcError> {
     let mut buffer = [0; LINK_LIMIT];
     let link = proc.link(pid, "exe", &mut buffer)?;
     match link.strip_suffix(DELETED) {

@@ -27,7 +27,7 @@ const FRESH_NS: u64 = 1_000_000_000;
 
 /// What is known of mounts, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Mounts {
+pub struct Mounts {
     are_proc: Mutex<HashMap<u64, bool>>,
     /// By number of a mount.
     views: Mutex<HashMap<u64, Known>>,

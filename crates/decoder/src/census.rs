@@ -14,13 +14,17 @@ use process_info::sockets::{self, ResolvedDescriptor};
 
 /// Who a process is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
-    pub(crate) pid: Pid,
-    pub(crate) ppid: Pid,
+pub struct Identity {
+    /// The process.
+    pub pid: Pid,
+    /// Its parent.
+    pub ppid: Pid,
     /// The session's leader, dead or alive.
-    pub(crate) session: Pid,
-    pub(crate) start: StartTime,
-    pub(crate) comm: Comm,
+    pub session: Pid,
+    /// When it began.
+    pub start: StartTime,
+    /// The name that the kernel shows.
+    pub comm: Comm,
 }
 
 /// Two words for each of about twenty entries.
@@ -30,7 +34,7 @@ const CLOSE_ON_EXEC: u64 = 0o2_000_000;
 
 /// Reads about processes by pid.
 #[derive(Debug)]
-pub(crate) struct Census {
+pub struct Census {
     proc: Proc,
     deadline: Deadline,
 }
@@ -41,14 +45,16 @@ const WORK_LIMIT: Duration = Duration::from_millis(50);
 const LINGERING_LIMIT: usize = 8;
 
 impl Census {
-    pub(crate) fn new() -> Result<Self, process_info::procfs::ProcError> {
+    /// Opens `/proc`.
+    pub fn new() -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             proc: Proc::open()?,
             deadline: Deadline::new(LINGERING_LIMIT),
         })
     }
 
-    pub(crate) fn identity(&self, pid: Pid) -> Option<Identity> {
+    /// Who a process is; nothing if it is gone.
+    pub fn identity(&self, pid: Pid) -> Option<Identity> {
         let stat = self.proc.stat(pid.0).ok()?;
         Some(Identity {
             pid,
@@ -60,31 +66,32 @@ impl Census {
     }
 
     /// The mount namespace that a process is in.
-    pub(crate) fn mount_namespace(&self, pid: Pid) -> Option<u64> {
+    pub fn mount_namespace(&self, pid: Pid) -> Option<u64> {
         self.proc.namespace(pid.0, "ns/mnt").ok()
     }
 
     /// What a process has inherited of the marks.
-    pub(crate) fn inherited(&self, pid: Pid) -> Option<Inherited> {
+    pub fn inherited(&self, pid: Pid) -> Option<Inherited> {
         Inherited::of(pid, &self.proc)
     }
 
-    pub(crate) fn thread_group(&self, tid: Tid) -> Option<Pid> {
+    /// The process of a thread; nothing if it is gone.
+    pub fn thread_group(&self, tid: Tid) -> Option<Pid> {
         self.proc.status(tid.0).ok().map(|status| Pid(status.tgid))
     }
 
     /// What an open descriptor of the thread is.
-    pub(crate) fn descriptor(&self, pid: Pid, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
+    pub fn descriptor(&self, pid: Pid, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline).ok()
     }
 
     /// The same unless it is a socket, without a look at the process.
-    pub(crate) fn file(&self, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
+    pub fn file(&self, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
         sockets::resolve_file(&self.proc, tid.0, number).ok()?
     }
 
     /// The link of an open descriptor of the thread.
-    pub(crate) fn descriptor_link<'b>(
+    pub fn descriptor_link<'b>(
         &self,
         tid: Tid,
         number: i32,
@@ -94,7 +101,7 @@ impl Census {
     }
 
     /// What a descriptor of this program is open on.
-    pub(crate) fn own_descriptor(&self, descriptor: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    pub fn own_descriptor(&self, descriptor: &OwnedFd) -> Result<Vec<u8>, Errno> {
         let mut buffer = [0; LINK_LIMIT];
         let own = std::process::id().cast_signed();
         let link = self
@@ -104,12 +111,12 @@ impl Census {
     }
 
     /// What the kernel has told the program of a process (getauxval(3)), and whether that was cut.
-    pub(crate) fn auxiliary_vector(&self, pid: Pid) -> Option<(Vec<u8>, bool)> {
+    pub fn auxiliary_vector(&self, pid: Pid) -> Option<(Vec<u8>, bool)> {
         self.proc.read_all(pid.0, "auxv", VECTOR_LIMIT).ok()
     }
 
     /// Another link of the thread: `cwd`, `root`.
-    pub(crate) fn link<'b>(
+    pub fn link<'b>(
         &self,
         tid: Tid,
         file: &'static str,
@@ -119,23 +126,23 @@ impl Census {
     }
 
     /// What such a link leads to, as a place.
-    pub(crate) fn open_link(&self, tid: Tid, file: &'static str) -> Result<OwnedFd, Errno> {
+    pub fn open_link(&self, tid: Tid, file: &'static str) -> Result<OwnedFd, Errno> {
         self.proc.open_path(tid.0, file).map_err(ProcError::errno)
     }
 
     /// What `/proc` has of a process or thread.
-    pub(crate) fn open_folder(&self, tid: Tid) -> Result<OwnedFd, Errno> {
+    pub fn open_folder(&self, tid: Tid) -> Result<OwnedFd, Errno> {
         self.open_link(tid, "")
     }
 
     /// What an open descriptor of the thread is open on, as a place.
-    pub(crate) fn open_descriptor(&self, tid: Tid, number: i32) -> Result<OwnedFd, Errno> {
+    pub fn open_descriptor(&self, tid: Tid, number: i32) -> Result<OwnedFd, Errno> {
         let opened = self.proc.open_descriptor(tid.0, number);
         opened.map_err(ProcError::errno)
     }
 
     /// Does what may wait for something that the workload controls.
-    pub(crate) fn within_deadline<T: Send + 'static>(
+    pub fn within_deadline<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
@@ -143,7 +150,7 @@ impl Census {
     }
 
     /// The same, in less time.
-    pub(crate) fn within<T: Send + 'static>(
+    pub fn within<T: Send + 'static>(
         &self,
         time: Duration,
         work: impl FnOnce() -> T + Send + 'static,
@@ -152,7 +159,7 @@ impl Census {
     }
 
     /// The stack pointer of a thread that waits in a call.
-    pub(crate) fn stack_pointer(&self, tid: Tid) -> Option<u64> {
+    pub fn stack_pointer(&self, tid: Tid) -> Option<u64> {
         let text = self.proc.contents(&format!("{}/syscall", tid.0)).ok()?;
         // The number, six arguments, the stack pointer and the instruction pointer (proc(5)).
         let stack = text.split_ascii_whitespace().nth(7)?;
@@ -160,13 +167,13 @@ impl Census {
     }
 
     /// What tells the root of a thread from others: its mount and inode.
-    pub(crate) fn root(&self, tid: Tid) -> Option<(u64, u64)> {
+    pub fn root(&self, tid: Tid) -> Option<(u64, u64)> {
         let root = self.proc.stat_link(tid.0, "root").ok()?;
         Some((root.stx_mnt_id, root.stx_ino))
     }
 
     /// Whether a thread runs, or waits for a processor or the disk; true if that cannot be seen.
-    pub(crate) fn runs(&self, tid: Tid) -> bool {
+    pub fn runs(&self, tid: Tid) -> bool {
         let text = match self.proc.contents(&format!("{}/stat", tid.0)) {
             Ok(text) => text,
             Err(error) => return error.kind() != std::io::ErrorKind::NotFound,
@@ -179,7 +186,7 @@ impl Census {
 
     /// Whether what a descriptor is open on holds the memory of a process, or of the machine: decided by the
     /// object, because it has as many names as there are links, mounts and descriptors.
-    pub(crate) fn is_memory_file(&self, tid: Tid, number: i32) -> Result<bool, Errno> {
+    pub fn is_memory_file(&self, tid: Tid, number: i32) -> Result<bool, Errno> {
         // Kernel and user memory as devices: Documentation/admin-guide/devices.txt.
         const MEMORY_DEVICES: [(u32, u32); 2] = [(1, 1), (1, 2)];
         const PROC_SUPER_MAGIC: u64 = 0x9fa0;
@@ -208,33 +215,33 @@ impl Census {
     }
 
     /// `/proc/TID/mountinfo`, whole. `FBIG`: it is too long.
-    pub(crate) fn mounts(&self, tid: Tid) -> Result<Vec<u8>, Errno> {
+    pub fn mounts(&self, tid: Tid) -> Result<Vec<u8>, Errno> {
         let table = self.proc.whole_mountinfo(tid.0);
         table.map_err(ProcError::errno)?.ok_or(Errno::FBIG)
     }
 
     /// How many threads the process has, the leader counted even when it has ended.
-    pub(crate) fn thread_count(&self, pid: Pid) -> Option<u64> {
+    pub fn thread_count(&self, pid: Pid) -> Option<u64> {
         // The folder has a link for itself, one for its parent and one for each thread.
         let links = self.proc.stat_link(pid.0, "task").ok()?.stx_nlink;
         u64::from(links).checked_sub(2)
     }
 
     /// Whether the thread acts as root; one that is gone does not.
-    pub(crate) fn is_root(&self, tid: Tid) -> bool {
+    pub fn is_root(&self, tid: Tid) -> bool {
         let status = self.proc.status(tid.0);
         status.is_ok_and(|found| found.status.credentials.uid == 0)
     }
 
     /// Whether pids mean the same to the process as to the agent.
-    pub(crate) fn shares_pid_namespace(&self, pid: Pid) -> bool {
+    pub fn shares_pid_namespace(&self, pid: Pid) -> bool {
         let own = std::process::id().cast_signed();
         let of = |pid| self.proc.namespace(pid, "ns/pid").ok();
         of(pid.0).is_some_and(|namespace| of(own) == Some(namespace))
     }
 
     /// Who traces the thread, if anybody does.
-    pub(crate) fn tracer(&self, tid: Tid) -> Option<Pid> {
+    pub fn tracer(&self, tid: Tid) -> Option<Pid> {
         let text = self.proc.contents(&format!("{}/status", tid.0)).ok()?;
         let line = text
             .lines()
@@ -244,18 +251,19 @@ impl Census {
     }
 
     /// Whether the thread belongs to the process.
-    pub(crate) fn has_thread(&self, pid: Pid, tid: Tid) -> bool {
+    pub fn has_thread(&self, pid: Pid, tid: Tid) -> bool {
         self.proc.exists(&format!("{}/task/{}", pid.0, tid.0))
     }
 
-    pub(crate) fn threads(&self, pid: Pid) -> Vec<Tid> {
+    /// The threads of a process; none if it is gone.
+    pub fn threads(&self, pid: Pid) -> Vec<Tid> {
         let threads = self.proc.numbers(&format!("{}/task", pid.0));
         threads.into_iter().flatten().map(Tid).collect()
     }
 
     /// Children of all threads of a process. Needs `CONFIG_PROC_CHILDREN`, which every
     /// distribution sets; without it parentage falls back to what children inherit.
-    pub(crate) fn children(&self, pid: Pid) -> Vec<Pid> {
+    pub fn children(&self, pid: Pid) -> Vec<Pid> {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
             let file = format!("{}/task/{}/children", pid.0, tid.0);
@@ -272,7 +280,7 @@ impl Census {
     }
 
     /// Whether descriptors 0, 1 and 2 of the process are open.
-    pub(crate) fn has_stdio(&self, pid: Pid) -> bool {
+    pub fn has_stdio(&self, pid: Pid) -> bool {
         let mut buffer = [0; LINK_LIMIT];
         (0..=2).all(|number| {
             self.proc
@@ -284,7 +292,7 @@ impl Census {
     /// Whether the process has a socket open; true if that cannot be seen, also because it has too many
     /// descriptors to look at. Of a child of ours that
     /// is about to become the command only what it keeps: the rest are our own.
-    pub(crate) fn has_socket(&self, pid: Pid) -> bool {
+    pub fn has_socket(&self, pid: Pid) -> bool {
         let Ok(mut numbers) = self.proc.numbers(&format!("{}/fd", pid.0)) else {
             return true;
         };
@@ -309,7 +317,7 @@ impl Census {
     }
 
     /// Whether one of them closes at the next exec.
-    pub(crate) fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
+    pub fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
         (0..=2).any(|number| self.closes_on_exec(pid, number))
     }
 

@@ -19,7 +19,6 @@ use super::census::{Census, Identity};
 use super::counters::Counters;
 use super::lineage::Lineage;
 use super::stdio::Effect;
-use crate::notify::Begun;
 use process_info::procfs::{LINK_LIMIT, start_ns};
 
 /// How many dead processes are remembered, to recognise children that had not made a call yet when
@@ -39,10 +38,20 @@ const LINE_LIMIT: usize = 1024;
 /// Entries added between two sweeps for ended processes, at least.
 const SWEEP_AFTER: usize = 64;
 
+/// Whether a container's first program has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It may have.
+    Perhaps,
+    /// It has not.
+    No,
+}
+
 /// The tree. All methods may be called from any receiver.
-pub(crate) struct Tree {
+pub struct Tree {
     inner: Mutex<Inner>,
-    pub(crate) census: Census,
+    /// Reads about processes.
+    pub census: Census,
     /// How many pidfds are open, so that descriptors are left for everything else.
     pidfds: AtomicUsize,
     /// `None`: this engine sees every birth.
@@ -63,9 +72,9 @@ pub(crate) struct Tree {
 /// The workload's first process is a container runtime; the container begins with the first program
 /// that runs in other mounts than the runtime does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setup {
+pub struct Setup {
     /// The runtime's own mount namespace.
-    pub(crate) mount_namespace: u64,
+    pub mount_namespace: u64,
 }
 
 #[derive(Default)]
@@ -113,7 +122,8 @@ impl Node {
 }
 
 impl Tree {
-    pub(crate) fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
+    /// An empty tree. `transparent`: processes that are passed over as parents.
+    pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             inner: Mutex::new(Inner::default()),
             census: Census::new()?,
@@ -129,13 +139,13 @@ impl Tree {
     }
 
     /// Has it mark processes.
-    pub(crate) fn with_marks(self) -> Self {
+    pub fn with_marks(self) -> Self {
         let lineage = Some(Mutex::default());
         Self { lineage, ..self }
     }
 
     /// Has it tell a container runtime from the container.
-    pub(crate) fn with_setup(self, setup: Setup) -> Self {
+    pub fn with_setup(self, setup: Setup) -> Self {
         Self {
             setup: Some(setup),
             has_begun: AtomicBool::new(false),
@@ -144,7 +154,7 @@ impl Tree {
     }
 
     /// A program of the workload has been executed: it may be the container's first.
-    pub(crate) fn executed(&self, process: &Process) {
+    pub fn executed(&self, process: &Process) {
         if process.sets_up() && !self.is_in_setup_mounts(process.pid) {
             self.has_begun.store(true, Ordering::Release);
             process.set_sets_up(false);
@@ -152,35 +162,35 @@ impl Tree {
     }
 
     /// Whether processes may have come with a root that is not this program's.
-    pub(crate) fn may_have_roots(&self) -> bool {
+    pub fn may_have_roots(&self) -> bool {
         self.has_setup() || self.has_adopted.load(Ordering::Acquire)
     }
 
     /// A process has memory that its children share.
-    pub(crate) fn note_shared_memory(&self) {
+    pub fn note_shared_memory(&self) {
         self.has_shared_memory.store(true, Ordering::Release);
     }
 
     /// Whether there is a runtime to be told from its container.
-    pub(crate) fn has_setup(&self) -> bool {
+    pub fn has_setup(&self) -> bool {
         self.setup.is_some()
     }
 
     /// Whether a process sees the runtime's mounts. One that cannot be looked at counts as the
     /// container's: rather is too much judged than too little.
-    pub(crate) fn is_in_setup_mounts(&self, pid: Pid) -> bool {
+    pub fn is_in_setup_mounts(&self, pid: Pid) -> bool {
         let namespace = self.census.mount_namespace(pid);
         let setup = self.setup.map(|setup| setup.mount_namespace);
         setup.is_some() && setup == namespace
     }
 
     /// Processes of ours between the workload and whoever started it.
-    pub(crate) fn transparent(&self) -> &[Pid] {
+    pub fn transparent(&self) -> &[Pid] {
         &self.transparent
     }
 
     /// The process that thread `tid` belongs to; `None` if it is gone.
-    pub(crate) fn of_thread(&self, tid: Tid, counters: &Counters) -> Option<Arc<Process>> {
+    pub fn of_thread(&self, tid: Tid, counters: &Counters) -> Option<Arc<Process>> {
         if let Some(process) = self.known(tid) {
             return Some(process);
         }
@@ -201,12 +211,12 @@ impl Tree {
     }
 
     /// Whether a process runs, if its descriptor can tell.
-    pub(crate) fn is_alive(&self, process: &Process) -> Option<bool> {
+    pub fn is_alive(&self, process: &Process) -> Option<bool> {
         self.with_pidfd(process, |pidfd| !has_ended(pidfd))
     }
 
     /// Who a process acts as, if its descriptor can tell (Linux 6.13).
-    pub(crate) fn credentials(&self, process: &Process) -> Option<Credentials> {
+    pub fn credentials(&self, process: &Process) -> Option<Credentials> {
         let info = self.with_pidfd(process, |pidfd| sys::pidfd::info(pidfd.as_fd()).ok())??;
         let (uid, gid) = (info.uid, info.gid);
         Some(Credentials { uid, gid })
@@ -220,7 +230,7 @@ impl Tree {
     }
 
     /// A process that is already in the tree.
-    pub(crate) fn find(&self, pid: Pid) -> Option<Arc<Process>> {
+    pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.inner()
             .nodes
             .get(&pid)
@@ -229,7 +239,7 @@ impl Tree {
 
     /// Enters a workload that runs already, as far as it descends from transparent processes. What
     /// a process had been seen to do is not known, so it may hold a socket.
-    pub(crate) fn adopt(&self, begun: Begun) {
+    pub fn adopt(&self, begun: Begun) {
         self.has_adopted.store(true, Ordering::Release);
         if begun == Begun::Perhaps {
             self.has_begun.store(true, Ordering::Release);
@@ -266,12 +276,12 @@ impl Tree {
     }
 
     /// Whether every process that can be seen is one of the workload, or of the agent.
-    pub(crate) fn is_whole_namespace(&self) -> bool {
+    pub fn is_whole_namespace(&self) -> bool {
         self.transparent.contains(&Pid(1))
     }
 
     /// The processes of the workload that have been seen, those included that have just ended.
-    pub(crate) fn watched(&self) -> Vec<Arc<Process>> {
+    pub fn watched(&self) -> Vec<Arc<Process>> {
         let inner = self.inner();
         let nodes = inner.nodes.values();
         nodes
@@ -281,7 +291,7 @@ impl Tree {
     }
 
     /// Enters a process that was not born to the workload, as a child of its own parent.
-    pub(crate) fn attach(&self, pid: Pid) -> Option<Arc<Process>> {
+    pub fn attach(&self, pid: Pid) -> Option<Arc<Process>> {
         let identity = self.census.identity(pid)?;
         let parent = self
             .find(identity.ppid)
@@ -297,7 +307,7 @@ impl Tree {
     }
 
     /// Enters a child whose parent is known for certain.
-    pub(crate) fn born(&self, child: Pid, parent: &Arc<Process>) {
+    pub fn born(&self, child: Pid, parent: &Arc<Process>) {
         if let Some(identity) = self.census.identity(child) {
             let pidfd = sys::pidfd::open(child.0).ok();
             self.insert(&identity, pidfd, Some(Arc::clone(parent)), Origin::Watched);
@@ -317,7 +327,7 @@ impl Tree {
     }
 
     /// Whether a plain `dup` in the process may give one of descriptors 0..2 to a socket.
-    pub(crate) fn may_redirect(&self, process: &Process, any: bool) -> bool {
+    pub fn may_redirect(&self, process: &Process, any: bool) -> bool {
         let inner = self.inner();
         let may = |node: &Node| node.stdio_suspect && (any || node.has_sockets);
         inner.nodes.get(&process.pid).is_some_and(may)
@@ -333,7 +343,7 @@ impl Tree {
     /// Notes what a call is about to do to descriptors 0..2. True: from this call on the process is to be
     /// followed call by call, because a plain `dup` may give one of them to a socket. `any`: to whatever.
     /// `is_followed`: it is already, or need not be.
-    pub(crate) fn keep_stdio(
+    pub fn keep_stdio(
         &self,
         process: &Process,
         effect: Effect,
@@ -366,7 +376,7 @@ impl Tree {
     }
 
     /// Whether a process that had sockets has none any more. One that it makes meanwhile counts.
-    pub(crate) fn has_lost_sockets(&self, pid: Pid) -> bool {
+    pub fn has_lost_sockets(&self, pid: Pid) -> bool {
         // Children that have not been seen yet may have them.
         if let Some(process) = self.find(pid) {
             self.claim_children(&process);
@@ -385,7 +395,7 @@ impl Tree {
     }
 
     /// Whether a process has sockets, as far as was seen.
-    pub(crate) fn has_sockets(&self, pid: Pid) -> bool {
+    pub fn has_sockets(&self, pid: Pid) -> bool {
         let inner = self.inner();
         inner.nodes.get(&pid).is_none_or(|node| node.has_sockets)
     }
@@ -399,7 +409,7 @@ impl Tree {
 
     /// Its descriptors 0..2 were seen open, with none of them close-on-exec. Children that have
     /// not been seen yet keep what they were forked with.
-    pub(crate) fn clear_stdio(&self, pid: Pid) {
+    pub fn clear_stdio(&self, pid: Pid) {
         if let Some(process) = self.find(pid) {
             self.claim_children(&process);
         }
@@ -740,7 +750,7 @@ fn descends(process: &Arc<Process>, ancestor: &Arc<Process>) -> bool {
 }
 
 /// A caller of which nothing can be learnt.
-pub(crate) fn stranger(tid: Tid) -> Process {
+pub fn stranger(tid: Tid) -> Process {
     let image = Arc::new(Image::default());
     Process::new(Pid(tid.0), StartTime(0), 0, None, image, Comm::new(b""))
 }

@@ -7,31 +7,28 @@ use process_info::memory::{Memory, Unreadable};
 
 /// One trapped call in the terms of the native call table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub struct Call {
     /// The listener's id for it.
-    pub(crate) id: u64,
+    pub id: u64,
     /// The calling thread, in the agent's pid namespace.
-    pub(crate) tid: Tid,
+    pub tid: Tid,
     /// Which table the number is from.
-    pub(crate) arch: Arch,
+    pub arch: Arch,
     /// The call.
-    pub(crate) syscall: Syscall,
+    pub syscall: Syscall,
     /// What kind of event it makes.
-    pub(crate) kind: EventKind,
+    pub kind: EventKind,
     /// Where it was made.
-    pub(crate) ip: u64,
+    pub ip: u64,
     /// Its arguments; those of a `socketcall` are unpacked.
-    pub(crate) args: [u64; 6],
+    pub args: [u64; 6],
     /// Whether the arguments are unknown, because those of a `socketcall` could not be read.
-    pub(crate) is_unread: bool,
+    pub is_unread: bool,
 }
 
 impl Call {
     /// Names the call; `None` for a number that its architecture does not have.
-    pub(crate) fn decode(
-        notification: &sys::notify::Notification,
-        memory: &Memory,
-    ) -> Option<Self> {
+    pub fn decode(notification: &sys::notify::Notification, memory: &Memory) -> Option<Self> {
         let (arch, syscall) = abi::arch::decode(notification.arch, notification.nr)?;
         let syscall = syscall?;
         let tid = Tid(notification.tid);
@@ -58,23 +55,23 @@ impl Call {
     }
 
     /// Whether pointers and longs of the caller are 32 bits wide.
-    pub(crate) fn is_32_bit(&self) -> bool {
+    pub fn is_32_bit(&self) -> bool {
         matches!(self.arch, Arch::I386 | Arch::X32)
     }
 
     /// Whether the call replaces the caller's program if it succeeds.
-    pub(crate) fn replaces_program(&self) -> bool {
+    pub fn replaces_program(&self) -> bool {
         replaces_program(self.syscall, &self.args)
     }
 
     /// A register argument as the kernel will see it: sign-extended from 32 bits where the kernel
     /// takes an `int`.
-    pub(crate) fn int(&self, position: u8) -> i32 {
+    pub fn int(&self, position: u8) -> i32 {
         abi::argument::low_signed(self.args[usize::from(position)])
     }
 
     /// A register argument as the kernel will see it, unsigned.
-    pub(crate) fn raw(&self, position: u8) -> u64 {
+    pub fn raw(&self, position: u8) -> u64 {
         let value = self.args[usize::from(position)];
         if self.arch == Arch::I386 {
             return value & 0xffff_ffff;
@@ -89,7 +86,7 @@ impl Call {
 const CHECK_ONLY: u64 = 0x10000;
 
 /// Whether a call with these arguments replaces the caller's program if it succeeds.
-pub(crate) fn replaces_program(syscall: Syscall, args: &[u64; 6]) -> bool {
+pub fn replaces_program(syscall: Syscall, args: &[u64; 6]) -> bool {
     match syscall.base() {
         Syscall::EXECVE => true,
         Syscall::EXECVEAT => args[4] & CHECK_ONLY == 0,
