@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use abi::Capabilities;
-use capture::probe::Support;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
@@ -13,6 +12,7 @@ use policy::compile::seccomp::Action;
 use policy::compile::witness::Witness;
 use policy::compile::{Machine, Unavailable, check};
 use policy::{Code, Mode, Policy, Verdict};
+use probe::Support;
 
 use crate::journal;
 use crate::policy_files::{self as files, exit};

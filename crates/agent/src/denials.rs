@@ -53,7 +53,7 @@ impl Denials {
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
-            hostname: capture::host_name().into(),
+            hostname: decoder::host::host_name().into(),
             container: container.map(short),
             ends: AtomicBool::new(false),
             told: AtomicU64::new(0),
@@ -282,7 +282,7 @@ impl Seen {
         let Ok(cgroup) = fs::read(folder.join("cgroup")) else {
             return Self::default();
         };
-        let container = capture::container::identify(&cgroup);
+        let container = container::identify(&cgroup);
         let command = fs::read(folder.join("cmdline"))
             .ok()
             .filter(|text| !text.is_empty());

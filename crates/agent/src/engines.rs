@@ -4,22 +4,23 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::Context;
-use capture::container::ContainerOptions;
 use capture::ebpf;
-use capture::filter::FilterProgram;
 use capture::gvisor;
 use capture::notify::{
-    Begun, CounterSnapshot, GuardOptions, Parts, Pending, Processes, Rulings, Supervisor,
-    VerifyOptions,
+    GuardOptions, Parts, Pending, Processes, Rulings, Supervisor, VerifyOptions,
 };
 use capture::ptrace;
-use capture::world::{LiveWorld, WorldOptions};
+use container::ContainerOptions;
+use decoder::counters::CounterSnapshot;
+use decoder::tree::Begun;
+use decoder::world::{LiveWorld, WorldOptions};
 use diagnostics::terminal;
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
+use seccomp::FilterProgram;
 use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
 
 use super::announcer::Announcer;

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use capture::container::Told;
 use capture::notify::{Caller, FirstProgram};
+use container::Told;
 use enforce::{Confinement, Elsewhere, Tenant};
 use event::Pid;
 use outputs::{Dispatcher, Internal};

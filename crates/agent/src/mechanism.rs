@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use capture::probe;
 use config::{IoUring, OnAgentDeath, Verify};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;

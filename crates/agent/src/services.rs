@@ -7,12 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::container::{ContainerOptions, Containers, Told};
-use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
-use capture::procfs::Proc;
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
+use container::{ContainerOptions, Containers, Told};
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::Resident;
@@ -20,8 +18,10 @@ use event::{Containment, Pid, Plan};
 use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
+use process_info::procfs::Proc;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
+use seccomp::FilterProgram;
 use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
 
 use super::denials::Denials;

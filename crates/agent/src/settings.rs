@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abi::Arch;
-use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
 use capture::ptrace;
 use config::rule_files::Loaded;
@@ -17,6 +16,7 @@ use outputs::{
 };
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
+use seccomp::{Denials, FilterOptions, FilterProgram, Special};
 use supervisor::Mechanism;
 
 use crate::options::{Detection, Interception};
@@ -132,10 +132,10 @@ pub(super) fn compile(
                 denials,
                 ..FilterOptions::notify(native)
             };
-            filter::compile_with(plan, profile, &options)
+            seccomp::compile_with(plan, profile, &options)
         }
         // The engine ebpf needs none for itself.
-        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => filter::compile_with(
+        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => seccomp::compile_with(
             &event::Plan::default(),
             profile,
             &FilterOptions::confine(native),
@@ -145,7 +145,7 @@ pub(super) fn compile(
                 io_uring,
                 ..ptrace::filter_options(native)
             };
-            filter::compile_with(plan, profile, &options)
+            seccomp::compile_with(plan, profile, &options)
         }
     };
     compiled.map_err(|error| {
@@ -186,7 +186,10 @@ fn settings(config: &Config, quiet: bool) -> Settings {
             None => QUEUE_CAPACITY,
         },
         throttle: config.throttle,
-        ..Settings::new(capture::host_name().into(), std::sync::Arc::new(on_problem))
+        ..Settings::new(
+            decoder::host::host_name().into(),
+            std::sync::Arc::new(on_problem),
+        )
     }
 }
 

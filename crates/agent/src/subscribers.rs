@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use capture::procfs::{Proc, ThreadStatus};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
+use process_info::procfs::{Proc, ThreadStatus};
 use rules::{AlertValue, Priority};
 use serve::grpc::PeerCheck;
 use sys::poll::{PollFd, poll};

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use capture::probe::Support;
 use policy::Policy;
 use policy::compile::{Machine, apparmor};
+use probe::Support;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 /// The kernel's files about it.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
+use ::probe::Support;
 use policy::compile::witness::Witness;
 use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
 use policy::{Enforcer, Enforcers, Policy};
@@ -142,7 +143,7 @@ pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
     let mut missing = Vec::new();
     for enforcer in chosen.iter() {
         match probe::probe(enforcer) {
-            capture::probe::Support::No { why, .. } => missing.push(Line {
+            Support::No { why, .. } => missing.push(Line {
                 enforcer,
                 reach: Reach::Not,
                 detail: why,

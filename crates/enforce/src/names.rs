@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use capture::procfs::{MountLine, mount_lines, unescape};
 use policy::compile::landlock::Denied;
 use policy::compile::{NameKind, OtherName};
+use process_info::procfs::{MountLine, mount_lines, unescape};
 
 /// How many files below withheld directories are asked for their number of links.
 const FILES_LIMIT: usize = 400_000;

@@ -1,9 +1,9 @@
 //! What works here, found out by using it.
 
 use abi::Capabilities;
-use capture::probe::{Finding, Support, in_child, landlock, seccomp_filter};
 use policy::Enforcer;
 use policy::compile::caps::Profile;
+use probe::{Finding, Support, in_child, landlock, seccomp_filter};
 use sys::credential;
 
 use crate::{apparmor, bpf, caps};

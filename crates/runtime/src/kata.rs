@@ -4,9 +4,9 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use capture::probe::Support;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use probe::Support;
 
 const SHIM: &str = "containerd-shim-kata-v2";
 /// Names by which somebody may ask for it.

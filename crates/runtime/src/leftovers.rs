@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use capture::procfs::{mount_lines, unescape};
+use process_info::procfs::{mount_lines, unescape};
 
 use crate::Runtime;
 

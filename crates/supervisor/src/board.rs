@@ -352,7 +352,7 @@ impl Board {
     }
 
     /// Totals of the agents that have ended.
-    pub fn past(&self) -> capture::notify::CounterSnapshot {
+    pub fn past(&self) -> decoder::counters::CounterSnapshot {
         self.past.totals()
     }
 

@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use capture::filter::FilterProgram;
 use enforce::Step;
+use seccomp::FilterProgram;
 use sys::exec::StringArray;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;

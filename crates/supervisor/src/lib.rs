@@ -52,13 +52,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use board::{Board, Cause, Gaps};
-use capture::filter::FilterProgram;
 use capture::notify::{Answering, Ticket};
 pub use command::{Command, install_alone};
 use enforce::Confinement;
 use event::Pid;
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
+use seccomp::FilterProgram;
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 pub use tenure::{Ends, Tenure};

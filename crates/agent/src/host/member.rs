@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use capture::container::Told;
 use capture::notify::{Ticket, calls_from_words};
+use container::Told;
 use event::Pid;
 use outputs::Dispatcher;
 use supervisor::{Asked, Board, Held, Listening, Report, Source};

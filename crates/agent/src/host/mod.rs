@@ -28,7 +28,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use capture::notify::{CommonRules, CounterSnapshot, RulesInForce};
+use capture::notify::{CommonRules, RulesInForce};
+use decoder::counters::CounterSnapshot;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;

@@ -156,7 +156,7 @@ impl Source {
             info(Falco, "version", FALCO_VERSION.to_owned()),
             info(Scap, "engine_name", self.engine_name.to_owned()).label("evt_source", "syscall"),
             info(Falco, "kernel_release", text(system.release())),
-            info(Evt, "hostname", capture::host_name()),
+            info(Evt, "hostname", decoder::host::host_name()),
             Metric::new(
                 Falco,
                 "start",

@@ -1,7 +1,7 @@
 //! Why the engine does not start, or does not go on.
 
 use super::programs;
-use crate::procfs::ProcError;
+use process_info::procfs::ProcError;
 
 /// Why the engine does not start.
 #[derive(Debug, thiserror::Error)]

@@ -19,12 +19,12 @@ use super::tables::end;
 use super::worker::Worker;
 use super::world::RecordedWorld;
 use super::{ROOT_CALLS, rings};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::decode::{self, SocketView};
 use crate::notify::names::report_name;
 use crate::notify::{RingAnswer, is_disguise};
-use crate::procfs::split_command_line;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode::{self, SocketView};
+use process_info::procfs::split_command_line;
 
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
@@ -79,7 +79,7 @@ impl<J: Judge + 'static> Worker<J> {
     fn learn_root(&self, header: &Header) {
         let (shared, root) = (&self.shared, header.root);
         let is_own =
-            |own: crate::users::RootId| own.device == root.device && own.inode == root.inode;
+            |own: process_info::users::RootId| own.device == root.device && own.inode == root.inode;
         if !shared.world.own_root().is_some_and(is_own) {
             shared.name_files(|named, attached| {
                 named.learn_root(header.tid, root, attached, &shared.maps)

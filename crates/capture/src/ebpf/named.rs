@@ -18,9 +18,9 @@ use super::hooks::Attached;
 use super::maps::Maps;
 use super::record::Root;
 use super::tables::Tables;
-use crate::live::census::Census;
-use crate::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
-use crate::procfs::ProcError;
+use decoder::census::Census;
+use decoder::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
+use process_info::procfs::ProcError;
 
 /// `struct inode_key` without the bank.
 pub(super) const KEY_SIZE: usize = 24;

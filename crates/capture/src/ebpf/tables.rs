@@ -13,7 +13,7 @@ use super::rows::{
 };
 use super::slots::{Slots, Visible, Without};
 use super::{Error, ROOT_CALLS};
-use crate::filter::adapt;
+use seccomp::adapt;
 
 /// Rows of one bank; row 0 is no row.
 pub(super) const ROWS: usize = 1024;

@@ -12,9 +12,9 @@ use event::{
 
 use super::places::Places;
 use super::record::Header;
-use crate::container::privileged_by;
-use crate::sockets::ResolvedDescriptor;
-use crate::world::LiveWorld;
+use container::privileged_by;
+use decoder::world::LiveWorld;
+use process_info::sockets::ResolvedDescriptor;
 
 /// The world as one event saw it.
 pub(super) struct RecordedWorld<'r> {

@@ -3,7 +3,7 @@
 use abi::Syscall as S;
 
 use super::message::{Kind, Message};
-use crate::memory::Captured;
+use process_info::memory::Captured;
 
 /// Where a field's value belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,8 +294,8 @@ mod tests {
     use super::super::message::testing::datagram;
     use super::super::wire::testing::{bytes, number as put};
     use super::*;
-    use crate::memory::Memory;
     use event::Tid;
+    use process_info::memory::Memory;
 
     #[test]
     fn no_call_is_there_twice_and_no_argument_is_set_twice() {

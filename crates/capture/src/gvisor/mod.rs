@@ -274,7 +274,7 @@ impl<J: Judge + 'static> Engine<J> {
             names: ArcSwap::from_pointee(parts.names),
             counters: Counters::default(),
             events: AtomicU64::new(0),
-            host_name: crate::host_name(),
+            host_name: decoder::host::host_name(),
             state_root: parts.state_root,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),

@@ -20,8 +20,8 @@ use sys::wait::{self, Status};
 use super::Seat;
 use super::call::Call;
 use super::worker::Role;
-use crate::live::census::Census;
-use crate::procfs::Proc;
+use decoder::census::Census;
+use process_info::procfs::Proc;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.
 const PATIENCE: u32 = 4;

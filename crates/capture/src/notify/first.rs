@@ -18,7 +18,7 @@ use sys::ptrace::{self, Registers};
 use sys::wait::{self, Status};
 
 use super::Shared;
-use crate::live::call::Call;
+use decoder::call::Call;
 
 /// Who knows what the first program is restricted by. Called in a thread of its own, while the process
 /// waits in its exec.

@@ -14,7 +14,7 @@ use event::{CallPlan, Comm, Judge, Lookup, Need, Plan, Process, Reason, Tid};
 use super::Notices;
 use super::call::Call;
 use super::worker::{View, Worker};
-use crate::memory::Memory;
+use process_info::memory::Memory;
 
 const PR_SET_NAME: u64 = 15;
 

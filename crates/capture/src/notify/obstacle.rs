@@ -8,7 +8,7 @@ use event::{Pid, Process, StartTime, Tid};
 use rustix::fs::AtFlags;
 use sys::credential::{capabilities, users};
 
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
 /// What keeps the agent from reading a process's memory or from learning its calls' results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use std::time::Duration;
 use event::{Credentials, Pid};
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Statx, StatxFlags};
 
-use crate::deadline::Deadline;
-use crate::procfs::Proc;
-use crate::world::is_mapped;
+use decoder::world::is_mapped;
+use process_info::deadline::Deadline;
+use process_info::procfs::Proc;
 
 /// What a program did not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ const CAP_SYS_ADMIN: u8 = 21;
 impl Privileges {
     /// # Errors
     /// If `/proc` cannot be opened.
-    pub(crate) fn new() -> Result<Self, crate::procfs::ProcError> {
+    pub(crate) fn new() -> Result<Self, process_info::procfs::ProcError> {
         let capable = sys::credential::capabilities(0)
             .is_ok_and(|sets| sets.effective.contains(CAP_SYS_ADMIN));
         // Whoever set it before us has withheld them already.

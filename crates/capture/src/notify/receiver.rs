@@ -30,7 +30,7 @@ use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
 use super::{RingAnswer, Seat, Shared, first};
-use crate::memory::{Access, Memory};
+use process_info::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
 const ARENA_KEEP: usize = 256 * 1024;

@@ -15,8 +15,8 @@ use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use super::Pulse;
 use super::pulse::SeatPulse;
-use crate::live::call::replaces_program;
-use crate::procfs::Proc;
+use decoder::call::replaces_program;
+use process_info::procfs::Proc;
 
 /// A thread that answers. Dropped, it lets it end; what it holds is lost then.
 #[derive(Debug)]

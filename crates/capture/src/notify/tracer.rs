@@ -28,7 +28,7 @@ use super::decode::{self, Decoded, OwnedDecoded};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
 use super::interruption::RESTART;
 use super::worker::{Role, Worker};
-use crate::memory::{Gauge, Memory};
+use process_info::memory::{Gauge, Memory};
 
 /// A call whose result is awaited.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use sys::time::{Clock, now_ns};
 
 use super::worker::Worker;
 use super::{Shared, Verify};
-use crate::live::counters::Counters;
 use crate::tripwire::{Found, Opened, Tripwire};
+use decoder::counters::Counters;
 
 /// Makes the tripwire, unless nothing is to be verified.
 pub(crate) fn prepare<J: Judge>(shared: &mut Arc<Shared<J>>, paths: &[Vec<u8>], verify: Verify) {

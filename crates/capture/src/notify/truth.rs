@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::call::Call;
 use super::decode::{self, Decoded, OwnedDecoded};
-use crate::live::census::Census;
-use crate::memory::Memory;
-use crate::procfs::{LINK_LIMIT, ProcError};
+use decoder::census::Census;
+use process_info::memory::Memory;
+use process_info::procfs::{LINK_LIMIT, ProcError};
 
 /// `-EINPROGRESS`: a connect that goes on.
 const CONNECTING: i64 = -115;

@@ -6,7 +6,7 @@ use event::field::Mechanism;
 use event::{Event, Name, Outcome, Param, PathGap, Process, StartTime, Tid};
 
 use super::obstacle::{Obstacle, obstacle};
-use crate::procfs::{Proc, ProcError};
+use process_info::procfs::{Proc, ProcError};
 
 /// What kept the agent from learning something about an event that rules ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ mod tests {
     use event::Pid;
 
     use super::*;
-    use crate::live::tree::stranger;
+    use decoder::tree::stranger;
 
     #[test]
     fn who_has_ended_is_told_from_who_runs() {

@@ -22,7 +22,7 @@ use super::counters::Counters;
 use super::escalation;
 use super::reserve::{Hazard, Reserve, Unfinished};
 use super::{Order, Seat, Shared, spawn_tracer};
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
 const TICK: Duration = Duration::from_millis(50);

@@ -11,7 +11,7 @@ use event::{Absence, CallPlan, DescriptorSource, Name, Need, Param, ParamSource,
 use super::call::Call;
 use super::decode::Decoded;
 use super::verify::Verify;
-use crate::memory::Memory;
+use process_info::memory::Memory;
 
 /// Also of MAP_SHARED_VALIDATE.
 const MAP_SHARED: u64 = 1;

@@ -21,15 +21,15 @@ use super::inbox::{Inbox, Request};
 use super::look::Look;
 use super::pages::Pages;
 use super::{AttachError, MARK, Target};
-use crate::filter::run::{SeccompData, run as run_filter};
-use crate::filter::{Action, FilterProgram};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::memory::Memory;
 use crate::notify::Shared;
 use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
 use crate::notify::tracer::Followed;
 use crate::notify::worker::Worker;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use process_info::memory::Memory;
+use seccomp::run::{SeccompData, run as run_filter};
+use seccomp::{Action, FilterProgram};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
 const ARENA_KEEP: usize = 256 * 1024;

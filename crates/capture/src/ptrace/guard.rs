@@ -8,9 +8,9 @@ use std::time::Duration;
 use event::{Judge, Pid};
 
 use super::inbox::{Inbox, Request};
-use crate::live::counters::Counters;
-use crate::memory::Gauge;
 use crate::notify::{Shared, tripwire};
+use decoder::counters::Counters;
+use process_info::memory::Gauge;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(50);

@@ -9,15 +9,15 @@ use sys::time::{Clock, now_ns};
 
 use super::engine::Engine;
 use super::pages::Waiting;
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::{decode, tree};
 use crate::notify::guard::Guard;
 use crate::notify::names;
 use crate::notify::tracer::Followed;
 use crate::notify::verify::{self, Told};
 use crate::notify::worker::{Role, View};
 use crate::notify::{Aim, Response, RingAnswer, obstacle};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::{decode, tree};
 
 const EPERM: i64 = 1;
 const ENOSYS: i64 = 38;

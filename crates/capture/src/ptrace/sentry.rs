@@ -25,8 +25,8 @@ use super::attach::{AttachError, Hindrance};
 use super::engine::Engine;
 use super::guard::{self, Post};
 use super::inbox::{Inbox, Request};
-use crate::filter::FilterProgram;
 use crate::notify::{Shared, Supervisor};
+use seccomp::FilterProgram;
 
 /// Time between two looks at the last pid.
 const TICK: Duration = Duration::from_millis(5);

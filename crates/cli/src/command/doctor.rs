@@ -1,16 +1,16 @@
 //! `tollgate doctor`.
 
-use capture::probe::{self, Finding, Support};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal::{self, Colour};
+use probe::{Finding, Support};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {
-    let mut findings = probe::all();
+    let mut findings = probe::all(capture::ebpf::probe);
     findings.extend(enforce::probe::all());
     findings.extend(super::runtime::machines());
     let blocked = blockers(&findings).next().is_some() && !probe::ptrace_works(&findings);

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::journal;
-use capture::container::ContainerOptions;
 use capture::ptrace::{Hindrance, StartError};
 use capture::{ebpf, gvisor};
+use container::ContainerOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -161,9 +161,9 @@ fn mechanism(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<Mecha
         }
         WatchEngine::Ptrace => Ok(tracer),
         WatchEngine::Auto if pids.is_empty() => Ok(Mechanism::Kernel),
-        WatchEngine::Auto => Ok(match ebpf::probe() {
-            Ok(_) => Mechanism::Kernel,
-            Err(_) => tracer,
+        WatchEngine::Auto => Ok(match ebpf::probe().is_usable() {
+            true => Mechanism::Kernel,
+            false => tracer,
         }),
     }
 }

@@ -21,9 +21,9 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use capture::probe::Support;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use policy::compile::bpf::Profile;
+use probe::Support;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 pub use programs::Loaded;

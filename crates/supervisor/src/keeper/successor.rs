@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use capture::procfs::{Proc, ProcError};
+use process_info::procfs::{Proc, ProcError};
 use sys::clone::CloneFlags;
 use sys::exec::StringArray;
 use sys::notify::Listener;

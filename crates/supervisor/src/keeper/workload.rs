@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use capture::procfs::Proc;
+use process_info::procfs::Proc;
 use sys::notify::{Listener, Notification, Received};
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};

@@ -7,11 +7,11 @@ use event::{Judge, Outcome, Process};
 use sys::time::{Clock, now_ns};
 
 use super::{Aim, Response};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::decode;
 use crate::notify::obstacle::obstacle;
 use crate::notify::receiver::Receiver;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode;
 
 const EPERM: i32 = 1;
 

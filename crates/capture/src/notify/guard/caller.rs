@@ -2,7 +2,7 @@
 
 use event::Tid;
 
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 const STATUS_LIMIT: usize = 64 * 1024;
 const CAP_KILL: u64 = 1 << 5;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use event::Pid;
 
 use super::caller::Caller;
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 /// Processes that one signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

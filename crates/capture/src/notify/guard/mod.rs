@@ -19,10 +19,10 @@ use abi::Syscall;
 use event::{Pid, Tid};
 use rustix::fs::{Access, AtFlags};
 
-use crate::live::call::Call;
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
 use caller::Caller;
+use decoder::call::Call;
 use group::Members;
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
 /// How the processes that watch are kept safe.
 #[derive(Clone, Debug, Default)]

@@ -20,11 +20,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use agent::RULESET;
-use capture::probe::Finding;
 use clap::{Args, FromArgMatches, Parser};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use probe::Finding;
 use runtime::caller::{report, report_to, warn};
 use runtime::containers::{
     begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
