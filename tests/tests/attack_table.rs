@@ -1,5 +1,5 @@
 //! Each way of `fixtures/ways.c` to do what a rule is about, under each engine and in each place: what becomes of
-//! it. The table is `docs/attacks.md`; `BLESS=1` writes it anew.
+//! it. The table is `docs/reference/attacks.md`; `BLESS=1` writes it anew.
 //!
 //! A way counts as what was proven of it: an alert that names it, a refusal that was reported, a report that it
 //! could not be judged. A way that succeeds and gives none of these is silent, and fails the test unless the
@@ -34,7 +34,7 @@ const ENGINES: [(&str, Engine); 3] = [
 /// How the names of ways begin that are races.
 const RACE: &str = "r_";
 
-/// Ways that are silent or refused without a word, and the words by which `SECURITY.md` or `docs/limits.md` lists
+/// Ways that are silent or refused without a word, and the words by which `SECURITY.md` or `docs/reference/limits.md` lists
 /// them: way, engine, place (`*` at the end: each that begins so), words.
 const LIMITS: &[(&str, &str, &str, &str)] = &[
     (
@@ -460,7 +460,7 @@ fn table(engine: (&'static str, Engine)) {
 
 /// Compares the lines of an engine with those of the document, or writes them.
 fn compare(engine: &str, lines: &str) {
-    let file = repository().join("docs/attacks.md");
+    let file = repository().join("docs/reference/attacks.md");
     let text = fs::read_to_string(&file).expect("the repository has it");
     let (begin, end) = (
         format!("<!-- {engine}: begin -->\n"),
@@ -490,13 +490,13 @@ fn compare(engine: &str, lines: &str) {
         .collect();
     assert!(
         differences.is_empty(),
-        "docs/attacks.md says otherwise:\n{}",
+        "docs/reference/attacks.md says otherwise:\n{}",
         differences.join("\n")
     );
     assert_eq!(
         part.lines().count(),
         text[from..to].lines().count(),
-        "docs/attacks.md lacks lines"
+        "docs/reference/attacks.md lacks lines"
     );
 }
 
@@ -522,7 +522,7 @@ fn ebpf_sees_or_reports_every_way_that_is_no_listed_limit() {
 fn each_listed_limit_is_in_the_documents() {
     let read =
         |name: &str| fs::read_to_string(repository().join(name)).expect("the repository has it");
-    let documents = read("SECURITY.md") + &read("docs/limits.md");
+    let documents = read("SECURITY.md") + &read("docs/reference/limits.md");
     // Lines are broken anywhere.
     let documents = documents.split_whitespace().collect::<Vec<_>>().join(" ");
     for (way, engine, place, words) in LIMITS {
