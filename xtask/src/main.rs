@@ -7,6 +7,7 @@ mod dependencies;
 mod documents;
 mod figures;
 mod pictures;
+mod results;
 mod source;
 mod tokens;
 mod tree;
@@ -25,7 +26,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 7] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -50,6 +51,11 @@ const CHECKS: [Check; 6] = [
         "figures",
         "tables of figures in documents are what their results say",
         figures::check,
+    ),
+    (
+        "results",
+        "runs in results/ are complete, and a document links to each",
+        results::check,
     ),
     (
         "pictures",
