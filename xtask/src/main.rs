@@ -6,6 +6,7 @@
 mod dependencies;
 mod documents;
 mod figures;
+mod limits;
 mod pictures;
 mod results;
 mod source;
@@ -26,7 +27,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 8] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -46,6 +47,11 @@ const CHECKS: [Check; 7] = [
         "docs",
         "links and paths in documents lead somewhere",
         documents::check,
+    ),
+    (
+        "limits",
+        "limits in documents name the tests that show them",
+        limits::check,
     ),
     (
         "figures",
