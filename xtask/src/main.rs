@@ -6,7 +6,9 @@
 mod dependencies;
 mod documents;
 mod figures;
+mod limits;
 mod pictures;
+mod results;
 mod size;
 mod source;
 mod tokens;
@@ -27,7 +29,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 10] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -49,9 +51,19 @@ const CHECKS: [Check; 8] = [
         documents::check,
     ),
     (
+        "limits",
+        "limits in documents name the tests that show them",
+        limits::check,
+    ),
+    (
         "figures",
         "tables of figures in documents are what their results say",
         figures::check,
+    ),
+    (
+        "results",
+        "runs in results/ are complete, and a document links to each",
+        results::check,
     ),
     (
         "pictures",
