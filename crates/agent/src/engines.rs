@@ -15,13 +15,13 @@ use decoder::counters::CounterSnapshot;
 use decoder::tree::Begun;
 use decoder::world::{LiveWorld, WorldOptions};
 use diagnostics::terminal;
-use event::{Pid, Plan};
+use event::{EngineKind, Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
 use seccomp::FilterProgram;
-use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
+use supervisor::{Board, Cause, Held, Listening, Source};
 
 use super::announcer::Announcer;
 use super::drops::Drops;
@@ -30,45 +30,15 @@ use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use super::violations::Violations;
 
-/// Which engine carries the plan out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carries {
-    Notify,
-    Ptrace,
-    Ebpf,
-    Gvisor,
-    /// There is no engine.
-    Nothing,
-}
-
-impl Carries {
-    pub(super) fn of(mechanism: Mechanism) -> Self {
-        match mechanism {
-            Mechanism::Listener => Self::Notify,
-            Mechanism::Tracer { .. } => Self::Ptrace,
-            Mechanism::Kernel => Self::Ebpf,
-            Mechanism::Sandbox => Self::Gvisor,
-            Mechanism::Nothing => Self::Nothing,
-        }
-    }
-
-    /// Its name in metrics: that of Falco's engine that works in the same way, or our own.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Notify => "notify",
-            Self::Ptrace => "ptrace",
-            Self::Ebpf => "modern_bpf",
-            Self::Gvisor => "gvisor",
-            Self::Nothing => "nodriver",
-        }
-    }
-
-    /// The plan as the engine carries it out.
-    pub(super) fn plan(self, plan: Plan) -> Plan {
-        match self {
-            Self::Notify | Self::Ptrace | Self::Gvisor | Self::Nothing => plan,
-            Self::Ebpf => ebpf::plan(plan),
-        }
+/// The plan as an engine carries it out.
+pub(super) fn plan_for(engine: EngineKind, plan: Plan) -> Plan {
+    match engine {
+        EngineKind::Ebpf => ebpf::plan(plan),
+        EngineKind::Notify
+        | EngineKind::Ptrace
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => plan,
     }
 }
 
@@ -260,11 +230,6 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
             anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
         }
     };
-    let carries = if traced.is_some() {
-        Carries::Ptrace
-    } else {
-        Carries::Notify
-    };
     // Who enters a container does so by its runtime, and is watched from there.
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
@@ -275,8 +240,8 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     };
     let parts = Parts {
         listener,
-        installed: carries.plan(request.rules.installed),
-        plan: carries.plan(request.rules.plan),
+        installed: request.rules.installed,
+        plan: request.rules.plan,
         profile: common.profile,
         witness: common.witness,
         lacked,

@@ -34,11 +34,11 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use enforce::Resident;
-use event::{Pid, Plan};
+use event::{EngineKind, Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
 use supervisor::handover_state;
-use supervisor::{Board, Listening, Mechanism, Source, attached};
+use supervisor::{Board, Listening, Source, attached};
 
 pub(super) use self::errand::Errand;
 pub(super) use self::hail::{build, view};
@@ -79,7 +79,7 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     let mut blueprint = super::blueprint(
         detection,
         interception,
-        Mechanism::Listener,
+        EngineKind::Notify,
         nothing,
         super::Origin::Memo(&memo),
         None,
