@@ -15,7 +15,7 @@ use decoder::counters::CounterSnapshot;
 use decoder::tree::Begun;
 use decoder::world::{LiveWorld, WorldOptions};
 use diagnostics::terminal;
-use event::{EngineKind, Pid, Plan};
+use event::{EngineKind, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
@@ -122,35 +122,12 @@ impl Common {
     }
 }
 
-/// Tells whether a process is watched.
-pub(super) type Scope = Arc<dyn Fn(Pid) -> bool + Send + Sync>;
-
-/// A running engine, as the services see it.
-pub(super) trait Watcher {
-    /// Whether the last watched process has ended.
-    fn has_ended(&self) -> bool;
-    /// Whether it ended because too much was lost.
-    fn has_given_up(&self) -> bool {
-        false
-    }
-    /// Receives no more calls; [`Watcher::join`] waits for those at hand.
-    fn let_go(&self);
-    /// What tells whether the kernel knows a process as a watched one, where it knows each of them.
-    fn scope(&self) -> Option<Scope> {
-        None
-    }
-    /// Keeps the workload's hands off another process of ours.
-    fn protect(&self, pid: Pid);
-    /// Waits for the end.
-    fn join(self: Box<Self>);
-}
-
 /// Gives the engine's counters for the stats file.
 type Counters = Box<dyn Fn(&Matched, &Board) -> Snapshot + Send + Sync>;
 
 /// A running engine and the handles on it.
 pub(super) struct Started {
-    pub(super) watcher: Box<dyn Watcher>,
+    pub(super) watcher: Box<dyn capture::Engine>,
     pub(super) rulings: Rulings<Engine>,
     pub(super) counters: Counters,
 }
@@ -272,24 +249,6 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     Ok(supervisor)
 }
 
-impl Watcher for Supervisor<Engine> {
-    fn has_ended(&self) -> bool {
-        Supervisor::has_ended(self)
-    }
-
-    fn let_go(&self) {
-        self.hand_over();
-    }
-
-    fn protect(&self, pid: Pid) {
-        Supervisor::protect(self, pid);
-    }
-
-    fn join(self: Box<Self>) {
-        Supervisor::join(*self);
-    }
-}
-
 /// Starts `ebpf`, which watches from within the kernel.
 pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let world = request.world();
@@ -334,31 +293,6 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-impl Watcher for ebpf::Engine<Engine> {
-    fn has_ended(&self) -> bool {
-        ebpf::Engine::has_ended(self)
-    }
-
-    fn has_given_up(&self) -> bool {
-        ebpf::Engine::has_given_up(self)
-    }
-
-    fn scope(&self) -> Option<Scope> {
-        ebpf::Engine::scope(self)
-    }
-
-    fn let_go(&self) {
-        self.stop();
-    }
-
-    // The engine's own process is never looked at, and holds no call that could be refused.
-    fn protect(&self, _pid: Pid) {}
-
-    fn join(self: Box<Self>) {
-        ebpf::Engine::join(*self);
-    }
-}
-
 /// Starts `gvisor`, to which sandboxes send what their programs do.
 pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     let Source::Sandboxes(endpoint) = request.listening.source else {
@@ -380,24 +314,6 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-impl Watcher for gvisor::Engine<Engine> {
-    /// Another sandbox may always come.
-    fn has_ended(&self) -> bool {
-        gvisor::Engine::has_ended(self)
-    }
-
-    fn let_go(&self) {
-        self.stop();
-    }
-
-    // A sandbox cannot reach any process of ours.
-    fn protect(&self, _pid: Pid) {}
-
-    fn join(self: Box<Self>) {
-        gvisor::Engine::join(*self);
-    }
-}
-
 /// Starts nothing: outputs and servers work, and no event comes.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
@@ -410,22 +326,8 @@ pub(super) fn start_nothing(request: Request) -> Started {
             notes: Vec::new(),
             pieces: vec![("matched", matched.total())],
         }),
-        watcher: Box::new(Nothing),
+        watcher: Box::new(capture::Idle),
     }
-}
-
-struct Nothing;
-
-impl Watcher for Nothing {
-    fn has_ended(&self) -> bool {
-        false
-    }
-
-    fn let_go(&self) {}
-
-    fn protect(&self, _pid: Pid) {}
-
-    fn join(self: Box<Self>) {}
 }
 
 fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &Matched) -> Snapshot {

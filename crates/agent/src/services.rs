@@ -26,7 +26,7 @@ use supervisor::{self, Board, Listening, Report, Services, Source, Start, signal
 
 use super::denials::Denials;
 use super::drops::Drops;
-use super::engines::{self, Common, Request, Started, Tuning, Watcher};
+use super::engines::{self, Common, Request, Started, Tuning};
 use super::first::{First, Restriction};
 use super::host;
 use super::orders;
@@ -460,7 +460,7 @@ fn complain(quiet: bool, problem: &str) {
 
 pub(super) struct Running {
     /// Taken at the end.
-    watcher: Option<Box<dyn Watcher>>,
+    watcher: Option<Box<dyn capture::Engine>>,
     /// Taken at the end.
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
