@@ -10,6 +10,7 @@ use config::rule_files::Loaded;
 use config::{Config, IoUring, Verify};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use event::EngineKind;
 use outputs::{
     Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
     TimeFormat,
@@ -17,7 +18,6 @@ use outputs::{
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 use seccomp::{Denials, FilterOptions, FilterProgram, Special};
-use supervisor::Mechanism;
 
 use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
@@ -46,11 +46,11 @@ pub(super) fn configuration(
     Ok((config, warnings))
 }
 
-pub(super) fn verify_options(config: &Config, mechanism: Mechanism) -> VerifyOptions {
+pub(super) fn verify_options(config: &Config, engine: EngineKind) -> VerifyOptions {
     VerifyOptions {
         verify: match config.verify {
             // A sandbox's memory cannot be looked at again, so nobody has to be known who may change it.
-            _ if mechanism == Mechanism::Sandbox => capture::notify::Verify::Off,
+            _ if engine == EngineKind::Gvisor => capture::notify::Verify::Off,
             Verify::Off => capture::notify::Verify::Off,
             Verify::Sampled => capture::notify::Verify::Sampled,
             Verify::Always => capture::notify::Verify::Always,
@@ -116,7 +116,7 @@ pub fn unknown_machine() -> Failure {
 pub(super) fn compile(
     plan: &event::Plan,
     profile: &Profile,
-    mechanism: Mechanism,
+    engine: EngineKind,
     denials: Denials,
     config: &Config,
 ) -> Result<FilterProgram, Failure> {
@@ -125,8 +125,8 @@ pub(super) fn compile(
         IoUring::Deny => Special::RefuseUnlessRule,
         IoUring::Allow => Special::AsPlanned,
     };
-    let compiled = match mechanism {
-        Mechanism::Listener => {
+    let compiled = match engine {
+        EngineKind::Notify => {
             let options = FilterOptions {
                 io_uring,
                 denials,
@@ -135,12 +135,14 @@ pub(super) fn compile(
             seccomp::compile_with(plan, profile, &options)
         }
         // The engine ebpf needs none for itself.
-        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => seccomp::compile_with(
-            &event::Plan::default(),
-            profile,
-            &FilterOptions::confine(native),
-        ),
-        Mechanism::Tracer { .. } => {
+        EngineKind::Ebpf | EngineKind::Gvisor | EngineKind::Scap | EngineKind::Nodriver => {
+            seccomp::compile_with(
+                &event::Plan::default(),
+                profile,
+                &FilterOptions::confine(native),
+            )
+        }
+        EngineKind::Ptrace => {
             let options = FilterOptions {
                 io_uring,
                 ..ptrace::filter_options(native)

@@ -12,7 +12,7 @@ use rules::{AlertValue, Priority};
 use serve::grpc::PeerCheck;
 use sys::poll::{PollFd, poll};
 
-use super::engines::Scope;
+use capture::Scope;
 
 /// Looks at who connects: only processes of this user or root that are not watched themselves may have alerts.
 ///

@@ -1,8 +1,10 @@
-//! Where events come from: capture engines, kernel filters and their drop counters.
+//! Where events come from: capture engines and their drop counters.
 
 pub mod ebpf;
+mod engine;
 pub mod gvisor;
-mod tripwire;
-
 pub mod notify;
 pub mod ptrace;
+mod tripwire;
+
+pub use engine::{Engine, Idle, Scope};

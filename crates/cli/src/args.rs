@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use config::{Choice, CompatMode};
 pub(crate) use config::{IoUring, OnAgentDeath, Verify};
-use event::field::Mechanism;
+use event::EngineKind;
 use sys::features::KernelVersion;
 
 use crate::command::rules::cost::figures::Watched;
@@ -104,6 +104,18 @@ pub(crate) enum Engine {
     Ptrace,
     /// eBPF: root, and a kernel with BTF
     Ebpf,
+}
+
+impl Engine {
+    /// The engine that is asked for by name.
+    pub(crate) fn kind(self) -> Option<EngineKind> {
+        match self {
+            Self::Auto => None,
+            Self::Notify => Some(EngineKind::Notify),
+            Self::Ptrace => Some(EngineKind::Ptrace),
+            Self::Ebpf => Some(EngineKind::Ebpf),
+        }
+    }
 }
 
 /// How events of processes that run already are captured.
@@ -606,16 +618,16 @@ pub(crate) struct Lint {
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// How events will be captured; repeatable [default: notify, ptrace, ebpf]
-    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = mechanism)]
-    pub(crate) engines: Vec<Mechanism>,
+    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine)]
+    pub(crate) engines: Vec<EngineKind>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-fn mechanism(text: &str) -> Result<Mechanism, String> {
-    Mechanism::from_name(text).ok_or_else(|| {
-        let names = Mechanism::ALL.map(Mechanism::name);
+fn engine(text: &str) -> Result<EngineKind, String> {
+    EngineKind::from_name(text).ok_or_else(|| {
+        let names = EngineKind::WITH_EVENTS.map(EngineKind::name);
         format!("expected one of {}", names.join(", "))
     })
 }

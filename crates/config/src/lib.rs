@@ -26,7 +26,7 @@ use self::include::Included;
 use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
 pub use self::model::{
-    CaptureMode, CaptureOptions, Config, DropAction, DropSettings, EngineKind, EngineSettings,
+    CaptureMode, CaptureOptions, Config, DropAction, DropSettings, EngineSettings, FalcoEngine,
     FileOutput, Grpc, HttpOutput, IoUring, Log, Metrics, OnAgentDeath, ProgramOutput,
     RuntimeOptions, Selection, Verify, WatchContainers, WatchedBy, Webserver,
 };
@@ -264,7 +264,7 @@ impl Application {
         }
         self.outputs_without_a_place(root);
         self.plugins_without_an_entry(root);
-        if self.config.engine.kind == EngineKind::Replay
+        if self.config.engine.kind == FalcoEngine::Replay
             && self.mode == CompatMode::Falco
             && self.config.engine.capture_file.as_os_str().is_empty()
         {
@@ -275,7 +275,7 @@ impl Application {
                     .help("set engine.replay.capture_file, or use -e FILE"),
             );
         }
-        if self.config.engine.kind == EngineKind::Gvisor
+        if self.config.engine.kind == FalcoEngine::Gvisor
             && self.mode == CompatMode::Falco
             && self.config.engine.gvisor_session.as_os_str().is_empty()
         {
@@ -771,7 +771,7 @@ syscall_event_drops:
         let text = "engine: {kind: replay, replay: {capture_file: a.scap}}\n";
         let (config, warnings) = parse_as(CompatMode::Falco, text, &[]).unwrap();
         assert!(!config.stdout_enabled);
-        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert_eq!(config.engine.kind, FalcoEngine::Replay);
         assert_eq!(warnings, [""; 0]);
         let problems = parse_as(CompatMode::Falco, "engine: {kind: replay}\n", &[]).unwrap_err();
         assert_eq!(

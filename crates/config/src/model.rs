@@ -448,7 +448,7 @@ impl Default for HttpOutput {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
     /// Which engine.
-    pub kind: EngineKind,
+    pub kind: FalcoEngine,
     /// Of the kind `replay`.
     pub capture_file: PathBuf,
     /// Of the kind `gvisor`: the trace session.
@@ -461,7 +461,7 @@ pub struct EngineSettings {
 
 /// `engine.kind`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EngineKind {
+pub enum FalcoEngine {
     /// The kernel module: another way to what the engine ebpf does.
     Kmod,
     /// The engine `ebpf`.
@@ -475,7 +475,7 @@ pub enum EngineKind {
     Nodriver,
 }
 
-impl EngineKind {
+impl FalcoEngine {
     /// Returns true if events come from the kernel of this machine.
     #[must_use]
     pub fn watches_the_host(self) -> bool {
@@ -486,7 +486,7 @@ impl EngineKind {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self {
-            kind: EngineKind::default(),
+            kind: FalcoEngine::default(),
             capture_file: PathBuf::new(),
             gvisor_session: PathBuf::new(),
             kmod_buffer: DEFAULT_BUFFER,
@@ -503,11 +503,11 @@ impl EngineSettings {
     #[must_use]
     pub fn ring_kib(&self) -> u32 {
         let number = match self.kind {
-            EngineKind::Kmod => self.kmod_buffer,
-            EngineKind::ModernEbpf
-            | EngineKind::Replay
-            | EngineKind::Gvisor
-            | EngineKind::Nodriver => self.ebpf_buffer,
+            FalcoEngine::Kmod => self.kmod_buffer,
+            FalcoEngine::ModernEbpf
+            | FalcoEngine::Replay
+            | FalcoEngine::Gvisor
+            | FalcoEngine::Nodriver => self.ebpf_buffer,
         };
         // 1 is 1 MiB, and each step doubles it.
         1024 << (number - 1)
@@ -735,7 +735,7 @@ impl Config {
             stdout_enabled: false,
             watch_config_files: true,
             engine: EngineSettings {
-                kind: EngineKind::Kmod,
+                kind: FalcoEngine::Kmod,
                 ..EngineSettings::default()
             },
             log: Log {
@@ -783,7 +783,7 @@ mod tests {
     fn rings_have_falcos_sizes() {
         let ring = |ebpf_buffer| {
             EngineSettings {
-                kind: EngineKind::ModernEbpf,
+                kind: FalcoEngine::ModernEbpf,
                 ebpf_buffer,
                 ..EngineSettings::default()
             }

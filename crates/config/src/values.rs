@@ -8,7 +8,7 @@ use rules::{Priority, RuleMatching};
 use yaml::settings::{Entry, Node, Problem};
 
 use super::append::group;
-use super::model::{CaptureMode, Config, DropAction, EngineKind, Selection};
+use super::model::{CaptureMode, Config, DropAction, FalcoEngine, Selection};
 
 /// A whole number that fits.
 pub(crate) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {
@@ -106,13 +106,13 @@ pub(crate) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Proble
     config.engine.kind = word(
         node,
         &[
-            ("kmod", EngineKind::Kmod),
-            ("modern_ebpf", EngineKind::ModernEbpf),
+            ("kmod", FalcoEngine::Kmod),
+            ("modern_ebpf", FalcoEngine::ModernEbpf),
             // The one before it, removed in 0.44.
-            ("ebpf", EngineKind::ModernEbpf),
-            ("replay", EngineKind::Replay),
-            ("gvisor", EngineKind::Gvisor),
-            ("nodriver", EngineKind::Nodriver),
+            ("ebpf", FalcoEngine::ModernEbpf),
+            ("replay", FalcoEngine::Replay),
+            ("gvisor", FalcoEngine::Gvisor),
+            ("nodriver", FalcoEngine::Nodriver),
         ],
     )?;
     Ok(())

@@ -317,7 +317,7 @@ fn never(
         return None;
     }
     let field = evaluation.operands().as_field(id)?;
-    field.spec.never(evaluation.event().world.mechanism())
+    field.spec.never(evaluation.event().world.engine())
 }
 
 /// How numbers of a field are printed.

@@ -5,31 +5,34 @@
 
 use std::collections::HashMap;
 
-use sys::seccomp::SockFilter;
+use sys::seccomp::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_JSET, BPF_K, BPF_LD,
+    BPF_RET, BPF_W, DATA_ARCH, DATA_NR, SockFilter,
+};
 
 use super::Action;
 
 /// Load a 32-bit word of `struct seccomp_data`.
-pub(super) const LD: u16 = 0x20;
+pub(super) const LD: u16 = BPF_LD | BPF_W | BPF_ABS;
 /// Bitwise and with a constant.
-pub(super) const AND: u16 = 0x54;
+pub(super) const AND: u16 = BPF_ALU | BPF_AND | BPF_K;
 /// Jump always.
-pub(super) const JA: u16 = 0x05;
+pub(super) const JA: u16 = BPF_JMP | BPF_JA;
 /// Jump if equal.
-pub(super) const JEQ: u16 = 0x15;
+pub(super) const JEQ: u16 = BPF_JMP | BPF_JEQ | BPF_K;
 /// Jump if greater, unsigned.
-pub(super) const JGT: u16 = 0x25;
+pub(super) const JGT: u16 = BPF_JMP | BPF_JGT | BPF_K;
 /// Jump if greater or equal, unsigned.
-pub(super) const JGE: u16 = 0x35;
+pub(super) const JGE: u16 = BPF_JMP | BPF_JGE | BPF_K;
 /// Jump if any bit of the constant is set.
-pub(super) const JSET: u16 = 0x45;
+pub(super) const JSET: u16 = BPF_JMP | BPF_JSET | BPF_K;
 /// Return a constant.
-pub(super) const RET: u16 = 0x06;
+pub(super) const RET: u16 = BPF_RET | BPF_K;
 
 /// Where `struct seccomp_data` holds the call's number.
-pub(super) const OFFSET_NR: u32 = 0;
+pub(super) const OFFSET_NR: u32 = DATA_NR;
 /// Where it holds the audit architecture.
-pub(super) const OFFSET_ARCH: u32 = 4;
+pub(super) const OFFSET_ARCH: u32 = DATA_ARCH;
 /// Where it holds the first argument.
 pub(super) const OFFSET_ARGS: u32 = 16;
 

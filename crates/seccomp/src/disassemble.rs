@@ -77,6 +77,7 @@ fn line(index: usize, instruction: SockFilter, shown: Shown) -> String {
             Some(Action::Errno(number)) => format!("return ERRNO {number}"),
             Some(Action::KillProcess) => "return KILL_PROCESS".to_owned(),
             Some(Action::KillThread) => "return KILL_THREAD".to_owned(),
+            Some(Action::Log) => "return LOG".to_owned(),
             Some(Action::Notify) => "return USER_NOTIF".to_owned(),
             Some(Action::Trap) => "return TRAP".to_owned(),
             Some(Action::Trace(message)) => format!("return TRACE {message}"),

@@ -19,11 +19,16 @@ mod disassemble;
 mod leaf;
 mod numbers;
 pub mod run;
+pub mod table;
 
 use abi::{Arch, Syscall};
 use event::{Plan, Reason};
 use policy::compile::seccomp::Profile;
-use sys::seccomp::SockFilter;
+use sys::seccomp::{
+    BPF_MAXINSNS, SECCOMP_RET_ALLOW, SECCOMP_RET_DATA, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS,
+    SECCOMP_RET_KILL_THREAD, SECCOMP_RET_LOG, SECCOMP_RET_TRACE, SECCOMP_RET_TRAP,
+    SECCOMP_RET_USER_NOTIF, SockFilter,
+};
 
 use assemble::{Assembler, Label};
 use leaf::Leaf;
@@ -33,7 +38,7 @@ use numbers::{Merged, Segment};
 pub use disassemble::disassemble;
 
 /// The kernel's limit on instructions (`BPF_MAXINSNS`).
-pub const MAX_INSTRUCTIONS: usize = 4096;
+pub const MAX_INSTRUCTIONS: usize = BPF_MAXINSNS;
 
 /// What the kernel does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +51,8 @@ pub enum Action {
     KillProcess,
     /// End the thread.
     KillThread,
+    /// Carry it out, and write it to the kernel's log.
+    Log,
     /// Hold it and ask the listener.
     Notify,
     /// Stop it for the tracer, with this message.
@@ -58,27 +65,29 @@ impl Action {
     /// The filter's return value (include/uapi/linux/seccomp.h).
     pub fn to_raw(self) -> u32 {
         match self {
-            Action::Allow => 0x7fff_0000,
-            Action::Errno(number) => 0x0005_0000 | u32::from(number),
-            Action::KillProcess => 0x8000_0000,
-            Action::KillThread => 0,
-            Action::Notify => 0x7fc0_0000,
-            Action::Trap => 0x0003_0000,
-            Action::Trace(message) => 0x7ff0_0000 | u32::from(message),
+            Action::Allow => SECCOMP_RET_ALLOW,
+            Action::Errno(number) => SECCOMP_RET_ERRNO | u32::from(number),
+            Action::KillProcess => SECCOMP_RET_KILL_PROCESS,
+            Action::KillThread => SECCOMP_RET_KILL_THREAD,
+            Action::Log => SECCOMP_RET_LOG,
+            Action::Notify => SECCOMP_RET_USER_NOTIF,
+            Action::Trap => SECCOMP_RET_TRAP,
+            Action::Trace(message) => SECCOMP_RET_TRACE | u32::from(message),
         }
     }
 
     /// The action of a return value that [`Action::to_raw`] makes.
     pub fn from_raw(raw: u32) -> Option<Self> {
-        let data = u16::try_from(raw & 0xffff).ok()?;
-        match raw & 0xffff_0000 {
-            0x7fff_0000 => Some(Action::Allow),
-            0x0005_0000 => Some(Action::Errno(data)),
-            0x8000_0000 => Some(Action::KillProcess),
-            0 => Some(Action::KillThread),
-            0x0003_0000 => Some(Action::Trap),
-            0x7fc0_0000 => Some(Action::Notify),
-            0x7ff0_0000 => Some(Action::Trace(data)),
+        let data = u16::try_from(raw & SECCOMP_RET_DATA).ok()?;
+        match raw & !SECCOMP_RET_DATA {
+            SECCOMP_RET_ALLOW => Some(Action::Allow),
+            SECCOMP_RET_ERRNO => Some(Action::Errno(data)),
+            SECCOMP_RET_KILL_PROCESS => Some(Action::KillProcess),
+            SECCOMP_RET_KILL_THREAD => Some(Action::KillThread),
+            SECCOMP_RET_LOG => Some(Action::Log),
+            SECCOMP_RET_TRAP => Some(Action::Trap),
+            SECCOMP_RET_USER_NOTIF => Some(Action::Notify),
+            SECCOMP_RET_TRACE => Some(Action::Trace(data)),
             _ => None,
         }
     }
@@ -272,26 +281,38 @@ pub fn compile_with(
         options,
     };
     let mut assembler = Assembler::default();
-    let entry = match options.native {
-        Arch::Aarch64 => {
-            let native = tree(&mut assembler, &numbers::segments(&merged, Arch::Aarch64));
-            let foreign = assembler.ret(merged.foreign());
-            by_audit(&mut assembler, &[(Arch::Aarch64, native)], foreign)
-        }
-        Arch::X86_64 | Arch::X32 | Arch::I386 => {
-            let compat = tree(&mut assembler, &numbers::segments(&merged, Arch::I386));
-            let native = tree(&mut assembler, &numbers::segments(&merged, Arch::X86_64));
-            let foreign = assembler.ret(merged.foreign());
-            let known = [(Arch::X86_64, native), (Arch::I386, compat)];
-            by_audit(&mut assembler, &known, foreign)
-        }
-    };
-    debug_assert!(assembler.is_last(entry));
+    dispatch(&mut assembler, options.native, merged.foreign(), |arch| {
+        numbers::segments(&merged, arch)
+    });
     let instructions = assembler.finish();
     if instructions.len() > MAX_INSTRUCTIONS {
         return Err(too_long(plan, profile, instructions.len()));
     }
     Ok(FilterProgram { instructions })
+}
+
+/// The whole program: by architecture, then by number.
+fn dispatch(
+    assembler: &mut Assembler,
+    native: Arch,
+    foreign: Action,
+    segments: impl Fn(Arch) -> Vec<Segment>,
+) {
+    let entry = match native {
+        Arch::Aarch64 => {
+            let native = tree(assembler, &segments(Arch::Aarch64));
+            let foreign = assembler.ret(foreign);
+            by_audit(assembler, &[(Arch::Aarch64, native)], foreign)
+        }
+        Arch::X86_64 | Arch::X32 | Arch::I386 => {
+            let compat = tree(assembler, &segments(Arch::I386));
+            let native = tree(assembler, &segments(Arch::X86_64));
+            let foreign = assembler.ret(foreign);
+            let known = [(Arch::X86_64, native), (Arch::I386, compat)];
+            by_audit(assembler, &known, foreign)
+        }
+    };
+    debug_assert!(assembler.is_last(entry));
 }
 
 /// An audit architecture outside the list is one this filter has no table for.

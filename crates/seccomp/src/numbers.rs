@@ -66,10 +66,23 @@ impl Merged<'_> {
 
 /// All numbers of an audit architecture, in order, without neighbours that are alike.
 pub(super) fn segments(merged: &Merged<'_>, arch: Arch) -> Vec<Segment> {
+    by_number(arch, |table, number| {
+        let decode = |number| abi::arch::decode(table.audit(), table.raw_number(number));
+        let call = number.and_then(decode).and_then(|(_, call)| call);
+        match call {
+            Some(call) => leaf_of(merged, table, call),
+            None => Leaf::Always(merged.unknown(table)),
+        }
+    })
+}
+
+/// Segments of an audit architecture. `leaf` tells what the numbers of a table lead to; no number:
+/// those that are above all that a table can have.
+pub(super) fn by_number(arch: Arch, leaf: impl Fn(Arch, Option<u32>) -> Leaf) -> Vec<Segment> {
     // x32 calls come with the audit value of x86-64 and a bit in the number.
-    let bases: &[(u32, Arch)] = match arch {
-        Arch::X86_64 => &[(0, Arch::X86_64), (abi::arch::X32_BIT, Arch::X32)],
-        arch => &[(0, arch)],
+    let tables: &[Arch] = match arch {
+        Arch::X86_64 => &[Arch::X86_64, Arch::X32],
+        arch => &[arch],
     };
     let mut segments: Vec<Segment> = Vec::new();
     let mut add = |first, leaf: Leaf| {
@@ -77,17 +90,11 @@ pub(super) fn segments(merged: &Merged<'_>, arch: Arch) -> Vec<Segment> {
             segments.push(Segment { first, leaf });
         }
     };
-    for (base, table) in bases {
-        let unknown = Leaf::Always(merged.unknown(*table));
+    for table in tables {
         for number in 0..NUMBER_LIMIT {
-            let decoded = abi::arch::decode(arch.audit(), base | number);
-            let leaf = match decoded {
-                Some((arch, Some(call))) => leaf_of(merged, arch, call),
-                _ => unknown.clone(),
-            };
-            add(base | number, leaf);
+            add(table.raw_number(number), leaf(*table, Some(number)));
         }
-        add(base + NUMBER_LIMIT, unknown);
+        add(table.raw_number(NUMBER_LIMIT), leaf(*table, None));
     }
     segments
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use diagnostics::terminal;
-use event::Pid;
+use event::{EngineKind, Pid};
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
@@ -24,8 +24,8 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
-    Start, Tenure, orphans, signals, waiter,
+    ChosenEngine, Complain, Launch, Listening, Meanwhile, Prepare, Prepared, Report, Services,
+    Source, Start, Tenure, orphans, signals, waiter,
 };
 
 /// How long the command may take from fork to its filter; a fork and two calls.
@@ -53,7 +53,7 @@ pub(super) struct First<'a> {
     pub(super) inherited: &'a Inherited,
     pub(super) ends: &'a Ends,
     pub(super) callers_mask: SignalSet,
-    pub(super) mechanism: Mechanism,
+    pub(super) engine: ChosenEngine,
     /// Where the front and the keeper get the listener from.
     pub(super) listener_to: [&'a OwnedFd; 2],
     pub(super) prepare: Prepare,
@@ -157,7 +157,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let board = &inherited.board;
     let own_pid = std::process::id().cast_signed();
     board.set_agent_pid(FIRST, own_pid);
-    if first.mechanism == Mechanism::Listener {
+    if first.engine.kind == EngineKind::Notify {
         end_with_keeper(board)?;
     }
     let prepared = (first.prepare)(None).map_err(|failure| {
@@ -173,7 +173,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
         command: &prepared.command,
         program: &prepared.program,
         confinement: prepared.confinement.as_ref(),
-        mechanism: first.mechanism,
+        engine: first.engine,
         callers_mask: first.callers_mask,
     };
     let ends = first.ends;
@@ -182,13 +182,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     })
     .map_err(not_ready)?;
     board.set_pid(word::WAITER_PID, waiter);
-    let served = attend(
-        first.mechanism,
-        first.listener_to,
-        inherited,
-        prepared,
-        &page,
-    );
+    let served = attend(first.engine, first.listener_to, inherited, prepared, &page);
     if served.is_err() {
         // It waits for this process, or would run unwatched. There is none if the pid is 0.
         let command = page.int(slot::PID).load(Ordering::Acquire);
@@ -213,7 +207,7 @@ fn end_with_keeper(board: &Board) -> Result<(), Message> {
 
 /// Watches the command, whose parent has been made, to its end.
 fn attend(
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     listener_to: [&OwnedFd; 2],
     inherited: &Inherited,
     prepared: Prepared,
@@ -230,8 +224,8 @@ fn attend(
     })?;
     raise_descriptor_limit().map_err(not_ready)?;
     let begun = |slot| begun(page, slot, &waiter_process, &inherited.from_waiter);
-    let source = match mechanism {
-        Mechanism::Listener => {
+    let source = match engine.kind {
+        EngineKind::Notify => {
             let number = begun(slot::LISTENER)? - 1;
             // The command may have ended since: its table is this one until exec.
             let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
@@ -243,7 +237,11 @@ fn attend(
             sys::prctl::set_parent_death_signal(0).map_err(not_ready)?;
             Source::Listener(Listener::new(listener))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+        EngineKind::Ptrace
+        | EngineKind::Ebpf
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => {
             begun(slot::READY)?;
             Source::Command(Pid(begun(slot::PID)?))
         }

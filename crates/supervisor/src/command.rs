@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use enforce::Step;
+use event::EngineKind;
 use seccomp::FilterProgram;
 use sys::exec::StringArray;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
 
-use super::{Launch, Mechanism, signals};
+use super::{Launch, signals};
 
 /// What to execute; looked up already.
 #[derive(Debug)]
@@ -75,11 +76,11 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
             .store(unapplied.cause.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
-    match launch.mechanism {
-        Mechanism::Listener => {}
-        Mechanism::Tracer { filtered } => return become_traced(launch, page, filtered),
+    match launch.engine.kind {
+        EngineKind::Notify => {}
+        EngineKind::Ptrace => return become_traced(launch, page, launch.engine.filtered),
         // Whoever watches from within the kernel needs no filter; a policy does.
-        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+        EngineKind::Ebpf | EngineKind::Gvisor | EngineKind::Scap | EngineKind::Nodriver => {
             return become_traced(launch, page, launch.confinement.is_some());
         }
     }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use event::EngineKind;
 use sys::clone::CloneFlags;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
@@ -15,7 +16,7 @@ use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
 use super::waiter::ERRNO_RANGE;
-use super::{Failure, Mechanism, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
+use super::{ChosenEngine, Failure, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
@@ -25,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Makes the keeper, which makes the agent, then stands for the command until it has ended.
 pub(super) fn run(
     path: &std::ffi::OsStr,
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     policy: Policy,
     stay: Stay,
     prepare: Prepare,
@@ -42,17 +43,19 @@ pub(super) fn run(
         inherited: &inherited,
         ends: &ends,
         callers_mask,
-        mechanism,
+        engine,
         listener_to: [&to_front, &to_keeper],
         prepare,
     };
-    let keeper = sys::clone::clone_child(CloneFlags::default(), || match mechanism {
-        Mechanism::Listener => {
+    let keeper = sys::clone::clone_child(CloneFlags::default(), || match engine.kind {
+        EngineKind::Notify => {
             keeper::first(&inherited, &for_keeper, policy, move || agent::first(first))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
-            agent::alone(first)
-        }
+        EngineKind::Ptrace
+        | EngineKind::Ebpf
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => agent::alone(first),
     })
     .map_err(Failure::process("make the keeper process"))?;
     let keeper_process = sys::pidfd::open(keeper).map_err(Failure::process("open the keeper"))?;

@@ -371,7 +371,7 @@ fn home(user: Option<u64>) -> String {
 fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
     let filter = || -> Result<(), Failure> {
         let loaded = profile.map_or(Ok(None), |profile| {
-            sys::seccomp::install_filter(&profile.program, profile.flags)
+            sys::seccomp::install_filter(profile.program.instructions(), profile.flags)
         });
         loaded
             .map(drop)

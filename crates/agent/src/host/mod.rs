@@ -34,17 +34,17 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use enforce::Resident;
-use event::{Pid, Plan};
+use event::{EngineKind, Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
 use supervisor::handover_state;
-use supervisor::{Board, Listening, Mechanism, Source, attached};
+use supervisor::{Board, Listening, Source, attached};
 
 pub(super) use self::errand::Errand;
 pub(super) use self::hail::{build, view};
 use self::place::{Place, Taken};
 pub(super) use self::session::prepare as prepare_session;
-use super::engines::{Common, Holding, Losses, Request, Started, Watcher, snapshot};
+use super::engines::{Common, Holding, Losses, Request, Started, snapshot};
 use super::first::Restriction;
 use super::reports;
 use super::services::Rules;
@@ -79,7 +79,7 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     let mut blueprint = super::blueprint(
         detection,
         interception,
-        Mechanism::Listener,
+        EngineKind::Notify,
         nothing,
         super::Origin::Memo(&memo),
         None,
@@ -337,11 +337,11 @@ struct Containers {
     own: Option<Holding>,
 }
 
-impl Watcher for Containers {
+impl capture::Engine for Containers {
     /// The agent of the host ends after some time without a container, that of a container with the last of
     /// it and its sessions.
     fn has_ended(&self) -> bool {
-        let is_over = self.own.as_ref().map(Watcher::has_ended);
+        let is_over = self.own.as_ref().map(capture::Engine::has_ended);
         let mut state = self.host.state();
         let is_idle = state.idle_since.elapsed() >= self.host.lasting.linger;
         state.is_ending |= state.open.is_empty() && is_over.unwrap_or(is_idle);
@@ -363,7 +363,7 @@ impl Watcher for Containers {
 
     fn protect(&self, pid: Pid) {
         if let Some(own) = &self.own {
-            Watcher::protect(own, pid);
+            capture::Engine::protect(own, pid);
         }
         for live in self.host.state().live.values() {
             (live.protect)(pid);
@@ -372,7 +372,7 @@ impl Watcher for Containers {
 
     fn join(self: Box<Self>) {
         if let Some(own) = self.own {
-            Watcher::join(Box::new(own));
+            capture::Engine::join(Box::new(own));
         }
         let deadline = Instant::now() + FAREWELL;
         let mut state = self.host.state();

@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, ProgramInput};
 
-use super::Error;
 use super::attempts::{lacking, other_conventions, told, tracepoint, try_functions};
+use super::error::Error;
 use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE};
 use super::tables::Tables;
 

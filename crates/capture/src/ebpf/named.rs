@@ -13,7 +13,7 @@ use abi::Syscall;
 use event::{Interest, PathPattern, Tid};
 use rustix::io::Errno;
 
-use super::Error;
+use super::error::Error;
 use super::hooks::Attached;
 use super::maps::Maps;
 use super::record::Root;

@@ -18,8 +18,8 @@ use sys::ptrace;
 use sys::wait::{self, Status};
 
 use super::Seat;
-use super::call::Call;
 use super::worker::Role;
+use decoder::call::Call;
 use decoder::census::Census;
 use process_info::procfs::Proc;
 

@@ -89,8 +89,8 @@ use wake_up::Mode;
 
 use crate::tripwire::Tripwire;
 use decoder::names::Names;
+use decoder::stdio;
 use decoder::world::ProcessIndex;
-use decoder::{call, counters, decode, lineage, stdio, tree};
 use process_info::memory::Gauge;
 
 /// What a process is answered that asks for an io_uring.

@@ -12,8 +12,8 @@ use bumpalo::Bump;
 use event::{CallPlan, Comm, Judge, Lookup, Need, Plan, Process, Reason, Tid};
 
 use super::Notices;
-use super::call::Call;
 use super::worker::{View, Worker};
+use decoder::call::Call;
 use process_info::memory::Memory;
 
 const PR_SET_NAME: u64 = 15;

@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_process_is_told_once() {
         let unreadable = Unreadable::default();
-        let process = super::super::tree::stranger(Tid(7));
+        let process = decoder::tree::stranger(Tid(7));
         assert!(unreadable.is_new(&process));
         assert!(!unreadable.is_new(&process));
     }

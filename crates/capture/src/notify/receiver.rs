@@ -13,23 +13,23 @@ use sys::notify::Received;
 use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
-use super::call::Call;
 use super::confine::Decision;
-use super::counters::Counters;
-use super::decode;
 use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::interruption;
-use super::lineage;
 use super::names;
 use super::progress::Turn;
 use super::reserve::{Hazard, Unfinished};
-use super::stdio;
 use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
 use super::{RingAnswer, Seat, Shared, first};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode;
+use decoder::lineage;
+use decoder::stdio;
 use process_info::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
@@ -494,7 +494,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 let waits = shared.listener.is_valid(call.id).unwrap_or(false);
                 waits.then(|| {
                     Counters::add(&shared.counters.unknown_callers);
-                    Arc::new(super::tree::stranger(call.tid))
+                    Arc::new(decoder::tree::stranger(call.tid))
                 })
             })
     }

@@ -13,7 +13,7 @@ use sys::notify::{Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
-use super::Pulse;
+use super::pulse::Pulse;
 use super::pulse::SeatPulse;
 use decoder::call::replaces_program;
 use process_info::procfs::Proc;

@@ -2,7 +2,7 @@
 //!
 //! Two things need more than the one stop of [`super::escalation`]: a call that sleeps, whose result
 //! comes when it comes, and a process with one of descriptors 0..2 closed, in which every `dup`
-//! counts ([`super::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
+//! counts ([`decoder::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
 //! it, driven by requests of the receivers and by the stops of its tracees.
 
 use std::collections::{HashMap, VecDeque};
@@ -22,12 +22,12 @@ use sys::wait::{self, Status};
 
 use super::Shared;
 use super::awaited::{AwaitedCalls, Entered, Trapped};
-use super::call::{Call, replaces_program};
-use super::counters::Counters;
-use super::decode::{self, Decoded, OwnedDecoded};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
 use super::interruption::RESTART;
 use super::worker::{Role, Worker};
+use decoder::call::{Call, replaces_program};
+use decoder::counters::Counters;
+use decoder::decode::{self, Decoded, OwnedDecoded};
 use process_info::memory::{Gauge, Memory};
 
 /// A call whose result is awaited.

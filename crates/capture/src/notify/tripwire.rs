@@ -7,8 +7,9 @@ use std::thread::JoinHandle;
 use event::Judge;
 use sys::time::{Clock, now_ns};
 
+use super::Shared;
+use super::verify::Verify;
 use super::worker::Worker;
-use super::{Shared, Verify};
 use crate::tripwire::{Found, Opened, Tripwire};
 use decoder::counters::Counters;
 

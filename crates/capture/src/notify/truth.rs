@@ -13,9 +13,9 @@ use event::{DescriptorSource, Endpoint, Known, Name, Outcome, Param, ParamSource
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::call::Call;
-use super::decode::{self, Decoded, OwnedDecoded};
+use decoder::call::Call;
 use decoder::census::Census;
+use decoder::decode::{self, Decoded, OwnedDecoded};
 use process_info::memory::Memory;
 use process_info::procfs::{LINK_LIMIT, ProcError};
 

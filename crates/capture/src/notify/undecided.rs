@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{Event, Name, Outcome, Param, PathGap, Process, StartTime, Tid};
 
 use super::obstacle::{Obstacle, obstacle};
@@ -45,17 +45,17 @@ impl Cause {
                 let has_unread = |socket: event::Socket<'_>| socket.has_unread_address();
                 of.name == Name::Unreadable || of.socket.is_some_and(has_unread)
             });
-        let mechanism = event.world.mechanism();
+        let engine = event.world.engine();
         if event.lacks_moved_bytes() {
             return Self::MovedBytes;
         }
-        if mechanism == Some(Mechanism::Gvisor) {
+        if engine == Some(EngineKind::Gvisor) {
             return Self::Sandbox;
         }
         if let Some(gap) = event.world.path_gap() {
             return Self::Path(gap);
         }
-        if lacks_memory && mechanism == Some(Mechanism::Ebpf) {
+        if lacks_memory && engine == Some(EngineKind::Ebpf) {
             return Self::Absent;
         }
         look().unwrap_or(match event.outcome {

@@ -13,7 +13,7 @@
 //!
 //! With [`Verify::Always`] whoever cannot be told from a racy caller counts as one. A string in a page of a file, or
 //! of memory that is shared, makes its call be verified, because writing the file changes it
-//! ([`Decoded::is_shared`](super::decode::Decoded)). What an open for writing has returned is looked at, whatever name
+//! ([`Decoded::is_shared`](decoder::decode::Decoded)). What an open for writing has returned is looked at, whatever name
 //! it went by, and the first writer of other processes' memory makes every process racy ([`super::writers`]).
 
 use std::collections::hash_map::{Entry, RandomState};
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 use abi::Syscall;
 use event::{DescriptorSource, ParamSource, Pid, Plan, Process, StartTime, Tid};
 
-use super::call::Call;
-use super::tree::Tree;
 use super::writers::{self, Effect};
+use decoder::call::Call;
+use decoder::tree::Tree;
 
 /// Which calls of racy callers are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

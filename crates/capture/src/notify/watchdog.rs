@@ -18,10 +18,10 @@ use event::{Judge, Pid, Tid};
 use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
 
-use super::counters::Counters;
 use super::escalation;
 use super::reserve::{Hazard, Reserve, Unfinished};
 use super::{Order, Seat, Shared, spawn_tracer};
+use decoder::counters::Counters;
 use process_info::procfs::Proc;
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.

@@ -10,11 +10,11 @@ use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::witness::{Attempt, Blame, Is, Named, Witness};
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::call::Call;
-use super::decode::Decoded;
 use super::truth;
 use crate::tripwire;
+use decoder::call::Call;
 use decoder::census::Census;
+use decoder::decode::Decoded;
 use process_info::procfs::LINK_LIMIT;
 
 /// `AT_FDCWD`.

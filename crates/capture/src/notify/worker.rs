@@ -9,13 +9,15 @@ use event::{
 };
 use sys::time::{Clock, now_ns};
 
-use super::call::Call;
-use super::counters::Counters;
-use super::decode::{self, Decoded};
+use super::confine::Violation;
 use super::obstacle::obstacle;
+use super::ruling::Ruling;
 use super::truth::{self, Truth, What};
-use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
+use super::{Change, Shared, verify, witness, writers};
 use crate::tripwire::{self, Tripwire};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode::{self, Decoded};
 use decoder::initial_stack::InitialStack;
 use decoder::names::Found;
 use process_info::memory::{Access, Memory};

@@ -8,9 +8,9 @@
 use abi::{RegisterTest, Syscall, TestOp};
 use event::{Absence, CallPlan, DescriptorSource, Name, Need, Param, ParamSource, Plan, Reason};
 
-use super::call::Call;
-use super::decode::Decoded;
 use super::verify::Verify;
+use decoder::call::Call;
+use decoder::decode::Decoded;
 use process_info::memory::Memory;
 
 /// Also of MAP_SHARED_VALIDATE.

@@ -16,11 +16,12 @@ use sys::wait::{self, Status};
 
 use abi::Syscall;
 
+use super::attach::AttachError;
 use super::guard::Post;
 use super::inbox::{Inbox, Request};
 use super::look::Look;
 use super::pages::Pages;
-use super::{AttachError, MARK, Target};
+use super::{MARK, Target};
 use crate::notify::Shared;
 use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
 use crate::notify::tracer::Followed;
@@ -56,7 +57,7 @@ pub(super) struct Engine<J: Judge> {
     pub(super) post: Arc<Post>,
     pub(super) tracees: HashMap<Tid, Tracee>,
     pub(super) pages: Pages,
-    /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`super::stdio`).
+    /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`decoder::stdio`).
     pub(super) redirecting: HashSet<Pid>,
     inbox: Arc<Inbox>,
     filter: FilterProgram,

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use agent::confine::Optional;
 use agent::learn::{self, Learner, Seen};
-use agent::options::{Detection, Engine, Interception, Run};
+use agent::options::{Detection, Interception, Run};
 use agent::policy_files;
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
+use event::EngineKind;
 use sys::poll::{self, PollFd};
 
 use super::run;
@@ -59,7 +60,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         },
         confine: Optional::default(),
         interception: Interception {
-            engine: Engine::Notify,
+            engine: Some(EngineKind::Notify),
             ..Interception::default()
         },
         // Another agent would not know what this one had seen.

@@ -10,9 +10,9 @@ use container::ContainerOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use event::Pid;
+use event::{EngineKind, Pid};
+use supervisor::Source;
 use supervisor::attached::{self, End};
-use supervisor::{Mechanism, Source};
 
 use crate::args::{Watch, WatchEngine};
 
@@ -25,7 +25,7 @@ pub(crate) fn execute(args: Watch) -> Outcome {
     let quiet = args.detection.quiet;
     let limit = args.seconds.map(Duration::from_secs);
     let places = places(args.containers, &args.cgroups)?;
-    let mechanism = mechanism(args.engine, &pids, places.is_some())?;
+    let engine = choose(args.engine, &pids, places.is_some())?;
     let source = match places {
         Some(places) => Source::Places(places),
         None if pids.is_empty() => Source::Host,
@@ -35,7 +35,7 @@ pub(crate) fn execute(args: Watch) -> Outcome {
         own_id: args.detection.container_id.clone(),
         ..ContainerOptions::default()
     };
-    let start = agent::services(args.detection.into(), mechanism)?;
+    let start = agent::services(args.detection.into(), engine)?;
     if let (Source::Places(places), false) = (&source, quiet) {
         tell_of_absent(places, options);
     }
@@ -137,7 +137,7 @@ fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::W
 /// Watches nothing: outputs and servers work.
 pub(super) fn idle(args: Watch) -> Outcome {
     let limit = args.seconds.map(Duration::from_secs);
-    let start = agent::services(args.detection.into(), Mechanism::Nothing)?;
+    let start = agent::services(args.detection.into(), EngineKind::Nodriver)?;
     match attached::watch(Source::Nothing, limit, start) {
         Ok(_) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
@@ -145,10 +145,9 @@ pub(super) fn idle(args: Watch) -> Outcome {
 }
 
 /// Chooses by what works.
-fn mechanism(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<Mechanism, Failure> {
-    let tracer = Mechanism::Tracer { filtered: false };
+fn choose(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<EngineKind, Failure> {
     match engine {
-        WatchEngine::Ebpf => Ok(Mechanism::Kernel),
+        WatchEngine::Ebpf => Ok(EngineKind::Ebpf),
         WatchEngine::Ptrace if pids.is_empty() => {
             let what = if is_placed {
                 "containers or control groups"
@@ -159,11 +158,11 @@ fn mechanism(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<Mecha
             Err(Failure::new(Exit::BadInput, message)
                 .help("name processes with -p, or become root and use --engine ebpf"))
         }
-        WatchEngine::Ptrace => Ok(tracer),
-        WatchEngine::Auto if pids.is_empty() => Ok(Mechanism::Kernel),
+        WatchEngine::Ptrace => Ok(EngineKind::Ptrace),
+        WatchEngine::Auto if pids.is_empty() => Ok(EngineKind::Ebpf),
         WatchEngine::Auto => Ok(match ebpf::probe().is_usable() {
-            true => Mechanism::Kernel,
-            false => tracer,
+            true => EngineKind::Ebpf,
+            false => EngineKind::Ptrace,
         }),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use event::{ExecutableFile, ExecutableFlags};
-use rustix::fs::{Statx, StatxTimestamp};
+use rustix::fs::StatxTimestamp;
 
 use super::writable;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
@@ -219,9 +219,4 @@ fn nanoseconds(time: &StatxTimestamp) -> u64 {
         .unwrap_or(0)
         .saturating_mul(1_000_000_000)
         .saturating_add(u64::from(time.tv_nsec))
-}
-
-/// What the permission check needs of a file.
-pub(super) fn owner_and_mode(file: &Statx) -> (u32, u32, u32) {
-    (file.stx_uid, file.stx_gid, u32::from(file.stx_mode))
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bumpalo::Bump;
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{
     Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
     Lookup, Pid, Process, StartTime, Stat, Status, Tid, User, World,
@@ -475,8 +475,8 @@ impl World for LiveWorld {
     }
 
     /// Of those that this world serves, both fill the same fields.
-    fn mechanism(&self) -> Option<Mechanism> {
-        Some(Mechanism::Notify)
+    fn engine(&self) -> Option<EngineKind> {
+        Some(EngineKind::Notify)
     }
 
     fn host_name(&self) -> &str {

@@ -2,7 +2,6 @@
 
 use rustix::fs::{Statx, StatxAttributes};
 
-use super::executable::owner_and_mode;
 use process_info::procfs::{Proc, ThreadStatus};
 
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
@@ -24,7 +23,7 @@ pub(super) fn is_writable(proc: &Proc, pid: i32, file: &Statx, read_only: bool) 
 }
 
 fn permits(file: &Statx, status: &ThreadStatus, has_group: impl Fn(u32) -> bool) -> bool {
-    let (uid, gid, mode) = owner_and_mode(file);
+    let (uid, gid, mode) = (file.stx_uid, file.stx_gid, u32::from(file.stx_mode));
     if status.fs_uid == uid {
         return true;
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use agent::pidfile::Pidfile;
 use agent::{journal, version};
 use config::rule_files::{self, Loaded, NoSink};
-use config::{self, CompatMode, Config, EngineKind};
+use config::{self, CompatMode, Config, FalcoEngine};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -319,7 +319,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     let info = |text: &str| journal::say(Priority::Informational, text);
     info("Loaded event sources: syscall");
     info("Enabled event sources: syscall");
-    if config.engine.kind == EngineKind::Replay {
+    if config.engine.kind == FalcoEngine::Replay {
         let capture = config.engine.capture_file.clone();
         info(&format!("Replaying {}", capture.display()));
         let mut pidfile = args.pidfile.as_deref().map(Pidfile::create).transpose()?;
@@ -348,23 +348,23 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
         return outcome;
     }
     match config.engine.kind {
-        EngineKind::Kmod => info("The engine ebpf does what the kernel module does"),
-        EngineKind::Nodriver => {
+        FalcoEngine::Kmod => info("The engine ebpf does what the kernel module does"),
+        FalcoEngine::Nodriver => {
             journal::warn("warning: engine.kind nodriver: no event ever comes");
         }
-        EngineKind::ModernEbpf | EngineKind::Replay | EngineKind::Gvisor => {}
+        FalcoEngine::ModernEbpf | FalcoEngine::Replay | FalcoEngine::Gvisor => {}
     }
     let gvisor = match config.engine.kind {
-        EngineKind::Gvisor => Some(trace_session(&config.engine.gvisor_session)?),
+        FalcoEngine::Gvisor => Some(trace_session(&config.engine.gvisor_session)?),
         _ => None,
     };
     let (gvisor, gvisor_given) = gvisor.unzip();
     info(match config.engine.kind {
-        EngineKind::Gvisor => "Opening 'syscall' source with gVisor",
-        EngineKind::Nodriver => "Opening 'syscall' source with no driver",
+        FalcoEngine::Gvisor => "Opening 'syscall' source with gVisor",
+        FalcoEngine::Nodriver => "Opening 'syscall' source with no driver",
         _ => "Opening 'syscall' source with modern BPF probe.",
     });
-    let is_idle = config.engine.kind == EngineKind::Nodriver;
+    let is_idle = config.engine.kind == FalcoEngine::Nodriver;
     let args = Watch {
         gvisor,
         gvisor_session: None,

@@ -131,7 +131,7 @@ mod tests {
     use clap::{Args as _, Command, FromArgMatches};
 
     use super::*;
-    use config::{self, CompatMode, EngineKind};
+    use config::{self, CompatMode, FalcoEngine};
 
     fn parse(line: &[&str]) -> Falco {
         let command = Falco::augment_args(Command::new("falco"));
@@ -161,7 +161,7 @@ mod tests {
         ]);
         let (config, warnings) =
             config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
-        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert_eq!(config.engine.kind, FalcoEngine::Replay);
         assert_eq!(config.engine.capture_file.display().to_string(), "a b.scap");
         let rules: Vec<_> = config
             .rules
@@ -209,7 +209,7 @@ mod tests {
         assert!(refuse(&args).is_ok());
         let (config, _) =
             config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
-        assert_eq!(config.engine.kind, EngineKind::Gvisor);
+        assert_eq!(config.engine.kind, FalcoEngine::Gvisor);
         assert_eq!(
             config.engine.gvisor_session,
             std::path::Path::new("/run/s.json")
