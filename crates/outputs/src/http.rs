@@ -2,6 +2,7 @@
 
 mod names;
 mod outage;
+mod settings;
 mod tls;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use ureq::{Agent, Body};
 
 use self::names::Names;
 use self::outage::Outage;
+pub use self::settings::HttpOutput;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 
 /// Where alerts are sent, and how.
