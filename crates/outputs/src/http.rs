@@ -1,9 +1,6 @@
 //! A web server that gets each alert as a POST request.
 
-mod names;
-mod outage;
 mod settings;
-mod tls;
 
 use std::fmt;
 use std::fs::File;
@@ -20,10 +17,11 @@ use ureq::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
-use self::names::Names;
-use self::outage::Outage;
 pub use self::settings::HttpOutput;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::net::names::Names;
+use crate::net::outage::Outage;
+use crate::net::tls;
 
 /// Where alerts are sent, and how.
 #[derive(Clone, Debug)]

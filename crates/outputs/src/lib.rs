@@ -20,6 +20,7 @@ mod http;
 mod internal;
 pub mod json;
 mod kind;
+mod net;
 mod program;
 mod queue;
 mod stats;

@@ -22,7 +22,7 @@ use self::message::{Answer, Kind};
 
 /// Looks names up.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(crate) struct Names {
     hosts: PathBuf,
     resolv_conf: PathBuf,
     port: u16,

@@ -11,9 +11,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-use super::{ClientFiles, HttpError, TlsOptions};
+use crate::http::{ClientFiles, HttpError, TlsOptions};
 
-pub(super) fn config(options: &TlsOptions) -> Result<TlsConfig, HttpError> {
+pub(crate) fn config(options: &TlsOptions) -> Result<TlsConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let client = options.client.as_ref();
     let client = client.map(|files| client_certificate(files, &provider));

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries in vain since the server was last there.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     limit: Duration,
     began: Option<Instant>,
     pause: Duration,
@@ -30,7 +30,7 @@ impl Default for Outage {
 
 impl Outage {
     /// None yet; of one that lasts longer no end is waited for.
-    pub(super) fn of_at_most(limit: Duration) -> Self {
+    pub(crate) fn of_at_most(limit: Duration) -> Self {
         Self {
             limit,
             began: None,
@@ -39,12 +39,12 @@ impl Outage {
     }
 
     /// Whether the server was away when it was last tried.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.began.is_some()
     }
 
     /// A connection was refused: how long to wait before the next try; `None`: no more.
-    pub(super) fn refused(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn refused(&mut self, now: Instant) -> Option<Duration> {
         let began = *self.began.get_or_insert(now);
         if now.duration_since(began) >= self.limit {
             return None;
@@ -54,7 +54,7 @@ impl Outage {
     }
 
     /// Somebody listens.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         *self = Self::of_at_most(self.limit);
     }
 }
