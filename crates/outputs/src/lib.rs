@@ -37,9 +37,11 @@ pub use dispatcher::{
 };
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
-pub use http::{ClientFiles, HttpChannel, HttpError, HttpOptions, HttpOutput, TlsOptions};
+pub use http::{HttpChannel, HttpOptions, HttpOutput};
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
+pub use net::client::HttpError;
+pub use net::tls::{ClientFiles, TlsError, TlsOptions};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{Account, LineOutput, QUEUE_CAPACITY, QueueCapacity};
 pub use stats::{

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use yaml::key::Key;
 
-use super::{ClientFiles, HttpChannel, HttpOptions, TlsOptions};
+use super::{HttpChannel, HttpOptions};
 use crate::channel::Channel;
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
+use crate::net::tls::{ClientFiles, TlsOptions};
 
 /// `http_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
