@@ -185,6 +185,7 @@ impl FileChannel {
     fn write(&mut self, alerts: &[Arc<Delivery>]) -> Result<bool, DeliveryError> {
         let none = |source| DeliveryError {
             delivered: 0,
+            rejected: 0,
             dead: false,
             source,
         };
@@ -230,6 +231,7 @@ impl Channel for FileChannel {
         }
         Err(DeliveryError {
             delivered: 0,
+            rejected: 0,
             dead: false,
             source: io::Error::other("it is removed each time alerts are written"),
         })
