@@ -20,6 +20,7 @@ mod http;
 mod internal;
 pub mod json;
 mod kind;
+mod nats;
 mod net;
 mod program;
 mod queue;
@@ -40,6 +41,7 @@ pub use format::{Format, JsonParts, TimeFormat};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
+pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};
 pub use net::client::HttpError;
 pub use net::tls::{ClientFiles, TlsError, TlsOptions};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
@@ -66,6 +68,8 @@ kind::outputs! {
     program: ProgramOutput,
     /// `http_output`.
     http: HttpOutput,
+    /// `nats_output`.
+    nats: NatsOutput,
 }
 
 impl Outputs {
