@@ -22,6 +22,7 @@ pub mod json;
 mod kind;
 mod nats;
 mod net;
+mod otlp;
 mod program;
 mod queue;
 mod stats;
@@ -44,6 +45,7 @@ pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
 pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};
 pub use net::client::HttpError;
 pub use net::tls::{ClientFiles, TlsError, TlsOptions};
+pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{Account, LineOutput, QUEUE_CAPACITY, QueueCapacity};
 pub use stats::{
@@ -70,6 +72,8 @@ kind::outputs! {
     http: HttpOutput,
     /// `nats_output`.
     nats: NatsOutput,
+    /// `otlp_output`.
+    otlp: OtlpOutput,
 }
 
 impl Outputs {
