@@ -595,7 +595,7 @@ impl Services for Running {
             stats.stop();
         }
         for channel in self.dispatcher.counters().channels {
-            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let lost = channel.lost();
             let waiting = channel.pending;
             if lost > 0 || waiting > 0 {
                 let name = channel.channel;

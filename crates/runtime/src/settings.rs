@@ -87,11 +87,8 @@ impl Settings {
     /// Returns true if an output is enabled besides the standard output.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        let config = &self.config;
-        config.syslog_enabled
-            || config.file_output.enabled
-            || config.program_output.enabled
-            || config.http_output.enabled
+        let mut enabled = self.config.outputs.enabled();
+        enabled.any(|output| output != "stdout_output")
     }
 
     /// Returns true if calls are refused while no agent runs.
@@ -214,17 +211,15 @@ impl Settings {
     /// [`Exit::Unsupported`] if another output is enabled, or the usual folder cannot be made.
     pub fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
         let config = &self.config;
-        let others = [
-            ("syslog_output", config.syslog_enabled),
-            ("program_output", config.program_output.enabled),
-            ("http_output", config.http_output.enabled),
-            ("grpc", config.grpc.enabled),
-            ("webserver", config.webserver.enabled),
-        ];
-        let other = others.iter().find(|(_, is_enabled)| *is_enabled);
-        let Some((name, _)) = other else {
-            if config.file_output.enabled {
-                return Ok(config.file_output.filename.clone());
+        let of_text = ["stdout_output", "file_output"];
+        let mut others = config.outputs.enabled();
+        let other = others
+            .find(|output| !of_text.contains(output))
+            .or(config.grpc.enabled.then_some("grpc"))
+            .or(config.webserver.enabled.then_some("webserver"));
+        let Some(name) = other else {
+            if config.outputs.file.enabled {
+                return Ok(config.outputs.file.filename.clone());
             }
             make_alert_folder()?;
             return Ok(ALERTS.into());

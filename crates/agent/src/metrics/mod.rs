@@ -305,6 +305,7 @@ impl Source {
                     "output_lost_write_failed",
                     Value::Count(channel.lost_write_failed),
                 ),
+                ("output_lost_rejected", Value::Count(channel.lost_rejected)),
                 ("output_timeouts", Value::Count(channel.timeouts)),
                 ("output_waiting", Value::Gauge(pending)),
             ] {

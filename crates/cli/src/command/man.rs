@@ -79,8 +79,8 @@ what became of the events
 .TP
 \fBalerts\fR
 emitted, suppressed by outputs.rate, raised by the program about itself; by channel: queued,
-delivered, and lost because the queue was full or writing failed, waiting; how often the other end
-did not answer or read in time, and how often a program was started anew
+delivered, and lost because the queue was full, writing failed or the receiver refused them, waiting;
+how often the other end did not answer or read in time, and how often a program was started anew
 "#;
 
 fn write_exit_status(page: &mut String) {

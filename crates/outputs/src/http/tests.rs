@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
@@ -16,6 +16,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use crate::channel::testing::deliveries;
 use crate::format::{Format, JsonParts, TimeFormat};
+use crate::net::tls::ClientFiles;
 
 /// What a server saw.
 #[derive(Debug)]

@@ -264,6 +264,7 @@ impl Channel for GrpcChannel {
                     let source = io::Error::other("no client takes them");
                     return Err(DeliveryError {
                         delivered,
+                        rejected: 0,
                         dead: false,
                         source,
                     });
@@ -276,6 +277,7 @@ impl Channel for GrpcChannel {
         // Others have got older ones, or will get these; one client has not.
         Err(DeliveryError {
             delivered: alerts.len().saturating_sub(1),
+            rejected: 0,
             dead: false,
             source: io::Error::other("a client takes them too slowly, and misses some"),
         })

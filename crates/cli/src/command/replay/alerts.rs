@@ -126,7 +126,7 @@ fn finish(dispatcher: &Dispatcher, timeout: Duration) -> Option<String> {
         .channels
         .into_iter()
         .filter_map(|channel| {
-            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let lost = channel.lost();
             let is_whole = lost == 0 && channel.pending == 0;
             if is_whole || (channel.channel == "stdout" && terminal::has_no_reader()) {
                 return None;

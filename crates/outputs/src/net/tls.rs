@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,12 +12,54 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-use super::{ClientFiles, HttpError, TlsOptions};
+/// Whom to trust, and who to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Trust any server. For tests.
+    pub insecure: bool,
+    /// File with the certificates of the authorities to trust.
+    pub authorities: Option<PathBuf>,
+    /// Folder with such files, if there is no file.
+    pub authority_folder: PathBuf,
+    /// Certificate and key of this client, if it is to show one.
+    pub client: Option<ClientFiles>,
+}
 
-pub(super) fn config(options: &TlsOptions) -> Result<TlsConfig, HttpError> {
+/// Files in PEM form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// Certificate chain, the client's own first.
+    pub certificate: PathBuf,
+    /// Private key, not encrypted.
+    pub key: PathBuf,
+}
+
+/// A certificate or key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file is not what it has to be.
+    #[error("cannot use {}: {problem}", path.display())]
+    Pem {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// For the HTTP client.
+pub(crate) fn http_config(options: &TlsOptions) -> Result<TlsConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let client = options.client.as_ref();
-    let client = client.map(|files| client_certificate(files, &provider));
+    let client = client.map(|files| http_client_certificate(files, &provider));
     let mut config = TlsConfig::builder()
         .disable_verification(options.insecure)
         .client_cert(client.transpose()?)
@@ -27,25 +70,37 @@ pub(super) fn config(options: &TlsOptions) -> Result<TlsConfig, HttpError> {
     } else {
         authorities(options)?
     };
+    let roots: Vec<_> = roots.iter().map(owned).collect();
     config = config.root_certs(RootCerts::new_with_certs(&roots));
     Ok(config.build())
 }
 
-fn authorities(options: &TlsOptions) -> Result<Vec<Certificate<'static>>, HttpError> {
+fn http_client_certificate(
+    files: &ClientFiles,
+    provider: &CryptoProvider,
+) -> Result<ClientCert, TlsError> {
+    let (chain, _) = client_certificate(files, provider)?;
+    let key = PrivateKey::from_pem(&read(&files.key)?).map_err(|error| TlsError::Pem {
+        path: files.key.clone(),
+        problem: error.to_string(),
+    })?;
+    let chain: Vec<_> = chain.iter().map(owned).collect();
+    Ok(ClientCert::new_with_certs(&chain, key))
+}
+
+/// The certificates of the authorities to trust.
+pub(crate) fn authorities(options: &TlsOptions) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     match &options.authorities {
-        Some(file) => {
-            let certificates = certificates(file)?;
-            Ok(certificates.iter().map(owned).collect())
-        }
+        Some(file) => certificates(file),
         None => store(options),
     }
 }
 
 /// The certificates of a folder. OpenSSL's way is to look only at names like `1a2b3c4d.0`, which
 /// `openssl rehash` makes. A folder without them is taken whole, but for this client's own files.
-fn store(options: &TlsOptions) -> Result<Vec<Certificate<'static>>, HttpError> {
+fn store(options: &TlsOptions) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let folder = &options.authority_folder;
-    let read_error = |source| HttpError::Read {
+    let read_error = |source| TlsError::Read {
         path: folder.clone(),
         source,
     };
@@ -66,10 +121,9 @@ fn store(options: &TlsOptions) -> Result<Vec<Certificate<'static>>, HttpError> {
     let all: Vec<_> = all
         .flatten()
         .filter(|certificate| seen.insert(certificate.clone()))
-        .map(|certificate| owned(&certificate))
         .collect();
     if all.is_empty() {
-        return Err(HttpError::Pem {
+        return Err(TlsError::Pem {
             path: folder.clone(),
             problem: "no file there holds a certificate".to_owned(),
         });
@@ -100,31 +154,29 @@ fn name(file: &Path) -> &str {
     name.unwrap_or_default()
 }
 
-fn client_certificate(
+/// Certificate chain and key of this client, which belong together.
+pub(crate) fn client_certificate(
     files: &ClientFiles,
     provider: &CryptoProvider,
-) -> Result<ClientCert, HttpError> {
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = certificates(&files.certificate)?;
-    let unusable = |problem: String| HttpError::Pem {
+    let unusable = |problem: String| TlsError::Pem {
         path: files.key.clone(),
         problem,
     };
-    let pem = read(&files.key)?;
-    let key = PrivateKeyDer::from_pem_slice(&pem)
+    let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
         .map_err(|error| unusable(format!("no private key without a passphrase: {error}")))?;
     // The connection would stop the program if the two did not belong together.
-    CertifiedKey::from_der(chain.clone(), key, provider).map_err(|error| {
+    CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
         let certificate = files.certificate.display();
         unusable(format!("not the key of {certificate}: {error}"))
     })?;
-    let key = PrivateKey::from_pem(&pem).map_err(|error| unusable(error.to_string()))?;
-    let chain: Vec<_> = chain.iter().map(owned).collect();
-    Ok(ClientCert::new_with_certs(&chain, key))
+    Ok((chain, key))
 }
 
 /// The certificates in a file, at least one.
-fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, HttpError> {
-    let unusable = |problem: String| HttpError::Pem {
+fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unusable = |problem: String| TlsError::Pem {
         path: file.clone(),
         problem,
     };
@@ -137,8 +189,8 @@ fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, HttpErro
     Ok(all)
 }
 
-fn read(file: &PathBuf) -> Result<Vec<u8>, HttpError> {
-    fs::read(file).map_err(|source| HttpError::Read {
+fn read(file: &PathBuf) -> Result<Vec<u8>, TlsError> {
+    fs::read(file).map_err(|source| TlsError::Read {
         path: file.clone(),
         source,
     })

@@ -22,7 +22,7 @@ use self::message::{Answer, Kind};
 
 /// Looks names up.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(crate) struct Names {
     hosts: PathBuf,
     resolv_conf: PathBuf,
     port: u16,
@@ -77,7 +77,7 @@ const MAX_ADDRESSES: usize = 16;
 
 impl Names {
     /// At least one address, or an error.
-    fn addresses(&self, host: &str, deadline: Instant) -> io::Result<Vec<IpAddr>> {
+    pub(crate) fn addresses(&self, host: &str, deadline: Instant) -> io::Result<Vec<IpAddr>> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = bare.parse() {
             return Ok(vec![address]);

@@ -4,7 +4,10 @@
 //! channel's queue, which is bounded, and is delivered as soon as somebody listens again; an alert is
 //! lost only if that takes too long.
 
+use std::io;
 use std::time::{Duration, Instant};
+
+use crate::channel::Peer;
 
 /// Before the second try; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -16,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries in vain since the server was last there.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     limit: Duration,
     began: Option<Instant>,
     pause: Duration,
@@ -30,7 +33,7 @@ impl Default for Outage {
 
 impl Outage {
     /// None yet; of one that lasts longer no end is waited for.
-    pub(super) fn of_at_most(limit: Duration) -> Self {
+    pub(crate) fn of_at_most(limit: Duration) -> Self {
         Self {
             limit,
             began: None,
@@ -38,13 +41,28 @@ impl Outage {
         }
     }
 
-    /// Whether the server was away when it was last tried.
-    pub(super) fn has_begun(&self) -> bool {
-        self.began.is_some()
+    /// Nobody listens: waits a while, and shows why; false if that has taken too long.
+    pub(crate) fn wait(&mut self, peer: &Peer, error: &io::Error) -> bool {
+        let pause = self.refused(Instant::now());
+        let Some(pause) = pause.filter(|_| !peer.is_killed()) else {
+            peer.set_trouble(None);
+            return false;
+        };
+        peer.set_trouble(Some(error.to_string()));
+        std::thread::sleep(pause);
+        true
+    }
+
+    /// Somebody listens.
+    pub(crate) fn is_over(&mut self, peer: &Peer) {
+        if self.began.is_some() {
+            self.end();
+            peer.set_trouble(None);
+        }
     }
 
     /// A connection was refused: how long to wait before the next try; `None`: no more.
-    pub(super) fn refused(&mut self, now: Instant) -> Option<Duration> {
+    fn refused(&mut self, now: Instant) -> Option<Duration> {
         let began = *self.began.get_or_insert(now);
         if now.duration_since(began) >= self.limit {
             return None;
@@ -53,8 +71,8 @@ impl Outage {
         Some(self.pause)
     }
 
-    /// Somebody listens.
-    pub(super) fn end(&mut self) {
+    /// Forgets the tries in vain.
+    pub(crate) fn end(&mut self) {
         *self = Self::of_at_most(self.limit);
     }
 }
