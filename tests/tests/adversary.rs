@@ -870,7 +870,9 @@ fn no_stock_rule_is_silently_false_for_a_process_that_cannot_be_read() {
     need_held_calls!();
     need_root!();
     let Some(rules) = e2e::stock_rules_file() else {
-        e2e::skip!("needs the stock rules", || Ok(String::from("no rule file")));
+        e2e::skip!("needs Falco's stable rules beside the repository", || Ok(
+            "../shared/reference/upstream/falco_rules.yaml is no file".to_owned()
+        ));
     };
     for &identity in Identity::READERS {
         // The file is in every image, and root alone may read it: the attempt counts.

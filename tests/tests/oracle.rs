@@ -299,8 +299,9 @@ assert a.recvfrom(100)[0] == b'hello there'";
 #[test]
 fn one_argument_that_is_unknown_hides_none_of_the_others() {
     if Engine::under_test() == Engine::Ebpf {
-        // It looks at calls when they return, so there is none whose result is unknown.
-        return;
+        skip!("needs an engine that sees calls before they return", || Ok(
+            "TOLLGATE_TEST_ENGINE is ebpf".to_owned()
+        ));
     }
     let rule = "
 - rule: Ends

@@ -37,7 +37,9 @@ fn measure(arguments: &[&str]) -> Value {
 fn every_load_does_as_many_operations_as_asked() {
     for workload in workload::WORKLOADS {
         if workload.name == "fork_exec_static" && !PathBuf::from("/bin/busybox").exists() {
-            eprintln!("skipped: fork_exec_static needs busybox-static");
+            testing::skip_part!("needs busybox-static", || Ok(
+                "/bin/busybox is not there".to_owned()
+            ));
             continue;
         }
         // Those two say what else they need; the tests of the lab give it.
@@ -106,8 +108,7 @@ type Open = (u64, String, String, u64, i64);
 #[test]
 fn the_oracle_of_the_storm_is_what_strace_sees() {
     if Command::new("strace").arg("--version").output().is_err() {
-        eprintln!("skipped: needs strace");
-        return;
+        testing::skip!("needs strace", || Ok("it cannot be started".to_owned()));
     }
     let folder = tempfile::tempdir().unwrap();
     let (oracle, trace) = (folder.path().join("oracle"), folder.path().join("trace"));

@@ -129,8 +129,12 @@ mod tests {
     fn a_mount_of_its_own_is_never_written_to() {
         let (folder, file) = program();
         let Ok(seen) = read_only(&file) else {
-            assert!(!rustix::process::geteuid().is_root(), "root can mount");
-            return;
+            testing::skip!("needs a mount", || {
+                match rustix::process::geteuid().is_root() {
+                    true => Err("root can mount".to_owned()),
+                    false => Ok("an ordinary user cannot".to_owned()),
+                }
+            });
         };
         let seen = File::from(seen);
         assert!(is_out_of_reach(&seen).unwrap());
