@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use abi::constant::O_CLOEXEC;
 use e2e::account::{CONNECTS, EXECS, Family, Line, OPENS, VARIOUS};
 use e2e::{
     BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Place, Scratch, Watch, need_root, need_slow, skip,
@@ -239,8 +240,7 @@ fn is_in_storm(name: &str, scratch: &str) -> bool {
 
 /// Files that are written before the storm begins, and folders that are removed after it.
 fn is_preparation((_, name, flags, _): &(i64, String, i64, i64)) -> bool {
-    const O_CLOEXEC: i64 = 0o2_000_000;
-    let cloexec = flags & O_CLOEXEC != 0;
+    let cloexec = flags & i64::from(O_CLOEXEC.i32()) != 0;
     cloexec && name.starts_with('/')
 }
 
