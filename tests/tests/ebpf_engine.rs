@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -130,7 +131,8 @@ fn calls_by_an_io_uring_are_events_or_told() {
     );
 }
 
-/// Where alerts wait for more of them, half take longer than 10 ms; a busy machine is granted 5.
+/// Where alerts wait for more of them, half take longer than 10 ms. What is written through a pipe and `cat` shows what
+/// the machine needs by itself to wake up a process that writes, 0.2 ms with little to do.
 #[test]
 fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
     need_root!();
@@ -143,24 +145,42 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
     );
     let output = format!("file_output.filename={}", alerts.display());
     let options = ["-o", "file_output.enabled=true", "-o", &output];
-    let mut times = Vec::new();
+    let copy = files.path().join("copy");
+    let mut cat = Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(fs::File::create(&copy).expect("the folder is writable"))
+        .spawn()
+        .expect("cat starts");
+    let mut pipe = cat.stdin.take().expect("it is piped");
+    let until_it_grows = |file: &Path, act: &mut dyn FnMut()| {
+        let size = || fs::metadata(file).map_or(0, |data| data.len());
+        let (before, start) = (size(), std::time::Instant::now());
+        act();
+        while size() == before {
+            assert!(start.elapsed() < LIMIT, "{} does not grow", file.display());
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        start.elapsed()
+    };
+    let (mut times, mut copied) = (Vec::new(), Vec::new());
     let (_, stats) = watch_host(&options, &rules, || {
-        let size = || fs::metadata(&alerts).map_or(0, |data| data.len());
         for _ in 0..100 {
-            let (before, start) = (size(), std::time::Instant::now());
-            fs::read(&secret).expect("it is there");
-            while size() == before {
-                assert!(start.elapsed() < LIMIT, "no alert");
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            times.push(start.elapsed());
+            times.push(until_it_grows(&alerts, &mut || {
+                fs::read(&secret).expect("it is there");
+            }));
+            copied.push(until_it_grows(&copy, &mut || {
+                pipe.write_all(b"x").expect("cat reads");
+            }));
             std::thread::sleep(Duration::from_millis(15));
         }
     });
+    drop(pipe);
+    assert!(cat.wait().expect("it is ours").success());
     times.sort();
-    let (half, most) = (times[50], times[95]);
-    println!("from the call to the file: p50 {half:?}, p95 {most:?}");
-    assert!(half < Duration::from_millis(5), "{times:?} {stats}");
+    copied.sort();
+    let (half, most, machine) = (times[50], times[95], copied[50]);
+    println!("from the call to the file: p50 {half:?}, p95 {most:?}, by cat p50 {machine:?}");
+    assert!(half < machine * 25, "{times:?}, {copied:?} {stats}");
 }
 
 #[test]

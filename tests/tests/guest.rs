@@ -19,9 +19,9 @@ macro_rules! guest {
     () => {{
         need_slow!();
         let Some(rules) = e2e::stock_rules_file() else {
-            skip!("has no stock rules", || Ok(String::from(
-                "shared/reference/upstream/falco_rules.yaml is not there"
-            )));
+            skip!("needs Falco's stable rules beside the repository", || Ok(
+                String::from("../shared/reference/upstream/falco_rules.yaml is not there")
+            ));
         };
         Guest::new().file(&rules, "/rules.yaml")
     }};

@@ -2,6 +2,7 @@
 //!
 //! `cargo run -p xtask -- check` runs all of them; `make check` does. Each prints one line per
 //! finding, `file:line: what is wrong; what to do`, and any finding fails the run.
+//! `cargo run -p xtask -- skips FILE` compares the skips of a test run with those that are allowed.
 
 mod dependencies;
 mod documents;
@@ -10,6 +11,7 @@ mod limits;
 mod pictures;
 mod results;
 mod size;
+mod skips;
 mod source;
 mod tokens;
 mod tree;
@@ -29,7 +31,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -80,6 +82,11 @@ const CHECKS: [Check; 10] = [
         "lengths of functions and files, and parameter lists, only go down",
         size::check,
     ),
+    (
+        "early",
+        "no test ends early; tests/skips.txt lists what may skip",
+        skips::check,
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -96,6 +103,16 @@ fn main() -> ExitCode {
             Err(error) => {
                 eprintln!("xtask: {error:#}");
                 ExitCode::from(2)
+            }
+        };
+    }
+    if let ("skips", Some(file)) = (wanted.as_str(), std::env::args_os().nth(2)) {
+        return match Tree::read().and_then(|tree| skips::report(&tree, file.as_ref())) {
+            Ok(0) => ExitCode::SUCCESS,
+            Ok(_) => ExitCode::from(1),
+            Err(error) => {
+                eprintln!("xtask: {error:#}");
+                ExitCode::from(4)
             }
         };
     }

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use abi::constant::CAP_SYS_PTRACE;
 use capture::notify::{
     Aim, Cause, Change, Intrusion, Losses, Notices, Obstacle, Privilege, Response, RingAnswer,
     Violation, Withheld,
@@ -32,7 +33,6 @@ pub(super) struct Announcer {
 /// How long a cause counts for the same process: looking for it takes longer than all else about an
 /// event.
 const CAUSE_KEPT: Duration = Duration::from_millis(100);
-const CAP_SYS_PTRACE: u8 = 19;
 
 impl Announcer {
     pub(super) fn new(
@@ -46,7 +46,7 @@ impl Announcer {
             dispatcher,
             looked: Mutex::default(),
             drops,
-            reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
+            reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE.u8())),
         }
     }
 

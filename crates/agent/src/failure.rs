@@ -1,12 +1,13 @@
 //! Why a command did not run, with the exit code and the next step.
 
+use abi::Errno;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::lookup;
 
 /// A filter of this thread has a listener already.
-const EBUSY: i32 = 16;
-const EFBIG: i32 = 27;
+const EBUSY: i32 = Errno::EBUSY.0;
+const EFBIG: i32 = Errno::EFBIG.0;
 
 /// The command could not be executed.
 pub fn not_executed(path: &str, cause: std::io::Error) -> Failure {

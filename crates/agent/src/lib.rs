@@ -43,6 +43,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use abi::constant::O_CLOEXEC;
 use anyhow::Context;
 use capture::notify::{Answering, VerifyOptions};
 use config::rule_files;
@@ -384,7 +385,7 @@ fn start_beside(
     expected: &FilterProgram,
 ) -> anyhow::Result<Box<dyn supervisor::Services>> {
     let answering = let_work(&listening)?;
-    let (is_made, made) = sys::fd::pipe(O_CLOEXEC).context("cannot let the runtime work")?;
+    let (is_made, made) = sys::fd::pipe(O_CLOEXEC.i32()).context("cannot let the runtime work")?;
     let blueprint = std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             let blueprint = make();
@@ -692,5 +693,3 @@ fn load(
 fn exit(status: i32) -> Exit {
     Exit::Command(u8::try_from(status & 0xff).expect("eight bits fit"))
 }
-
-const O_CLOEXEC: i32 = 0o2_000_000;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use abi::Errno;
 use bumpalo::Bump;
 use event::{
     Absence, Descriptor, DescriptorKind, DescriptorSource, Endpoint, Known, Name, Outcome, Param,
@@ -133,9 +134,8 @@ impl<'a> Decoded<'a> {
         let Outcome::Returned(result) = outcome else {
             return *self;
         };
-        const EFAULT: i64 = -14;
         // The kernel may have failed at what was read here: then there is no such argument.
-        let is_doubtful = self.forced && result == EFAULT;
+        let is_doubtful = self.forced && result == Errno::EFAULT.result();
         let moved_none = Absence::of_result(result);
         let fill = |(param, spec): (&Param<'a>, &ParamSpec)| match (*param, spec.source, moved_none)
         {
@@ -184,7 +184,7 @@ fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -
         descriptor.inode = Known::Never;
     }
     if let Some(socket) = &mut descriptor.socket {
-        const EINPROGRESS: i64 = -115;
+        const EINPROGRESS: i64 = Errno::EINPROGRESS.result();
         let established = result >= 0 || result == EINPROGRESS;
         let named = matches!(
             call.kind.spec().descriptor,
@@ -202,7 +202,6 @@ fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -
 
 /// Whether it is proven that there is no descriptor: it was to be made and was not, or its number is none.
 fn is_no_descriptor(call: &Call, number: Known<i64>, result: i64) -> bool {
-    const EBADF: i64 = -9;
     let arguments = call.syscall.args().iter();
     // One that takes several may have missed another.
     let takes_one = || {
@@ -210,7 +209,7 @@ fn is_no_descriptor(call: &Call, number: Known<i64>, result: i64) -> bool {
         arguments.filter(|argument| is_one(argument.kind)).count() == 1
     };
     match number {
-        Known::Yes(number) => number < 0 || result == EBADF && takes_one(),
+        Known::Yes(number) => number < 0 || result == Errno::EBADF.result() && takes_one(),
         _ => false,
     }
 }
@@ -694,7 +693,7 @@ impl SocketView {
     /// `result`: `None` before the call has returned.
     pub fn of(call: &Call, result: Option<i64>) -> Self {
         use abi::Syscall as S;
-        const EINPROGRESS: i64 = -115;
+        const EINPROGRESS: i64 = Errno::EINPROGRESS.result();
         let is_addressed = matches!(
             call.kind.spec().descriptor,
             DescriptorSource::Addressed { remote: true, .. }

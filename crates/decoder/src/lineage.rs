@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use abi::Syscall;
+use abi::{Errno, Syscall};
 use event::{Pid, Process};
 use sys::resource::{self, Limit};
 
@@ -98,7 +98,6 @@ impl Lineage {
 /// What to answer to a process that would change its mark: success, as always with this limit; or,
 /// if it wants to be told the old one in the same call, which only the kernel can do, EPERM.
 pub fn answer_to(call: &Call) -> Option<Result<i64, i32>> {
-    const EPERM: i32 = 1;
     let resource = match call.syscall {
         Syscall::SETRLIMIT => call.raw(0),
         Syscall::PRLIMIT64 if call.raw(2) != 0 => call.raw(1),
@@ -106,7 +105,11 @@ pub fn answer_to(call: &Call) -> Option<Result<i64, i32>> {
     };
     let wants_old = call.syscall == Syscall::PRLIMIT64 && call.raw(3) != 0;
     let low = resource & u64::from(u32::MAX);
-    let answer = if wants_old { Err(EPERM) } else { Ok(0) };
+    let answer = if wants_old {
+        Err(Errno::EPERM.0)
+    } else {
+        Ok(0)
+    };
     (low == u64::from(LIMIT_ON_LOCKS)).then_some(answer)
 }
 

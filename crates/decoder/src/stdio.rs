@@ -11,6 +11,7 @@
 //! closed its last socket.
 
 use abi::Syscall;
+use abi::constant::{F_SETFD, O_CLOEXEC};
 
 use super::call::Call;
 
@@ -29,7 +30,6 @@ pub enum Effect {
 
 /// Highest standard descriptor.
 const LAST: u64 = 2;
-const F_SETFD: i32 = 2;
 const FD_CLOEXEC: u64 = 1;
 const FIOCLEX: u64 = 0x5451;
 const CLOSE_RANGE_CLOEXEC: u64 = 4;
@@ -62,16 +62,15 @@ pub fn effect(call: &Call) -> Effect {
         }
         S::CLOSE_RANGE if first_is_standard => Effect::Closes,
         S::FCNTL | S::FCNTL64
-            if first_is_standard && call.int(1) == F_SETFD && call.raw(2) & FD_CLOEXEC != 0 =>
+            if first_is_standard
+                && call.int(1) == F_SETFD.i32()
+                && call.raw(2) & FD_CLOEXEC != 0 =>
         {
             Effect::ClosesOnExec
         }
-        S::DUP3 if low(1) <= LAST && low(2) & O_CLOEXEC != 0 => Effect::ClosesOnExec,
+        S::DUP3 if low(1) <= LAST && low(2) & O_CLOEXEC.u64() != 0 => Effect::ClosesOnExec,
         S::IOCTL if first_is_standard && low(1) == FIOCLEX => Effect::ClosesOnExec,
         S::SOCKET | S::SOCKETPAIR => Effect::MakesSocket,
         _ => Effect::None,
     }
 }
-
-/// The same on every architecture this program supports.
-const O_CLOEXEC: u64 = 0o2_000_000;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ::probe::Support;
+use abi::Errno;
 use policy::compile::witness::Witness;
 use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
 use policy::{Enforcer, Enforcers, Policy};
@@ -320,9 +321,8 @@ impl Confinement {
 
 /// With CAP_SYS_ADMIN a process may restrict itself and still gain privileges.
 fn restrict(ruleset: &OwnedFd) -> sys::Result<()> {
-    const EPERM: i32 = 1;
     match sys::landlock::restrict_self(ruleset.as_fd()) {
-        Err(error) if error.is(EPERM) => {
+        Err(error) if error.is(Errno::EPERM) => {
             sys::seccomp::set_no_new_privs()?;
             sys::landlock::restrict_self(ruleset.as_fd())
         }

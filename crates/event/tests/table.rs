@@ -323,8 +323,9 @@ fn all_fields_of_the_published_rules_are_known() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/reference/upstream/falco_rules.yaml");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        eprintln!("skipped: no published rules beside this repository");
-        return;
+        testing::skip!("needs Falco's stable rules beside the repository", || Ok(
+            format!("cannot read {}", file.display())
+        ));
     };
     let mut found = 0;
     // Comments and descriptions speak of fields too, but not always of ones that exist.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use sys::clone::{CloneFlags, clone_child};
 use sys::poll::{IN, PollFd, poll};
 use sys::wait::{ALL, Target, wait};
@@ -18,9 +19,6 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// `O_CLOEXEC`, which is the same on every architecture that this program supports.
 const CLOEXEC: i32 = 0o2_000_000;
-
-/// `SIGKILL`.
-const SIGKILL: i32 = 9;
 
 /// Runs `probe` in a child and gives what it found. A child that dies or gets stuck is a `No`. The
 /// calling process must have one thread.
@@ -50,7 +48,7 @@ fn try_in_child(probe: impl FnOnce() -> Support) -> sys::Result<Support> {
     let answer = read_answer(reader);
     let stuck = answer.is_none();
     if stuck {
-        pidfd::send_signal(pidfd::open(child)?.as_fd(), SIGKILL)?;
+        pidfd::send_signal(pidfd::open(child)?.as_fd(), Signal::SIGKILL.0)?;
     }
     wait(Target::Pid(child), ALL)?;
     Ok(answer.as_deref().and_then(decode).unwrap_or_else(|| {
@@ -134,7 +132,8 @@ impl Sleeper {
 impl Drop for Sleeper {
     fn drop(&mut self) {
         // It ends by itself should this fail, and nobody needs its status.
-        let _ = pidfd::open(self.0).and_then(|fd| pidfd::send_signal(fd.as_fd(), SIGKILL));
+        let _ =
+            pidfd::open(self.0).and_then(|fd| pidfd::send_signal(fd.as_fd(), Signal::SIGKILL.0));
         let _ = wait(Target::Pid(self.0), ALL);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
+use abi::Errno;
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::seccomp::{
     BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, DATA_NR, FilterFlags,
@@ -18,9 +19,6 @@ const ALLOW_ALL: [SockFilter; 1] = [SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RE
 
 const LISTENER_FIX: &str = "run outside the sandbox, or let its seccomp profile allow seccomp(2); \
                             gVisor has no user notification";
-
-/// `EBUSY`: a filter of this thread has a listener.
-const EBUSY: i32 = 16;
 
 pub(super) const BUSY: &str =
     "this process is watched by a listener already, and the kernel allows one only";
@@ -54,7 +52,7 @@ pub(super) fn listener() -> Support {
             .and_then(|()| install_filter(&ALLOW_ALL, FilterFlags::NEW_LISTENER))
         {
             Ok(_) => Support::yes("a filter with a listener was loaded"),
-            Err(error) if error.is(EBUSY) => Support::no(BUSY, BUSY_FIX),
+            Err(error) if error.is(Errno::EBUSY) => Support::no(BUSY, BUSY_FIX),
             Err(error) => Support::no(error.to_string(), LISTENER_FIX),
         }
     })
@@ -133,7 +131,7 @@ enum Trouble {
 
 impl From<sys::SyscallError> for Trouble {
     fn from(error: sys::SyscallError) -> Self {
-        if error.is(EBUSY) {
+        if error.is(Errno::EBUSY) {
             Self::Busy
         } else {
             Self::Failed(error.to_string())

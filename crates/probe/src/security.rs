@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 
+use abi::constant::{CAP_SYS_ADMIN, CAP_SYS_PTRACE};
 use landlock::{AccessFs, LandlockStatus, Ruleset, RulesetAttr, RulesetError};
 use sys::clone::CloneFlags;
 use sys::credential;
@@ -10,9 +11,6 @@ use sys::namespace::unshare;
 
 use super::Support;
 use super::attempt::in_child;
-
-const CAP_SYS_PTRACE: u8 = 19;
-const CAP_SYS_ADMIN: u8 = 21;
 
 pub(super) fn yama() -> Support {
     let file = "/proc/sys/kernel/yama/ptrace_scope";
@@ -40,7 +38,7 @@ pub(super) fn capabilities() -> Support {
         Err(error) => return Support::no(error.to_string(), "allow capget(2)"),
     };
     let has = |number| set.contains(number);
-    match (has(CAP_SYS_PTRACE), has(CAP_SYS_ADMIN)) {
+    match (has(CAP_SYS_PTRACE.u8()), has(CAP_SYS_ADMIN.u8())) {
         (true, true) => Support::yes("both"),
         (true, false) => {
             Support::partial("SYS_PTRACE only: set-uid programs lose their privileges under `run`")

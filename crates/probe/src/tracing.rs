@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use abi::Signal;
 use sys::clone::{CloneFlags, clone_child};
 use sys::ptrace::{self, EVENT_SECCOMP, EVENT_STOP, SyscallOp};
 use sys::seccomp::{
@@ -44,7 +45,7 @@ fn attempt() -> Result<Seen, String> {
     let child = clone_child(CloneFlags::default(), || traced(&page)).map_err(|e| e.to_string())?;
     let seen = follow(child, &page, expected);
     // Ends it, whatever became of the attempt; it is not needed any more.
-    let _ = sys::signal::send(child, SIGKILL);
+    let _ = sys::signal::send(child, Signal::SIGKILL.0);
     while wait(Target::Pid(child), ALL).is_ok() {}
     seen
 }
@@ -119,5 +120,3 @@ fn stop_getppid() -> Option<[SockFilter; 4]> {
         SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     ])
 }
-
-const SIGKILL: i32 = 9;

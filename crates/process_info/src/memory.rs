@@ -579,10 +579,10 @@ fn page_size() -> u64 {
 
 /// Numbers that are the same on every architecture this program runs on.
 mod errno {
-    pub(super) const ESRCH: i32 = 3;
-    pub(super) const EIO: i32 = 5;
-    pub(super) const ENOMEM: i32 = 12;
-    pub(super) const EFAULT: i32 = 14;
+    pub(super) const ESRCH: i32 = abi::Errno::ESRCH.0;
+    pub(super) const EIO: i32 = abi::Errno::EIO.0;
+    pub(super) const ENOMEM: i32 = abi::Errno::ENOMEM.0;
+    pub(super) const EFAULT: i32 = abi::Errno::EFAULT.0;
 }
 
 #[cfg(test)]

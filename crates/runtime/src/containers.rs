@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use config::WatchContainers;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
@@ -19,7 +20,6 @@ use crate::{
 /// the processes that its own `delete --force` kills.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
-const SIGKILL: i32 = 9;
 
 /// Notes a container. Returns false if one of this id exists; what a killed runtime left is replaced.
 ///
@@ -116,7 +116,7 @@ pub fn forget(
             }
             for pid in note.groups.members() {
                 // Fails only if it has just ended.
-                let _ = sys::signal::send(pid, SIGKILL);
+                let _ = sys::signal::send(pid, Signal::SIGKILL.0);
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }

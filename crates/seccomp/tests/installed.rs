@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use abi::{Arch, RegisterTest, Syscall, TestOp};
+use abi::{Arch, Errno, RegisterTest, Syscall, TestOp};
 use event::{CallPlan, Need, Plan, Reason};
 use seccomp::{Action, FilterOptions, FilterProgram, Special, compile};
 
@@ -114,9 +114,7 @@ impl Drop for Scratch {
 }
 
 const MARKED: i64 = -(MARK as i64);
-const ENOENT: i64 = -2;
-const EBADF: i64 = -9;
-const ENOSYS: i64 = -38;
+const ENOSYS: i64 = Errno::ENOSYS.result();
 
 /// dup2 to the standard descriptors, writing opens, and execve.
 fn small_plan() -> Plan {
@@ -141,18 +139,19 @@ fn small_plan() -> Plan {
 #[test]
 fn the_kernel_answers_as_planned_for_every_way_in() {
     if Arch::native() != Some(Arch::X86_64) {
-        eprintln!("skipped: the numbers below are those of x86-64");
-        return;
+        testing::skip!("has numbers of x86-64", || Ok(format!(
+            "{:?}",
+            Arch::native()
+        )));
     }
     let scratch = Scratch::new("ways");
     let Some(caller) = scratch.caller(false) else {
-        eprintln!("skipped: no gcc");
-        return;
+        testing::skip!("needs gcc", || Ok("the caller was not built".to_owned()));
     };
     let program = program(&small_plan(), Arch::X86_64);
     let cases: &[(&str, &[i64])] = &[
         ("native 33 999 2", &[MARKED]),
-        ("native 33 999 3", &[EBADF]),
+        ("native 33 999 3", &[Errno::EBADF.result()]),
         // The upper half is not the kernel's business.
         ("native 33 999 0xffffffff00000002", &[MARKED]),
         ("native 257 -100 0 1", &[MARKED]),
@@ -166,7 +165,7 @@ fn the_kernel_answers_as_planned_for_every_way_in() {
         // kernel was built without 32-bit calls: those do not reach the filter.
         ("int80 11 0 0 0", &[MARKED, ENOSYS]),
         ("int80 63 999 1", &[MARKED, ENOSYS]),
-        ("int80 63 999 3", &[EBADF, ENOSYS]),
+        ("int80 63 999 3", &[Errno::EBADF.result(), ENOSYS]),
         ("int80 295 -100 0 2", &[MARKED, ENOSYS]),
         ("int80 295 -100 0 0", &[-14, ENOSYS]),
         ("int80 362 999 0 0", &[MARKED, ENOSYS]),
@@ -176,7 +175,7 @@ fn the_kernel_answers_as_planned_for_every_way_in() {
         // x32, also where the kernel was built without: the filter comes first.
         ("native 0x40000208 0 0 0", &[MARKED]),
         ("native 0x40000021 999 2", &[MARKED]),
-        ("native 0x40000021 999 3", &[EBADF, ENOSYS]),
+        ("native 0x40000021 999 3", &[Errno::EBADF.result(), ENOSYS]),
         ("native 0x4000003b 0 0 0", &[MARKED]),
         ("native 520 0 0 0", &[MARKED]),
     ];
@@ -195,8 +194,9 @@ fn the_kernel_answers_as_planned_for_every_way_in() {
 fn a_32_bit_program_is_seen() {
     let scratch = Scratch::new("narrow");
     let Some(caller) = scratch.caller(true) else {
-        eprintln!("skipped: gcc -m32 does not work here");
-        return;
+        testing::skip!("needs gcc -m32", || Ok(
+            "the caller was not built".to_owned()
+        ));
     };
     let program = program(&small_plan(), Arch::X86_64);
     let calls = [
@@ -206,16 +206,15 @@ fn a_32_bit_program_is_seen() {
         "native 102 3 0",
     ];
     let results = scratch.results(&caller, Some(&program), &calls.map(str::to_owned));
-    assert_eq!(results, [MARKED, MARKED, EBADF, MARKED]);
+    assert_eq!(results, [MARKED, MARKED, Errno::EBADF.result(), MARKED]);
 }
 
 #[test]
 fn a_filter_of_every_call_with_tests_is_accepted() {
-    let Some(native) = Arch::native() else { return };
+    let native = Arch::native().expect("the filter is for this machine");
     let scratch = Scratch::new("large");
     let Some(caller) = scratch.caller(false) else {
-        eprintln!("skipped: no gcc");
-        return;
+        testing::skip!("needs gcc", || Ok("the caller was not built".to_owned()));
     };
     // Never true, so that the caller itself still works.
     let test = vec![vec![
@@ -233,5 +232,8 @@ fn a_filter_of_every_call_with_tests_is_accepted() {
         Some(&program),
         &[format!("native {missing} -100 0 0")],
     );
-    assert!(results == [-14] || results == [ENOENT], "{results:?}");
+    assert!(
+        results == [-14] || results == [Errno::ENOENT.result()],
+        "{results:?}"
+    );
 }

@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::{O_NONBLOCK, RLIMIT_NOFILE};
 use diagnostics::terminal;
 use event::{EngineKind, Pid};
 use sys::notify::Listener;
@@ -124,7 +126,7 @@ fn tell_command(command: i32, text: &str) {
     // A caller that does not read is not waited for.
     let opened = OpenOptions::new()
         .append(true)
-        .custom_flags(O_NONBLOCK)
+        .custom_flags(O_NONBLOCK.i32())
         .open(format!("/proc/{command}/fd/2"));
     // What cannot be opened, as a socket cannot, is told in the log alone.
     let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -166,7 +168,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     })?;
     tell(inherited, Message::Prepared);
     let written = inherited.memo.write(&prepared.memo);
-    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
@@ -247,7 +249,7 @@ fn attend(
         }
     };
     let left = inherited.tenure.leave();
-    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
     board.set_pid(word::COMMAND_PID, command);
     inherited.keeper_bell.ring();
@@ -433,9 +435,8 @@ fn await_end_or(process: BorrowedFd<'_>, until: &[BorrowedFd<'_>]) {
 
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.
 pub(super) fn raise_descriptor_limit() -> sys::Result<()> {
-    const RLIMIT_NOFILE: u32 = 7;
-    let hard = resource::limit(0, RLIMIT_NOFILE)?.hard;
-    resource::set_limit(0, RLIMIT_NOFILE, Limit { soft: hard, hard })
+    let hard = resource::limit(0, RLIMIT_NOFILE.u32())?.hard;
+    resource::set_limit(0, RLIMIT_NOFILE.u32(), Limit { soft: hard, hard })
 }
 
 /// Waits until the command has filled the slot: its process runs, or it has installed its filter.
@@ -464,7 +465,7 @@ fn begun(
             return Err(last_words(messages));
         }
         if Instant::now() > deadline {
-            return Err(Message::FilterFailed(ETIMEDOUT));
+            return Err(Message::FilterFailed(Errno::ETIMEDOUT.0));
         }
     }
 }
@@ -682,10 +683,7 @@ impl<'a> Reporter<'a> {
     }
 }
 
-const O_NONBLOCK: i32 = 0o4000;
-const ESRCH: i32 = 3;
-const ETIMEDOUT: i32 = 110;
-const EIO: i32 = 5;
+const ESRCH: i32 = Errno::ESRCH.0;
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use abi::Errno;
 use enforce::Step;
 use event::EngineKind;
 use seccomp::FilterProgram;
@@ -49,8 +50,6 @@ pub(super) mod slot {
 const NOT_EXECUTED: i32 = 127;
 /// Time between two looks whether the command is traced.
 const TRACED_POLL: Duration = Duration::from_micros(50);
-const EACCES: i32 = 13;
-const EINVAL: i32 = 22;
 
 /// Becomes the command.
 ///
@@ -131,7 +130,7 @@ pub fn install_alone(program: &FilterProgram) -> sys::Result<()> {
         sys::seccomp::install_filter(program.instructions(), flags)
     };
     match install() {
-        Err(error) if error.is(EACCES) => {
+        Err(error) if error.is(Errno::EACCES) => {
             sys::seccomp::set_no_new_privs()?;
             install()?;
         }
@@ -152,13 +151,14 @@ pub(super) fn install(program: &FilterProgram) -> Result<i32, i32> {
     loop {
         match sys::seccomp::install_filter(program.instructions(), flags) {
             Ok(Some(listener)) => return Ok(std::os::fd::IntoRawFd::into_raw_fd(listener)),
-            Ok(None) => return Err(EINVAL),
+            Ok(None) => return Err(Errno::EINVAL.0),
             // Below 5.19 the kernel does not know the last flag.
-            Err(error) if error.errno() == EINVAL && flags == killable => {
+            Err(error) if error.errno() == Errno::EINVAL.0 && flags == killable => {
                 flags = listening;
             }
             Err(error)
-                if error.errno() == EACCES && !sys::prctl::no_new_privs().unwrap_or(true) =>
+                if error.errno() == Errno::EACCES.0
+                    && !sys::prctl::no_new_privs().unwrap_or(true) =>
             {
                 sys::seccomp::set_no_new_privs().map_err(|error| error.errno())?;
             }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use abi::Errno;
 use event::EngineKind;
 use sys::clone::CloneFlags;
 use sys::notify::Listener;
@@ -277,7 +278,7 @@ impl Front<'_> {
             polled.extend(with_keeper.map(|keeper| PollFd::new(keeper.as_fd(), poll::IN)));
             match poll::poll(&mut polled, None) {
                 Ok(_) => {}
-                Err(error) if error.is(EINTR) => continue,
+                Err(error) if error.is(Errno::EINTR) => continue,
                 Err(error) => return Err(Failure::process("wait for the agent")(error)),
             }
             let found = |index: usize| polled.get(index).is_some_and(|fd| fd.found() != 0);
@@ -423,5 +424,3 @@ enum Since {
 fn os_error(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
 }
-
-const EINTR: i32 = 4;

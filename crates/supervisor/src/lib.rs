@@ -325,7 +325,7 @@ pub fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
 /// Turns of processes and threads for which a runtime waits until they have begun: short ones come sooner where others
 /// use all processors.
 const START_SLICE: Duration = Duration::from_micros(100);
-const SOCK_SEQPACKET: i32 = 5;
+const SOCK_SEQPACKET: i32 = abi::constant::SOCK_SEQPACKET.i32();
 
 /// Gives this thread turns as long as others have: whoever watches has them, and what it starts.
 pub fn take_usual_turns() {

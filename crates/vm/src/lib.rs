@@ -85,8 +85,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The session of the container's first program, and the one that a caller of the monitor calls its own.
 const FIRST: u32 = 0;
 const OWN: u32 = 1;
-const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
+const SIGKILL: i32 = Signal::SIGKILL.0;
+const SIGTERM: i32 = Signal::SIGTERM.0;
 
 /// Options of each command that are carried out, or that are about something which a machine does not have.
 const OPTIONS: [(&str, &[&str]); 7] = [

@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use diagnostics::failure::Failure;
@@ -50,7 +51,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 const STARTS: u32 = 3;
 /// What is shown of the messages of one that did not start.
 const SHOWN: u64 = 4096;
-const SIGKILL: i32 = 9;
 
 /// What has to be handed over.
 pub(in super::super) struct Errand {
@@ -452,7 +452,7 @@ fn kill(stream: &UnixStream) {
     };
     // Fails only if it has just ended.
     let _ = sys::pidfd::open(pid)
-        .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL));
+        .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), Signal::SIGKILL.0));
 }
 
 /// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.

@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use abi::constant::{CLONE_NEWNS, PR_SET_NAME};
 use arc_swap::ArcSwap;
 use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
 
@@ -109,15 +110,13 @@ pub fn plan(mut plan: Plan) -> Plan {
     // A process that takes a name which rules compare with is reported; one that writes its name to a file
     // at its next record.
     if !plan.names.is_empty() {
-        const PR_SET_NAME: u64 = 15;
-        let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
+        let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME.u64());
         let why = "changes the name of the thread";
         watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
     }
     // Whoever ends soon may be looked at by nobody: the users that are seen from a root are learnt when
     // it comes to be, which is before its first program, and at once (`ROW_AT_ONCE`).
-    const CLONE_NEWNS: u64 = 0x20000;
-    let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS);
+    let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS.u64());
     for call in ROOT_CALLS {
         let tests = match call {
             abi::Syscall::UNSHARE => vec![mounts],

@@ -503,9 +503,9 @@ pub(super) fn reversed_path(components: &[u8]) -> Vec<u8> {
     path
 }
 
-const AF_UNIX: u16 = 1;
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
+const AF_UNIX: u16 = abi::constant::AF_UNIX.u16();
+const AF_INET: u16 = abi::constant::AF_INET.u16();
+const AF_INET6: u16 = abi::constant::AF_INET6.u16();
 const TCP_LISTEN: u16 = 10;
 const TCP_SYN_SENT: u16 = 2;
 const TCP_CLOSE: u16 = 7;

@@ -1,5 +1,6 @@
 //! Which field of a message is which argument of the call, as data.
 
+use abi::Errno;
 use abi::Syscall as S;
 
 use super::message::{Kind, Message};
@@ -238,7 +239,6 @@ const MEMORY: u64 = 0x1_0000_0000;
 const STEP: u64 = 0x100_0000;
 /// Where nothing is ever put.
 const NOWHERE: u64 = 8;
-const EFAULT: i64 = -14;
 
 /// The arguments, with the strings that they point to in `captured`.
 pub(super) fn arguments<'m>(
@@ -262,7 +262,10 @@ pub(super) fn arguments<'m>(
         match *place {
             Argument(position) => registers[position] = message.number(*field),
             // What could not be read is told as an empty string.
-            Text(position) if message.result == Some(EFAULT) && message.text(*field).is_empty() => {
+            Text(position)
+                if message.result == Some(Errno::EFAULT.result())
+                    && message.text(*field).is_empty() =>
+            {
                 registers[position] = NOWHERE;
             }
             Text(position) => registers[position] = put(message.text(*field), true),

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use abi::constant::CAP_SYS_PTRACE;
 use event::{Pid, Process, StartTime, Tid};
 use rustix::fs::AtFlags;
 use sys::credential::{capabilities, users};
@@ -45,8 +46,6 @@ impl fmt::Display for Obstacle {
     }
 }
 
-const CAP_SYS_PTRACE: u8 = 19;
-
 /// What keeps the agent from looking into the process of a thread; `None` if nothing does, or it is
 /// gone.
 pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
@@ -65,7 +64,7 @@ pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
         }
         let scope = proc.contents("sys/kernel/yama/ptrace_scope");
         let restricted = scope.is_ok_and(|scope| scope.trim() != "0");
-        let capable = own.effective.contains(CAP_SYS_PTRACE);
+        let capable = own.effective.contains(CAP_SYS_PTRACE.u8());
         return (restricted && !capable).then_some(Obstacle::Yama);
     }
     let user = status.status.credentials.uid;

@@ -12,6 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use abi::Signal;
 use bumpalo::Bump;
 use event::{EventKind, Judge, Outcome, Pid, Process, Tid};
 use rustix::event::EventfdFlags;
@@ -1012,10 +1013,8 @@ fn resume(tid: Tid, signal: i32) {
 }
 
 fn is_stop_signal(signal: i32) -> bool {
-    const SIGSTOP: i32 = 19;
-    const SIGTTOU: i32 = 22;
     // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
-    (SIGSTOP..=SIGTTOU).contains(&signal)
+    (Signal::SIGSTOP.0..=Signal::SIGTTOU.0).contains(&signal)
 }
 
 /// A stop whose SIGCHLD went to a thread that does not block it is found this much later.

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use abi::Syscall;
+use abi::{Errno, Syscall};
 use event::{DescriptorSource, ParamSource, Pid, Plan, Process, StartTime, Tid};
 
 use super::writers::{self, Effect};
@@ -52,7 +52,6 @@ pub const SAMPLE: u64 = 16;
 pub const ALARM_NS: u64 = 2 * SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
-const ESRCH: i32 = 3;
 /// Processes that are remembered not to be racy; past it they are looked at anew.
 const PRIVATE_LIMIT: usize = 8192;
 /// Racy processes that a new process is compared with, at a microsecond each. Beyond, it counts as racy.
@@ -407,7 +406,7 @@ impl Verifier {
             // Who may not compare does not know, and so takes it for shared. Who is gone has none, and its
             // children are told by what it did.
             let shared = sys::process_memory::is_shared_by(process.pid.0, racy.process.pid.0);
-            shared.unwrap_or_else(|error| !error.is(ESRCH))
+            shared.unwrap_or_else(|error| !error.is(Errno::ESRCH))
         });
         if shares || self.shares_with_parent(&inner, process, tree) {
             drop(inner);
@@ -429,7 +428,7 @@ impl Verifier {
             let threads = tree.census.threads(parent.pid);
             let shares = |tid: &Tid| {
                 let shared = sys::process_memory::is_shared_by(process.pid.0, tid.0);
-                shared.unwrap_or_else(|error| !error.is(ESRCH))
+                shared.unwrap_or_else(|error| !error.is(Errno::ESRCH))
             };
             threads.iter().any(shares)
         })

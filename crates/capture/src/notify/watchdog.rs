@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use event::{Judge, Pid, Tid};
 use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
@@ -287,4 +288,4 @@ fn has_hung_up(listener: &sys::notify::Listener, pause: Duration) -> bool {
 }
 
 /// A tracee stopped, or a child ended.
-pub(super) const SIGCHLD: i32 = 17;
+pub(super) const SIGCHLD: i32 = Signal::SIGCHLD.0;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use abi::Errno;
 use event::{Judge, Pid, Tid};
 use sys::SyscallError;
 
@@ -11,8 +12,8 @@ use super::engine::Engine;
 /// Rounds of looking for threads that are not traced yet. What a traced thread makes is traced, so
 /// each round can only find what the one before let be made.
 const ROUNDS: usize = 64;
-const EPERM: i32 = 1;
-const ESRCH: i32 = 3;
+const EPERM: i32 = Errno::EPERM.0;
+const ESRCH: i32 = Errno::ESRCH.0;
 
 /// A process may not be traced.
 #[derive(Debug, thiserror::Error)]

@@ -188,17 +188,15 @@ fn users_come_from_the_process_own_root() {
     };
     assert_eq!(group.name, "root");
 
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: chroot needs root");
-        return;
-    }
+    testing::need_root!();
     let root = std::env::temp_dir().join(format!("world-root-{}", std::process::id()));
     std::fs::create_dir_all(root.join("etc")).unwrap();
     std::fs::write(root.join("etc/passwd"), "inner:x:77:77::/:/bin/x\n").unwrap();
     let Ok(()) = std::fs::copy("/bin/busybox", root.join("busybox")).map(drop) else {
-        eprintln!("skipped: no busybox-static here");
         std::fs::remove_dir_all(&root).unwrap();
-        return;
+        testing::skip!("needs busybox-static", || Ok(
+            "/bin/busybox cannot be copied".to_owned()
+        ));
     };
     let mut command = Command::new("chroot");
     command
@@ -292,9 +290,10 @@ fn layers_of_an_overlay_are_told_apart() {
         .status()
         .is_ok_and(|status| status.success())
     {
-        eprintln!("skipped: no overlay mounts here");
         std::fs::remove_dir_all(&base).unwrap();
-        return;
+        testing::skip!("needs overlay mounts", || Ok(
+            "mount -t overlay failed".to_owned()
+        ));
     }
     std::fs::copy("/bin/sleep", base.join("merged/above")).unwrap();
     // Changing the mode copies the file up.

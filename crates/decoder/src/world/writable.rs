@@ -1,11 +1,10 @@
 //! Whether a process may write its own executable, as Falco's `proc.is_exe_writable` asks.
 
+use abi::Capabilities;
+use abi::constant::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use rustix::fs::{Statx, StatxAttributes};
 
 use process_info::procfs::{Proc, ThreadStatus};
-
-const CAP_DAC_OVERRIDE: u64 = 1 << 1;
-const CAP_FOWNER: u64 = 1 << 3;
 
 /// By the rules of the kernel's permission check without access control lists; the owner counts as
 /// writer because it may change the mode. Unreadable credentials count as those of a writer: a rule
@@ -17,8 +16,9 @@ pub(super) fn is_writable(proc: &Proc, pid: i32, file: &Statx, read_only: bool) 
     let Ok(status) = proc.status(pid) else {
         return true;
     };
+    let own = Capabilities(status.status.cap_effective);
     permits(file, &status, |gid| has_group(proc, pid, gid))
-        || (status.status.cap_effective & (CAP_DAC_OVERRIDE | CAP_FOWNER) != 0
+        || ((own.contains(CAP_DAC_OVERRIDE.u8()) || own.contains(CAP_FOWNER.u8()))
             && is_mapped(proc, pid, "uid_map", file.stx_uid))
 }
 

@@ -21,6 +21,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use abi::Errno;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use policy::compile::bpf::Profile;
 use probe::Support;
@@ -175,15 +176,16 @@ impl Tenancy {
             call,
             errno: abi::Errno(errno),
         };
-        const ESRCH: i32 = 3;
-        let pid = Pid::from_raw(pid).ok_or_else(|| failed("pidfd_open", ESRCH))?;
+        let pid = Pid::from_raw(pid).ok_or_else(|| failed("pidfd_open", Errno::ESRCH.0))?;
         let process = pidfd_open(pid, PidfdFlags::empty());
         let process = process.map_err(|error| failed("pidfd_open", error.raw_os_error()))?;
         let confined = programs::confine(&self.tenants, self.number, process.as_fd());
         confined.map_err(|_number_only| {
-            const EIO: i32 = 5;
             let cause = io::Error::last_os_error();
-            failed("bpf(MAP_UPDATE_ELEM)", cause.raw_os_error().unwrap_or(EIO))
+            failed(
+                "bpf(MAP_UPDATE_ELEM)",
+                cause.raw_os_error().unwrap_or(Errno::EIO.0),
+            )
         })
     }
 }

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use abi::Signal;
 use sys::clone::CloneFlags;
 use sys::credential::{self, CapabilitySets, Ids};
 use workload::split_words;
@@ -23,14 +24,13 @@ use crate::action::{Outcome, lookup_user};
 pub const LINK: &str = "TOLLGATE_SCENE_LINK";
 
 const IDLE: &str = "idle";
-const SIGKILL: i32 = 9;
 
 /// Plays the part that the variable says, for `main` to ask first. Nothing without the variable;
 /// otherwise an exit code.
 pub fn follow_order() -> Option<u8> {
     let order = std::env::var(LINK).ok()?;
     // Without the generator there is nobody to tell.
-    let _ = sys::prctl::set_parent_death_signal(SIGKILL);
+    let _ = sys::prctl::set_parent_death_signal(Signal::SIGKILL.0);
     if order == IDLE {
         loop {
             std::thread::park();

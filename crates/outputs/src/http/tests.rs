@@ -271,23 +271,24 @@ fn a_server_that_comes_back_gets_what_it_has_missed_once_and_soon() {
 #[test]
 fn a_server_that_stays_away_is_waited_for_once_and_what_it_misses_is_lost() {
     let mut channel = open(options(format!("http://{}/", dead_port())));
-    channel.outage = Outage::of_at_most(Duration::from_millis(200));
+    channel.outage = Outage::of_at_most(Duration::from_secs(1));
     let start = Instant::now();
     let error = channel.deliver(&deliveries(3, json())).unwrap_err();
     let waited = start.elapsed();
     assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
     assert_eq!((error.delivered, error.dead), (0, false));
-    assert!(waited >= Duration::from_millis(200), "{waited:?}");
+    // Once, not for each of the three.
+    assert!(waited >= Duration::from_secs(1), "{waited:?}");
     assert!(waited < Duration::from_secs(2), "{waited:?}");
     let start = Instant::now();
     channel.deliver(&deliveries(100, json())).unwrap_err();
-    assert!(start.elapsed() < Duration::from_millis(200), "once each");
+    assert!(start.elapsed() < waited, "100 alerts did not wait");
     // Whoever ends the program does not wait, either.
     channel.reopen().unwrap();
     channel.peer().kill();
     let start = Instant::now();
     channel.deliver(&deliveries(1, json())).unwrap_err();
-    assert!(start.elapsed() < Duration::from_millis(50));
+    assert!(start.elapsed() < waited, "nor does the end");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod witness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use abi::constant::CLONE_NEWNS;
 use abi::{Capabilities, Syscall};
 use yaml::Location;
 
@@ -99,14 +100,11 @@ fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
     let dropped = chosen(Enforcer::Caps) && has(caps::Profile::compile(policy).dropped);
     let refused = || {
         let calls = seccomp::Profile::compile(policy);
-        let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS, 0, 0, 0, 0]);
+        let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS.u64(), 0, 0, 0, 0]);
         chosen(Enforcer::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
     };
     machine.held.is_none_or(has) && !dropped && !refused()
 }
-
-/// The kind of a mount namespace (include/uapi/linux/sched.h).
-const CLONE_NEWNS: u64 = 0x2_0000;
 
 /// Whether some enforcer of the policy denies every mount.
 fn denies_mounts(policy: &Policy, machine: &Machine) -> bool {

@@ -1199,8 +1199,9 @@ fn the_stock_rules_load_without_a_problem() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
     let path = format!("{root}/shared/reference/upstream/falco_rules.yaml");
     let Ok(text) = std::fs::read_to_string(&path) else {
-        eprintln!("skipped: the stock rules are not at ../shared/reference/upstream");
-        return;
+        testing::skip!("needs Falco's stable rules beside the repository", || Ok(
+            format!("cannot read {path}")
+        ));
     };
     let (ruleset, diagnostics) = Loader::new().add("falco_rules.yaml", &text).finish();
     assert!(

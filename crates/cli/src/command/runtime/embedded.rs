@@ -16,6 +16,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::MFD_CLOEXEC;
 use agent::journal;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use diagnostics::exit::Exit;
@@ -40,8 +42,6 @@ const ROOT: &str = "/run/tollgate/containers";
 const FAILED: u8 = 1;
 /// What a session ends with that could not begin.
 const NOT_ENTERED: u8 = 255;
-const EINVAL: i32 = 22;
-const MFD_CLOEXEC: u32 = 1;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 /// How long the process of a container or session that could not be made may take to end.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
@@ -337,7 +337,7 @@ fn give_up_bounding() -> Result<(), Failure> {
         match sys::prctl::drop_bounding_capability(capability) {
             Ok(()) => {}
             // The kernel knows no more.
-            Err(error) if error.is(EINVAL) => break,
+            Err(error) if error.is(Errno::EINVAL) => break,
             Err(error) => return Err(cannot(error)),
         }
     }
@@ -393,7 +393,10 @@ fn exec(args: Exec, root: &Path) -> Outcome {
 /// A file in memory: whoever enters a container need not be able to write anywhere.
 fn written(process: &serde_json::Value) -> Result<OwnedFd, Failure> {
     let made = || {
-        let mut file = fs::File::from(sys::fd::memory_file(c"tollgate-process", MFD_CLOEXEC)?);
+        let mut file = fs::File::from(sys::fd::memory_file(
+            c"tollgate-process",
+            MFD_CLOEXEC.u32(),
+        )?);
         write!(file, "{process}")?;
         std::io::Result::Ok(file.into())
     };

@@ -9,13 +9,12 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use abi::constant::CLONE_NEWNS;
 use agent::confine::{self, How};
 use agent::journal;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use runtime::Spec;
-
-const CLONE_NEWNS: u32 = 0x2_0000;
 
 /// `words`: a pid, the bundle, the policy, whether it only audits, and rules that are accepted in part.
 /// The ruleset goes to the socket that is the standard input.
@@ -60,7 +59,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
 fn enter(process: &Path) -> Result<(), Failure> {
     let open = |name: &str| File::open(process.join(name)).map_err(cannot("open its mounts"));
     let (namespace, root) = (open("ns/mnt")?, open("root")?);
-    sys::namespace::enter(namespace.as_fd(), CLONE_NEWNS)
+    sys::namespace::enter(namespace.as_fd(), CLONE_NEWNS.u32())
         .map_err(|error| cannot("enter its mounts")(error.into()))?;
     rustix::process::fchdir(&root)
         .and_then(|()| rustix::process::chroot("."))
