@@ -179,7 +179,8 @@ fn schema_verdict(is_valid: bool) -> &'static str {
 /// What has to be there when events are to be processed, or would be but for `--dry-run`.
 fn ready(config: &Config) -> Result<(), Failure> {
     let has_output = config.outputs.enabled().next().is_some();
-    if !has_output && !(config.grpc.enabled && config.grpc.output) {
+    let has_grpc = config.grpc.enabled && config.grpc.output;
+    if !(has_output || has_grpc) {
         let message = "cannot do without outputs: none is enabled";
         return Err(Failure::new(Exit::BadInput, message)
             .help("enable one, for example with -o stdout_output.enabled=true"));
