@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use agent::RULESET;
 use capture::probe::Finding;
-use clap::{Args, FromArgMatches, Parser};
+use clap::{Args, FromArgMatches};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -38,7 +38,8 @@ use runtime::{
 use rustix::fs::FlockOperation;
 use supervisor::{Ends, Stay, Tenure};
 
-use crate::args::{Cli, Run};
+use crate::args::Run;
+use crate::help::command_line;
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";
@@ -169,7 +170,7 @@ pub(crate) fn machines() -> [Finding; 2] {
 }
 
 fn help() -> Outcome {
-    match Cli::try_parse_from(["tollgate", "runtime", "--help"]) {
+    match command_line().try_get_matches_from(["tollgate", "runtime", "--help"]) {
         Err(help) => terminal::print(&help.render().to_string()),
         Ok(_) => Ok(Exit::Ok),
     }
