@@ -15,7 +15,7 @@ use crate::compile::fact::{blank_event, blank_process};
 use crate::compile::program::{Entry, Node, NodeId, Program};
 use crate::compile::test::Context;
 
-const FREED: &str = "a standard descriptor may become free for dup";
+const FREED: &str = "a standard descriptor may be closed and reused by dup";
 const FIRST_IS_STANDARD: RegisterTest = RegisterTest::low(0, TestOp::Le, 2);
 /// fcntl(2).
 const F_SETFD: u64 = 2;
