@@ -277,10 +277,7 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
         Verb::Apps(suite) => {
             let missing = suite.missing();
             if !missing.is_empty() {
-                note(&[format!(
-                    "left out, because not installed: {}",
-                    missing.join(", ")
-                )]);
+                note(&[format!("skipped, not installed: {}", missing.join(", "))]);
             }
             run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
         }
@@ -391,8 +388,8 @@ fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Resu
     print(out, &form(&summary, place.json, false))?;
     let note = match ended {
         Ended::Complete => "",
-        Ended::BudgetUsed => " (ended early: the time budget is used up)",
-        Ended::Interrupted => " (ended early: interrupted)",
+        Ended::BudgetUsed => " (stopped early: time limit reached)",
+        Ended::Interrupted => " (stopped early: interrupted)",
     };
     meter.say(&format!(
         "samples, summary and report.html: {}{note}",

@@ -108,7 +108,7 @@ pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
     let (native, x32, i386) = (part(Arch::X86_64)?, part(Arch::X32)?, part(Arch::I386)?);
     let program = join(native, x32, i386);
     if program.len() > BPF_MAXINSNS {
-        return Err("it is longer than the kernel takes".to_owned());
+        return Err("it is longer than the kernel allows".to_owned());
     }
     Ok(Some(Profile { program, flags }))
 }
@@ -220,7 +220,7 @@ fn test(arg: &Value) -> Result<Test, String> {
     let index = u8::try_from(number("index"))
         .ok()
         .filter(|index| *index < 6);
-    let index = index.ok_or_else(|| format!("there is no argument {}", arg["index"]))?;
+    let index = index.ok_or_else(|| format!("no such argument: {}", arg["index"]))?;
     let (mask, value, is) = match text(&arg["op"]) {
         "SCMP_CMP_EQ" => (u64::MAX, number("value"), Comparison::Equal),
         "SCMP_CMP_NE" => (u64::MAX, number("value"), Comparison::NotEqual),
@@ -241,7 +241,7 @@ fn test(arg: &Value) -> Result<Test, String> {
 
 fn action(name: &Value, errno: &Value) -> Result<u32, String> {
     let found = ACTIONS.iter().find(|(known, _)| name == known);
-    let (_, action) = found.ok_or_else(|| format!("the action {name} cannot be had there"))?;
+    let (_, action) = found.ok_or_else(|| format!("the action {name} is not supported there"))?;
     let given = errno.as_u64().and_then(|errno| u32::try_from(errno).ok());
     let given = given.unwrap_or(Errno::EPERM.0.unsigned_abs());
     Ok(match *action {

@@ -93,7 +93,7 @@ impl Choice {
             if !file.exists() {
                 return Err(Error::Option {
                     option: format!("--rules {}", file.display()),
-                    reason: "there is no such file or folder".to_owned(),
+                    reason: "no such file or folder".to_owned(),
                 });
             }
         }

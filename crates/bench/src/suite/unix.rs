@@ -167,7 +167,7 @@ fn checked(folder: &Path) -> Result<String, Error> {
         return Err(Error::Option {
             option: format!("--unixbench {}", folder.display()),
             reason: format!(
-                "there is no {}; give the folder in which `make` was run",
+                "no such file: {}; name the folder in which `make` was run",
                 program.display()
             ),
         });
