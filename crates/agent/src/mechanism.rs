@@ -63,7 +63,7 @@ pub(super) fn can_be_promised(args: &Run, mechanism: Mechanism) -> Result<(), Fa
         None => Ok(()),
         Some((option, _)) => {
             let engine = if only_looks { "ebpf" } else { "ptrace" };
-            let message = format!("the engine {engine} cannot give what {option} asks for");
+            let message = format!("{option} is not supported by the engine {engine}");
             Err(Failure::new(Exit::BadInput, message)
                 .help("leave the option out, or use --engine notify"))
         }

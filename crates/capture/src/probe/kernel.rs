@@ -9,24 +9,27 @@ use crate::ebpf;
 
 /// First versions with something that matters here, newest first.
 const LEVELS: &[(KernelVersion, &str)] = &[
-    (KernelVersion::new(6, 6), "all that the engine notify needs"),
+    (
+        KernelVersion::new(6, 6),
+        "supports all features of the engine notify",
+    ),
     (
         KernelVersion::new(5, 19),
-        "no SYNC_WAKE_UP (6.6): each seen call costs more",
+        "no SYNC_WAKE_UP (6.6): each trapped call is slower",
     ),
     (
         KernelVersion::new(5, 11),
-        "no WAIT_KILLABLE_RECV (5.19): a signal may repeat a seen call",
+        "no WAIT_KILLABLE_RECV (5.19): a signal may repeat a trapped call",
     ),
     (
         KernelVersion::new(5, 6),
         "no WAIT_KILLABLE_RECV (5.19); constant-action bitmaps (5.11) are missing, so that \
-         calls that no rule needs cost more",
+         calls that no rule needs are slower",
     ),
     (
         KernelVersion::new(5, 5),
         "no WAIT_KILLABLE_RECV (5.19), no constant-action bitmaps (5.11), no pidfd_getfd (5.6): \
-         calls that no rule needs cost more, and peers of sockets may stay unknown",
+         calls that no rule needs are slower, and peers of sockets may be unknown",
     ),
 ];
 
@@ -48,7 +51,7 @@ pub(super) fn version() -> Support {
             Support::partial_with_fix(format!("{release}: {missing}"), "run Linux 6.6 or newer")
         }
         None => Support::no(
-            format!("{release} is older than 5.5, which lets a seen call continue"),
+            format!("{release} is older than 5.5, which can continue a trapped call"),
             "run Linux 5.5 or newer",
         ),
     }
@@ -57,9 +60,9 @@ pub(super) fn version() -> Support {
 /// Loads and attaches the programs of the engine, and lets them go.
 pub(super) fn ebpf() -> Support {
     match ebpf::probe() {
-        Ok(attachment) => Support::yes(format!("the programs load, and see calls by {attachment}")),
+        Ok(attachment) => Support::yes(format!("works ({attachment})")),
         Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
-            format!("{error}: there is no /sys/kernel/btf/vmlinux"),
+            format!("{error}: no /sys/kernel/btf/vmlinux"),
             "run a kernel built with CONFIG_DEBUG_INFO_BTF",
         ),
         Err(error) => {
