@@ -410,7 +410,7 @@ mod tests {
                 json!({"mounts": [{"destination": "/a", "type": "tmpfs", "uidMappings": [{"size": 1}]}]}),
                 "mounts[].uidMappings",
             ),
-            (json!({"process": {"terminal": true}}), "a terminal"),
+            (json!({"process": {"terminal": true}}), "terminals are not"),
         ] {
             let said = refusal(&config).unwrap_or_else(|| panic!("taken: {config}"));
             assert!(said.contains(why), "{config}: {said:?}");

@@ -324,13 +324,13 @@ mod tests {
         assert!(check(&config("/proc/self/exe", "/x", &["rbind"]), "a").is_ok());
         assert!(check(&config("/proc", "/x", &["rbind", "ro"]), "a").is_ok());
         let failure = check(&config("/proc", "/x", &["rbind"]), "a").unwrap_err();
-        assert!(failure.render().contains("/proc is mounted into it"));
+        assert!(failure.render().contains("/proc is a writable mount"));
         let terminal = json!({"process": {"terminal": true}});
         assert!(
             check(&terminal, "a")
                 .unwrap_err()
                 .render()
-                .contains("a terminal")
+                .contains("terminals are not supported")
         );
     }
 

@@ -529,7 +529,7 @@ mod tests {
         };
         assert_eq!(
             attachment.to_string(),
-            "per-call: 7 tracepoints; NOT SEEN: calls by x"
+            "per-call: 7 tracepoints; NOT WATCHED: calls by x"
         );
     }
 }
