@@ -492,12 +492,12 @@ const UNDECIDED: [[&str; 3]; 3] = [
     [
         "fd.name = /nowhere/target",
         "deep=$(printf 'd/%.0s' $(seq 100)); mkdir -p $deep; cd $deep; echo > target; %W/marked target",
-        "longer than what is told",
+        "is too long and was truncated",
     ],
     [
         "fd.name = %W/target and proc.fdopencount > 1000",
         "echo > target; ./marked target",
-        "had ended",
+        "exited before",
     ],
 ];
 
@@ -711,7 +711,7 @@ fn a_terminal_shows_how_much_happens_unless_it_is_to_be_quiet() {
         finished.stdout
     };
     let shown = watch("");
-    assert!(shown.contains(" calls/s looked at, "), "{shown}");
+    assert!(shown.contains(" syscalls/s inspected, "), "{shown}");
     assert!(shown.contains("; 0 matched, 0 lost\r"), "{shown}");
     assert!(!watch("--quiet").contains("calls/s"), "it is quiet");
 }
@@ -753,13 +753,17 @@ fn a_process_that_is_not_there_is_refused_and_one_that_ends_ends_the_watch() {
     let gone = watch(child.id()).finish(b"");
     assert_eq!(gone.code(), 2, "{}", gone.stderr);
     assert!(
-        gone.stderr.contains("there is none\nhelp: "),
+        gone.stderr.contains("no such process\nhelp: "),
         "{}",
         gone.stderr
     );
     let finished = watching.finish(b"");
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
-    assert!(finished.stderr.contains("has ended"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("have ended"),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// Nothing holds the calls of this engine's command: who sent a signal is asked of the kernel, and of no
@@ -784,7 +788,7 @@ fn the_command_gives_no_orders_whatever_it_mounts_over_proc() {
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success(), "{text}");
-    let refused = "a signal that asks to upgrade, reload or reopen came from the workload";
+    let refused = "ignored a signal to upgrade, reload or reopen";
     assert_eq!(text.matches(refused).count(), 2, "{text}");
     assert!(!text.contains("rules in force"), "{text}");
 }

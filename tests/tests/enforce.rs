@@ -1618,7 +1618,7 @@ fn quiet_hides_no_way_past_that_was_not_accepted() {
         let file = lab.policy(&policy_with(rule, "Seccomp", switches));
         let open = lab.enforce(&[], &file, &["forks"]);
         assert_eq!(open.code(), 0, "{open:?}");
-        let named = "[POLICY_PARTIAL]: carried in part: `disable-chmod-x-bit`;";
+        let named = "[POLICY_PARTIAL]: enforced only partially: `disable-chmod-x-bit`;";
         assert!(open.stderr.contains(named), "{open:?}");
         assert_eq!(open.stderr.lines().count(), 1, "{open:?}");
         let accepted = lab.enforce(&["--accept-partial", rule], &file, &["forks"]);

@@ -303,7 +303,7 @@ fn what_cannot_be_attached_to_is_refused_by_name() {
     let finished = watch(&scratch, gone, &[]).finish(b"");
     assert_eq!((finished.code(), finished.stdout.as_str()), (2, ""));
     assert!(
-        finished.stderr.contains("there is none\nhelp: "),
+        finished.stderr.contains("no such process\nhelp: "),
         "{}",
         finished.stderr
     );

@@ -482,7 +482,7 @@ test -z "$(find state -mindepth 1 2> /dev/null)"
         "3: restore one\n",
         "2: create --bundle nowhere one\n",
         "2: --root\n",
-        "its seccomp profile has a listener of its own, /nowhere",
+        "its seccomp profile has a listener, /nowhere",
         "cannot find the runtime no-such\n",
         "\"level\":\"error\",\"msg\":\"tollgate: cannot watch container one",
     ] {

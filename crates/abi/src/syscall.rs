@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for Syscall {
         let index = u16::deserialize(deserializer)?;
         match usize::from(index) < Self::COUNT {
             true => Ok(Self(index)),
-            false => Err(de::Error::custom("there is no such call")),
+            false => Err(de::Error::custom("no such system call")),
         }
     }
 }

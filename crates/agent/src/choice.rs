@@ -67,10 +67,7 @@ pub(super) fn can_be_promised(args: &Run, engine: EngineKind) -> Result<(), Fail
     match promises.iter().find(|(_, is_in_vain)| *is_in_vain) {
         None => Ok(()),
         Some((option, _)) => {
-            let message = format!(
-                "the engine {} cannot give what {option} asks for",
-                engine.name()
-            );
+            let message = format!("{option} is not supported by the engine {}", engine.name());
             Err(Failure::new(Exit::BadInput, message)
                 .help("leave the option out, or use --engine notify"))
         }

@@ -153,7 +153,7 @@ fn hear_bpf(number: u32, shared: &Shared) {
     let mut reports = match Reports::open(number) {
         Ok(reports) => reports,
         Err(error) => {
-            shared.complain(RULE, format!("violations cannot be told: {error}"), 0);
+            shared.complain(RULE, format!("cannot report violations: {error}"), 0);
             return;
         }
     };
@@ -166,7 +166,7 @@ fn hear_bpf(number: u32, shared: &Shared) {
         }
         let now = reports.lost().unwrap_or(lost);
         if now > lost {
-            let message = format!("{} violations found no room and are not told", now - lost);
+            let message = format!("{} violations were dropped (buffer full)", now - lost);
             shared.complain(RULE, message, now - lost);
             lost = now;
         }

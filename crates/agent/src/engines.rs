@@ -201,10 +201,10 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
         Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
         Source::Host | Source::Places(_) => {
-            anyhow::bail!("cannot watch the host with an engine that holds calls")
+            anyhow::bail!("cannot watch the host with an engine for one command")
         }
         Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
-            anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
+            anyhow::bail!("cannot run a command with an engine for sandboxes")
         }
     };
     // Who enters a container does so by its runtime, and is watched from there.
@@ -252,6 +252,11 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
 /// Starts `ebpf`, which watches from within the kernel.
 pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let world = request.world();
+    let watched = match &request.listening.source {
+        Source::Host => "all processes",
+        Source::Places(_) => "the named containers and control groups",
+        _ => "the named processes and their descendants",
+    };
     let target = match request.listening.source {
         Source::Command(pid) => ebpf::Target::Processes(vec![pid]),
         Source::Running(pids) => ebpf::Target::Processes(pids),
@@ -284,7 +289,10 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let counters = engine.counter_source();
     let hooks = engine.attachment().to_string();
     if !request.common.quiet {
-        terminal::complain(&format!("tollgate: calls are seen by {hooks}\n"));
+        let how = engine.attachment().in_short();
+        terminal::complain(&format!(
+            "tollgate: watching {watched} (eBPF, {how}); Ctrl-C stops\n"
+        ));
     }
     Ok(Started {
         rulings: engine.rulings(),

@@ -274,7 +274,7 @@ impl Seen {
                 Err(error) => {
                     self.model.had_capabilities = true;
                     terminal::complain(&format!(
-                        "tollgate: which capabilities were used is not known: {error}\n"
+                        "tollgate: warning: cannot record which capabilities were used: {error}\n"
                     ));
                     return;
                 }

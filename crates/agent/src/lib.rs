@@ -298,7 +298,7 @@ fn prepare_own(
         let memo = kept.memo.clone();
         let errand = host::Errand::of_container(folder, words, memo, container, rules, confinement);
         let errand = errand.map_err(|cause| {
-            let message = format!("cannot find the agent of the host: {cause}");
+            let message = format!("cannot find the host agent: {cause}");
             Failure::new(Exit::Unsupported, message).help("use --agent container")
         })?;
         return Ok(supervisor::Prepared {
@@ -408,7 +408,7 @@ fn start_beside(
         blueprint.map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
     blueprint.first = first;
     if blueprint.program != *expected {
-        anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
+        anyhow::bail!("cannot watch: the rules compile to another filter than the cached one");
     }
     listening.held = Some(supervisor::Held::Answered(answering));
     Ok(Box::new(blueprint.start(listening)?))
@@ -578,7 +578,7 @@ fn blueprint(
         StatsFile::create
     };
     if detection.stats.as_deref() == Some(Path::new("-")) {
-        let message = "cannot write stats to `-`: it stands for no file here";
+        let message = "cannot write stats to `-`: standard output is not supported";
         return Err(Failure::new(Exit::BadInput, message).help(
             "use -s /dev/stdout for the standard output, or -s ./- for a file of that name",
         ));
@@ -682,8 +682,8 @@ fn load(
         let wants_rules = !detection.without_rules && options.recorder.is_none();
         if left.is_none() && wants_rules && rules.judge.matches().next().is_none() {
             journal::warn(
-                "warning: no rule is in force, so there will be no alert; look at -r and at the \
-                 configuration's keys rules and priority",
+                "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
+                keys rules and priority",
             );
         }
     }

@@ -55,7 +55,7 @@ impl Reloader {
                 rule: "Tollgate internal: rules not loaded",
                 priority: Priority::Error,
                 message: format!(
-                    "the rules in force stay: {}",
+                    "the old rules remain in force: {}",
                     failure.render().trim_end().replace('\n', " ")
                 ),
                 fields: Vec::new(),

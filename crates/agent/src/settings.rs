@@ -110,7 +110,7 @@ pub fn unknown_machine() -> Failure {
         Exit::Unsupported,
         format!("cannot watch programs on {}", std::env::consts::ARCH),
     )
-    .help("use an x86-64 or aarch64 machine")
+    .help("use an x86-64 or aarch64 host")
 }
 
 pub(super) fn compile(
@@ -152,7 +152,7 @@ pub(super) fn compile(
     };
     compiled.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
-            .help("simplify the rule; `tollgate rules explain` shows what it asks for")
+            .help("simplify the rule; `tollgate rules explain` shows the calls that it needs")
     })
 }
 

@@ -162,8 +162,14 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
     for (args, message) in [
         (
             &["frobnicate"][..],
-            "tollgate: unrecognized subcommand 'frobnicate'",
+            "cannot find `tollgate frobnicate`: no such verb\nhelp: choose one of run, ",
         ),
+        (&["rnu"], "help: did you mean `tollgate run`?"),
+        (
+            &["rules", "chek"],
+            "help: did you mean `tollgate rules check`?",
+        ),
+        (&["help", "runn"], "help: did you mean `tollgate run`?"),
         (&["run"], "<CMD>"),
         (
             &["run", "--jsno", "--", "true"],
@@ -177,7 +183,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["rules", "check"], "<FILE>"),
         (
             &["man", "nothing"],
-            "help: one of run, enforce, learn, watch, replay, falco, rules",
+            "help: choose one of run, enforce, learn, watch, replay, falco, rules",
         ),
         (
             &["generate", "list", "no-such-action"],
@@ -188,7 +194,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["generate", "run", "--sleep", "5"], "expected a duration"),
         (
             &["watch", "--engine", "ptrace"],
-            "cannot watch the whole machine",
+            "cannot watch the whole host",
         ),
         (&["watch", "-p", "0"], "0 is not in 1.."),
     ] {
@@ -276,7 +282,7 @@ fn what_cannot_run_is_refused_with_the_next_step() {
         (
             &["rules", "explain", "--call", "getppid"],
             2,
-            "no rule needs it, so it runs untouched",
+            "no rule needs it, so it runs at full speed",
         ),
     ] {
         let output = run(args);
@@ -376,7 +382,7 @@ fn completions_and_manual_pages_are_made() {
     }
     let page = stdout(&run(&["man"]));
     assert!(
-        page.contains(".TH tollgate 1") && page.contains("EXIT STATUS"),
+        page.contains(".TH TOLLGATE 1") && page.contains("EXIT STATUS"),
         "{page}"
     );
     let page = stdout(&run(&["man", "run"]));

@@ -324,7 +324,7 @@ fn proc_of_another_pid_namespace_is_refused() {
         text.contains("cannot use /proc: it belongs to another pid namespace"),
         "{text}"
     );
-    assert!(text.contains("help: mount a fresh one"), "{text}");
+    assert!(text.contains("help: mount a new /proc"), "{text}");
     // As it says; and as the first process, whose session is outside.
     let output = script(
         false,

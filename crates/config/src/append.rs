@@ -73,7 +73,7 @@ fn extra_field(node: &Node) -> Result<ExtraField, Problem> {
         }),
         _ => Err(
             Problem::new(&node.origin, "expected one name with its text")
-                .help("begin each field with `- `"),
+                .help("start each field with `- `"),
         ),
     }
 }

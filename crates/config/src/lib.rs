@@ -103,7 +103,7 @@ fn failure(problems: &[Problem]) -> Failure {
     let failure = Failure::new(Exit::BadInput, message);
     match &last.help {
         Some(help) => failure.help(help.clone()),
-        None => failure.help("`tollgate falco --config-schema` prints what each key takes"),
+        None => failure.help("`tollgate falco --config-schema` prints the type of each key"),
     }
 }
 
@@ -299,7 +299,7 @@ impl Application {
             });
             let outputs::Missing { key, example } = missing;
             let message = format!("`{output}` is enabled and has no `{key}`");
-            let help = format!("give it, as in -o {output}.{key}={example}");
+            let help = format!("set it, as in -o {output}.{key}={example}");
             self.problems.push(Problem::new(origin, message).help(help));
         }
     }
@@ -714,7 +714,7 @@ syscall_event_drops:
             [
                 "f.yaml:2:14: expected a whole number from 0 on, found `-1`",
                 "-o outputs.rate=fast: expected a number from 0 on, found `fast`",
-                "f.yaml:3:11: `urgent` is no priority | one of emergency, alert, critical, error, \
+                "f.yaml:3:11: invalid priority `urgent` | one of emergency, alert, critical, error, \
                  warning, notice, informational, debug",
                 "f.yaml:4:19: expected true or false, found `tru`",
                 "f.yaml:5:14: file_output has to be a group of settings, found `yes`",
@@ -779,7 +779,7 @@ syscall_event_drops:
         );
         assert_eq!(
             problems("a: 1\na: 2\n", &[]),
-            ["f.yaml:2:1: key `a` is given twice | the first is at f.yaml:1:1; remove one of them"]
+            ["f.yaml:2:1: duplicate key `a` | the first is at f.yaml:1:1; remove one of them"]
         );
         assert_eq!(
             problems("- a\n", &[]),
@@ -796,8 +796,8 @@ syscall_event_drops:
             warnings,
             [
                 "f.yaml:1:10: `engine.kind` has no effect: choose the engine with --engine",
-                "f.yaml:4:3: `base_syscalls.custom_set` has no effect: only calls that rules ask \
-                 about are looked at; see `tollgate rules explain`",
+                "f.yaml:4:3: `base_syscalls.custom_set` has no effect: only calls that rules need are \
+                trapped; see `tollgate rules explain`",
             ]
         );
     }
@@ -807,7 +807,7 @@ syscall_event_drops:
         let problems = parse_text("priority: x\njson_output: 1\n", &["a=1"]).unwrap_err();
         assert_eq!(
             failure(&problems).render(),
-            "tollgate: cannot use the configuration: f.yaml:1:11: `x` is no priority (one of \
+            "tollgate: cannot use the configuration: f.yaml:1:11: invalid priority `x` (one of \
              emergency, alert, critical, error, warning, notice, informational, debug)\n  \
              f.yaml:2:14: expected true or false, found `1`\n  -o a=1: unknown key `a`\n\
              help: `tollgate man run` lists the keys\n"
@@ -820,7 +820,7 @@ syscall_event_drops:
             (
                 "http_output:\n  enabled: true\n",
                 &[][..],
-                "f.yaml:2:3: `http_output` is enabled and has no `url` | give it, as in -o http_output.url=",
+                "f.yaml:2:3: `http_output` is enabled and has no `url` | set it, as in -o http_output.url=",
             ),
             (
                 "program_output: {program: ''}",

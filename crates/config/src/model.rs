@@ -76,7 +76,7 @@ pub struct Config {
 pub struct RuntimeOptions {
     /// Who watches containers.
     pub agent: WatchedBy,
-    /// How many seconds an agent of the host stays when there is no container.
+    /// How many seconds a host agent stays when there is no container.
     pub agent_linger: u64,
     /// What happens to a container while no agent runs.
     pub on_agent_death: OnAgentDeath,

@@ -37,7 +37,7 @@ fn value(cell: &str) -> String {
 
 fn key(path: &str) -> &'static Setting {
     let known = KEYS.iter().find(|key| key.path == path);
-    known.unwrap_or_else(|| panic!("{PAGE} has `{path}`, which is no key"))
+    known.unwrap_or_else(|| panic!("{PAGE} has `{path}`, which is not a key"))
 }
 
 /// A configuration in which each named key is set to its text.

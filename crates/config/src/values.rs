@@ -23,9 +23,9 @@ pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Probl
                 continue;
             }
             other => {
-                let message = format!("cannot take `{other}` for what is done about losses");
+                let message = format!("invalid action `{other}` for dropped events");
                 return Err(Problem::new(&word.origin, message)
-                    .help("known are `ignore`, `log`, `alert` and `exit`"));
+                    .help("expected `ignore`, `log`, `alert` or `exit`"));
             }
         });
     }
@@ -58,7 +58,7 @@ pub(crate) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Pro
 pub(crate) fn priority(node: &Node) -> Result<Priority, Problem> {
     let text = node.text()?;
     Priority::parse(text).ok_or_else(|| {
-        Problem::new(&node.origin, format!("`{text}` is no priority"))
+        Problem::new(&node.origin, format!("invalid priority `{text}`"))
             .help("one of emergency, alert, critical, error, warning, notice, informational, debug")
     })
 }
@@ -168,9 +168,9 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
 
 pub(crate) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
-    config.webserver.address = text
-        .parse::<IpAddr>()
-        .map_err(|_no_address| Problem::new(&node.origin, format!("`{text}` is no IP address")))?;
+    config.webserver.address = text.parse::<IpAddr>().map_err(|_no_address| {
+        Problem::new(&node.origin, format!("invalid IP address `{text}`"))
+    })?;
     Ok(())
 }
 
@@ -192,8 +192,14 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     let interval = parse_interval(text).ok_or_else(|| {
-        Problem::new(&node.origin, format!("`{text}` is no interval"))
-            .help("write it as 1h, 5m, 30s or 500ms; the units are y w d h m s ms")
+        Problem::new(
+            &node.origin,
+            format!(
+                "invalid interval `{text}`: expected a number and a unit, such \
+        as 1h or 30s"
+            ),
+        )
+        .help("write it as 1h, 5m, 30s or 500ms; the units are y w d h m s ms")
     })?;
     if interval < SHORTEST_INTERVAL {
         let message = format!("`{text}` is too short");

@@ -317,12 +317,12 @@ pub(crate) fn probe() -> Support {
     }
     if !Path::new(FOLDER).exists() {
         return Support::no(
-            format!("{FOLDER} is not there"),
+            format!("{FOLDER} does not exist"),
             "mount it: mount -t securityfs securityfs /sys/kernel/security",
         );
     }
     match try_profile() {
-        Ok(true) => Support::yes("a profile was loaded, and denied a child what it says"),
+        Ok(true) => Support::yes("works: a loaded profile denied access to a child process"),
         Ok(false) => Support::no(
             "a profile was loaded, and denied nothing",
             "look for AppArmor in `dmesg`",

@@ -119,8 +119,8 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Capabilities => "drop capabilities",
             Self::Landlock => "restrict itself by Landlock",
-            Self::AppArmor => "ask for its AppArmor profile",
-            Self::Bpf => "become subject to the policy at the hooks of BPF LSM",
+            Self::AppArmor => "request its AppArmor profile",
+            Self::Bpf => "enter the BPF LSM policy",
         })
     }
 }
@@ -358,7 +358,7 @@ fn line(
     let mut detail = given;
     if partial > 0 {
         detail.push_str(&format!(
-            "; {partial} of {} policy rules in part",
+            "; {partial} of {} policy rules only partially",
             carried.len()
         ));
     }
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(of(Enforcer::Landlock).reach, Reach::Fully);
         let seccomp = of(Enforcer::Seccomp);
         assert_eq!(seccomp.reach, Reach::Partially);
-        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules in part");
+        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules only partially");
         assert_eq!(of(Enforcer::AppArmor).reach, Reach::Partially);
         let lacking = line(
             &policies[0],

@@ -457,7 +457,7 @@ impl Names {
                 };
                 if left == 0 {
                     let way = format!(
-                        "hard links of files below {} were not looked for: it holds more than {FILES_LIMIT}",
+                        "did not search for hard links below {}: more than {FILES_LIMIT} files",
                         denied.path
                     );
                     self.note(&rule, NameKind::Unknown, way);

@@ -252,14 +252,8 @@ fn wrong_fields_are_errors_with_a_way_out() {
             "nothing.like.it",
             "cannot find a field named `nothing.like.it`",
         ),
-        (
-            "proc.name[1]",
-            "cannot give `proc.name` an argument: it takes none",
-        ),
-        (
-            "proc.name[]",
-            "cannot give `proc.name` an argument: it takes none",
-        ),
+        ("proc.name[1]", "`proc.name` takes no argument"),
+        ("proc.name[]", "`proc.name` takes no argument"),
         (
             "proc.aname[x]",
             "cannot read the index `x` of `proc.aname`: it must be a whole number from 0",

@@ -134,11 +134,13 @@ impl FileChannel {
         };
         let own = file.metadata()?;
         if !self.leads_to(&own) {
-            self.say("was renamed, removed or replaced; the next alerts are in the file that is there now");
+            self.say(
+                "was renamed, removed or replaced; alerts now go to the new file of that name",
+            );
             return self.open_again();
         }
         if own.is_file() && own.len() < self.length {
-            self.say("was made shorter; alerts that were in it are lost");
+            self.say("was truncated; alerts that were in it are lost");
         }
         Ok(file)
     }
@@ -147,7 +149,7 @@ impl FileChannel {
         let file = open(&self.path, if self.was.is_link { 0 } else { NO_FOLLOW })?;
         if self.was.is_regular && !file.metadata()?.is_file() {
             return Err(io::Error::other(
-                "it was replaced by what is no regular file",
+                "it was replaced by something that is not a regular file",
             ));
         }
         Ok(file)
@@ -428,7 +430,7 @@ mod tests {
         let (_dir, path, mut channel) = opened(true);
         File::create(&path).unwrap();
         channel.deliver(&deliveries(1)).unwrap();
-        assert!(channel.notice().unwrap().contains("was made shorter"));
+        assert!(channel.notice().unwrap().contains("was truncated"));
         channel.deliver(&deliveries(1)).unwrap();
         assert_eq!((channel.notice(), lines(&path)), (None, 2));
     }

@@ -279,7 +279,7 @@ impl Running {
 }
 
 fn ended(status: ExitStatus, what: &str) -> io::Error {
-    io::Error::other(format!("the program ended with {status} {what}"))
+    io::Error::other(format!("the program exited with {status} {what}"))
 }
 
 /// Waits for events of a descriptor; false if none came before the deadline.
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!((error.delivered, error.dead), (0, false));
         assert_eq!(
             error.source.to_string(),
-            "the program ended with exit status: 3 instead of with success"
+            "the program exited with exit status: 3 instead of with success"
         );
     }
 

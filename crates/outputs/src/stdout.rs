@@ -132,7 +132,7 @@ impl Channel for StdoutChannel {
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         if length(&self.file) < self.length {
-            let notice = "the file of the standard output was made shorter; alerts that were in it may be lost";
+            let notice = "the file of standard output was truncated; earlier alerts may be lost";
             self.notice = Some(notice.to_owned());
         }
         let result = self.stream.write(&self.file, alerts);
@@ -187,7 +187,7 @@ mod tests {
         shared.set_len(0).expect("it is a file");
         channel.deliver(&deliveries(1)).expect("it is writable");
         let notice = channel.notice().expect("alerts are lost");
-        assert!(notice.contains("was made shorter"), "{notice}");
+        assert!(notice.contains("was truncated"), "{notice}");
         channel.deliver(&deliveries(1)).expect("it is writable");
         assert_eq!(channel.notice(), None);
     }

@@ -26,7 +26,7 @@ pub fn in_child(probe: impl FnOnce() -> Support) -> Support {
     match try_in_child(probe) {
         Ok(support) => support,
         Err(error) => Support::no(
-            format!("cannot try it in a child process: {error}"),
+            format!("cannot start a child process: {error}"),
             "raise the limit on processes, or allow clone and pipe2",
         ),
     }
@@ -53,13 +53,13 @@ fn try_in_child(probe: impl FnOnce() -> Support) -> sys::Result<Support> {
     wait(Target::Pid(child), ALL)?;
     Ok(answer.as_deref().and_then(decode).unwrap_or_else(|| {
         let why = if stuck {
-            "it got stuck"
+            "the probe hung"
         } else {
-            "the kernel ended the child that tried it"
+            "the kernel killed the child process of the probe"
         };
         Support::no(
             why,
-            "look at the system log for a security module that forbids it",
+            "check the system log for a security module that forbids it",
         )
     }))
 }

@@ -15,7 +15,7 @@ pub(super) fn cgroup() -> Support {
         return Support::yes("version 2");
     }
     if is_v2("/sys/fs/cgroup/unified") {
-        return Support::yes("versions 1 and 2 side by side");
+        return Support::yes("versions 1 and 2");
     }
     if Path::new("/sys/fs/cgroup/memory").is_dir() {
         return Support::yes("version 1");
@@ -34,14 +34,14 @@ pub(super) fn identity() -> Support {
     let (pid, cgroup) = (namespace("pid"), namespace("cgroup"));
     match (pid, cgroup) {
         (Some(INITIAL_PID_NAMESPACE), Some(INITIAL_CGROUP_NAMESPACE)) => {
-            Support::yes("proven: the namespaces are those of the host")
+            Support::yes("host: the namespaces are those of the host")
         }
         (None, _) | (_, None) => Support::partial_with_fix(
             "unknown: /proc/self/ns cannot be read",
             "mount /proc, or name the container with --container-id",
         ),
         _ => Support::partial_with_fix(
-            "this is not the host: the container is looked for in cgroups, mounts and runtime marks",
+            "not the host: the container is identified by cgroups, mounts and runtime files",
             "if `container.id` is empty in alerts, name it with --container-id",
         ),
     }

@@ -6,24 +6,27 @@ use super::Support;
 
 /// First versions with something that matters here, newest first.
 const LEVELS: &[(KernelVersion, &str)] = &[
-    (KernelVersion::new(6, 6), "all that the engine notify needs"),
+    (
+        KernelVersion::new(6, 6),
+        "supports all features of the engine notify",
+    ),
     (
         KernelVersion::new(5, 19),
-        "no SYNC_WAKE_UP (6.6): each seen call costs more",
+        "no SYNC_WAKE_UP (6.6): each trapped call is slower",
     ),
     (
         KernelVersion::new(5, 11),
-        "no WAIT_KILLABLE_RECV (5.19): a signal may repeat a seen call",
+        "no WAIT_KILLABLE_RECV (5.19): a signal may repeat a trapped call",
     ),
     (
         KernelVersion::new(5, 6),
         "no WAIT_KILLABLE_RECV (5.19); constant-action bitmaps (5.11) are missing, so that \
-         calls that no rule needs cost more",
+         calls that no rule needs are slower",
     ),
     (
         KernelVersion::new(5, 5),
         "no WAIT_KILLABLE_RECV (5.19), no constant-action bitmaps (5.11), no pidfd_getfd (5.6): \
-         calls that no rule needs cost more, and peers of sockets may stay unknown",
+         calls that no rule needs are slower, and peers of sockets may be unknown",
     ),
 ];
 
@@ -45,7 +48,7 @@ pub(super) fn version() -> Support {
             Support::partial_with_fix(format!("{release}: {missing}"), "run Linux 6.6 or newer")
         }
         None => Support::no(
-            format!("{release} is older than 5.5, which lets a seen call continue"),
+            format!("{release} is older than 5.5, which can continue a trapped call"),
             "run Linux 5.5 or newer",
         ),
     }

@@ -24,7 +24,10 @@ pub(super) fn read() -> Support {
         let address = u64::try_from(MARK.as_ptr().addr()).expect("an address has at most 64 bits");
         let mut bytes = [0; 16];
         match process_memory::read(sleeper.pid(), address, &mut bytes) {
-            Ok(16) if bytes == MARK => Support::yes("process_vm_readv read a child's memory"),
+            Ok(16) if bytes == MARK => Support::yes(
+                "works: process_vm_readv read the memory of a child \
+            process",
+            ),
             Ok(count) => Support::no(
                 format!("read {count} bytes that are not the child's"),
                 ACCESS_FIX,
@@ -54,9 +57,9 @@ pub(super) fn pidfd_getfd() -> Support {
             pidfd::take_fd(process.as_fd(), 2)
         });
         match attempt {
-            Ok(_) => Support::yes("a child's descriptor was copied"),
+            Ok(_) => Support::yes("works: copied a descriptor of a child process"),
             Err(error) => Support::partial_with_fix(
-                format!("{error}: sockets are known by their inode only"),
+                format!("{error}: sockets show only their inode"),
                 format!("run Linux 5.6 or newer; {ACCESS_FIX}"),
             ),
         }
@@ -79,10 +82,10 @@ pub(super) fn seize() -> Support {
                 Status::PtraceEvent {
                     event: EVENT_STOP, ..
                 },
-            ))) => Support::yes("a child was seized and stopped"),
+            ))) => Support::yes("works: seized and stopped a child process"),
             Ok(other) => Support::no(format!("the child did not stop: {other:?}"), ACCESS_FIX),
             Err(error) => Support::partial_with_fix(
-                format!("{error}: results of calls cannot be learnt"),
+                format!("{error}: call results cannot be read"),
                 ACCESS_FIX,
             ),
         }

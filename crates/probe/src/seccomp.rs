@@ -21,7 +21,7 @@ const LISTENER_FIX: &str = "run outside the sandbox, or let its seccomp profile 
                             gVisor has no user notification";
 
 pub(super) const BUSY: &str =
-    "this process is watched by a listener already, and the kernel allows one only";
+    "a listener already watches this process, and the kernel allows only one";
 
 const BUSY_FIX: &str = "run outside of the other supervisor: another tollgate, or a container \
                         runtime with seccomp notification";
@@ -31,7 +31,7 @@ pub(super) fn filter() -> Support {
         let installed =
             set_no_new_privs().and_then(|()| install_filter(&ALLOW_ALL, FilterFlags::default()));
         match installed {
-            Ok(_) => Support::yes("a filter was loaded"),
+            Ok(_) => Support::yes("works: loaded a filter"),
             Err(error) => Support::no(
                 error.to_string(),
                 "run a kernel with CONFIG_SECCOMP_FILTER, outside a sandbox that forbids seccomp(2)",
@@ -44,14 +44,14 @@ pub(super) fn listener() -> Support {
     in_child(|| {
         if action_available(SECCOMP_RET_USER_NOTIF) == Ok(false) {
             return Support::no(
-                "the kernel does not know USER_NOTIF",
+                "the kernel lacks SECCOMP_RET_USER_NOTIF",
                 "run Linux 5.5 or newer",
             );
         }
         match set_no_new_privs()
             .and_then(|()| install_filter(&ALLOW_ALL, FilterFlags::NEW_LISTENER))
         {
-            Ok(_) => Support::yes("a filter with a listener was loaded"),
+            Ok(_) => Support::yes("works: loaded a filter with a listener"),
             Err(error) if error.is(Errno::EBUSY) => Support::no(BUSY, BUSY_FIX),
             Err(error) => Support::no(error.to_string(), LISTENER_FIX),
         }
@@ -60,7 +60,7 @@ pub(super) fn listener() -> Support {
 
 pub(super) fn continue_call() -> Support {
     in_child(|| match round_trip(FilterFlags::default(), |_| Ok(())) {
-        Ok(()) => Support::yes("a call was seen, continued and gave its true result"),
+        Ok(()) => Support::yes("works: a trapped call continued and returned its result"),
         Err(Trouble::Busy) => Support::no(BUSY, BUSY_FIX),
         Err(Trouble::Failed(why)) => Support::no(why, "run Linux 5.5 or newer"),
     })
@@ -69,13 +69,10 @@ pub(super) fn continue_call() -> Support {
 pub(super) fn wait_killable() -> Support {
     in_child(
         || match round_trip(FilterFlags::WAIT_KILLABLE_RECV, |_| Ok(())) {
-            Ok(()) => Support::yes("a call was seen with it"),
+            Ok(()) => Support::yes("works"),
             Err(Trouble::Busy) => Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX),
             Err(Trouble::Failed(why)) => Support::partial_with_fix(
-                format!(
-                    "{why}: a signal may make a program repeat a call that was seen, and an alert \
-                 come twice"
-                ),
+                format!("{why}: a signal may repeat a trapped call, and an alert may appear twice"),
                 "run Linux 5.19 or newer",
             ),
         },
@@ -85,10 +82,10 @@ pub(super) fn wait_killable() -> Support {
 pub(super) fn sync_wake_up() -> Support {
     let ready = |listener: &Listener| listener.set_sync_wake_up(true);
     in_child(|| match round_trip(FilterFlags::default(), ready) {
-        Ok(()) => Support::yes("a call was seen with it"),
+        Ok(()) => Support::yes("works"),
         Err(Trouble::Busy) => Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX),
         Err(Trouble::Failed(why)) => Support::partial_with_fix(
-            format!("{why}: each seen call may wake another CPU, about 20 us instead of 3"),
+            format!("{why}: each trapped call may wake another CPU, about 20 us instead of 3"),
             "run Linux 6.6 or newer",
         ),
     })
@@ -97,11 +94,14 @@ pub(super) fn sync_wake_up() -> Support {
 pub(super) fn no_new_privs() -> Support {
     in_child(
         || match install_filter(&ALLOW_ALL, FilterFlags::default()) {
-            Ok(_) => {
-                Support::yes("not needed by this user: set-uid programs keep their privileges")
-            }
+            Ok(_) => Support::yes(
+                "not needed: with CAP_SYS_ADMIN, set-uid programs keep their privileges",
+            ),
             Err(_) => Support::partial_with_fix(
-                format!("needed by this user: under `run`, {}", without_privileges()),
+                format!(
+                    "needed without CAP_SYS_ADMIN: under `run`, {}",
+                    without_privileges()
+                ),
                 "run as root or with CAP_SYS_ADMIN to keep them",
             ),
         },
@@ -113,11 +113,10 @@ fn without_privileges() -> String {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let names = super::privileged::programs(uid.as_raw(), gid.as_raw());
     if names.is_empty() {
-        return "set-uid programs and file capabilities have no effect; there are none here"
-            .to_owned();
+        return "set-uid programs and file capabilities have no effect; none found here".to_owned();
     }
     format!(
-        "programs do not get the privileges of their files; here: {}",
+        "programs lose their set-uid and file privileges: {}",
         names.join(", ")
     )
 }

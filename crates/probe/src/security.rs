@@ -15,17 +15,19 @@ use super::attempt::in_child;
 pub(super) fn yama() -> Support {
     let file = "/proc/sys/kernel/yama/ptrace_scope";
     let Ok(text) = fs::read_to_string(file) else {
-        return Support::yes("Yama is not in this kernel: a user may look into all own processes");
+        return Support::yes("no Yama in this kernel: a user can read all own processes");
     };
     match text.trim() {
-        "0" => Support::yes("ptrace_scope 0: a user may look into all own processes"),
-        "1" => Support::yes("ptrace_scope 1: into own descendants only, which is enough for `run`"),
+        "0" => Support::yes("ptrace_scope 0: a user can read all own processes"),
+        "1" => Support::yes(
+            "ptrace_scope 1: a user can read own descendants only, which is enough for `run`",
+        ),
         "2" => Support::partial_with_fix(
             "ptrace_scope 2: only with CAP_SYS_PTRACE",
             "sysctl kernel.yama.ptrace_scope=1",
         ),
         "3" => Support::partial_with_fix(
-            "ptrace_scope 3: nobody may use ptrace until the next boot",
+            "ptrace_scope 3: ptrace is disabled until the next boot",
             "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d",
         ),
         other => Support::partial(format!("ptrace_scope has the unknown value {other}")),
@@ -39,17 +41,17 @@ pub(super) fn capabilities() -> Support {
     };
     let has = |number| set.contains(number);
     match (has(CAP_SYS_PTRACE.u8()), has(CAP_SYS_ADMIN.u8())) {
-        (true, true) => Support::yes("both"),
-        (true, false) => {
-            Support::partial("SYS_PTRACE only: set-uid programs lose their privileges under `run`")
-        }
+        (true, true) => Support::yes("CAP_SYS_ADMIN and CAP_SYS_PTRACE present"),
+        (true, false) => Support::partial(
+            "only CAP_SYS_PTRACE present: set-uid programs lose their privileges under `run`",
+        ),
         (false, true) => Support::partial_with_fix(
-            "SYS_ADMIN only: processes of other users, and those that are not dumpable, cannot be read",
+            "only CAP_SYS_ADMIN present: processes of other users and non-dumpable processes cannot be read",
             "add CAP_SYS_PTRACE if the workload changes its user or runs such programs",
         ),
         (false, false) => Support::partial_with_fix(
-            "neither, and neither is needed for processes of the same user; those of another user, \
-             or not dumpable, cannot be read: rules about them are reported as undecided",
+            "CAP_SYS_ADMIN and CAP_SYS_PTRACE absent: processes of other users and non-dumpable processes \
+            cannot be read; rules about them are reported as not evaluated",
             "add CAP_SYS_PTRACE if the workload changes its user or runs such programs",
         ),
     }
@@ -57,7 +59,7 @@ pub(super) fn capabilities() -> Support {
 
 pub(super) fn user_namespace() -> Support {
     in_child(|| match unshare(CloneFlags::NEWUSER.0) {
-        Ok(()) => Support::yes("one was made"),
+        Ok(()) => Support::yes("works: created a user namespace"),
         Err(error) => Support::no(
             error.to_string(),
             "sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
@@ -75,27 +77,27 @@ pub(super) fn landlock() -> Support {
         }) => {
             let version = kernel_abi.unwrap_or(effective_abi as i32);
             match fs::read("/proc/self/status") {
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => Support::yes(format!(
-                    "version {version}: a child could no longer read a file"
-                )),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    Support::yes(format!("works: ABI version {version}"))
+                }
                 outcome => Support::no(
                     format!(
-                        "version {version} did not keep a child from reading a file: {outcome:?}"
+                        "ABI version {version} did not deny a child process access to a file: {outcome:?}"
                     ),
                     "report this as a defect",
                 ),
             }
         }
         Ok(LandlockStatus::NotEnabled) => Support::no(
-            "the kernel has it, but was started without it",
+            "disabled: the kernel was booted without it",
             "boot with lsm=landlock,... before the other modules; policies need it for files",
         ),
         Ok(LandlockStatus::NotImplemented) => Support::no(
-            "this kernel does not have it, or a filter hides it",
+            "missing in this kernel, or hidden by a seccomp filter",
             "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK; policies need it for files",
         ),
         Err(error) => Support::no(
-            format!("a child could not be confined: {error}"),
+            format!("cannot confine a child process: {error}"),
             "allow landlock_create_ruleset, landlock_restrict_self and prctl to this program",
         ),
     })

@@ -16,16 +16,15 @@ pub(super) fn inotify() -> Support {
     let watch = inotify::init(CreateFlags::CLOEXEC)
         .and_then(|inotify| inotify::add_watch(&inotify, root, WatchFlags::CREATE));
     if let Err(error) = watch {
-        let why = format!("{error}: opens past the engine go untold");
+        let why = format!("{error}: opens that bypass the engine are not reported");
         return Support::partial_with_fix(why, FIX);
     }
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
     match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
-        Some(limit) if limit < ENOUGH => Support::partial_with_fix(
-            format!("a watch was had; a user may have {limit}, all programs together"),
-            FIX,
-        ),
-        Some(limit) => Support::yes(format!("a watch was had (limit of a user: {limit})")),
-        None => Support::yes("a watch was had"),
+        Some(limit) if limit < ENOUGH => {
+            Support::partial_with_fix(format!("works; limit of {limit} watches per user"), FIX)
+        }
+        Some(limit) => Support::yes(format!("works (limit of {limit} watches per user)")),
+        None => Support::yes("works"),
     }
 }

@@ -21,13 +21,13 @@ pub enum TimedOut {
         after: Duration,
     },
     /// No thread was free: too many earlier reads never came back.
-    #[error("cannot begin another guarded read: {stuck} earlier ones never came back")]
+    #[error("cannot start another guarded read: {stuck} earlier reads hang")]
     Refused {
         /// How many.
         stuck: usize,
     },
     /// The work panicked or no thread could be started.
-    #[error("cannot carry out a guarded read")]
+    #[error("cannot do a guarded read")]
     Failed,
 }
 

@@ -131,7 +131,8 @@ impl Engine {
                     location: rule.location.clone(),
                     by: Vec::new(),
                     message: warning.message.trim_start_matches("expensive: ").to_owned(),
-                    help: "restrict it to rarer calls or to arguments passed in registers; `tollgate rules cost` tells the price",
+                    help: "restrict it to rarer calls or to arguments passed in registers; `tollgate \
+                    rules cost` shows the cost",
                 });
             }
         }
@@ -179,7 +180,7 @@ impl Linter<'_> {
         if !can_match {
             let message = match (kinds, told) {
                 (0, _) => "it matches no type of event".to_owned(),
-                (_, 0) => "its events are not told".to_owned(),
+                (_, 0) => "its events are not reported".to_owned(),
                 _ => list(blocking),
             };
             self.add(
@@ -194,7 +195,7 @@ impl Linter<'_> {
                 findings,
                 Check::Idle,
                 message,
-                "what compares such a field never holds, and what excludes by it excludes nothing",
+                "a comparison of such a field is never true, and an exclusion by it excludes nothing",
             );
         }
         let printed: BTreeSet<String> = self
@@ -433,7 +434,7 @@ mod tests {
             &["evt.type = procexit and proc.name = x"],
             &[EngineKind::Notify],
         );
-        assert_eq!(found[0].2, "its events are not told");
+        assert_eq!(found[0].2, "its events are not reported");
     }
 
     #[test]

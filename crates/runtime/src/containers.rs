@@ -112,7 +112,7 @@ pub fn forget(
             if Instant::now() > deadline {
                 let message = format!("cannot remove the control groups of {}: {cause}", note.id);
                 return Err(Failure::new(Exit::Unsupported, message)
-                    .help("processes in them do not end; try again"));
+                    .help("their processes do not exit; try again"));
             }
             for pid in note.groups.members() {
                 // Fails only if it has just ended.
@@ -158,7 +158,7 @@ pub fn cannot_execute(runtime: &Runtime, cause: &std::io::Error) -> Failure {
         Exit::NotExecutable,
         format!("cannot execute {program}: {cause}"),
     )
-    .help("name a runtime that is a program for this machine")
+    .help("name a runtime that is a program for this architecture")
 }
 
 /// The exit code for the status of a process, as in a shell.
@@ -212,7 +212,6 @@ pub fn state_failure(error: &StoreError) -> Failure {
         StoreError::Io { .. } => Exit::Unsupported,
     };
     Failure::from_error(exit, error).help(
-        "ids are names of folders; what is noted of containers is below /run/tollgate/runtime, or \
-         where $TOLLGATE_RUNTIME_STATE says",
+        "IDs are folder names; container state is in /run/tollgate/runtime, or in $TOLLGATE_RUNTIME_STATE",
     )
 }

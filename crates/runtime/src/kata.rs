@@ -27,8 +27,8 @@ pub fn refuse(asked: &OsStr) -> Result<(), Failure> {
         asked.display()
     );
     Err(Failure::new(Exit::Unsupported, message).help(
-        "have containerd drive it as `io.containerd.kata.v2`, or use `--runtime vm` for a machine with \
-         the rules in it",
+        "let containerd run it as `io.containerd.kata.v2`, or use `--runtime vm`, which evaluates rules \
+        in the virtual machine",
     ))
 }
 
@@ -45,7 +45,7 @@ pub fn support() -> Support {
             fix: None,
         },
         Err(_) => Support::No {
-            why: format!("there is no {SHIM}"),
+            why: format!("{SHIM} not found"),
             fix: "use `tollgate runtime --runtime vm`, or install Kata for containerd to drive"
                 .to_owned(),
         },

@@ -234,8 +234,8 @@ impl FilterProgram {
 pub enum FilterError {
     /// More than the kernel takes.
     #[error(
-        "cannot compile the plan: {instructions} instructions, the kernel takes {limit}; \
-         `{call}` alone has {tests} argument tests (wanted by {wanted_by})"
+        "cannot compile the filter: {instructions} instructions, the kernel allows {limit}; `{call}` \
+        alone has {tests} argument tests (needed by {wanted_by})"
     )]
     TooLong {
         /// How many it would be.
@@ -250,7 +250,9 @@ pub enum FilterError {
         wanted_by: String,
     },
     /// A test of an argument that calls do not have.
-    #[error("cannot compile the plan: `{call}` has no argument {argument} (wanted by {wanted_by})")]
+    #[error(
+        "cannot compile the filter: `{call}` has no argument {argument} (needed by {wanted_by})"
+    )]
     NoSuchArgument {
         /// The call.
         call: Syscall,
@@ -385,7 +387,7 @@ fn wanted_by(reasons: &[Reason]) -> String {
         .iter()
         .map(|reason| match reason {
             Reason::Rule(name) => format!("rule `{name}`"),
-            Reason::Floor(why) => format!("the floor: {why}"),
+            Reason::Floor(why) => format!("always trapped: {why}"),
             Reason::State(why) => format!("the engine: {why}"),
         })
         .collect();

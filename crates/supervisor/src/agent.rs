@@ -351,8 +351,8 @@ fn start(
     let file = inherited.board_file.as_fd();
     let own_board = match Board::open(file) {
         Ok(Some(board)) => board,
-        Ok(None) => return Err("the keeper's board is another version's".to_owned()),
-        Err(error) => return Err(format!("cannot open the keeper's board: {error}")),
+        Ok(None) => return Err("the shared state was written by another version".to_owned()),
+        Err(error) => return Err(format!("cannot open the shared state: {error}")),
     };
     let listening = Listening {
         source,

@@ -180,7 +180,7 @@ impl Front<'_> {
             match self
                 .from_agent
                 .receive()
-                .map_err(Failure::io("hear from the agent"))?
+                .map_err(Failure::io("read the agent's start message"))?
             {
                 Some(Message::Prepared) => stage = Stage::Starting,
                 Some(Message::Waiter(pid)) => waiter = pid,
@@ -341,8 +341,8 @@ impl Front<'_> {
         self.keepers += 1;
         if self.keepers > KEEPERS {
             eprintln!(
-                "tollgate: the keeper was killed {KEEPERS} times and is not replaced again: if \
-                 the agent dies now, CMD is killed"
+                "tollgate: warning: the keeper process was killed {KEEPERS} times and is not replaced \
+                again: if the agent dies now, CMD is killed"
             );
             self.keeper = sys::pidfd::open(self.agent()).ok();
             board.set(word::KEEPER_DONE, 1);

@@ -365,7 +365,7 @@ pub enum Failure {
     #[error("cannot run the command")]
     Refused(i32),
     /// What a keeper is said to have ordered makes no sense.
-    #[error("cannot take over from another agent: this is no order of a keeper's")]
+    #[error("cannot take over from another agent: invalid --resume value (internal option)")]
     Order,
     /// The services did not start; the agent has printed why.
     #[error("cannot start watching")]

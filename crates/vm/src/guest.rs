@@ -506,8 +506,8 @@ pub(super) fn mount(
 
 pub(super) fn broken(action: &'static str) -> impl Fn(io::Error) -> Failure {
     move |cause| {
-        let message = format!("cannot {action} in the machine: {cause}");
+        let message = format!("cannot {action} in the virtual machine: {cause}");
         Failure::new(diagnostics::exit::Exit::Internal, message)
-            .help("look at console.log beside the note of the container")
+            .help("check console.log in the folder of the container")
     }
 }

@@ -114,7 +114,7 @@ fn test(arg: &Value) -> Result<(u8, Option<RegisterTest>), String> {
     let index = u8::try_from(number("index"))
         .ok()
         .filter(|index| *index < 6);
-    let index = index.ok_or_else(|| format!("there is no argument {}", arg["index"]))?;
+    let index = index.ok_or_else(|| format!("no such argument: {}", arg["index"]))?;
     let value = number("value");
     let test = match text(&arg["op"]) {
         "SCMP_CMP_EQ" => Some((TestOp::Eq, value)),

@@ -263,7 +263,7 @@ fn map(children: Vec<Node>) -> Result<Value, Problem> {
             return Err(Problem::new(&key.origin, "the key is not text"));
         };
         if let Some(first) = entries.iter().find(|entry| entry.key == text) {
-            let message = format!("key `{text}` is given twice");
+            let message = format!("duplicate key `{text}`");
             return Err(Problem::new(&key.origin, message).help(format!(
                 "the first is at {}; remove one of them",
                 first.origin

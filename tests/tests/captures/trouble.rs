@@ -100,7 +100,7 @@ fn what_a_killed_agent_has_recorded_can_be_read() {
         let (code, out, errors) = replay(&["-p", "%fd.name", "--filter", "evt.type=openat"], file);
         // The last event may be missing, not more.
         assert!(
-            code == 0 || errors.contains("ends within a block"),
+            code == 0 || errors.contains("ends inside a block"),
             "{errors}"
         );
         out
@@ -144,7 +144,7 @@ fn a_recording_on_a_disk_that_fills_up_can_be_read() {
     let stopped = |line: &&str| line.contains("Tollgate internal: recording stopped");
     let stopped: Vec<_> = out.lines().filter(stopped).collect();
     assert!(
-        matches!(stopped[..], [line] if line.contains("; what it holds can be read")),
+        matches!(stopped[..], [line] if line.contains("; the events recorded so far are readable")),
         "{out}"
     );
     // The command went on, and was watched to its end.

@@ -128,8 +128,8 @@ impl<'a> Member<'a> {
             board,
             listener,
         } = handed;
-        if hail.build != hail::build().context("cannot look at this program")? {
-            bail!("the agent of the host is another build of this program");
+        if hail.build != hail::build().context("cannot read this program's file")? {
+            bail!("the host agent is a different build of tollgate");
         }
         let board = Board::open(board.as_fd()).context("cannot read its board")?;
         let board = Arc::new(board.context("its board is laid out by another build")?);

@@ -59,7 +59,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
 pub(super) fn execute(args: Run, base: &Path) -> Outcome {
-    let place = Place::of_base(base).ok_or_else(|| cannot_begin("its place is no path"))?;
+    let place = Place::of_base(base).ok_or_else(|| cannot_begin("its location is not a path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
     supervisor::stand_alone().map_err(|error| cause(&error))?;
     // It belongs to no terminal, and keeps no folder from being removed.
@@ -108,8 +108,8 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
 }
 
 fn cannot_begin(why: &str) -> Failure {
-    let message = format!("cannot start the agent of the host: {why}");
-    Failure::new(Exit::Internal, message).help("leave --host-agent to `tollgate runtime`")
+    let message = format!("cannot start the host agent: {why}");
+    Failure::new(Exit::Internal, message).help("--host-agent is an internal option")
 }
 
 fn serve(taken: &Taken, blueprint: super::Blueprint) -> anyhow::Result<()> {
@@ -280,7 +280,7 @@ impl Host {
         std::thread::Builder::new()
             .name("containers".to_owned())
             .spawn(move || member::admit(&listener, &door))
-            .context("cannot start the thread that takes containers")?;
+            .context("cannot start the container thread")?;
         Ok(())
     }
 

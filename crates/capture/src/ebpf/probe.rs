@@ -14,9 +14,9 @@ use super::tables::Tables;
 /// Whether the engine works here, and how calls would be seen.
 pub fn probe() -> Support {
     match attach() {
-        Ok(attachment) => Support::yes(format!("the programs load, and see calls by {attachment}")),
+        Ok(attachment) => Support::yes(format!("works ({attachment})")),
         Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
-            format!("{error}: there is no /sys/kernel/btf/vmlinux"),
+            format!("{error}: no /sys/kernel/btf/vmlinux"),
             "run a kernel built with CONFIG_DEBUG_INFO_BTF",
         ),
         Err(error) => {

@@ -35,7 +35,7 @@ pub enum CgroupError {
         path: PathBuf,
     },
     /// What the path means to the machine is not known.
-    #[error("cannot tell control groups from inside a cgroup namespace")]
+    #[error("cannot identify control groups from inside a cgroup namespace")]
     Namespace,
     /// `/proc` cannot be read.
     #[error("cannot find the file systems of cgroups")]

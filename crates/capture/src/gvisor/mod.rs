@@ -57,7 +57,7 @@ const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket cannot be made.
-    #[error("cannot listen at {}", .path.display())]
+    #[error("cannot listen on {}", .path.display())]
     Listen {
         /// Where.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// Something else listens there.
-    #[error("cannot listen at {}: somebody does already", .path.display())]
+    #[error("cannot listen on {}: another process already does", .path.display())]
     Taken {
         /// Where.
         path: PathBuf,

@@ -113,7 +113,7 @@ impl RingAnswer {
 
 /// Is told what the engine has to say about itself.
 pub trait Notices: Send + Sync {
-    /// These rules could not be decided because something could not be learnt.
+    /// These rule not evaluated: data unavailable.
     fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
     fn read_timed_out(&self, pid: Pid);

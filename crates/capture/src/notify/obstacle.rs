@@ -30,14 +30,17 @@ pub enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Capabilities => write!(f, "it holds capabilities that the agent lacks"),
+            Self::Capabilities => write!(f, "it has capabilities that the monitor lacks"),
             Self::NotDumpable => {
-                write!(f, "it is not dumpable, and the agent lacks CAP_SYS_PTRACE")
+                write!(
+                    f,
+                    "it is not dumpable, and the monitor lacks CAP_SYS_PTRACE"
+                )
             }
             Self::OtherUser(uid) => {
                 write!(
                     f,
-                    "it runs as user {uid}, and the agent lacks CAP_SYS_PTRACE"
+                    "it runs as user {uid}, and the monitor lacks CAP_SYS_PTRACE"
                 )
             }
             Self::Traced(tracer) => write!(f, "process {} traces it", tracer.0),

@@ -103,10 +103,10 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MovedBytes => {
-                "bytes that a call receives, or takes from several buffers, are not captured"
+                "received data and data in several buffers are not captured"
             }
-            Self::Sandbox => "the kernel of the sandbox does not tell it",
-            Self::Path(PathGap::Cut) => "the path of a file is longer than what is told of it",
+            Self::Sandbox => "the kernel of the sandbox does not report it",
+            Self::Path(PathGap::Cut) => "the path of a file is too long and was truncated",
             Self::Path(PathGap::Unreachable) => {
                 "a file was moved out of its mount, or lies in no folder"
             }
@@ -117,14 +117,13 @@ impl fmt::Display for Cause {
                 "memory that the call points to was not mapped, or did not come in time"
             }
             Self::Obstacle(obstacle) => return obstacle.fmt(f),
-            Self::Ended => "the thread had ended before it was looked at",
+            Self::Ended => "the thread exited before it was inspected",
             Self::Result => "the call returned unseen",
             Self::Uncaptured => {
-                "an argument is read by no engine, or something was gone when it was looked at"
+                "an argument is not supported by the engine, or its object was gone when inspected"
             }
             Self::Elsewhere => {
-                "a file, a descriptor or a container of its was gone when it was looked at, or did \
-                 not come in time"
+                "a file, descriptor or container was gone when inspected, or did not respond in time"
             }
         })
     }

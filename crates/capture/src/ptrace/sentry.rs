@@ -155,7 +155,7 @@ impl<J: Judge + 'static> Sentry<J> {
             if !waiting.is_announced && is_due {
                 waiting.is_announced = true;
                 let why = if is_over {
-                    "it ended before it could be attached to".to_owned()
+                    "it exited before tollgate could attach".to_owned()
                 } else {
                     waiting.refusal.to_string()
                 };

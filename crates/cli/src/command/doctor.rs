@@ -25,7 +25,7 @@ pub(crate) fn execute(args: &Doctor) -> Outcome {
 /// What is said of the engine that stands in for `notify`.
 fn substitute(findings: &[Finding]) -> &'static str {
     if probe::ptrace_works(findings) {
-        "The engine ptrace works here, at a higher price: `tollgate run --engine ptrace -- CMD`.\n"
+        "The engine ptrace works here, but is slower: `tollgate run --engine ptrace -- CMD`.\n"
     } else {
         "The engine ptrace does not work here either.\n"
     }

@@ -81,7 +81,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         // A policy is what the command was run for.
         Ok(Exit::Command(0)) if !has_byte(written) => {
             let message = format!("no policy was written to {}", output.display());
-            Err(Failure::new(Exit::BadInput, message).help("what was said before says why"))
+            Err(Failure::new(Exit::BadInput, message).help("the message above shows the reason"))
         }
         outcome => outcome,
     }

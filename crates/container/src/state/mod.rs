@@ -30,7 +30,7 @@ pub(super) fn describe(container: &mut Container, root: &Path) {
     };
     // The id becomes part of a path.
     if id.contains(['/', '\0']) || id.starts_with('.') {
-        container.undescribed = Some("its id is no name of a file".to_owned());
+        container.undescribed = Some("its ID is not a file name".to_owned());
         return;
     }
     let found = docker::describe(container, root, &id) || by_bundle(container, root, &id);

@@ -58,7 +58,7 @@ pub enum Error {
         lack: String,
     },
     /// There is nowhere to keep the programs.
-    #[error("there is no BPF file system at /sys/fs/bpf")]
+    #[error("no BPF file system at /sys/fs/bpf")]
     NoFileSystem,
     /// A file or folder is out of reach.
     #[error("cannot use {path}")]
@@ -254,17 +254,17 @@ pub(crate) fn probe() -> Support {
         return Support::no(why, "boot with preempt=voluntary, or a kernel since 6.2");
     }
     if programs::are_attached() {
-        return Support::yes("programs are attached, and confine somebody");
+        return Support::yes("works: BPF LSM programs are attached and enforce a policy");
     }
     match try_hook() {
         Ok(true) => Support::yes("a program at a hook refused a call"),
         Ok(false) => Support::no(
-            "programs at the hooks are not asked: bpf is not among the security modules in use",
+            "BPF LSM programs are not called: bpf is not an active security module",
             "boot with lsm=landlock,lockdown,yama,apparmor,bpf, or add bpf to the list that you have",
         ),
         Err(error) => Support::no(
             chain(&error),
-            "it needs root, CONFIG_BPF_LSM and BPF trampolines (`dmesg` may say more)",
+            "needs root, CONFIG_BPF_LSM and BPF trampolines; check `dmesg` for the reason",
         ),
     }
 }

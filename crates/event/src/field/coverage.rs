@@ -27,7 +27,7 @@ static ROWS: &[Row] = &[
     Row {
         by: &[Notify, Ptrace, Gvisor],
         what: What::Names(&["evt.cpu"]),
-        why: "the processor of a call is not told",
+        why: "the CPU of a call is not reported",
     },
     Row {
         by: &[Notify, Ptrace, Ebpf, Gvisor],
@@ -37,52 +37,52 @@ static ROWS: &[Row] = &[
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Session, ProcessFact::Leader]),
-        why: "gVisor does not tell terminals, groups and sessions",
+        why: "gVisor does not report terminals, groups and sessions",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Namespaced]),
-        why: "gVisor does not tell ids in namespaces",
+        why: "gVisor does not report IDs in namespaces",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Resources]),
-        why: "gVisor does not tell threads and memory",
+        why: "gVisor does not report threads and memory",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Descriptors]),
-        why: "gVisor tells no descriptor but that of the call",
+        why: "gVisor reports only the descriptor of the call",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Login]),
-        why: "gVisor does not know who has logged in",
+        why: "gVisor does not know the login user",
     },
     Row {
         by: &[Gvisor],
         what: What::Names(&["thread.cap_"]),
-        why: "gVisor does not tell capabilities",
+        why: "gVisor does not report capabilities",
     },
     Row {
         by: &[Gvisor],
         what: What::Names(&["proc.is_exe_writable"]),
-        why: "gVisor does not tell who may write a file",
+        why: "gVisor does not report file permissions",
     },
     Row {
         by: &[Gvisor],
         what: What::Source(Source::Buffer),
-        why: "gVisor does not tell what is read and written",
+        why: "gVisor does not report the data of reads and writes",
     },
     Row {
         by: &[Gvisor],
         what: What::Source(Source::Descriptor(DescriptorFact::LocalEnd)),
-        why: "gVisor does not tell the own end of a connection",
+        why: "gVisor does not report the local end of a connection",
     },
     Row {
         by: &[Gvisor],
         what: What::Source(Source::Descriptor(DescriptorFact::Inode)),
-        why: "gVisor does not tell device and inode",
+        why: "gVisor does not report device and inode",
     },
 ];
 

@@ -48,7 +48,7 @@ pub(super) fn cover(
         Ok(()) => Ok(true),
         Err(_without) if optional => Ok(false),
         Err(error) => Err(Stop::Skipped(format!(
-            "needs a mount namespace of its own ({}){}",
+            "needs a private mount namespace ({}){}",
             error.chain(),
             if mounts {
                 String::new()

@@ -175,7 +175,7 @@ fn raise_loopback() -> Option<String> {
 }
 
 fn drop_rights(stage: Stage) -> Result<()> {
-    let told = |error: sys::SyscallError| format!("cannot give up privileges: {error}");
+    let told = |error: sys::SyscallError| format!("cannot drop privileges: {error}");
     let kept: Vec<u8> = match stage {
         Stage::Container => CONTAINER_CAPABILITIES
             .iter()
@@ -267,7 +267,7 @@ fn hindrance(action: &Action, network: Option<&str>) -> Option<String> {
             Some((program, applet)) => is_program(program) && has_applet(program, applet),
         };
         if !found {
-            return Some(format!("there is no {need} here"));
+            return Some(format!("{need} not found"));
         }
     }
     None
@@ -365,7 +365,7 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
             Err(mpsc::RecvTimeoutError::Timeout) if left > REAP_INTERVAL => {}
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 problem = Some(format!(
-                    "did not end within {} s",
+                    "did not exit within {} s",
                     SCRIPT_DEADLINE.as_secs()
                 ));
                 kill_all_others();
@@ -386,7 +386,7 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
         && matches!(status.code(), None | Some(2..=4))
         && !Path::new(OUTPUT).exists()
     {
-        problem = Some(format!("tollgate run ended with {status}"));
+        problem = Some(format!("tollgate run exited with {status}"));
     }
     Ok(problem)
 }

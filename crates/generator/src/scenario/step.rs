@@ -96,11 +96,11 @@ fn judge(expected: Option<&str>, result: i64) -> Result<(), String> {
 }
 
 fn int(value: i64) -> Result<i32, String> {
-    i32::try_from(value).map_err(|_error| format!("{value} is no number of 32 bits"))
+    i32::try_from(value).map_err(|_error| format!("{value} is not a 32-bit number"))
 }
 
 fn unsigned(value: i64) -> Result<u32, String> {
-    u32::try_from(value).map_err(|_error| format!("{value} is no number of 32 bits"))
+    u32::try_from(value).map_err(|_error| format!("{value} is not a 32-bit number"))
 }
 
 fn path(arguments: &Arguments, name: &str) -> Result<CString, String> {

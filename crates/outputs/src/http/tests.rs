@@ -378,7 +378,7 @@ fn a_server_is_trusted_by_file_by_folder_or_blindly_and_not_otherwise() {
     let folder = dir.path().join("plain");
     fs::create_dir(&folder).unwrap();
     write(&folder, "a.crt", &ours.certificate);
-    write(&folder, "README", "no certificate");
+    write(&folder, "README", "no PEM certificate");
     let hashed = dir.path().join("hashed");
     fs::create_dir(&hashed).unwrap();
     write(&hashed, "0a1b2c3d.0", &other.certificate);
@@ -485,34 +485,26 @@ fn what_cannot_work_is_an_error_at_the_start() {
             TlsOptions::default(),
             "it has to start with http:// or https://",
         ),
-        ("http://a b/", TlsOptions::default(), "it is no URL"),
+        ("http://a b/", TlsOptions::default(), "invalid URL"),
         (
             "http://localhost:99999/",
             TlsOptions::default(),
-            "`99999` is no port",
+            "invalid port `99999`",
         ),
         (
             "https://user:1@[::1]:0",
             TlsOptions::default(),
-            "`0` is no port",
+            "invalid port `0`",
         ),
         (at, authorities(&missing), "cannot read"),
-        (
-            at,
-            authorities(&empty),
-            "it holds no certificate in PEM form",
-        ),
+        (at, authorities(&empty), "the file has no PEM certificate"),
         (at, folder(&missing), "cannot read"),
-        (
-            at,
-            folder(&empty_folder),
-            "no file there holds a certificate",
-        ),
+        (at, folder(&empty_folder), "no file there has a certificate"),
         (at, client(&missing, &key), "cannot read"),
         (
             at,
             client(&certificate, &certificate),
-            "no private key without a passphrase",
+            "no PEM private key without a passphrase",
         ),
         (at, client(&certificate, &key), "not the key of"),
     ] {
@@ -567,7 +559,7 @@ fn further_headers_are_sent_with_each_alert() {
         assert_eq!(request.headers["x-scope"], "north");
     }
     for (name, value, expected) in [
-        ("two words", "x", "it is no name of a header"),
+        ("two words", "x", "it is not a header name"),
         ("Content-Type", "x", "it is set by other keys"),
         ("x-a", "a\r\nx-b: b", "its value has characters"),
     ] {

@@ -111,7 +111,7 @@ pub(crate) fn headers(wanted: &[(String, String)]) -> Result<HeaderMap, HttpErro
         };
         let known: HeaderName = name
             .parse()
-            .map_err(|_no_name| wrong("it is no name of a header"))?;
+            .map_err(|_no_name| wrong("it is not a header name"))?;
         if OWN_HEADERS.contains(&known.as_str()) {
             return Err(wrong("it is set by other keys, or by itself"));
         }
@@ -131,14 +131,14 @@ fn check_url(url: &str) -> Result<bool, HttpError> {
     };
     let uri: Uri = url
         .parse()
-        .map_err(|error| wrong(format!("it is no URL: {error}")))?;
+        .map_err(|error| wrong(format!("invalid URL: {error}")))?;
     if uri.host().is_none_or(str::is_empty) {
         return Err(wrong("it names no host".to_owned()));
     }
     if let Some(port) = uri.authority().and_then(written_port)
         && !port.parse::<u16>().is_ok_and(|port| port != 0)
     {
-        return Err(wrong(format!("`{port}` is no port: 1 to 65535")));
+        return Err(wrong(format!("invalid port `{port}`: expected 1 to 65535")));
     }
     match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP => Ok(false),

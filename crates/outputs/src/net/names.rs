@@ -156,7 +156,7 @@ impl Names {
 /// What the server answers; nothing if it says that it cannot.
 fn ask_one(server: SocketAddr, name: &str, kind: Kind, end: Instant) -> io::Result<Option<Answer>> {
     let query = message::query(name, kind)
-        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, format!("`{name}` is no name")))?;
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, format!("invalid name `{name}`")))?;
     let any: IpAddr = if server.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {

@@ -125,7 +125,7 @@ fn store(options: &TlsOptions) -> Result<Vec<CertificateDer<'static>>, TlsError>
     if all.is_empty() {
         return Err(TlsError::Pem {
             path: folder.clone(),
-            problem: "no file there holds a certificate".to_owned(),
+            problem: "no file there has a certificate".to_owned(),
         });
     }
     Ok(all)
@@ -164,8 +164,11 @@ pub(crate) fn client_certificate(
         path: files.key.clone(),
         problem,
     };
-    let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
-        .map_err(|error| unusable(format!("no private key without a passphrase: {error}")))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?).map_err(|error| {
+        unusable(format!(
+            "the file has no PEM private key without a passphrase: {error}"
+        ))
+    })?;
     // The connection would stop the program if the two did not belong together.
     CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
         let certificate = files.certificate.display();
@@ -184,7 +187,7 @@ fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let all = all.map_err(|error| unusable(format!("it is damaged: {error}")))?;
     if all.is_empty() {
-        return Err(unusable("it holds no certificate in PEM form".to_owned()));
+        return Err(unusable("the file has no PEM certificate".to_owned()));
     }
     Ok(all)
 }

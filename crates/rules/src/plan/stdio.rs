@@ -16,7 +16,7 @@ use crate::compile::fact::{blank_event, blank_process};
 use crate::compile::program::{Entry, Node, NodeId, Program};
 use crate::compile::test::Context;
 
-const FREED: &str = "a standard descriptor may become free for dup";
+const FREED: &str = "a standard descriptor may be closed and reused by dup";
 const FIRST_IS_STANDARD: RegisterTest = RegisterTest::low(0, TestOp::Le, 2);
 const FD_CLOEXEC: u64 = 1;
 /// ioctl_fioclex(2const); the same on x86-64 and aarch64.

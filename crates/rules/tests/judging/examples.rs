@@ -311,7 +311,7 @@ fn doubtful_conditions_are_warned_about() {
     );
     let (_, warnings) = engine.plan();
     assert!(warnings.iter().any(|found| {
-        found.context == "rule d" && found.message.contains("every read has to be looked at")
+        found.context == "rule d" && found.message.contains("the rule needs every read")
     }));
 }
 

@@ -75,7 +75,7 @@ fn falco(mut args: Falco) -> Outcome {
         return list_fields(source, &args);
     }
     if args.config.is_none() {
-        let message = format!("cannot do without a configuration: there is no {CONFIG}");
+        let message = format!("cannot read the configuration: no such file: {CONFIG}");
         return Err(Failure::new(Exit::BadInput, message).help("name one with -c"));
     }
     for warning in options::warnings(&args).iter().chain(&warnings) {
@@ -190,7 +190,8 @@ fn ready(config: &Config) -> Result<(), Failure> {
         || !metrics.output_file.as_os_str().is_empty()
         || config.webserver.metrics;
     if metrics.enabled && !is_told {
-        let message = "cannot tell metrics: they are enabled and go nowhere";
+        let message =
+            "cannot report metrics: metrics.enabled is true, but no destination is enabled";
         return Err(Failure::new(Exit::BadInput, message).help(
             "set metrics.output_rule, metrics.output_file or webserver.prometheus_metrics_enabled",
         ));
@@ -214,7 +215,7 @@ fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
             .find(|(known, _)| is_meant(known));
         let describe = |plugin| {
             describe(plugin)
-                + "\nInit config schema type: Not available, it is built in and takes none\n\n"
+                + "\nInit config schema type: Not available: the plugin is built in and has no init_config\n\n"
         };
         let missing = || {
             let message = format!("cannot show plugin `{name}`: plugins cannot be loaded");
@@ -235,7 +236,7 @@ fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
 
 fn list_fields(source: &str, args: &Falco) -> Outcome {
     if !source.is_empty() && source != SYSCALL_SOURCE {
-        let message = format!("cannot list the fields of `{source}`: there is no such source");
+        let message = format!("cannot list the fields of `{source}`: no such source");
         return Err(Failure::new(Exit::BadInput, message).help("the only one is syscall"));
     }
     terminal::print(&list::fields(form(args), args.names_only, args.verbose))
@@ -271,7 +272,7 @@ fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Lo
         &args.rules
     };
     if files.is_empty() {
-        let message = "cannot do without rules: there is no file of rules";
+        let message = "cannot start: no rule file found";
         return Err(Failure::new(Exit::BadInput, message)
             .help("name one with -r, or an existing one in rules_files"));
     }

@@ -77,7 +77,7 @@ fn quoted(text: &str) -> String {
 /// What is said about options that have no effect.
 pub(super) fn warnings(args: &Falco) -> Vec<String> {
     let old = &args.old;
-    let api = "the Kubernetes API is not asked";
+    let api = "tollgate does not query the Kubernetes API";
     let runtimes = "container runtimes are found by their state on disk";
     let given = [
         ("-d", old.daemon, "start it in the background instead"),
@@ -86,11 +86,15 @@ pub(super) fn warnings(args: &Falco) -> Vec<String> {
         ("-k", old.k8s_api.is_some(), api),
         ("-K", old.k8s_api_cert.is_some(), api),
         ("--k8s-node", old.k8s_node.is_some(), api),
-        ("-m", old.mesos_api.is_some(), "Mesos is not asked"),
+        (
+            "-m",
+            old.mesos_api.is_some(),
+            "tollgate does not query Mesos",
+        ),
         (
             "--gvisor-root",
             old.gvisor_root.is_some(),
-            "containers are known by what gVisor and their runtimes write down",
+            "containers are found in the state files of gVisor and other runtimes",
         ),
     ];
     let given = given.into_iter().filter(|(_, given, _)| *given);
@@ -114,7 +118,7 @@ pub(super) fn refuse(args: &Falco) -> Result<(), Failure> {
     if leaves_out && !args.old.only_tags.is_empty() {
         let message = "cannot leave out rules (-D, -T) and leave out all but some (-t) at once";
         return Err(Failure::new(Exit::BadInput, message)
-            .help("write both as -o rules[]=..., which are carried out in their order"));
+            .help("write both as -o rules[]=..., which apply in their order"));
     }
     if !args.old.userspace {
         return Ok(());

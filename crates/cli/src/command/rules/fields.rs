@@ -41,7 +41,7 @@ fn unknown_class(class: &str) -> Failure {
     let names: Vec<_> = docs().map(|(class, _)| class.name).collect();
     let failure = Failure::new(
         Exit::BadInput,
-        format!("cannot list fields: there is no class `{class}`"),
+        format!("cannot list fields: no such class: `{class}`"),
     );
     failure.help(match closest(class, names.iter().copied()) {
         Some(similar) => format!("did you mean `{similar}`?"),

@@ -225,7 +225,7 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
         CommonCmd::Update(args) => resources::update(&load(root, &args.container_id)?, &args),
         CommonCmd::Checkpointt(_) => Err(Failure::new(
             Exit::Unsupported,
-            "cannot carry that out: the runtime embedded has no checkpoint",
+            "cannot checkpoint: the runtime embedded does not support it",
         )
         .help("use --runtime runc for it")),
     }
@@ -309,10 +309,9 @@ fn has_a_place(has_terminal: bool, console_socket: Option<&PathBuf>) -> Result<(
     if !has_terminal || console_socket.is_some() {
         return Ok(());
     }
-    let message = "nobody stays to have the terminal that the process asks for";
-    Err(Failure::new(Exit::Command(FAILED), message).help(
-        "say with --console-socket where it is to go, let this process stay, or set `terminal` to false",
-    ))
+    let message = "a terminal needs --console-socket, or a foreground run";
+    Err(Failure::new(Exit::Command(FAILED), message)
+        .help("use --console-socket, run in the foreground, or set `terminal` to false"))
 }
 
 /// A bundle's process. What cannot be read is refused when the container is made.
@@ -346,7 +345,7 @@ fn give_up_bounding() -> Result<(), Failure> {
 
 fn exec(args: Exec, root: &Path) -> Outcome {
     if args.cgroup.as_deref().is_some_and(|group| group != "/") {
-        let message = "cannot carry that out: the runtime embedded puts sessions into their container's control group";
+        let message = "cannot use --cgroup: the runtime embedded puts sessions into the control group of their container";
         return Err(Failure::new(Exit::Unsupported, message)
             .help("leave --cgroup out, or use --runtime runc for it"));
     }

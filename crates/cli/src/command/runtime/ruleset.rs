@@ -20,7 +20,7 @@ use runtime::Spec;
 /// The ruleset goes to the socket that is the standard input.
 pub(super) fn execute(words: &[OsString]) -> Outcome {
     let [pid, bundle, policy, audit, accepted @ ..] = words else {
-        return Err(broken("it is for the agent of a container alone"));
+        return Err(broken("internal command of the monitor of a container"));
     };
     let how = How {
         audit: audit == "true",
@@ -42,7 +42,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     let ruleset = enforce::ruleset(&policy, &machine, &mounts, path).map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
     })?;
-    let made = ruleset.ok_or_else(|| broken("the policy has changed and asks for none"))?;
+    let made = ruleset.ok_or_else(|| broken("the policy changed and has no Landlock rules now"))?;
     let (ruleset, lacks) = made;
     if !lacks.is_empty() {
         journal::warn(&format!(
@@ -69,7 +69,8 @@ fn enter(process: &Path) -> Result<(), Failure> {
 fn cannot(action: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
     move |cause| {
         let message = format!("cannot make the ruleset of a container: cannot {action}: {cause}");
-        Failure::new(Exit::Unsupported, message).help("it may have ended; start it again")
+        Failure::new(Exit::Unsupported, message)
+            .help("the container may have exited; start it again")
     }
 }
 
