@@ -226,7 +226,7 @@ fn all_problems_of_all_rules_are_reported_with_place_and_help() {
         })
         .collect();
     let expected = [
-        ("3:26", "rule a", "no event type `opne`", "open"),
+        ("3:26", "rule a", "no such event type: `opne`", "open"),
         ("3:35", "rule a", "proc.nme", "proc.name"),
         (
             "3:59",
@@ -374,7 +374,7 @@ fn an_event_that_a_rule_cannot_match_is_explained() {
 fn the_plan_keeps_what_registers_can_decide() {
     let text = rule_text(
         "truncate",
-        "evt.type in (open, openat) and evt.is_open_write = true and evt.arg.flags contains O_TRUNC.u64() \
+        "evt.type in (open, openat) and evt.is_open_write = true and evt.arg.flags contains O_TRUNC \
          and proc.name != tar",
     ) + &rule_text(
         "packet",
