@@ -14,7 +14,7 @@ use enforce::{Audit, Denial, Resident};
 use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
 use rules::{Alert, AlertValue, Priority};
-use supervisor::Board;
+use supervisor::SharedState;
 
 use super::violations::RULE;
 use crate::policy_files;
@@ -48,7 +48,7 @@ impl Denials {
         resident: &Resident,
         policy: Option<&PathBuf>,
         dispatcher: Dispatcher,
-        board: &Arc<Board>,
+        shared_state: &Arc<SharedState>,
         container: Option<&str>,
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
@@ -66,8 +66,8 @@ impl Denials {
             threads.push(named("bpf").spawn(move || hear_bpf(number, &shared))?);
         }
         if resident.bpf_later {
-            let (shared, board) = (Arc::clone(&shared), Arc::clone(board));
-            threads.push(named("bpf").spawn(move || hear_container(&board, &shared))?);
+            let (shared, shared_state) = (Arc::clone(&shared), Arc::clone(shared_state));
+            threads.push(named("bpf").spawn(move || hear_container(&shared_state, &shared))?);
         }
         if let Some(profile) = &resident.apparmor {
             let file = policy.map(|path| policy_files::read(path).policies);
@@ -139,9 +139,9 @@ impl Shared {
 }
 
 /// Until a container's first program begins there is nothing to hear.
-fn hear_container(board: &Board, shared: &Shared) {
+fn hear_container(shared_state: &SharedState, shared: &Shared) {
     while shared.goes_on() {
-        match board.tenant() {
+        match shared_state.tenant() {
             Some(number) => return hear_bpf(number, shared),
             None => std::thread::sleep(WAIT),
         }

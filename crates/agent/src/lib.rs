@@ -416,7 +416,7 @@ fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answering> {
     let supervisor::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");
     };
-    let pulse = listening.board.pulse(listening.generation);
+    let pulse = listening.shared_state.pulse(listening.generation);
     Answering::start(listener, pulse).context("cannot let the runtime work")
 }
 

@@ -22,7 +22,9 @@ use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
-use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
+use supervisor::{
+    self, Listening, Mechanism, Report, Services, SharedState, Source, Start, signals,
+};
 
 use super::denials::Denials;
 use super::drops::Drops;
@@ -201,7 +203,7 @@ impl Blueprint {
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
         let account: Arc<dyn Account> = Arc::new(AlertAccount {
-            board: Arc::clone(&listening.board),
+            shared_state: Arc::clone(&listening.shared_state),
             generation: listening.generation,
         });
         let subject = self.subject(&listening.source);
@@ -217,8 +219,8 @@ impl Blueprint {
         let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
         let is_resumed = listening.is_resumed;
         let rule_count = self.rules.judge.matches().count();
-        let board = Arc::clone(&listening.board);
-        note_refusals(&self.verify, &board);
+        let shared_state = Arc::clone(&listening.shared_state);
+        note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops));
         let carries = Carries::of(self.mechanism);
         // The terminal of a command that is watched is the command's.
@@ -265,8 +267,8 @@ impl Blueprint {
             Source::Containers(listener) => {
                 // There is none that is this agent's own.
                 self.resident.bpf_later = false;
-                let account = listening.board_file.map(|file| host::Account {
-                    board: Arc::clone(&board),
+                let account = listening.shared_state_file.map(|file| host::Account {
+                    shared_state: Arc::clone(&shared_state),
                     file,
                 });
                 let (started, shared) =
@@ -301,8 +303,8 @@ impl Blueprint {
         let matched = Arc::new(Matched::new(rulings.clone()));
         let judge = rulings.clone();
         let counters: metrics::Counters = {
-            let (matched, board) = (Arc::clone(&matched), Arc::clone(&board));
-            Arc::new(move || counters(&matched, &board))
+            let (matched, shared_state) = (Arc::clone(&matched), Arc::clone(&shared_state));
+            Arc::new(move || counters(&matched, &shared_state))
         };
         let source = metrics::Source {
             wanted: self.settings.metrics.clone(),
@@ -342,8 +344,8 @@ impl Blueprint {
             host.when_stale(Box::new(move || reloader.reload()));
         }
         let on_hangup = Arc::clone(&reloader);
-        let own_board = Arc::clone(&board);
-        orders::follow(signals, own_board, dispatcher.clone(), move || {
+        let own_shared_state = Arc::clone(&shared_state);
+        orders::follow(signals, own_shared_state, dispatcher.clone(), move || {
             on_hangup.reload();
         })?;
         if watches_files {
@@ -378,7 +380,7 @@ impl Blueprint {
             &self.resident,
             self.policy.as_ref(),
             dispatcher.clone(),
-            &board,
+            &shared_state,
             self.told.as_ref().map(|their| their.told.id.as_str()),
         )?;
         let learner = self.learner.clone();
@@ -390,7 +392,7 @@ impl Blueprint {
             denials: Some(denials),
             learner,
             recordings,
-            board,
+            shared_state,
             totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
             dispatcher,
             stats: stats.transpose()?,
@@ -411,33 +413,34 @@ const MESSAGE_PATIENCE: Duration = Duration::from_millis(200);
 /// Tells the keeper which alerts die with this agent.
 #[derive(Debug)]
 struct AlertAccount {
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     generation: u64,
 }
 
 impl Account for AlertAccount {
     fn queued(&self) {
-        self.board.alert_queued(self.generation);
+        self.shared_state.alert_queued(self.generation);
     }
 
     fn settled(&self, alerts: u64) {
-        self.board.alerts_settled(self.generation, alerts);
+        self.shared_state.alerts_settled(self.generation, alerts);
     }
 
     fn begins_lines(&self, output: LineOutput) -> bool {
-        self.board.lines_begin(self.generation, output)
+        self.shared_state.lines_begin(self.generation, output)
     }
 
     fn ends_lines(&self, output: LineOutput) {
-        self.board.lines_end(self.generation, output);
+        self.shared_state.lines_end(self.generation, output);
     }
 }
 
 /// Has the keeper refuse what the engine does.
-pub(super) fn note_refusals(verify: &VerifyOptions, board: &Board) {
+pub(super) fn note_refusals(verify: &VerifyOptions, shared_state: &SharedState) {
     if verify.deny_rings {
         // The table has room for far more than what is refused here.
-        let are_noted = RING_CALLS.map(|call| board.deny_table().refuse_everywhere(call, ENOSYS));
+        let are_noted =
+            RING_CALLS.map(|call| shared_state.deny_table().refuse_everywhere(call, ENOSYS));
         debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
     }
 }
@@ -464,7 +467,7 @@ pub(super) struct Running {
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
     recordings: Vec<Writing>,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     /// What is told at the end, where that is the custom.
     totals: Option<(Arc<Matched>, Arc<Drops>)>,
     dispatcher: Dispatcher,
@@ -539,8 +542,8 @@ impl Services for Running {
         match report {
             // Until it is delivered it is for the next agent to tell, should this one be killed.
             Report::Gaps(gaps) => {
-                let (board, gaps) = (Arc::clone(&self.board), gaps.clone());
-                let told = Box::new(move || board.gaps_told(&gaps));
+                let (shared_state, gaps) = (Arc::clone(&self.shared_state), gaps.clone());
+                let told = Box::new(move || shared_state.gaps_told(&gaps));
                 self.dispatcher.emit_internal_then(internal, told);
             }
             _ => self.dispatcher.emit_internal(internal),

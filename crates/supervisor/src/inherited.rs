@@ -11,16 +11,16 @@ use capture::notify::Confiner;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
-use super::board::{Board, word};
 use super::message::{Receiver, Sender, channel};
+use super::shared_state::{SharedState, word};
 use super::tenure::Tenure;
 
 /// Made before the first fork, by the process that was called. A process that is made later inherits it, and one that
 /// is executed later gets the descriptors by number.
 #[derive(Debug)]
 pub(super) struct Inherited {
-    pub(super) board: Board,
-    pub(super) board_file: OwnedFd,
+    pub(super) shared_state: SharedState,
+    pub(super) shared_state_file: OwnedFd,
     /// What the first agent leaves to those that take over.
     pub(super) memo: Memo,
     /// What the policy refuses, read from the memo when it is first needed.
@@ -59,11 +59,11 @@ impl Inherited {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
         let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC)?;
-        let (board, board_file) = Board::create()?;
+        let (shared_state, shared_state_file) = SharedState::create()?;
         let front_pid = std::process::id().cast_signed();
         let inherited = Self {
-            board,
-            board_file,
+            shared_state,
+            shared_state_file,
             memo: Memo::new()?,
             confiner: OnceLock::new(),
             to_front,
@@ -88,8 +88,8 @@ impl Inherited {
     /// others are concerned, and what it leaves running is watched.
     pub(super) fn create_alone(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<Self> {
         let (inherited, _ends) = Self::create(words, tenure)?;
-        inherited.board.set(word::END_TOLD, 1);
-        inherited.board.set(word::OUTLIVED, 1);
+        inherited.shared_state.set(word::END_TOLD, 1);
+        inherited.shared_state.set(word::OUTLIVED, 1);
         Ok(Self {
             front_pid: 0,
             ..inherited
@@ -119,7 +119,7 @@ impl Inherited {
     /// The descriptors that a program which takes over is given, in the order of [`Self::open`].
     pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 10] {
         [
-            self.board_file.as_fd(),
+            self.shared_state_file.as_fd(),
             self.memo.0.as_fd(),
             self.to_front.as_fd(),
             self.from_waiter.file().as_fd(),
@@ -142,13 +142,13 @@ impl Inherited {
                 .next()
                 .unwrap_or_else(|| sys::fd::duplicate_number(-1))
         };
-        let board_file = next()?;
-        let Some(board) = Board::open(board_file.as_fd())? else {
+        let shared_state_file = next()?;
+        let Some(shared_state) = SharedState::open(shared_state_file.as_fd())? else {
             return Ok(None);
         };
         let inherited = Self {
-            board,
-            board_file,
+            shared_state,
+            shared_state_file,
             memo: Memo(next()?),
             confiner: OnceLock::new(),
             to_front: next()?.into(),
@@ -163,7 +163,7 @@ impl Inherited {
             tenure: Tenure::WithCommand,
         };
         let listener = Listener::new(next()?);
-        let front_pid = inherited.board.pid(word::FRONT_PID);
+        let front_pid = inherited.shared_state.pid(word::FRONT_PID);
         Ok(Some((
             Self {
                 front_pid,

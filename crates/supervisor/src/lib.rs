@@ -15,7 +15,7 @@
 //! They are forked before the first thread exists. Agent, waiter and command share one descriptor
 //! table until the command's exec, which is how the agent gets the listener without any call of
 //! the command's that its own filter might trap. What they have to know of each other is on the
-//! board ([`Board`]), so that none of them has to live for the others to know it.
+//! shared state ([`SharedState`]), so that none of them has to live for the others to know it.
 //!
 //! Behind a command whose caller waits for nothing that it leaves running, as a container runtime's does, two of
 //! these remain: keeper and agent. The command is the process that was called itself (`in_place`), or its
@@ -29,7 +29,6 @@
 mod agent;
 pub mod attached;
 mod below;
-mod board;
 mod command;
 mod front;
 pub mod handover_state;
@@ -40,6 +39,7 @@ mod message;
 mod order;
 mod orphans;
 mod relay;
+mod shared_state;
 pub mod signals;
 mod tenure;
 mod unswept;
@@ -51,7 +51,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use board::{Board, Cause, Gaps};
 use capture::filter::FilterProgram;
 use capture::notify::{Answering, Ticket};
 pub use command::{Command, install_alone};
@@ -59,6 +58,7 @@ use enforce::Confinement;
 use event::Pid;
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
+pub use shared_state::{Cause, Gaps, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 pub use tenure::{Ends, Tenure};
@@ -70,15 +70,15 @@ pub struct Listening {
     /// Processes of ours between the workload and whoever started it.
     pub transparent: Vec<Pid>,
     /// What all processes of ours know.
-    pub board: Arc<Board>,
+    pub shared_state: Arc<SharedState>,
     /// Number of this agent.
     pub generation: u64,
     /// Whether it takes over a workload that runs already.
     pub is_resumed: bool,
     /// Set if the command, a container runtime, has been let work before there were rules.
     pub held: Option<Held>,
-    /// The board's file, for a process that watches in this one's place.
-    pub board_file: Option<OwnedFd>,
+    /// The shared state's file, for a process that watches in this one's place.
+    pub shared_state_file: Option<OwnedFd>,
     /// What whoever hands the listener over has offered; otherwise this process receives.
     pub ticket: Option<Ticket>,
 }

@@ -1,9 +1,9 @@
 //! Ids of calls that dead agents may hold, as the keeper still has to look for them.
 //!
-//! They are on the board, so that a keeper that is killed leaves them to the next one. Each entry is the first id
-//! and how many there are: looking goes downwards, so that one store tells how far it is.
+//! They are in the shared state, so that a keeper that is killed leaves them to the next one. Each entry is the first
+//! id and how many there are: looking goes downwards, so that one store tells how far it is.
 
-use super::board::{Board, word};
+use super::shared_state::{SharedState, word};
 
 /// Agents whose calls may be looked for at once; more share an entry.
 pub(super) const ENTRIES: usize = 4;
@@ -13,7 +13,7 @@ pub(super) const WORDS: usize = 2 * ENTRIES;
 
 /// What is to be looked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unswept<'a>(&'a Board);
+pub(super) struct Unswept<'a>(&'a SharedState);
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct Range {
     pub(super) left: u64,
 }
 
-impl Board {
+impl SharedState {
     pub(super) fn unswept(&self) -> Unswept<'_> {
         Unswept(self)
     }
@@ -93,9 +93,9 @@ mod tests {
 
     use super::*;
 
-    /// Looks up ids by steps, from a board of another process.
-    fn sweep(board: &Board, step: u64, steps: usize) -> Vec<u64> {
-        let unswept = board.unswept();
+    /// Looks up ids by steps, from a shared state of another process.
+    fn sweep(shared_state: &SharedState, step: u64, steps: usize) -> Vec<u64> {
+        let unswept = shared_state.unswept();
         let mut found = Vec::new();
         for _ in 0..steps {
             let Some(range) = unswept.next() else { break };
@@ -108,10 +108,10 @@ mod tests {
 
     #[test]
     fn what_a_keeper_has_not_looked_for_is_left_to_the_next_one() {
-        let (board, file) = Board::create().expect("memory");
-        board.unswept().add(u64::MAX - 4, 10);
-        assert_eq!(sweep(&board, 5, 1), [10, 9, 8, 7, 6]);
-        let next = Board::open(file.as_fd())
+        let (shared_state, file) = SharedState::create().expect("memory");
+        shared_state.unswept().add(u64::MAX - 4, 10);
+        assert_eq!(sweep(&shared_state, 5, 1), [10, 9, 8, 7, 6]);
+        let next = SharedState::open(file.as_fd())
             .expect("memory")
             .expect("this layout");
         let rest = [
@@ -128,19 +128,19 @@ mod tests {
         ];
         assert_eq!(sweep(&next, 5, 2), rest);
         assert_eq!(sweep(&next, 5, 9), [u64::MAX - 4]);
-        assert!(next.unswept().is_empty() && board.unswept().is_empty());
+        assert!(next.unswept().is_empty() && shared_state.unswept().is_empty());
     }
 
     #[test]
     fn of_any_number_of_dead_agents_every_id_is_looked_for() {
         for agents in 1..3 * ENTRIES as u64 {
-            let (board, _file) = Board::create().expect("memory");
+            let (shared_state, _file) = SharedState::create().expect("memory");
             for agent in 0..agents {
-                board.unswept().add(100 * agent, 100 * agent + 9);
+                shared_state.unswept().add(100 * agent, 100 * agent + 9);
                 // A keeper that was killed before it noted that this agent is dealt with.
-                board.unswept().add(100 * agent, 100 * agent + 9);
+                shared_state.unswept().add(100 * agent, 100 * agent + 9);
             }
-            let found: BTreeSet<_> = sweep(&board, 7, 1000).into_iter().collect();
+            let found: BTreeSet<_> = sweep(&shared_state, 7, 1000).into_iter().collect();
             let held = (0..agents).flat_map(|agent| 100 * agent..100 * agent + 10);
             assert!(held.into_iter().all(|id| found.contains(&id)), "{agents}");
             assert!(found.iter().all(|id| *id < 100 * agents), "{agents}");

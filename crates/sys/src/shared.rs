@@ -160,7 +160,7 @@ impl SharedWords {
     /// switched off.
     pub fn create(count: usize) -> Result<(Self, OwnedFd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let file = crate::fd::memory_file(c"tollgate-board", flags)?;
+        let file = crate::fd::memory_file(c"tollgate-shared-state", flags)?;
         crate::resource::beyond_file_size(|| {
             // SAFETY: both arguments are numbers.
             unsafe {

@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
-use supervisor::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
+use supervisor::{Held, Listening, Meanwhile, Prepared, Report, Services, SharedState, Source};
 use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
@@ -206,7 +206,8 @@ impl Errand {
             };
             let miss = match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
                 Ok(()) => {
-                    let remote = Remote::new(stream, self.confinement, account, listening.board)?;
+                    let remote =
+                        Remote::new(stream, self.confinement, account, listening.shared_state)?;
                     return Ok(Box::new(remote));
                 }
                 Err(miss) => miss,
@@ -214,15 +215,16 @@ impl Errand {
             if matches!(miss, Miss::Late) && self.is_to_host() {
                 kill(&stream);
             }
-            let pulse = listening.board.pulse(listening.generation);
+            let pulse = listening.shared_state.pulse(listening.generation);
             if !pulse.withdraw_and_wait(WITHDRAWAL_LIMIT) {
                 // It has received calls and is dead or stopped: they are the keeper's to answer.
-                let remote = Remote::new(stream, self.confinement, account, listening.board)?;
+                let remote =
+                    Remote::new(stream, self.confinement, account, listening.shared_state)?;
                 remote.is_lost.set(true);
                 return Ok(Box::new(remote));
             }
             if let Some(account) = account.filter(|_| !matches!(miss, Miss::Refused(_))) {
-                note_losses(&stream, &account, &listening.board);
+                note_losses(&stream, &account, &listening.shared_state);
             }
             if let Source::Listener(listener) = &listening.source {
                 calls.retain_waiting(listener);
@@ -291,7 +293,7 @@ impl Errand {
     }
 
     /// Connects to the other agent and waits until it shows that it works.
-    fn meet(&self) -> anyhow::Result<Option<(UnixStream, Option<Board>)>> {
+    fn meet(&self) -> anyhow::Result<Option<(UnixStream, Option<SharedState>)>> {
         let Ok(stream) = self.place.connect() else {
             return Ok(None);
         };
@@ -300,7 +302,8 @@ impl Errand {
         match hail::await_greeting(&stream).map_err(Miss::from) {
             Ok(account) => {
                 // Another build's is not looked at; it refuses the container.
-                let account = account.and_then(|file| Board::open(file.as_fd()).ok().flatten());
+                let account =
+                    account.and_then(|file| SharedState::open(file.as_fd()).ok().flatten());
                 Ok(Some((stream, account)))
             }
             Err(miss) => {
@@ -339,10 +342,10 @@ impl Errand {
         let Source::Listener(listener) = &listening.source else {
             return Err(Miss::Refused("it has no listener".to_owned()));
         };
-        let Some(board) = &listening.board_file else {
-            return Err(Miss::Refused("it has no board".to_owned()));
+        let Some(shared_state) = &listening.shared_state_file else {
+            return Err(Miss::Refused("it has no shared state".to_owned()));
         };
-        let losses = listening.board.losses_of_host();
+        let losses = listening.shared_state.losses_of_host();
         let hail = Hail {
             build: hail::build()?,
             container: self.container.told.id.clone(),
@@ -350,13 +353,13 @@ impl Errand {
             has_mounts: self.container.has_mounts,
             generation: listening.generation,
             is_resumed: listening.is_resumed,
-            ticket: listening.board.pulse(listening.generation).offer().0,
+            ticket: listening.shared_state.pulse(listening.generation).offer().0,
             transparent: listening.transparent.iter().map(|pid| pid.0).collect(),
             is_answered: !matches!(calls, Calls::Waiting),
             rules: self.rules,
             losses,
         };
-        hail::send(stream, &hail, board.as_fd(), listener.as_fd())?;
+        hail::send(stream, &hail, shared_state.as_fd(), listener.as_fd())?;
         let mut give = || {
             if let (Calls::Answered(answering), Some(meanwhile)) = (&*calls, meanwhile.take()) {
                 meanwhile(&[answering.held()]);
@@ -364,7 +367,7 @@ impl Errand {
             calls.take()
         };
         hail::hear(stream, &mut give)?.map_err(Miss::Refused)?;
-        listening.board.losses_of_host_told(losses);
+        listening.shared_state.losses_of_host_told(losses);
         Ok(())
     }
 }
@@ -456,7 +459,7 @@ fn kill(stream: &UnixStream) {
 }
 
 /// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.
-fn note_losses(stream: &UnixStream, account: &Board, board: &Board) {
+fn note_losses(stream: &UnixStream, account: &SharedState, shared_state: &SharedState) {
     let process =
         sys::socket::peer_credentials(stream.as_fd()).and_then(|(pid, ..)| sys::pidfd::open(pid));
     let is_dead = process.map_or(true, |process| {
@@ -464,7 +467,7 @@ fn note_losses(stream: &UnixStream, account: &Board, board: &Board) {
         poll::poll(&mut polled, Some(DEATH_LIMIT)).is_ok_and(|ready| ready > 0)
     });
     if is_dead {
-        board.note_losses_of_host(account);
+        shared_state.note_losses_of_host(account);
     }
 }
 
@@ -473,9 +476,9 @@ struct Remote {
     stream: UnixStream,
     is_lost: Cell<bool>,
     /// Where the other agent keeps account of its alerts, until it is known what died with it.
-    account: Cell<Option<Board>>,
+    account: Cell<Option<SharedState>>,
     /// Where that is noted.
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     /// As in [`Errand`].
     _confinement: Option<Confinement>,
 }
@@ -484,8 +487,8 @@ impl Remote {
     fn new(
         stream: UnixStream,
         confinement: Option<Confinement>,
-        account: Option<Board>,
-        board: Arc<Board>,
+        account: Option<SharedState>,
+        shared_state: Arc<SharedState>,
     ) -> std::io::Result<Self> {
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.set_write_timeout(Some(ANSWER_LIMIT))?;
@@ -494,7 +497,7 @@ impl Remote {
             stream,
             is_lost,
             account: Cell::new(account),
-            board,
+            shared_state,
             _confinement: confinement,
         })
     }
@@ -524,7 +527,7 @@ impl Services for Remote {
 
     fn report(&self, report: &Report) {
         self.ask(match report {
-            // They are on the board.
+            // They are in the shared state.
             Report::Gaps(_) => Order::Gaps,
             Report::Upgraded => Order::Upgraded,
             Report::UpgradeFailed => Order::UpgradeFailed,
@@ -556,7 +559,7 @@ impl Services for Remote {
         // Nothing is sent unasked, so that it is the end.
         let is_lost = self.is_lost.get() || is_readable;
         if is_lost && let Some(account) = self.account.take() {
-            note_losses(&self.stream, &account, &self.board);
+            note_losses(&self.stream, &account, &self.shared_state);
         }
         is_lost
     }

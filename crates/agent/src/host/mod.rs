@@ -37,7 +37,7 @@ use event::{Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
 use supervisor::handover_state;
-use supervisor::{Board, Listening, Mechanism, Source, attached};
+use supervisor::{Listening, Mechanism, SharedState, Source, attached};
 
 pub(super) use self::errand::Errand;
 pub(super) use self::hail::{build, view};
@@ -140,7 +140,7 @@ pub(super) struct Host {
 
 /// Where this process keeps account of alerts that it has not delivered.
 pub(super) struct Account {
-    pub(super) board: Arc<Board>,
+    pub(super) shared_state: Arc<SharedState>,
     /// Its file, for those who find out what dies with this process.
     pub(super) file: OwnedFd,
 }
@@ -161,14 +161,14 @@ struct State {
 /// A container that is watched.
 struct Live {
     counters: Arc<dyn Fn() -> CounterSnapshot + Send + Sync>,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     protect: Box<dyn Fn(Pid) + Send + Sync>,
 }
 
 impl Live {
     fn totals(&self) -> (CounterSnapshot, Losses) {
-        let counters = (self.counters)().plus(&self.board.past());
-        (counters, Losses::of(&self.board))
+        let counters = (self.counters)().plus(&self.shared_state.past());
+        (counters, Losses::of(&self.shared_state))
     }
 }
 
@@ -226,10 +226,10 @@ pub(super) fn start_with_sessions(
     let counted = Arc::clone(&host);
     Ok(Started {
         rulings: host.rules.rulings(),
-        counters: Box::new(move |matched, board| {
+        counters: Box::new(move |matched, shared_state| {
             let (theirs, lost) = counted.totals();
-            let all = counters().plus(&board.past()).plus(&theirs);
-            snapshot(&all, matched, &Losses::of(board).plus(&lost))
+            let all = counters().plus(&shared_state.past()).plus(&theirs);
+            snapshot(&all, matched, &Losses::of(shared_state).plus(&lost))
         }),
         watcher: Box::new(Containers {
             host,
@@ -292,7 +292,7 @@ impl Host {
     /// What another agent of the host took with it, as a container says that had it.
     fn take_losses(&self, (alerts, torn): (u64, u64)) {
         if let Some(account) = &self.account {
-            account.board.lines_are_torn(torn);
+            account.shared_state.lines_are_torn(torn);
         }
         if alerts > 0 {
             let mut state = self.state();

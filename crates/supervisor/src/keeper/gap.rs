@@ -10,8 +10,8 @@ use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
-use super::super::board::{Board, Cause, FOREIGN, NATIVE_CALLS, UNNAMED, word};
 use super::super::inherited::{Bell, Inherited, has_calls, has_hung_up};
+use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, word};
 use super::{OnAgentDeath, Policy};
 
 /// How long one turn may take when nothing happens.
@@ -32,7 +32,7 @@ pub(super) enum Turn {
 
 /// A time in which the keeper answers.
 pub(super) struct Gap<'a> {
-    board: &'a Board,
+    shared_state: &'a SharedState,
     confiner: Option<&'a Confiner>,
     listener: &'a Listener,
     policy: Policy,
@@ -64,12 +64,12 @@ impl<'a> Gap<'a> {
     ) -> Self {
         let gap = Self::begin_silently(inherited, listener, policy, cause);
         // A keeper that was killed in a gap left it open.
-        if gap.board.load(word::GAPS_BEGUN) == gap.board.load(word::GAPS_ENDED) {
-            gap.board.add(word::GAPS_BEGUN, 1);
-            gap.board.set(word::GAP_BEGAN, gap.began_ns);
+        if gap.shared_state.load(word::GAPS_BEGUN) == gap.shared_state.load(word::GAPS_ENDED) {
+            gap.shared_state.add(word::GAPS_BEGUN, 1);
+            gap.shared_state.set(word::GAP_BEGAN, gap.began_ns);
         }
-        gap.board.set(word::GAP_CAUSE, cause as u64);
-        gap.board.set(word::GAP_DETAIL, detail);
+        gap.shared_state.set(word::GAP_CAUSE, cause as u64);
+        gap.shared_state.set(word::GAP_DETAIL, detail);
         gap
     }
 
@@ -81,7 +81,7 @@ impl<'a> Gap<'a> {
         cause: Cause,
     ) -> Self {
         Self {
-            board: &inherited.board,
+            shared_state: &inherited.shared_state,
             confiner: inherited.confiner(),
             listener,
             policy,
@@ -93,11 +93,11 @@ impl<'a> Gap<'a> {
 
     /// It is over. What passed is for the agent to report.
     pub(super) fn end(&self) {
-        let began_ns = self.board.load(word::GAP_BEGAN).min(self.began_ns);
+        let began_ns = self.shared_state.load(word::GAP_BEGAN).min(self.began_ns);
         let lasted = now_ns(Clock::Monotonic).saturating_sub(began_ns);
-        self.board.add(word::GAP_LASTED, lasted);
-        let begun = self.board.load(word::GAPS_BEGUN);
-        self.board.set(word::GAPS_ENDED, begun);
+        self.shared_state.add(word::GAP_LASTED, lasted);
+        let begun = self.shared_state.load(word::GAPS_BEGUN);
+        self.shared_state.set(word::GAPS_ENDED, begun);
     }
 
     /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
@@ -105,10 +105,10 @@ impl<'a> Gap<'a> {
     /// are looked up at once, the rest is for [`Gap::sweep`], which need not end before the gap does: the next
     /// agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) {
-        let pulse = self.board.pulse(generation);
+        let pulse = self.shared_state.pulse(generation);
         // First: a keeper that is killed in between leaves nothing behind that nobody looks for.
         if let Some((first, newest)) = pulse.ids() {
-            self.board.unswept().add(first, newest);
+            self.shared_state.unswept().add(first, newest);
         }
         for held in pulse.held() {
             let waiting = Waiting {
@@ -124,7 +124,7 @@ impl<'a> Gap<'a> {
 
     /// Answers the calls that receivers of a living agent are at work on.
     pub(super) fn answer_held(&self, generation: u64) {
-        let held = self.board.pulse(generation).held();
+        let held = self.shared_state.pulse(generation).held();
         for held in held.into_iter().filter(|held| held.is_begun) {
             self.answer(
                 self.waiting(held.id, held.audit, held.nr),
@@ -147,7 +147,7 @@ impl<'a> Gap<'a> {
     /// Looks up some ids of those that dead agents may hold; answers with the number found. The kernel refuses an
     /// answer to a call that nobody has received.
     pub(super) fn sweep(&self) -> u64 {
-        let unswept = self.board.unswept();
+        let unswept = self.shared_state.unswept();
         let Some(range) = unswept.next() else {
             return 0;
         };
@@ -201,7 +201,7 @@ impl<'a> Gap<'a> {
         let mut call = Notification::default();
         let received = self
             .listener
-            .receive_into(self.board.keepers_call(), &mut call);
+            .receive_into(self.shared_state.keepers_call(), &mut call);
         if matches!(received, Ok(Received::Notification)) {
             self.pass(&call);
         }
@@ -210,7 +210,7 @@ impl<'a> Gap<'a> {
     /// Counts the call that a keeper was answering when it was killed, and answers the one that it had received.
     pub(super) fn take_over_keepers(&self) {
         self.conclude_answering();
-        if let Some(call) = self.board.keepers_call().call() {
+        if let Some(call) = self.shared_state.keepers_call().call() {
             self.pass(&call);
         }
     }
@@ -235,7 +235,7 @@ impl<'a> Gap<'a> {
             None => Some(EPERM),
         };
         let confined = confined.or_else(|| self.refusal_of_first(audit, nr));
-        let refusal = || self.board.deny_table().refusal(audit, nr);
+        let refusal = || self.shared_state.deny_table().refusal(audit, nr);
         let by_policy = || self.refusal().filter(|_| !is_harmless());
         self.respond(waiting, confined.or_else(refusal).or_else(by_policy));
     }
@@ -244,7 +244,7 @@ impl<'a> Gap<'a> {
     fn refusal_of_first(&self, audit: u32, nr: u32) -> Option<i32> {
         let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
         let begins = matches!(known, Some(Syscall::EXECVE | Syscall::EXECVEAT));
-        (begins && self.board.first_waits()).then_some(EPERM)
+        (begins && self.shared_state.first_waits()).then_some(EPERM)
     }
 
     /// For a call of which only the id is known: it may be one that the filter handed over in order to
@@ -254,11 +254,11 @@ impl<'a> Gap<'a> {
             Some(confiner) => confiner.refusal_of_unknown().map(|errno| errno.0),
             None => Some(EPERM),
         };
-        let first = || self.board.first_waits().then_some(EPERM);
+        let first = || self.shared_state.first_waits().then_some(EPERM);
         confined.or_else(first).or_else(|| self.refusal())
     }
 
-    /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted on the board before,
+    /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted in the shared state before,
     /// so that the next keeper can tell how far one was that is killed meanwhile.
     fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
         let passed = word::PASSED + self.cause as usize;
@@ -277,40 +277,40 @@ impl<'a> Gap<'a> {
         if let Some(dead) = waiting.dead {
             dead.settle(waiting.id);
         }
-        self.board.set(word::ANSWERING, 0);
+        self.shared_state.set(word::ANSWERING, 0);
         is_delivered
     }
 
     fn note_answering(&self, waiting: &Waiting<'_>, total: usize) {
         let number = |number: usize| u64::try_from(number).unwrap_or(0);
-        let before = self.board.load(total);
+        let before = self.shared_state.load(total);
         let at = word::ANSWERING;
-        self.board.set(at + 1, number(waiting.index));
-        self.board.set(at + 2, number(total));
-        self.board.set(at + 3, before);
+        self.shared_state.set(at + 1, number(waiting.index));
+        self.shared_state.set(at + 2, number(total));
+        self.shared_state.set(at + 3, before);
         // Last: from now on the rest counts.
-        self.board.set(at, waiting.id);
+        self.shared_state.set(at, waiting.id);
     }
 
     /// A keeper was killed while it answered a call. What it has answered and not counted is counted.
     fn conclude_answering(&self) {
         let at = word::ANSWERING;
-        let id = self.board.load(at);
+        let id = self.shared_state.load(at);
         if id == 0 {
             return;
         }
-        let number = |index: usize| usize::try_from(self.board.load(at + index)).ok();
+        let number = |index: usize| usize::try_from(self.shared_state.load(at + index)).ok();
         if self.listener.is_valid(id) == Ok(false) {
             if let (Some(index), Some(total)) = (number(1), number(2))
-                && self.board.load(total) == self.board.load(at + 3)
+                && self.shared_state.load(total) == self.shared_state.load(at + 3)
             {
                 self.count(index, total);
             }
             for generation in [0, 1] {
-                self.board.pulse(generation).settle(id);
+                self.shared_state.pulse(generation).settle(id);
             }
         }
-        self.board.set(at, 0);
+        self.shared_state.set(at, 0);
     }
 
     fn index(&self, audit: u32, nr: u32) -> usize {
@@ -321,8 +321,8 @@ impl<'a> Gap<'a> {
     }
 
     fn count(&self, call: usize, total: usize) {
-        self.board.add(word::CALLS + call, 1);
-        self.board.add(total, 1);
+        self.shared_state.add(word::CALLS + call, 1);
+        self.shared_state.add(total, 1);
     }
 
     /// Whether no watched process is left.
@@ -334,9 +334,9 @@ impl<'a> Gap<'a> {
     pub(super) fn say_totals(&self) {
         let passed: u64 = Cause::ALL
             .iter()
-            .map(|cause| self.board.passed(*cause))
+            .map(|cause| self.shared_state.passed(*cause))
             .sum();
-        let denied = self.board.denied();
+        let denied = self.shared_state.denied();
         eprintln!("tollgate: {passed} calls passed unwatched, {denied} were refused unwatched");
     }
 }

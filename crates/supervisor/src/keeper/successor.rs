@@ -43,7 +43,7 @@ impl Successor {
         generation: u64,
         program: Program,
     ) -> sys::Result<Self> {
-        inherited.board.invite(generation);
+        inherited.shared_state.invite(generation);
         let pid = sys::clone::clone_child(CloneFlags::default(), || {
             Self::exec(inherited, listener, generation, program)
         })?;

@@ -209,28 +209,28 @@ impl Gaps {
     }
 }
 
-/// The board.
+/// The shared state.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedState {
     words: Arc<SharedWords>,
     pulses: [Arc<Pulse>; 2],
     /// Totals of the agents that have ended.
     past: Pulse,
 }
 
-impl Board {
+impl SharedState {
     /// An empty one and its file.
     pub(super) fn create() -> sys::Result<(Self, OwnedFd)> {
         let (words, file) = SharedWords::create(WORDS)?;
-        let board = Self::on(words);
-        board.set(word::LAYOUT, LAYOUT);
-        Ok((board, file))
+        let shared_state = Self::on(words);
+        shared_state.set(word::LAYOUT, LAYOUT);
+        Ok((shared_state, file))
     }
 
     /// The one in a file. `None` if another version of the program laid it out.
     pub fn open(file: BorrowedFd<'_>) -> sys::Result<Option<Self>> {
-        let board = Self::on(SharedWords::open(file, WORDS)?);
-        Ok((board.load(word::LAYOUT) == LAYOUT).then_some(board))
+        let shared_state = Self::on(SharedWords::open(file, WORDS)?);
+        Ok((shared_state.load(word::LAYOUT) == LAYOUT).then_some(shared_state))
     }
 
     fn on(words: SharedWords) -> Self {
@@ -439,7 +439,7 @@ impl Board {
         self.load(word::ALERTS_LOST)
     }
 
-    /// Notes here what an agent of the host took with it that is dead, for the next one. `its`: that agent's board, on
+    /// Notes here what an agent of the host took with it that is dead, for the next one. `its`: that agent's shared state, in
     /// which each loss is found by one process alone.
     pub fn note_losses_of_host(&self, its: &Self) {
         its.count_lost_alerts(0);
@@ -477,7 +477,7 @@ impl Board {
         self.load(word::GAPS_BEGUN)
     }
 
-    /// What has not been told yet, once the last gap is over. It stays on the board until it is
+    /// What has not been told yet, once the last gap is over. It stays in the shared state until it is
     /// [told](Self::gaps_told), so that it does not die with an agent that was about to tell it.
     pub fn gaps_to_tell(&self) -> Option<Gaps> {
         let told = self.load(word::GAPS_REPORTED);
@@ -565,7 +565,7 @@ fn index(word: u64) -> usize {
 /// Calls that the filter hands over in order to have them refused. The keeper goes on refusing them
 /// while nobody watches.
 #[derive(Clone, Copy, Debug)]
-pub struct DenyTable<'a>(&'a Board);
+pub struct DenyTable<'a>(&'a SharedState);
 
 impl DenyTable<'_> {
     /// Has a call refused with an error number, in every architecture of the audit number. False:
@@ -611,95 +611,97 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_program_finds_the_same_board() {
-        let (board, file) = Board::create().expect("memory");
-        board.set_agent_pid(3, 42);
-        board.set_state(3, State::Ready);
-        board.set_order(2, Order::HandOver);
-        board.set_end(Message::Ended(137));
+    fn another_program_finds_the_same_state() {
+        let (shared_state, file) = SharedState::create().expect("memory");
+        shared_state.set_agent_pid(3, 42);
+        shared_state.set_state(3, State::Ready);
+        shared_state.set_order(2, Order::HandOver);
+        shared_state.set_end(Message::Ended(137));
         let file = std::os::fd::AsFd::as_fd(&file);
-        let again = Board::open(file).expect("memory").expect("this layout");
+        let again = SharedState::open(file)
+            .expect("memory")
+            .expect("this layout");
         assert_eq!((again.agent_pid(1), again.agent_pid(2)), (42, 0));
         assert_eq!(
             (again.state(3), again.order(2)),
             (State::Ready, Order::HandOver)
         );
         assert_eq!(again.end(), Some(Message::Ended(137)));
-        board.set(word::LAYOUT, LAYOUT + 1);
-        assert!(Board::open(file).expect("memory").is_none());
+        shared_state.set(word::LAYOUT, LAYOUT + 1);
+        assert!(SharedState::open(file).expect("memory").is_none());
     }
 
     #[test]
     fn gaps_are_told_when_they_are_over_and_until_that_is_done() {
-        let (board, _file) = Board::create().expect("memory");
-        assert_eq!(board.gaps_to_tell(), None);
-        board.set(word::GAPS_BEGUN, 1);
-        board.set(word::GAP_CAUSE, Cause::Stopped as u64);
-        board.add(word::CALLS + 257, 2);
-        board.add(word::CALLS + UNNAMED, 1);
-        assert_eq!(board.gaps_to_tell(), None);
-        board.set(word::GAPS_ENDED, 1);
-        let first = board.gaps_to_tell().expect("one is over");
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        assert_eq!(shared_state.gaps_to_tell(), None);
+        shared_state.set(word::GAPS_BEGUN, 1);
+        shared_state.set(word::GAP_CAUSE, Cause::Stopped as u64);
+        shared_state.add(word::CALLS + 257, 2);
+        shared_state.add(word::CALLS + UNNAMED, 1);
+        assert_eq!(shared_state.gaps_to_tell(), None);
+        shared_state.set(word::GAPS_ENDED, 1);
+        let first = shared_state.gaps_to_tell().expect("one is over");
         assert_eq!((first.count, first.cause), (1, Cause::Stopped));
         assert_eq!(first.calls, [(257, 2), (UNNAMED, 1)]);
         // Who was about to tell it is killed; so is the next one, that told both.
-        board.set(word::GAPS_BEGUN, 2);
-        board.add(word::CALLS + 257, 3);
-        board.set(word::GAPS_ENDED, 2);
-        let both = board.gaps_to_tell().expect("two are over");
+        shared_state.set(word::GAPS_BEGUN, 2);
+        shared_state.add(word::CALLS + 257, 3);
+        shared_state.set(word::GAPS_ENDED, 2);
+        let both = shared_state.gaps_to_tell().expect("two are over");
         assert_eq!(
             (both.count, &both.calls[..]),
             (2, &[(257, 5), (UNNAMED, 1)][..])
         );
-        board.gaps_told(&first);
-        board.gaps_told(&both);
-        assert!(board.are_told(1) && !board.are_told(2));
-        let second = board.gaps_to_tell().expect("one is left");
+        shared_state.gaps_told(&first);
+        shared_state.gaps_told(&both);
+        assert!(shared_state.are_told(1) && !shared_state.are_told(2));
+        let second = shared_state.gaps_to_tell().expect("one is left");
         assert_eq!((second.count, &second.calls[..]), (1, &[(257, 3)][..]));
-        board.gaps_told(&second);
-        assert_eq!(board.gaps_to_tell(), None);
+        shared_state.gaps_told(&second);
+        assert_eq!(shared_state.gaps_to_tell(), None);
     }
 
     #[test]
     fn the_last_report_waits_for_a_keeper_that_stands_in_and_not_for_one_that_is_dead() {
-        let (board, _file) = Board::create().expect("memory");
-        board.await_end_of_gap();
-        assert_eq!(board.gaps_to_tell(), None);
-        board.set(word::GAPS_BEGUN, 1);
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        shared_state.await_end_of_gap();
+        assert_eq!(shared_state.gaps_to_tell(), None);
+        shared_state.set(word::GAPS_BEGUN, 1);
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 std::thread::sleep(Duration::from_millis(20));
-                board.set(word::GAPS_ENDED, 1);
+                shared_state.set(word::GAPS_ENDED, 1);
             });
-            board.await_end_of_gap();
+            shared_state.await_end_of_gap();
         });
-        assert_eq!(board.gaps_to_tell().map(|gaps| gaps.count), Some(1));
-        board.set(word::GAPS_BEGUN, 2);
-        board.await_end_of_gap();
-        assert_eq!(board.gaps_to_tell().map(|gaps| gaps.count), Some(2));
+        assert_eq!(shared_state.gaps_to_tell().map(|gaps| gaps.count), Some(1));
+        shared_state.set(word::GAPS_BEGUN, 2);
+        shared_state.await_end_of_gap();
+        assert_eq!(shared_state.gaps_to_tell().map(|gaps| gaps.count), Some(2));
     }
 
     #[test]
     fn what_a_dead_agent_had_not_delivered_is_told_once() {
-        let (board, _file) = Board::create().expect("memory");
+        let (shared_state, _file) = SharedState::create().expect("memory");
         for _ in 0..5 {
-            board.alert_queued(3);
+            shared_state.alert_queued(3);
         }
-        board.alerts_settled(3, 2);
-        board.alert_queued(4);
-        board.count_lost_alerts(3);
-        assert_eq!(board.lost_alerts(), 3);
-        board.set(word::GAPS_BEGUN, 1);
-        board.set(word::GAPS_ENDED, 1);
-        let gaps = board.gaps_to_tell().expect("one is over");
+        shared_state.alerts_settled(3, 2);
+        shared_state.alert_queued(4);
+        shared_state.count_lost_alerts(3);
+        assert_eq!(shared_state.lost_alerts(), 3);
+        shared_state.set(word::GAPS_BEGUN, 1);
+        shared_state.set(word::GAPS_ENDED, 1);
+        let gaps = shared_state.gaps_to_tell().expect("one is over");
         assert_eq!(gaps.lost_alerts, 3);
-        board.gaps_told(&gaps);
-        assert_eq!(board.lost_alerts_to_say(), None);
+        shared_state.gaps_told(&gaps);
+        assert_eq!(shared_state.lost_alerts_to_say(), None);
         // The one of the same words begins anew; another one's account stands.
-        board.count_lost_alerts(5);
-        board.count_lost_alerts(4);
-        assert_eq!(board.lost_alerts(), 4);
-        let said = board.lost_alerts_to_say();
+        shared_state.count_lost_alerts(5);
+        shared_state.count_lost_alerts(4);
+        assert_eq!(shared_state.lost_alerts(), 4);
+        let said = shared_state.lost_alerts_to_say();
         assert_eq!(
             said.as_deref(),
             Some("the agent took 1 queued alerts with it")
@@ -708,8 +710,8 @@ mod tests {
 
     #[test]
     fn what_an_agent_of_the_host_took_with_it_is_noted_by_one_and_told_once() {
-        let board = || Board::create().expect("memory").0;
-        let (host, one, other) = (board(), board(), board());
+        let shared_state = || SharedState::create().expect("memory").0;
+        let (host, one, other) = (shared_state(), shared_state(), shared_state());
         for _ in 0..3 {
             host.alert_queued(0);
         }
@@ -723,7 +725,7 @@ mod tests {
         let told = one.losses_of_host();
         one.losses_of_host_told(told);
         assert_eq!(one.losses_of_host(), (0, 0));
-        let next = board();
+        let next = shared_state();
         next.lines_are_torn(told.1);
         assert!(next.lines_begin(0, LineOutput::File));
         assert!(!next.lines_begin(0, LineOutput::Stdout));
@@ -731,23 +733,23 @@ mod tests {
 
     #[test]
     fn a_line_that_a_dead_agent_had_begun_is_ended_once() {
-        let (board, _file) = Board::create().expect("memory");
-        assert!(!board.lines_begin(1, LineOutput::File));
-        assert!(!board.lines_begin(1, LineOutput::Stdout));
-        board.lines_end(1, LineOutput::Stdout);
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        assert!(!shared_state.lines_begin(1, LineOutput::File));
+        assert!(!shared_state.lines_begin(1, LineOutput::Stdout));
+        shared_state.lines_end(1, LineOutput::Stdout);
         // Both write while one takes over from the other.
-        assert!(!board.lines_begin(2, LineOutput::File));
-        board.lines_end(2, LineOutput::File);
-        board.count_lost_alerts(1);
-        assert!(!board.lines_begin(2, LineOutput::Stdout));
-        assert!(board.lines_begin(2, LineOutput::File));
-        assert!(!board.lines_begin(2, LineOutput::File));
+        assert!(!shared_state.lines_begin(2, LineOutput::File));
+        shared_state.lines_end(2, LineOutput::File);
+        shared_state.count_lost_alerts(1);
+        assert!(!shared_state.lines_begin(2, LineOutput::Stdout));
+        assert!(shared_state.lines_begin(2, LineOutput::File));
+        assert!(!shared_state.lines_begin(2, LineOutput::File));
     }
 
     #[test]
     fn a_call_is_refused_by_all_its_numbers() {
-        let (board, _file) = Board::create().expect("memory");
-        let table = board.deny_table();
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        let table = shared_state.deny_table();
         assert!(table.refuse_everywhere(Syscall::IO_URING_SETUP, 38));
         for arch in Arch::ALL {
             let refusal = |number| table.refusal(arch.audit(), arch.raw_number(number));
@@ -758,8 +760,8 @@ mod tests {
 
     #[test]
     fn only_what_is_in_the_deny_table_is_refused() {
-        let (board, _file) = Board::create().expect("memory");
-        let table = board.deny_table();
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        let table = shared_state.deny_table();
         assert_eq!(table.refusal(1, 2), None);
         assert!(table.refuse(1, 2, 13));
         assert!(table.refuse(1, 3, 1));
