@@ -48,6 +48,10 @@ pub(super) fn failure(failure: supervisor::Failure) -> Failure {
             .help("the message above says why; `tollgate doctor` shows what works here"),
         Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
             .help("leave --resume to the keeper"),
+        Cause::TakeOver { cause: supervisor::OpenError::Layout { .. } } => Failure::from_error(Exit::BadInput, &failure)
+            .help("the agent that began goes on; start the command again to have this build watch it"),
+        Cause::TakeOver { .. } => Failure::from_error(Exit::Internal, &failure)
+            .help("the agent that began goes on; look at the limit on open files (ulimit -n)"),
         Cause::Gone { .. } => Failure::from_error(Exit::Internal, &failure).help(
             "CMD was killed with it; if nobody did that on purpose, look for the out-of-memory \
              killer in `dmesg`",

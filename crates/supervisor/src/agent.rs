@@ -21,7 +21,7 @@ use super::command::slot;
 use super::inherited::{Ends, Inherited, has_hung_up, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
-use super::shared_state::{Order, SharedState, State, word};
+use super::shared_state::{Order, SharedNumber, SharedState, State};
 use super::signals::SIGKILL;
 use super::{
     Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
@@ -64,7 +64,7 @@ pub(super) struct First<'a> {
 pub(super) fn first(first: First<'_>) -> i32 {
     let inherited = first.inherited;
     let outcome = supervise(first);
-    orphans::see_off(inherited.shared_state.pid(word::WAITER_PID));
+    orphans::see_off(inherited.shared_state.waiter_pid.get());
     if let Err(message) = outcome {
         tell(inherited, message);
     }
@@ -146,8 +146,10 @@ fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Opti
 /// As [`first`], where there is no keeper: this process is in its place.
 pub(super) fn alone(first: First<'_>) -> i32 {
     let shared_state = &first.inherited.shared_state;
-    shared_state.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
-    shared_state.set(word::KEEPER_DONE, 1);
+    shared_state
+        .keeper_pid
+        .set(std::process::id().cast_signed());
+    shared_state.keeper_done.set(true);
     self::first(first)
 }
 
@@ -167,7 +169,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     tell(inherited, Message::Prepared);
     let written = inherited.memo.write(&prepared.memo);
     written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
-    shared_state.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
+    shared_state.set_first_waits(prepared.restricts_first);
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,
@@ -181,7 +183,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
         waiter::run(launch, &page, inherited, ends)
     })
     .map_err(not_ready)?;
-    shared_state.set_pid(word::WAITER_PID, waiter);
+    shared_state.waiter_pid.set(waiter);
     let served = attend(
         first.mechanism,
         first.listener_to,
@@ -204,7 +206,7 @@ fn end_with_keeper(shared_state: &SharedState) -> Result<(), Message> {
     sys::prctl::set_parent_death_signal(SIGKILL)
         .map_err(|error| Message::NotReady(error.errno()))?;
     let parent = std::os::unix::process::parent_id().cast_signed();
-    match parent == shared_state.pid(word::KEEPER_PID) {
+    match parent == shared_state.keeper_pid.get() {
         true => Ok(()),
         // It was before the signal was asked for.
         false => Err(Message::AgentGone),
@@ -221,7 +223,7 @@ fn attend(
 ) -> Result<Served, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
     let shared_state = &inherited.shared_state;
-    let waiter = shared_state.pid(word::WAITER_PID);
+    let waiter = shared_state.waiter_pid.get();
     signals::outlive_command().map_err(not_ready)?;
     let waiter_process = sys::pidfd::open(waiter).map_err(|error| match error.errno() {
         // It has ended and been reaped, if it is the child of another one.
@@ -251,7 +253,7 @@ fn attend(
     let left = inherited.tenure.leave();
     left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
-    shared_state.set_pid(word::COMMAND_PID, command);
+    shared_state.command_pid.set(command);
     inherited.keeper_bell.ring();
     // Before anything that takes time: from now on the front passes signals on.
     tell(inherited, Message::Waiter(waiter));
@@ -275,7 +277,7 @@ pub(super) fn resumed(
     let shared_state = &inherited.shared_state;
     // A keeper that replaces one that was killed starts an agent of its own: two of one number would write what
     // they hold in the same places. Where this process was the keeper, that is its child.
-    let keeper = shared_state.pid(word::KEEPER_PID);
+    let keeper = shared_state.keeper_pid.get();
     if wait::peek_end_of(keeper).is_err() && end_with_keeper(shared_state).is_err() {
         return 1;
     }
@@ -344,16 +346,13 @@ fn start(
     let shared_state = &inherited.shared_state;
     let ours = [
         inherited.front_pid,
-        shared_state.pid(word::KEEPER_PID),
+        shared_state.keeper_pid.get(),
         shared_state.agent_pid(generation),
-        shared_state.pid(word::WAITER_PID),
+        shared_state.waiter_pid.get(),
     ];
     let file = inherited.shared_state_file.as_fd();
-    let own_shared_state = match SharedState::open(file) {
-        Ok(Some(shared_state)) => shared_state,
-        Ok(None) => return Err("the keeper's shared state is another version's".to_owned()),
-        Err(error) => return Err(format!("cannot open the keeper's shared state: {error}")),
-    };
+    let own_shared_state =
+        SharedState::open(file).map_err(|error| format!("the keeper: {error}"))?;
     let listening = Listening {
         source,
         transparent: ours.into_iter().filter(|pid| *pid > 0).map(Pid).collect(),
@@ -408,7 +407,7 @@ fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) -> bool {
         match relay.pass_on(news) {
             None => {}
             Some(end @ Message::Ended(0)) if inherited.tenure.ends_at_once() => {
-                inherited.shared_state.set(word::OUTLIVED, 1);
+                inherited.shared_state.outlived.set(true);
                 relay.tell_end(end);
                 return false;
             }
@@ -507,7 +506,7 @@ fn serve(
     } = started;
     let shared_state = &inherited.shared_state;
     let bell = inherited.agent_bell(generation);
-    let is_told = shared_state.load(word::END_TOLD) != 0;
+    let is_told = shared_state.command_end_told.get();
     let mut relay = (!is_told).then(|| Relay::after(inherited, is_stopped));
     // Heard of before there were services.
     let mut heard = shared_state.end().filter(|_| generation == FIRST);
@@ -543,7 +542,7 @@ fn serve(
                         // The end is in the shared state, for the agent that tells of it.
                         return Served::Lost;
                     }
-                    shared_state.set(word::OUTLIVED, u64::from(!services.has_ended()));
+                    shared_state.outlived.set(!services.has_ended());
                     listening.tell_end(end);
                     relay = None;
                 }
@@ -573,7 +572,7 @@ fn serve(
         };
         if relay.is_none() {
             // It has ended with the command, and may be this process's child.
-            orphans::reap_waiter(shared_state.pid(word::WAITER_PID));
+            orphans::reap_waiter(shared_state.waiter_pid.get());
         }
         // Whatever woke it, everything is looked at.
         let _ = poll::poll(&mut polled, patience);
@@ -619,15 +618,15 @@ struct Reporter<'a> {
 impl<'a> Reporter<'a> {
     fn new(shared_state: &'a SharedState, generation: u64) -> Self {
         // An agent that took over from a living one reports itself.
-        let is_upgrade = generation != FIRST && shared_state.load(word::UPGRADED_TO) == generation;
+        let is_upgrade = generation != FIRST && shared_state.upgraded_to.get() == generation;
         Self {
             shared_state,
-            keeper: sys::pidfd::open(shared_state.pid(word::KEEPER_PID)).ok(),
+            keeper: sys::pidfd::open(shared_state.keeper_pid.get()).ok(),
             telling: None,
-            replaced: shared_state.load(word::KEEPERS_REPLACED),
-            upgrades: shared_state.load(word::UPGRADES) - u64::from(is_upgrade),
-            failed_upgrades: shared_state.load(word::UPGRADES_FAILED),
-            refused_orders: shared_state.load(word::ORDERS_REFUSED),
+            replaced: shared_state.keepers_replaced.get(),
+            upgrades: shared_state.upgrades.get() - u64::from(is_upgrade),
+            failed_upgrades: shared_state.upgrades_failed.get(),
+            refused_orders: shared_state.orders_refused.get(),
         }
     }
 
@@ -638,7 +637,7 @@ impl<'a> Reporter<'a> {
 
     /// Whether gaps wait until others are told, for which nobody rings.
     fn has_more(&self) -> bool {
-        let ended = self.shared_state.load(word::GAPS_ENDED);
+        let ended = self.shared_state.gap.ended.get();
         self.telling.is_some_and(|last| ended > last)
     }
 
@@ -661,23 +660,24 @@ impl<'a> Reporter<'a> {
 
     fn report(&mut self, services: &dyn Services) {
         self.tell_gaps(services);
-        let news = |index, seen: &mut u64| {
-            let now = self.shared_state.load(index);
+        let state = self.shared_state;
+        let news = |counter: &SharedNumber, seen: &mut u64| {
+            let now = counter.get();
             std::mem::replace(seen, now) != now
         };
-        if news(word::UPGRADES, &mut self.upgrades) {
+        if news(&state.upgrades, &mut self.upgrades) {
             services.report(&Report::Upgraded);
         }
-        if news(word::UPGRADES_FAILED, &mut self.failed_upgrades) {
+        if news(&state.upgrades_failed, &mut self.failed_upgrades) {
             services.report(&Report::UpgradeFailed);
         }
-        if news(word::ORDERS_REFUSED, &mut self.refused_orders) {
+        if news(&state.orders_refused, &mut self.refused_orders) {
             services.report(&Report::OrderRefused);
         }
-        let is_replaced = news(word::KEEPERS_REPLACED, &mut self.replaced);
+        let is_replaced = news(&state.keepers_replaced, &mut self.replaced);
         let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
         if is_replaced {
-            let pid = self.shared_state.pid(word::KEEPER_PID);
+            let pid = self.shared_state.keeper_pid.get();
             self.keeper = sys::pidfd::open(pid).ok();
             services.report(&Report::KeeperReplaced { pid });
         } else if self.keeper.as_ref().is_some_and(has_ended) {

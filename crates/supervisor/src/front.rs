@@ -12,7 +12,6 @@ use sys::wait::{self, Target};
 use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
-use super::shared_state::word;
 use super::signals::{self, SIGCONT, SIGKILL};
 use super::waiter::ERRNO_RANGE;
 use super::{Failure, Mechanism, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
@@ -36,7 +35,7 @@ pub(super) fn run(
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
     let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);
     let pid = inherited.front_pid;
-    inherited.shared_state.set_pid(word::FRONT_PID, pid);
+    inherited.shared_state.front_pid.set(pid);
     let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
     let first = agent::First {
         inherited: &inherited,
@@ -194,7 +193,7 @@ impl Front<'_> {
                 // For `stop`.
                 Some(Message::Running) => {}
                 Some(Message::KeeperMoved) => {
-                    let pid = self.inherited.shared_state.pid(word::KEEPER_PID);
+                    let pid = self.inherited.shared_state.keeper_pid.get();
                     self.keeper = sys::pidfd::open(pid).ok();
                 }
                 Some(Message::Ended(status)) => {
@@ -214,20 +213,20 @@ impl Front<'_> {
     /// of a container, which may not reap. While processes of the workload are watched on, they stay.
     fn see_off(&self) {
         let shared_state = &self.inherited.shared_state;
-        let outlives = shared_state.load(word::OUTLIVED) != 0;
+        let outlives = shared_state.outlived.get();
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !outlives) {
             is_readable(keeper.as_fd(), FAREWELL);
         }
         // It ends with the command, whoever outlives that.
-        orphans::see_off(shared_state.pid(word::WAITER_PID));
+        orphans::see_off(shared_state.waiter_pid.get());
     }
 
     /// Where there is no keeper, this process says what the agent took with it.
     fn agent_gone(&self) -> Failure {
         let shared_state = &self.inherited.shared_state;
-        shared_state.count_lost_alerts(shared_state.generation());
+        shared_state.count_lost_alerts(shared_state.generation.get());
         // Its waiter is this process's child.
-        orphans::see_off(shared_state.pid(word::WAITER_PID));
+        orphans::see_off(shared_state.waiter_pid.get());
         if let Some(text) = shared_state.lost_alerts_to_say() {
             eprintln!("tollgate: {text}");
         }
@@ -318,7 +317,7 @@ impl Front<'_> {
         while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
         self.keeper = None;
         let shared_state = &self.inherited.shared_state;
-        if shared_state.load(word::KEEPER_DONE) != 0 {
+        if shared_state.keeper_done.get() {
             if self.from_agent.is_ready() {
                 return Ok(());
             }
@@ -341,7 +340,7 @@ impl Front<'_> {
                  the agent dies now, CMD is killed"
             );
             self.keeper = sys::pidfd::open(self.agent()).ok();
-            shared_state.set(word::KEEPER_DONE, 1);
+            shared_state.keeper_done.set(true);
             return Ok(());
         }
         let (inherited, policy) = (self.inherited, self.policy);
@@ -355,7 +354,7 @@ impl Front<'_> {
 
     fn agent(&self) -> i32 {
         let shared_state = &self.inherited.shared_state;
-        shared_state.agent_pid(shared_state.generation())
+        shared_state.agent_pid(shared_state.generation.get())
     }
 
     /// Passes on what was sent to this process alone.
@@ -371,7 +370,7 @@ impl Front<'_> {
         if signal.signal == SIGCONT {
             // A stop of the whole group has stopped these too, and without them the command
             // would wait for ever in the first call that is looked at.
-            let keeper = self.inherited.shared_state.pid(word::KEEPER_PID);
+            let keeper = self.inherited.shared_state.keeper_pid.get();
             for pid in [keeper, self.agent(), below.waiter] {
                 let _ = sys::signal::send(pid, SIGCONT);
             }
@@ -388,7 +387,7 @@ impl Front<'_> {
             self.pid,
             shared_state.agent_pid(0),
             shared_state.agent_pid(1),
-            shared_state.pid(word::KEEPER_PID),
+            shared_state.keeper_pid.get(),
         ];
         // 0 is whoever is outside of this pid namespace, and an agent that has not been yet.
         signal.code == SI_USER && signal.pid != 0 && ours.contains(&signal.pid)

@@ -18,7 +18,6 @@ use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
-use super::shared_state::word;
 use super::signals::{self, SIGCONT};
 use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 
@@ -30,7 +29,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let checked = inherited.tenure.check();
     checked.map_err(Failure::io("open the log of the processes that watch"))?;
     let shared_state = &inherited.shared_state;
-    shared_state.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
+    shared_state.set_first_waits(prepared.restricts_first);
     let written = inherited.memo.write(&prepared.memo);
     written.map_err(Failure::io("leave a note"))?;
     let Prepared {
@@ -165,7 +164,7 @@ impl Handing {
     /// Waits until the keeper has left the caller's group; `false`: it has ended.
     fn keeper_is_apart(&self) -> bool {
         let mut begun = Instant::now();
-        while self.inherited.shared_state.pid(word::KEEPER_PID) == 0 {
+        while self.inherited.shared_state.keeper_pid.get() == 0 {
             std::thread::sleep(agent::LISTENER_POLL);
             if begun.elapsed() < STOPPED_WITH_GROUP {
                 continue;

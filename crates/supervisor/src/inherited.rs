@@ -12,7 +12,7 @@ use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
 use super::message::{Receiver, Sender, channel};
-use super::shared_state::{SharedState, word};
+use super::shared_state::{OpenError, SharedState};
 use super::tenure::Tenure;
 
 /// Made before the first fork, by the process that was called. A process that is made later inherits it, and one that
@@ -88,8 +88,8 @@ impl Inherited {
     /// others are concerned, and what it leaves running is watched.
     pub(super) fn create_alone(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<Self> {
         let (inherited, _ends) = Self::create(words, tenure)?;
-        inherited.shared_state.set(word::END_TOLD, 1);
-        inherited.shared_state.set(word::OUTLIVED, 1);
+        inherited.shared_state.command_end_told.set(true);
+        inherited.shared_state.outlived.set(true);
         Ok(Self {
             front_pid: 0,
             ..inherited
@@ -132,8 +132,8 @@ impl Inherited {
         ]
     }
 
-    /// From the numbers of those descriptors. `None`: they are of another version of this program.
-    pub(super) fn open(numbers: &[i32]) -> sys::Result<Option<(Self, Listener)>> {
+    /// From the numbers of those descriptors.
+    pub(super) fn open(numbers: &[i32]) -> Result<(Self, Listener), OpenError> {
         let mut copies = numbers
             .iter()
             .map(|number| sys::fd::duplicate_number(*number));
@@ -143,9 +143,7 @@ impl Inherited {
                 .unwrap_or_else(|| sys::fd::duplicate_number(-1))
         };
         let shared_state_file = next()?;
-        let Some(shared_state) = SharedState::open(shared_state_file.as_fd())? else {
-            return Ok(None);
-        };
+        let shared_state = SharedState::open(shared_state_file.as_fd())?;
         let inherited = Self {
             shared_state,
             shared_state_file,
@@ -163,14 +161,12 @@ impl Inherited {
             tenure: Tenure::WithCommand,
         };
         let listener = Listener::new(next()?);
-        let front_pid = inherited.shared_state.pid(word::FRONT_PID);
-        Ok(Some((
-            Self {
-                front_pid,
-                ..inherited
-            },
-            listener,
-        )))
+        let front_pid = inherited.shared_state.front_pid.get();
+        let inherited = Self {
+            front_pid,
+            ..inherited
+        };
+        Ok((inherited, listener))
     }
 }
 

@@ -42,7 +42,6 @@ mod relay;
 mod shared_state;
 pub mod signals;
 mod tenure;
-mod unswept;
 mod waiter;
 
 use std::convert::Infallible;
@@ -58,7 +57,7 @@ use enforce::Confinement;
 use event::Pid;
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
-pub use shared_state::{Cause, Gaps, SharedState};
+pub use shared_state::{Cause, Gaps, OpenError, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 pub use tenure::{Ends, Tenure};
@@ -323,8 +322,7 @@ pub fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
         return Err(Failure::Order);
     };
     let opened = inherited::Inherited::open(&descriptors);
-    let opened = opened.map_err(Failure::process("take over from another agent"))?;
-    let (inherited, listener) = opened.ok_or(Failure::Order)?;
+    let (inherited, listener) = opened.map_err(|cause| Failure::TakeOver { cause })?;
     // The originals; the copies are closed by exec already.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
     let generation = u64::try_from(generation).map_err(|_negative| Failure::Order)?;
@@ -376,6 +374,13 @@ pub enum Failure {
     /// What a keeper is said to have ordered makes no sense.
     #[error("cannot take over from another agent: this is no order of a keeper's")]
     Order,
+    /// What the processes before this one share is of no use to this build.
+    #[error("cannot take over from another agent")]
+    TakeOver {
+        /// Why.
+        #[source]
+        cause: OpenError,
+    },
     /// The services did not start; the agent has printed why.
     #[error("cannot start watching")]
     Services,

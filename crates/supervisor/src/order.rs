@@ -9,7 +9,7 @@
 use capture::procfs::Proc;
 use sys::signal::Signal;
 
-use super::shared_state::{SharedState, word};
+use super::shared_state::{SharedPid, SharedState};
 
 /// `si_code` of kill(2) and of pidfd_send_signal(2) without information of the caller's.
 const SI_USER: i32 = 0;
@@ -43,7 +43,7 @@ impl OrderCheck {
         let own = std::process::id().cast_signed();
         Self {
             own_filters: status(own).and_then(|text| filters(&text)),
-            gaps: shared_state.load(word::GAPS_BEGUN),
+            gaps: shared_state.gap.begun.get(),
         }
     }
 
@@ -52,9 +52,9 @@ impl OrderCheck {
     /// A sender that has ended (`/bin/kill`) cannot be looked at. It was not the workload if calls were held all the
     /// time: the agent lets no call pass that sends an order to a process that watches.
     pub fn accepts(&mut self, shared_state: &SharedState, signal: &Signal) -> bool {
-        let begun = shared_state.load(word::GAPS_BEGUN);
+        let begun = shared_state.gap.begun.get();
         let is_held = begun == std::mem::replace(&mut self.gaps, begun)
-            && begun == shared_state.load(word::GAPS_ENDED);
+            && begun == shared_state.gap.ended.get();
         match self.sender(shared_state, signal) {
             Sender::Outside => true,
             Sender::Workload => false,
@@ -86,7 +86,7 @@ impl OrderCheck {
 
 /// Whether the process whose status this is descends from the command. An orphan's ancestors do not tell.
 fn descends_from_workload(shared_state: &SharedState, text: &str) -> bool {
-    let roots = [word::WAITER_PID, word::COMMAND_PID].map(|index| shared_state.pid(index));
+    let roots = [&shared_state.waiter_pid, &shared_state.command_pid].map(SharedPid::get);
     let is_root = |pid: i32| pid > 0 && roots.contains(&pid);
     if line(text, "Pid:").is_some_and(is_root) {
         return true;
@@ -167,7 +167,9 @@ mod tests {
                 check.own_filters = None;
             }
             let before = check.accepts(&shared_state, &sent);
-            shared_state.set_pid(word::COMMAND_PID, std::process::id().cast_signed());
+            shared_state
+                .command_pid
+                .set(std::process::id().cast_signed());
             (before, check.accepts(&shared_state, &sent))
         });
         let ended = child.kill().and_then(|()| child.wait());
@@ -182,13 +184,13 @@ mod tests {
         let mut check = OrderCheck::new(&shared_state);
         let gone = signal(SI_USER, i32::MAX);
         assert!(check.accepts(&shared_state, &gone));
-        shared_state.add(word::GAPS_BEGUN, 1);
+        shared_state.gap.begun.add(1);
         assert!(
             !check.accepts(&shared_state, &gone),
             "an unwatched interval has begun"
         );
         assert!(!check.accepts(&shared_state, &gone), "it lasts");
-        shared_state.add(word::GAPS_ENDED, 1);
+        shared_state.gap.ended.add(1);
         assert!(check.accepts(&shared_state, &gone), "calls are held again");
     }
 }

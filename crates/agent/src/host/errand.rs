@@ -302,8 +302,7 @@ impl Errand {
         match hail::await_greeting(&stream).map_err(Miss::from) {
             Ok(account) => {
                 // Another build's is not looked at; it refuses the container.
-                let account =
-                    account.and_then(|file| SharedState::open(file.as_fd()).ok().flatten());
+                let account = account.and_then(|file| SharedState::open(file.as_fd()).ok());
                 Ok(Some((stream, account)))
             }
             Err(miss) => {

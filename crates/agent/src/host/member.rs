@@ -131,10 +131,8 @@ impl<'a> Member<'a> {
         if hail.build != hail::build().context("cannot look at this program")? {
             bail!("the agent of the host is another build of this program");
         }
-        let shared_state =
-            SharedState::open(shared_state.as_fd()).context("cannot read its shared state")?;
-        let shared_state =
-            Arc::new(shared_state.context("its shared state is laid out by another build")?);
+        let shared_state = SharedState::open(shared_state.as_fd());
+        let shared_state = Arc::new(shared_state.context("cannot watch for its agent")?);
         note_refusals(&host.common.verify, &shared_state);
         host.take_losses(hail.losses);
         host.see_rules(hail.rules);

@@ -11,7 +11,7 @@ use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
 use super::super::inherited::{Bell, Inherited, has_calls, has_hung_up};
-use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, word};
+use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, Unwatched};
 use super::{OnAgentDeath, Policy};
 
 /// How long one turn may take when nothing happens.
@@ -64,12 +64,11 @@ impl<'a> Gap<'a> {
     ) -> Self {
         let gap = Self::begin_silently(inherited, listener, policy, cause);
         // A keeper that was killed in a gap left it open.
-        if gap.shared_state.load(word::GAPS_BEGUN) == gap.shared_state.load(word::GAPS_ENDED) {
-            gap.shared_state.add(word::GAPS_BEGUN, 1);
-            gap.shared_state.set(word::GAP_BEGAN, gap.began_ns);
+        if gap.shared_state.gap.begun.get() == gap.shared_state.gap.ended.get() {
+            gap.shared_state.gap.begun.add(1);
+            gap.shared_state.gap.began_ns.set(gap.began_ns);
         }
-        gap.shared_state.set(word::GAP_CAUSE, cause as u64);
-        gap.shared_state.set(word::GAP_DETAIL, detail);
+        gap.shared_state.gap.set_cause(cause, detail);
         gap
     }
 
@@ -93,11 +92,11 @@ impl<'a> Gap<'a> {
 
     /// It is over. What passed is for the agent to report.
     pub(super) fn end(&self) {
-        let began_ns = self.shared_state.load(word::GAP_BEGAN).min(self.began_ns);
+        let began_ns = self.shared_state.gap.began_ns.get().min(self.began_ns);
         let lasted = now_ns(Clock::Monotonic).saturating_sub(began_ns);
-        self.shared_state.add(word::GAP_LASTED, lasted);
-        let begun = self.shared_state.load(word::GAPS_BEGUN);
-        self.shared_state.set(word::GAPS_ENDED, begun);
+        self.shared_state.gap.lasted_ns.add(lasted);
+        let begun = self.shared_state.gap.begun.get();
+        self.shared_state.gap.ended.set(begun);
     }
 
     /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
@@ -261,8 +260,8 @@ impl<'a> Gap<'a> {
     /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted in the shared state before,
     /// so that the next keeper can tell how far one was that is killed meanwhile.
     fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
-        let passed = word::PASSED + self.cause as usize;
-        let total = refusal.map_or(passed, |_| word::DENIED);
+        let passed = Unwatched::Passed(self.cause);
+        let total = refusal.map_or(passed, |_| Unwatched::Denied);
         self.note_answering(&waiting, total);
         let answer = match refusal {
             Some(errno) => self.listener.respond_errno(waiting.id, errno),
@@ -277,40 +276,42 @@ impl<'a> Gap<'a> {
         if let Some(dead) = waiting.dead {
             dead.settle(waiting.id);
         }
-        self.shared_state.set(word::ANSWERING, 0);
+        self.shared_state.answering.id.set(0);
         is_delivered
     }
 
-    fn note_answering(&self, waiting: &Waiting<'_>, total: usize) {
-        let number = |number: usize| u64::try_from(number).unwrap_or(0);
-        let before = self.shared_state.load(total);
-        let at = word::ANSWERING;
-        self.shared_state.set(at + 1, number(waiting.index));
-        self.shared_state.set(at + 2, number(total));
-        self.shared_state.set(at + 3, before);
+    fn note_answering(&self, waiting: &Waiting<'_>, total: Unwatched) {
+        let answering = &self.shared_state.answering;
+        let before = self.shared_state.gap.total(total).get();
+        let call = u64::try_from(waiting.index).unwrap_or(0);
+        answering.call.set(call);
+        answering.total.set(total.to_number());
+        answering.before.set(before);
         // Last: from now on the rest counts.
-        self.shared_state.set(at, waiting.id);
+        answering.id.set(waiting.id);
     }
 
     /// A keeper was killed while it answered a call. What it has answered and not counted is counted.
     fn conclude_answering(&self) {
-        let at = word::ANSWERING;
-        let id = self.shared_state.load(at);
+        let answering = &self.shared_state.answering;
+        let id = answering.id.get();
         if id == 0 {
             return;
         }
-        let number = |index: usize| usize::try_from(self.shared_state.load(at + index)).ok();
+        let call = usize::try_from(answering.call.get());
+        let call = call.ok().filter(|call| *call <= UNNAMED);
+        let total = Unwatched::from_number(answering.total.get());
         if self.listener.is_valid(id) == Ok(false) {
-            if let (Some(index), Some(total)) = (number(1), number(2))
-                && self.shared_state.load(total) == self.shared_state.load(at + 3)
+            if let (Some(call), Some(total)) = (call, total)
+                && self.shared_state.gap.total(total).get() == answering.before.get()
             {
-                self.count(index, total);
+                self.count(call, total);
             }
             for generation in [0, 1] {
                 self.shared_state.pulse(generation).settle(id);
             }
         }
-        self.shared_state.set(at, 0);
+        answering.id.set(0);
     }
 
     fn index(&self, audit: u32, nr: u32) -> usize {
@@ -320,9 +321,9 @@ impl<'a> Gap<'a> {
         }
     }
 
-    fn count(&self, call: usize, total: usize) {
-        self.shared_state.add(word::CALLS + call, 1);
-        self.shared_state.add(total, 1);
+    fn count(&self, call: usize, total: Unwatched) {
+        self.shared_state.gap.calls[call].add(1);
+        self.shared_state.gap.total(total).add(1);
     }
 
     /// Whether no watched process is left.

@@ -34,7 +34,7 @@ use super::message::Message;
 use super::order::OrderCheck;
 use super::orphans::{self, Orphans};
 use super::relay::tell;
-use super::shared_state::{Cause, Order, State, word};
+use super::shared_state::{Cause, Order, State};
 use super::signals::{self, SIGCHLD};
 
 /// What becomes of the workload while nobody watches.
@@ -76,7 +76,7 @@ pub(super) fn first(
     agent: impl FnOnce() -> i32,
 ) -> i32 {
     let own_pid = std::process::id().cast_signed();
-    inherited.shared_state.set_pid(word::KEEPER_PID, own_pid);
+    inherited.shared_state.keeper_pid.set(own_pid);
     let may_lead = Orphans::decide() == Orphans::TakeIn;
     match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
         Ok(pid) => {
@@ -85,7 +85,7 @@ pub(super) fn first(
         }
         Err(error) => {
             tell(inherited, Message::NotReady(error.errno()));
-            inherited.shared_state.set(word::KEEPER_DONE, 1);
+            inherited.shared_state.keeper_done.set(true);
             return 1;
         }
     }
@@ -94,7 +94,7 @@ pub(super) fn first(
             inherited,
             Message::NotReady(error.raw_os_error().unwrap_or(EIO)),
         );
-        inherited.shared_state.set(word::KEEPER_DONE, 1);
+        inherited.shared_state.keeper_done.set(true);
         return 1;
     }
     keep(inherited, Source::Socket(listener_from), policy, may_lead)
@@ -103,9 +103,11 @@ pub(super) fn first(
 /// Goes on for a keeper that is gone.
 pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Policy) -> i32 {
     let shared_state = &inherited.shared_state;
-    shared_state.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
-    shared_state.add(word::KEEPERS_REPLACED, 1);
-    inherited.agent_bell(shared_state.generation()).ring();
+    shared_state
+        .keeper_pid
+        .set(std::process::id().cast_signed());
+    shared_state.keepers_replaced.add(1);
+    inherited.agent_bell(shared_state.generation.get()).ring();
     // The caller's pipes would stay open; without a log it can still keep watch.
     let _ = inherited.tenure.leave();
     Gap::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
@@ -129,7 +131,7 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         Ok(signals) => signals,
         Err(error) => {
             tell(inherited, Message::NotReady(error.errno()));
-            inherited.shared_state.set(word::KEEPER_DONE, 1);
+            inherited.shared_state.keeper_done.set(true);
             return 1;
         }
     };
@@ -139,7 +141,7 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
     };
     let pid = inherited
         .shared_state
-        .agent_pid(inherited.shared_state.generation());
+        .agent_pid(inherited.shared_state.generation.get());
     let mut keeper = Keeper {
         inherited,
         source,
@@ -194,8 +196,8 @@ impl Keeper<'_> {
         while next == Next::GoOn {
             next = self.step();
         }
-        orphans::see_off(self.inherited.shared_state.pid(word::WAITER_PID));
-        self.inherited.shared_state.set(word::KEEPER_DONE, 1);
+        orphans::see_off(self.inherited.shared_state.waiter_pid.get());
+        self.inherited.shared_state.keeper_done.set(true);
         0
     }
 
@@ -264,7 +266,7 @@ impl Keeper<'_> {
         let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
         if gap.sweep() > 0 {
             Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
-            let generation = self.inherited.shared_state.generation();
+            let generation = self.inherited.shared_state.generation.get();
             self.inherited.agent_bell(generation).ring();
         }
     }
@@ -278,8 +280,10 @@ impl Keeper<'_> {
                 self.wants_upgrade = true;
             } else {
                 let shared_state = &self.inherited.shared_state;
-                shared_state.add(word::ORDERS_REFUSED, 1);
-                self.inherited.agent_bell(shared_state.generation()).ring();
+                shared_state.orders_refused.add(1);
+                self.inherited
+                    .agent_bell(shared_state.generation.get())
+                    .ring();
             }
         }
     }
@@ -311,7 +315,7 @@ impl Keeper<'_> {
 
     fn agent_ended(&mut self) -> Next {
         let shared_state = &self.inherited.shared_state;
-        let generation = shared_state.generation();
+        let generation = shared_state.generation.get();
         self.drop_upgrade();
         // It may have been reaped after it was seen to have ended.
         self.reap();
@@ -328,7 +332,7 @@ impl Keeper<'_> {
 
     fn look(&mut self) -> Verdict {
         let shared_state = &self.inherited.shared_state;
-        let generation = shared_state.generation();
+        let generation = shared_state.generation.get();
         let Some(listener) = &self.listener else {
             return Verdict::Works;
         };
@@ -357,7 +361,7 @@ impl Keeper<'_> {
     /// The next agent's turn.
     fn hand_to(&mut self, generation: u64, successor: Successor) {
         let shared_state = &self.inherited.shared_state;
-        shared_state.set(word::GENERATION, generation);
+        shared_state.generation.set(generation);
         shared_state.set_order(generation, Order::Start);
         self.inherited.agent_bell(generation).ring();
         self.agent = Agent::new(successor.pid());

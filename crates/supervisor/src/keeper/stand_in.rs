@@ -10,7 +10,7 @@ use sys::wait::{self, Target};
 use super::super::inherited::has_hung_up;
 use super::super::message::Message;
 use super::super::relay::{Relay, tell};
-use super::super::shared_state::{Cause, State, word};
+use super::super::shared_state::{Cause, State};
 use super::gap::{self, Gap, Turn};
 use super::stall::Stall;
 use super::successor::{Program, Successor};
@@ -83,19 +83,21 @@ impl Keeper<'_> {
     fn lead(&mut self, listener: &Listener, gap: &Gap<'_>) {
         let inherited = self.inherited;
         let shared_state = &inherited.shared_state;
-        let generation = shared_state.generation() + 1;
+        let generation = shared_state.generation.get() + 1;
         shared_state.invite(generation);
         let own_pid = std::process::id().cast_signed();
         let keeper = sys::clone::clone_child(CloneFlags::default(), || {
             // Whoever is told looks there.
-            shared_state.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
+            shared_state
+                .keeper_pid
+                .set(std::process::id().cast_signed());
             tell(inherited, Message::KeeperMoved);
             self.listener = listener.try_clone().ok();
             let next = self.find_successor(listener, gap, Some(Successor::of(own_pid)));
             self.go_on(next)
         });
         let Ok(keeper) = keeper else { return };
-        shared_state.set_pid(word::KEEPER_PID, keeper);
+        shared_state.keeper_pid.set(keeper);
         // The keeper sees the end of this process, and starts another agent.
         std::process::exit(Successor::exec(
             inherited,
@@ -118,7 +120,7 @@ impl Keeper<'_> {
             if first.is_none() && waited == 0 && self.is_storm() {
                 return self.stand_in_for_good(gap);
             }
-            let generation = shared_state.generation() + 1;
+            let generation = shared_state.generation.get() + 1;
             let successor = first.take().map_or_else(
                 || Successor::start(self.inherited, listener, generation, Program::This),
                 Ok,
@@ -230,7 +232,7 @@ impl Keeper<'_> {
             "tollgate: the agent ended {STORM_DEATHS} times in a minute and is not started again: \
              from now on {what} (--on-agent-death)"
         );
-        let is_told = self.inherited.shared_state.load(word::END_TOLD) != 0;
+        let is_told = self.inherited.shared_state.command_end_told.get();
         let mut relay = (!is_told).then(|| Relay::new(self.inherited));
         loop {
             while let Some(listening) = &mut relay {
@@ -239,9 +241,7 @@ impl Keeper<'_> {
                     gap.say_totals();
                     self.say_lost_alerts();
                     let is_over = gap.is_over();
-                    self.inherited
-                        .shared_state
-                        .set(word::OUTLIVED, u64::from(!is_over));
+                    self.inherited.shared_state.outlived.set(!is_over);
                     listening.tell_end(end);
                     relay = None;
                 }
@@ -271,7 +271,7 @@ impl Keeper<'_> {
 
     /// The workload has ended and the agent with it: tells the front what nobody has told it.
     fn say_the_end(&self) {
-        if self.inherited.shared_state.load(word::END_TOLD) != 0 {
+        if self.inherited.shared_state.command_end_told.get() {
             return;
         }
         let mut relay = Relay::new(self.inherited);
@@ -303,7 +303,7 @@ impl Keeper<'_> {
             return Next::GoOn;
         };
         let shared_state = &self.inherited.shared_state;
-        let generation = shared_state.generation();
+        let generation = shared_state.generation.get();
         let cause = (Cause::Starved, 0);
         let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !has_hung_up(&listener) {

@@ -3,7 +3,7 @@
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
-use super::super::shared_state::{Cause, Order, State, word};
+use super::super::shared_state::{Cause, Order, State};
 use super::successor::{Program, Successor};
 use super::{Keeper, PREPARATION_NS};
 
@@ -34,7 +34,7 @@ impl Keeper<'_> {
         };
         self.wants_upgrade = false;
         self.upgraded_ns = now_ns(Clock::Monotonic);
-        let generation = self.inherited.shared_state.generation() + 1;
+        let generation = self.inherited.shared_state.generation.get() + 1;
         match Successor::start(self.inherited, listener, generation, Program::Installed) {
             Ok(successor) => {
                 self.upgrade = Some(Upgrade {
@@ -49,7 +49,10 @@ impl Keeper<'_> {
 
     pub(super) fn follow_upgrade(&mut self) {
         let shared_state = &self.inherited.shared_state;
-        let (old, new) = (shared_state.generation(), shared_state.generation() + 1);
+        let (old, new) = (
+            shared_state.generation.get(),
+            shared_state.generation.get() + 1,
+        );
         let now = now_ns(Clock::Monotonic);
         let Some(upgrade) = &mut self.upgrade else {
             return;
@@ -73,8 +76,8 @@ impl Keeper<'_> {
             None if is_late => upgrade.successor.kill(),
             Some(_) if shared_state.state(old) == State::HandedOver => {
                 shared_state.bury(old);
-                shared_state.add(word::UPGRADES, 1);
-                shared_state.set(word::UPGRADED_TO, new);
+                shared_state.upgrades.add(1);
+                shared_state.upgraded_to.set(new);
                 if let Some(upgrade) = self.upgrade.take() {
                     self.hand_to(new, upgrade.successor);
                 }
@@ -95,7 +98,9 @@ impl Keeper<'_> {
 
     fn upgrade_failed(&self) {
         let shared_state = &self.inherited.shared_state;
-        shared_state.add(word::UPGRADES_FAILED, 1);
-        self.inherited.agent_bell(shared_state.generation()).ring();
+        shared_state.upgrades_failed.add(1);
+        self.inherited
+            .agent_bell(shared_state.generation.get())
+            .ring();
     }
 }

@@ -3,66 +3,53 @@
 //! They are in the shared state, so that a keeper that is killed leaves them to the next one. Each entry is the first
 //! id and how many there are: looking goes downwards, so that one store tells how far it is.
 
-use super::shared_state::{SharedState, word};
-
-/// Agents whose calls may be looked for at once; more share an entry.
-pub(super) const ENTRIES: usize = 4;
-const FIRST: usize = 0;
-const LEFT: usize = 1;
-pub(super) const WORDS: usize = 2 * ENTRIES;
+use super::SharedState;
+use super::layout::{UNSWEPT_RANGES, UnsweptFields};
 
 /// What is to be looked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unswept<'a>(&'a SharedState);
+pub(crate) struct Unswept<'a>(&'a [UnsweptFields; UNSWEPT_RANGES]);
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(crate) struct Range {
     entry: usize,
     /// The id to look up next, downwards.
-    pub(super) next: u64,
+    pub(crate) next: u64,
     /// Ids that are left.
-    pub(super) left: u64,
+    pub(crate) left: u64,
 }
 
 impl SharedState {
-    pub(super) fn unswept(&self) -> Unswept<'_> {
-        Unswept(self)
+    pub(crate) fn unswept(&self) -> Unswept<'_> {
+        Unswept(&self.unswept)
     }
 }
 
 impl Unswept<'_> {
-    fn load(&self, entry: usize, index: usize) -> u64 {
-        self.0.load(word::UNSWEPT + 2 * entry + index)
-    }
-
-    fn set(&self, entry: usize, index: usize, value: u64) {
-        self.0.set(word::UNSWEPT + 2 * entry + index, value);
-    }
-
     /// Adds the ids from `first` to `newest`, which are newer than all others. Doing it twice does no harm.
-    pub(super) fn add(&self, first: u64, newest: u64) {
+    pub(crate) fn add(&self, first: u64, newest: u64) {
         let left = |first: u64| newest.wrapping_sub(first).saturating_add(1);
-        let in_use = |entry: &usize| self.load(*entry, LEFT) != 0;
-        let same = |entry: &usize| in_use(entry) && self.load(*entry, FIRST) == first;
-        if let Some(entry) = (0..ENTRIES).find(same) {
-            self.set(entry, LEFT, left(first));
-        } else if let Some(entry) = (0..ENTRIES).find(|entry| !in_use(entry)) {
+        let in_use = |entry: &&UnsweptFields| entry.left.get() != 0;
+        let same = |entry: &&UnsweptFields| in_use(entry) && entry.first.get() == first;
+        if let Some(entry) = self.0.iter().find(same) {
+            entry.left.set(left(first));
+        } else if let Some(entry) = self.0.iter().find(|entry| !in_use(entry)) {
             // In this order: an entry counts when it has ids left.
-            self.set(entry, FIRST, first);
-            self.set(entry, LEFT, left(first));
+            entry.first.set(first);
+            entry.left.set(left(first));
         } else {
             // The newest of the others goes on to here. Looking up an id twice finds nothing the second time.
-            let distance = |entry: &usize| first.wrapping_sub(self.load(*entry, FIRST));
-            let nearest = (0..ENTRIES).min_by_key(distance).unwrap_or(0);
-            self.set(nearest, LEFT, left(self.load(nearest, FIRST)));
+            let distance = |entry: &&UnsweptFields| first.wrapping_sub(entry.first.get());
+            let nearest = self.0.iter().min_by_key(distance).unwrap_or(&self.0[0]);
+            nearest.left.set(left(nearest.first.get()));
         }
     }
 
     /// The ids to look up now.
-    pub(super) fn next(&self) -> Option<Range> {
-        (0..ENTRIES).find_map(|entry| {
-            let (first, left) = (self.load(entry, FIRST), self.load(entry, LEFT));
+    pub(crate) fn next(&self) -> Option<Range> {
+        self.0.iter().enumerate().find_map(|(entry, range)| {
+            let (first, left) = (range.first.get(), range.left.get());
             (left > 0).then(|| Range {
                 entry,
                 next: first.wrapping_add(left - 1),
@@ -72,17 +59,17 @@ impl Unswept<'_> {
     }
 
     /// So many of them have been looked up.
-    pub(super) fn looked_up(&self, range: Range, ids: u64) {
-        self.set(range.entry, LEFT, range.left.saturating_sub(ids));
+    pub(crate) fn looked_up(&self, range: Range, ids: u64) {
+        self.0[range.entry].left.set(range.left.saturating_sub(ids));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.next().is_none()
     }
 
     /// Nobody is left who could wait.
-    pub(super) fn clear(&self) {
-        (0..ENTRIES).for_each(|entry| self.set(entry, LEFT, 0));
+    pub(crate) fn clear(&self) {
+        self.0.iter().for_each(|entry| entry.left.set(0));
     }
 }
 
@@ -111,9 +98,7 @@ mod tests {
         let (shared_state, file) = SharedState::create().expect("memory");
         shared_state.unswept().add(u64::MAX - 4, 10);
         assert_eq!(sweep(&shared_state, 5, 1), [10, 9, 8, 7, 6]);
-        let next = SharedState::open(file.as_fd())
-            .expect("memory")
-            .expect("this layout");
+        let next = SharedState::open(file.as_fd()).expect("this layout");
         let rest = [
             5,
             4,
@@ -133,7 +118,7 @@ mod tests {
 
     #[test]
     fn of_any_number_of_dead_agents_every_id_is_looked_for() {
-        for agents in 1..3 * ENTRIES as u64 {
+        for agents in 1..3 * UNSWEPT_RANGES as u64 {
             let (shared_state, _file) = SharedState::create().expect("memory");
             for agent in 0..agents {
                 shared_state.unswept().add(100 * agent, 100 * agent + 9);
