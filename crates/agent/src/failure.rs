@@ -46,8 +46,8 @@ pub(super) fn failure(failure: supervisor::Failure) -> Failure {
             .help("`tollgate doctor` shows what is missing and how to get it"),
         Cause::Services => Failure::from_error(Exit::Unsupported, &failure)
             .help("the message above says why; `tollgate doctor` shows what works here"),
-        Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
-            .help("leave --resume to the keeper"),
+        Cause::Refused(_) => Failure::from_error(Exit::BadInput, &failure)
+            .help("the message above says why"),
         Cause::TakeOver { cause: supervisor::OpenError::Layout { .. } } => Failure::from_error(Exit::BadInput, &failure)
             .help("the agent that began goes on; start the command again to have this build watch it"),
         Cause::TakeOver { .. } => Failure::from_error(Exit::Internal, &failure)

@@ -9,16 +9,17 @@ use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use supervisor::Mechanism;
 
-use crate::options::{Engine, Run};
+use crate::options::Engine;
+use crate::spec::AgentSpec;
 
 /// How the command is to be watched. To see what works, that is tried in a child.
-pub(super) fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
+pub(super) fn mechanism(spec: &AgentSpec) -> Result<Mechanism, Failure> {
     let tracer = || Mechanism::Tracer {
-        filtered: !args.interception.every_call && !probe::has_listener(),
+        filtered: !spec.interception.every_call && !probe::has_listener(),
     };
-    match args.interception.engine {
+    match spec.interception.engine {
         // The agent that this one takes over from had a listener.
-        _ if args.resume.is_some() => Ok(Mechanism::Listener),
+        _ if spec.takes_over.is_some() => Ok(Mechanism::Listener),
         Engine::Notify => Ok(Mechanism::Listener),
         Engine::Ptrace => Ok(tracer()),
         // No engine works without it, which is said where it is opened.
@@ -26,7 +27,7 @@ pub(super) fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
         Engine::Auto => Ok(match probe::why_not_notify() {
             None => Mechanism::Listener,
             Some(why) => {
-                if !args.detection.quiet {
+                if !spec.detection.quiet {
                     terminal::complain(&format!(
                         "tollgate: warning: the engine is ptrace, which costs more, because notify \
                          does not work here: {why}\n"
@@ -40,14 +41,14 @@ pub(super) fn mechanism(args: &Run) -> Result<Mechanism, Failure> {
 }
 
 /// Refuses options that ask of an engine for what it cannot give.
-pub(super) fn can_be_promised(args: &Run, mechanism: Mechanism) -> Result<(), Failure> {
-    let asked = &args.interception;
+pub(super) fn can_be_promised(spec: &AgentSpec, mechanism: Mechanism) -> Result<(), Failure> {
+    let asked = &spec.interception;
     let has_listener = matches!(mechanism, Mechanism::Listener | Mechanism::Sandbox);
     let only_looks = mechanism == Mechanism::Kernel;
     let promises = [
         (
             "--on-agent-death deny",
-            args.on_agent_death == OnAgentDeath::Deny && !has_listener,
+            spec.on_agent_death == OnAgentDeath::Deny && !has_listener,
         ),
         (
             "--io-uring deny",

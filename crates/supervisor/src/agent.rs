@@ -694,6 +694,7 @@ const EIO: i32 = 5;
 
 #[cfg(test)]
 mod tests {
+    use super::super::respawn::Respawn;
     use super::*;
 
     /// Services that are another process's, which dies while it is asked to hand over.
@@ -719,8 +720,11 @@ mod tests {
     }
 
     fn hands_over(dies: bool) -> (Served, State) {
-        let words = vec!["tollgate".into(), "run".into()];
-        let inherited = Inherited::create_alone(words, Tenure::WithCommand).expect("memory");
+        let respawn = Respawn {
+            spec: Box::new(|_take_over| Vec::new()),
+            label: Vec::new(),
+        };
+        let inherited = Inherited::create_alone(respawn, Tenure::WithCommand).expect("memory");
         inherited.shared_state.set_state(FIRST, State::Ready);
         inherited.shared_state.set_order(FIRST, Order::HandOver);
         let services = Box::new(Dying {

@@ -30,7 +30,7 @@ pub(super) fn run(
     prepare: Prepare,
 ) -> Result<i32, Failure> {
     check_proc()?;
-    let (inherited, ends) = Inherited::create(stay.words, stay.tenure)
+    let (inherited, ends) = Inherited::create(stay.respawn, stay.tenure)
         .map_err(Failure::io("prepare the processes that watch"))?;
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
     let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);

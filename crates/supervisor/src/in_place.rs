@@ -24,7 +24,7 @@ use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 /// Becomes the command. Its first call after the exec waits for the agent.
 pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
     front::check_proc()?;
-    let inherited = Inherited::create_alone(stay.words, stay.tenure);
+    let inherited = Inherited::create_alone(stay.respawn, stay.tenure);
     let inherited = Arc::new(inherited.map_err(Failure::io("prepare the processes that watch"))?);
     let checked = inherited.tenure.check();
     checked.map_err(Failure::io("open the log of the processes that watch"))?;

@@ -1,6 +1,5 @@
 //! What the processes of `run` inherit.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -12,6 +11,7 @@ use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
 use super::message::{Receiver, Sender, channel};
+use super::respawn::Respawn;
 use super::shared_state::{OpenError, SharedState};
 use super::tenure::Tenure;
 
@@ -39,8 +39,8 @@ pub(super) struct Inherited {
     pub(super) front_pid: i32,
     /// Its reading end tells the waiter when none of the others is left.
     pub(super) lifeline: OwnedFd,
-    /// The command line of an agent that takes over, but for the order.
-    pub(super) words: Vec<OsString>,
+    /// How another agent is started.
+    pub(super) respawn: Respawn,
     /// Whether the processes of ours stay behind when the command has ended.
     pub(super) tenure: Tenure,
 }
@@ -55,7 +55,7 @@ pub(super) struct Ends {
 
 impl Inherited {
     /// All of it.
-    pub(super) fn create(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
+    pub(super) fn create(respawn: Respawn, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
         let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC)?;
@@ -73,7 +73,7 @@ impl Inherited {
             front: sys::pidfd::open(front_pid)?,
             front_pid,
             lifeline,
-            words,
+            respawn,
             tenure,
         };
         let ends = Ends {
@@ -86,8 +86,8 @@ impl Inherited {
 
     /// As [`Self::create`], where there is neither front nor waiter: the command has ended, as far as the
     /// others are concerned, and what it leaves running is watched.
-    pub(super) fn create_alone(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<Self> {
-        let (inherited, _ends) = Self::create(words, tenure)?;
+    pub(super) fn create_alone(respawn: Respawn, tenure: Tenure) -> std::io::Result<Self> {
+        let (inherited, _ends) = Self::create(respawn, tenure)?;
         inherited.shared_state.command_end_told.set(true);
         inherited.shared_state.outlived.set(true);
         Ok(Self {
@@ -133,7 +133,7 @@ impl Inherited {
     }
 
     /// From the numbers of those descriptors.
-    pub(super) fn open(numbers: &[i32]) -> Result<(Self, Listener), OpenError> {
+    pub(super) fn open(numbers: &[i32], respawn: Respawn) -> Result<(Self, Listener), OpenError> {
         let mut copies = numbers
             .iter()
             .map(|number| sys::fd::duplicate_number(*number));
@@ -156,7 +156,7 @@ impl Inherited {
             front: next()?,
             front_pid: 0,
             lifeline: next()?,
-            words: std::env::args_os().collect(),
+            respawn,
             // Whatever was to be left has been left by the one before.
             tenure: Tenure::WithCommand,
         };
@@ -179,6 +179,13 @@ impl Memo {
         sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC).map(Self)
     }
 
+    /// With this note.
+    fn with(note: &[u8]) -> std::io::Result<Self> {
+        let memo = Self::new()?;
+        memo.write(note)?;
+        Ok(memo)
+    }
+
     /// Replaces the note.
     pub(super) fn write(&self, note: &[u8]) -> std::io::Result<()> {
         let file = File::from(self.0.try_clone()?);
@@ -196,6 +203,15 @@ impl Memo {
         file.read_exact_at(&mut note, 0)?;
         Ok(note)
     }
+}
+
+/// A file in memory that holds these bytes, to be read from its beginning.
+///
+/// # Errors
+///
+/// If there can be none.
+pub fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    Memo::with(bytes).map(|memo| memo.0)
 }
 
 /// An event counter that wakes one process.

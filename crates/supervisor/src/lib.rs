@@ -39,13 +39,14 @@ mod message;
 mod order;
 mod orphans;
 mod relay;
+mod respawn;
 mod shared_state;
 pub mod signals;
 mod tenure;
 mod waiter;
 
 use std::convert::Infallible;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +56,10 @@ use capture::notify::{Answering, Ticket};
 pub use command::{Command, install_alone};
 use enforce::Confinement;
 use event::Pid;
+pub use inherited::in_memory;
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
+pub use respawn::{AGENT_VERB, MakeSpec, Respawn, TakeOver};
 pub use shared_state::{Cause, Gaps, OpenError, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
@@ -228,8 +231,8 @@ pub struct Prepared {
 
 /// How the processes that watch go on.
 pub struct Stay {
-    /// The command line of an agent that takes over, but for the order.
-    pub words: Vec<OsString>,
+    /// How another agent is started.
+    pub respawn: Respawn,
     /// What they keep of the caller's.
     pub tenure: Tenure,
     /// Where else is told why a command that runs already cannot be watched.
@@ -304,29 +307,23 @@ fn hide() -> Result<(), Failure> {
     sys::prctl::set_dumpable(false).map_err(Failure::process("hide from the workload"))
 }
 
-/// Runs an agent that takes over, as the keeper says in `order`: its number and those of the
-/// descriptors that it was given.
+/// Runs an agent that takes over. `respawn`: how others after it are started.
 ///
 /// # Errors
 ///
-/// If the descriptors are not what a keeper gives.
-pub fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
+/// If the descriptors are not what a keeper of this build gives.
+pub fn resume(take_over: &TakeOver, respawn: Respawn, prepare: Prepare) -> Result<i32, Failure> {
     hide()?;
-    let numbers: Result<Vec<i32>, _> = order.split(',').map(str::parse).collect();
-    let Some((generation, descriptors)) = numbers
-        .ok()
-        .as_deref()
-        .and_then(<[i32]>::split_first)
-        .map(|(generation, descriptors)| (*generation, descriptors.to_vec()))
-    else {
-        return Err(Failure::Order);
-    };
-    let opened = inherited::Inherited::open(&descriptors);
+    let opened = inherited::Inherited::open(&take_over.descriptors, respawn);
     let (inherited, listener) = opened.map_err(|cause| Failure::TakeOver { cause })?;
     // The originals; the copies are closed by exec already.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
-    let generation = u64::try_from(generation).map_err(|_negative| Failure::Order)?;
-    Ok(agent::resumed(&inherited, generation, listener, prepare))
+    Ok(agent::resumed(
+        &inherited,
+        take_over.generation,
+        listener,
+        prepare,
+    ))
 }
 
 /// Turns of processes and threads for which a runtime waits until they have begun: short ones come sooner where others
@@ -371,9 +368,6 @@ pub enum Failure {
     /// The agent has said why; this is the exit status.
     #[error("cannot run the command")]
     Refused(i32),
-    /// What a keeper is said to have ordered makes no sense.
-    #[error("cannot take over from another agent: this is no order of a keeper's")]
-    Order,
     /// What the processes before this one share is of no use to this build.
     #[error("cannot take over from another agent")]
     TakeOver {

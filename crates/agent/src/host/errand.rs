@@ -7,7 +7,6 @@
 //! use, does the work itself, and says so.
 
 use std::cell::Cell;
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +21,9 @@ use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
-use supervisor::{Held, Listening, Meanwhile, Prepared, Report, Services, SharedState, Source};
+use supervisor::{
+    AGENT_VERB, Held, Listening, Meanwhile, Prepared, Report, Services, SharedState, Source,
+};
 use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
@@ -30,6 +31,7 @@ use super::super::services::TheirContainer;
 use super::hail::{self, Hail, Order};
 use super::place::Place;
 use crate::journal;
+use crate::spec::AgentSpec;
 
 /// How long an agent of the host may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,8 +75,8 @@ enum Otherwise {
 
 /// How an agent of the host is started.
 struct Launch {
-    /// Its command line.
-    words: Vec<OsString>,
+    /// What it is asked to do, encoded.
+    spec: Vec<u8>,
     memo: Vec<u8>,
     /// Attempts that failed.
     failed: u32,
@@ -146,25 +148,27 @@ impl Calls {
 }
 
 impl Errand {
-    /// Of a container, to the agent of the host. `words`: the command line of this process. `memo`: what an
-    /// agent that takes over has to know.
+    /// Of a container, to the agent of the host. `spec`: what this process is asked to do. `memo`: what an agent that
+    /// takes over has to know.
     pub(in super::super) fn of_container(
         folder: &Path,
-        words: &[OsString],
+        spec: &AgentSpec,
         memo: Vec<u8>,
         container: TheirContainer,
         rules: Option<u64>,
         confinement: Option<Confinement>,
     ) -> std::io::Result<Self> {
-        let words = words_of_host(words);
-        let place = Place::find(folder, &words, &memo)?;
+        // Its place depends on all but its place.
+        let of_any = spec.of_host(Path::new(""));
+        let place = Place::find(folder, &of_any.encode(), &memo)?;
+        let spec = spec.of_host(&place.base()).encode();
         Ok(Self {
             place,
             container,
             rules,
             confinement,
             otherwise: Otherwise::Launch(Launch {
-                words,
+                spec,
                 memo,
                 failed: 0,
             }),
@@ -193,7 +197,7 @@ impl Errand {
         let mut calls = Calls::Waiting;
         // Without mounts of its own a program cannot be told from its runtime.
         if !listening.is_resumed && self.container.has_mounts {
-            calls = Calls::Answered(super::super::let_work(&listening)?);
+            calls = Calls::Answered(crate::start::let_work(&listening)?);
         } else {
             meanwhile = None;
         }
@@ -385,14 +389,13 @@ impl Launch {
         place
             .leave_memo(&self.memo)
             .with_context(|| format!("cannot write beside {}", path.display()))?;
-        let mut option = OsString::from("--host-agent=");
-        option.push(place.base());
-        let mut words = self.words.clone();
-        words.insert(2, option);
+        let spec = supervisor::in_memory(&self.spec);
+        let spec = spec.context("cannot write the specification of the agent of the host")?;
         let status = Command::new("/proc/self/exe")
-            .arg0(&words[0])
-            .args(&words[1..])
-            .stdin(Stdio::null())
+            .arg0("tollgate")
+            // From its standard input.
+            .args([AGENT_VERB, "0", "--", "host"])
+            .stdin(spec)
             .stdout(Stdio::null())
             .stderr(log)
             .status()
@@ -407,32 +410,6 @@ impl Launch {
             said.trim_end()
         )
     }
-}
-
-/// The command line of the agent of the host, from that of the agent of a container: without what is about
-/// the container.
-fn words_of_host(words: &[OsString]) -> Vec<OsString> {
-    const ABOUT_CONTAINER: [&str; 8] = [
-        "--resume=",
-        "--told-agent=",
-        "--told-bundle=",
-        "--told-container=",
-        "--told-door=",
-        "--told-plans=",
-        "--told-session=",
-        "--told-host-mounts",
-    ];
-    let is_general = |word: &&OsString| {
-        let word = word.to_string_lossy();
-        !ABOUT_CONTAINER
-            .iter()
-            .any(|option| word.starts_with(option))
-    };
-    let options = words.iter().take_while(|word| *word != "--");
-    let mut words: Vec<OsString> = options.filter(is_general).cloned().collect();
-    // No command is run.
-    words.extend(["--", "agent"].map(OsString::from));
-    words
 }
 
 fn said_since(log: &PathBuf, before: u64) -> std::io::Result<String> {
@@ -561,44 +538,5 @@ impl Services for Remote {
             note_losses(&self.stream, &account, &self.shared_state);
         }
         is_lost
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_agent_of_the_host_knows_nothing_of_the_container() {
-        let words = [
-            "tollgate",
-            "run",
-            "--resume=1,2",
-            "--quiet",
-            "--engine",
-            "notify",
-            "--config=/c.yaml",
-            "--told-container=a",
-            "--told-bundle=/b",
-            "--told-plans=/p",
-            "--told-agent=/x",
-            "--audit",
-            "--",
-            "runc",
-            "--root=/r",
-        ];
-        let words = words_of_host(&words.map(OsString::from));
-        let expected = [
-            "tollgate",
-            "run",
-            "--quiet",
-            "--engine",
-            "notify",
-            "--config=/c.yaml",
-            "--audit",
-            "--",
-            "agent",
-        ];
-        assert_eq!(words, expected);
     }
 }

@@ -46,10 +46,11 @@ pub(super) use self::session::prepare as prepare_session;
 use super::engines::{Common, Holding, Losses, Request, Started, Watcher, snapshot};
 use super::first::Restriction;
 use super::reports;
-use super::services::Rules;
-use super::{InForce, TheirContainer, engines};
+use super::services::{Blueprint, Rules};
+use super::{TheirContainer, engines};
+use crate::blueprint::{InForce, Origin, blueprint};
 use crate::journal;
-use crate::options::Run;
+use crate::spec::AgentSpec;
 
 /// Containers that may wait to be taken.
 const BACKLOG: i32 = 1024;
@@ -57,7 +58,7 @@ const BACKLOG: i32 = 1024;
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
-pub(super) fn execute(args: Run, base: &Path) -> Outcome {
+pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let place = Place::of_base(base).ok_or_else(|| cannot_begin("its place is no path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
     supervisor::stand_alone().map_err(|error| cause(&error))?;
@@ -69,18 +70,18 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     };
     let memo = place.memo().map_err(|error| cause(&error))?;
     let elsewhere = handover_state::decode_first(&memo)?;
-    let policy = args.confine.policy.clone();
-    let how = args.confine.how.clone();
-    let witness = args.confine.witness(enforce::Place::Elsewhere);
+    let policy = spec.confine.policy.clone();
+    let how = spec.confine.how.clone();
+    let witness = spec.confine.witness(enforce::Place::Elsewhere);
     let later = elsewhere.zip(policy.clone());
-    let (detection, interception) = (args.detection, args.interception);
+    let (detection, interception) = (spec.detection, spec.interception);
     let nothing = InForce::nothing();
-    let mut blueprint = super::blueprint(
+    let mut blueprint = blueprint(
         detection,
         interception,
         Mechanism::Listener,
         nothing,
-        super::Origin::Memo(&memo),
+        Origin::Memo(&memo),
         None,
     )?;
     blueprint.policy = policy;
@@ -108,10 +109,10 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
 
 fn cannot_begin(why: &str) -> Failure {
     let message = format!("cannot start the agent of the host: {why}");
-    Failure::new(Exit::Internal, message).help("leave --host-agent to `tollgate runtime`")
+    Failure::new(Exit::Internal, message).help("leave the verb `agent` to tollgate")
 }
 
-fn serve(taken: &Taken, blueprint: super::Blueprint) -> anyhow::Result<()> {
+fn serve(taken: &Taken, blueprint: Blueprint) -> anyhow::Result<()> {
     sys::prctl::set_name(c"tollgate-host").context("cannot name the process")?;
     let listener = taken.listener.try_clone().context("cannot listen")?;
     // Once more, by this process: who connects is told the pid of whoever said it last.
