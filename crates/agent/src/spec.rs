@@ -372,6 +372,18 @@ mod tests {
     }
 
     #[test]
+    fn a_changed_form_has_a_new_version() {
+        // FNV-1a over what is written: where this fails, raise `VERSION` and note the new number.
+        let hash = full()
+            .encode()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        assert_eq!((VERSION, hash), (1, 0xd09f_ac7d_3dc6_1635));
+    }
+
+    #[test]
     fn what_is_no_specification_or_a_part_of_one_is_refused() {
         let bytes = full().encode();
         for bytes in [&b""[..], b"tgagent", b"tgplan1\n\0\0\0\0", b"#!/bin/sh\n"] {
