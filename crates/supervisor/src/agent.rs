@@ -18,7 +18,7 @@ use sys::signal::SignalSet;
 use sys::wait;
 
 use super::command::slot;
-use super::inherited::{Ends, Inherited, has_hung_up, is_readable};
+use super::inherited::{Bell, Ends, Inherited, has_hung_up, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::shared_state::{Order, SharedNumber, SharedState, State};
@@ -501,7 +501,7 @@ fn serve(
     watched: Option<&Listener>,
 ) -> Served {
     let Started {
-        mut services,
+        services,
         is_stopped,
     } = started;
     let shared_state = &inherited.shared_state;
@@ -518,15 +518,7 @@ fn serve(
         }
         reporter.report(services.as_ref());
         if shared_state.order(generation) == Order::HandOver {
-            services.hand_over();
-            if services.are_lost() {
-                // Whoever watched for this one has not concluded its calls: they are the keeper's.
-                return Served::Lost;
-            }
-            shared_state.set_state(generation, State::HandedOver);
-            inherited.keeper_bell.ring();
-            services.finish();
-            return Served::HandedOver;
+            return hand_over(inherited, generation, services);
         }
         if let Some(listening) = &mut relay {
             let heard = heard.take().map(Some);
@@ -551,31 +543,18 @@ fn serve(
         } else if services.has_ended() {
             break;
         }
-        let mut polled = relay.as_ref().map(Relay::polled).unwrap_or_default();
-        polled.push(PollFd::new(bell.as_fd(), poll::IN));
-        polled.extend(reporter.polled());
-        polled.extend(services.link().map(|link| PollFd::new(link, poll::IN)));
-        let is_over = watched.is_some_and(has_hung_up);
-        let watched = watched.filter(|_| !is_over);
-        polled.extend(watched.map(|listener| PollFd::new(listener.as_fd(), 0)));
-        let pause = if is_over {
-            END_POLL
-        } else if inherited.tenure.ends_at_once() {
-            DETACHED_POLL
-        } else {
-            DESCENDANTS_POLL
-        };
-        let patience = match (&relay, reporter.has_more()) {
-            (None, _) => Some(pause),
-            (Some(_), true) => Some(TELLING_POLL),
-            (Some(_), false) => None,
-        };
         if relay.is_none() {
             // It has ended with the command, and may be this process's child.
             orphans::reap_waiter(shared_state.waiter_pid.get());
         }
-        // Whatever woke it, everything is looked at.
-        let _ = poll::poll(&mut polled, patience);
+        let waiting = Waiting {
+            bell,
+            relay: relay.as_ref(),
+            reporter: &reporter,
+            services: services.as_ref(),
+            watched,
+        };
+        waiting.until_something_happens(&inherited.tenure);
     }
     shared_state.await_end_of_gap();
     reporter.report(services.as_ref());
@@ -587,6 +566,58 @@ fn serve(
     }
     services.finish();
     Served::ToTheEnd
+}
+
+/// Has another agent go on.
+fn hand_over(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>) -> Served {
+    services.hand_over();
+    if services.are_lost() {
+        // Whoever watched for this one has not concluded its calls: they are the keeper's.
+        return Served::Lost;
+    }
+    inherited
+        .shared_state
+        .set_state(generation, State::HandedOver);
+    inherited.keeper_bell.ring();
+    services.finish();
+    Served::HandedOver
+}
+
+/// What wakes an agent that serves.
+struct Waiting<'a> {
+    bell: &'a Bell,
+    /// `None`: the command's end is told.
+    relay: Option<&'a Relay<'a>>,
+    reporter: &'a Reporter<'a>,
+    services: &'a dyn Services,
+    /// A listener whose end nobody else tells of.
+    watched: Option<&'a Listener>,
+}
+
+impl Waiting<'_> {
+    fn until_something_happens(&self, tenure: &Tenure) {
+        let mut polled = self.relay.map(Relay::polled).unwrap_or_default();
+        polled.push(PollFd::new(self.bell.as_fd(), poll::IN));
+        polled.extend(self.reporter.polled());
+        polled.extend(self.services.link().map(|link| PollFd::new(link, poll::IN)));
+        let is_over = self.watched.is_some_and(has_hung_up);
+        let watched = self.watched.filter(|_| !is_over);
+        polled.extend(watched.map(|listener| PollFd::new(listener.as_fd(), 0)));
+        let pause = if is_over {
+            END_POLL
+        } else if tenure.ends_at_once() {
+            DETACHED_POLL
+        } else {
+            DESCENDANTS_POLL
+        };
+        let patience = match (self.relay, self.reporter.has_more()) {
+            (None, _) => Some(pause),
+            (Some(_), true) => Some(TELLING_POLL),
+            (Some(_), false) => None,
+        };
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, patience);
+    }
 }
 
 /// Delivers what the command caused before anybody learns that it has ended.

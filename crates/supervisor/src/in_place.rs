@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, Syscall};
+use capture::filter::FilterProgram;
 use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
 use sys::schedule::with_short_turns;
@@ -19,7 +20,7 @@ use sys::signal::{MaskChange, SignalSet, change_mask};
 use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::signals::{self, SIGCONT};
-use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
+use super::{Command, Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 
 /// Becomes the command. Its first call after the exec waits for the agent.
 pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
@@ -88,7 +89,17 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         std::thread::Builder::new().spawn(move || given.hand_over())
     })
     .map_err(Failure::io("hand the listener over"))?;
-    match command::install(&program) {
+    install_and_execute(&command, &program, exec_is_asked, &listener)
+}
+
+/// Installs the filter and executes the command, while another thread gives the listener away.
+fn install_and_execute(
+    command: &Command,
+    program: &FilterProgram,
+    exec_is_asked: bool,
+    listener: &AtomicI32,
+) -> Result<Infallible, Failure> {
+    match command::install(program) {
         Ok(number) => listener.store(number, Ordering::Release),
         Err(errno) => {
             listener.store(NEVER, Ordering::Release);
@@ -97,7 +108,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         }
     }
     // Any call might wait for somebody who has no listener yet.
-    if !exec_is_asked && !is_given(&listener) {
+    if !exec_is_asked && !is_given(listener) {
         return Err(Failure::Gone { process: "agent" });
     }
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
