@@ -138,11 +138,11 @@ pub(super) fn blueprint(
         sink,
         recorder,
         recordings: unstarted,
-        outputs: outputs(
+        outputs: Some(outputs(
             &config,
             detection.quiet,
             servers::channel(&config, &servers.alerts()),
-        )?,
+        )?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
         stats_interval: Duration::from_millis(detection.stats_interval),

@@ -21,6 +21,7 @@ use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
 use supervisor::{Cause, Held, Listening, Mechanism, SharedState, Source};
+use sys::notify::Listener;
 
 use super::announcer::Announcer;
 use super::drops::Drops;
@@ -175,7 +176,7 @@ pub(super) trait Watcher {
 }
 
 /// Gives the engine's counters for the stats file.
-type Counters = Box<dyn Fn(&Matched, &SharedState) -> Snapshot + Send + Sync>;
+pub(super) type Counters = Box<dyn Fn(&Matched, &SharedState) -> Snapshot + Send + Sync>;
 
 /// A running engine and the handles on it.
 pub(super) struct Started {
@@ -249,17 +250,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         first.map(|first| first.start(Arc::clone(&shared_state), common.dispatcher.clone()));
     let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
-    let (listener, traced) = match listening.source {
-        Source::Listener(listener) => (listener, None),
-        Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
-        Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
-        Source::Host | Source::Places(_) => {
-            anyhow::bail!("cannot watch the host with an engine that holds calls")
-        }
-        Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
-            anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
-        }
-    };
+    let (listener, traced) = callers(listening.source)?;
     let carries = if traced.is_some() {
         Carries::Ptrace
     } else {
@@ -305,6 +296,21 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
             .context("cannot look for processes that enter")?;
     }
     Ok(supervisor)
+}
+
+/// Where callers are held, and who is traced if nobody is held there.
+fn callers(source: Source) -> anyhow::Result<(Listener, Option<ptrace::Target>)> {
+    Ok(match source {
+        Source::Listener(listener) => (listener, None),
+        Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
+        Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
+        Source::Host | Source::Places(_) => {
+            anyhow::bail!("cannot watch the host with an engine that holds calls")
+        }
+        Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
+            anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
+        }
+    })
 }
 
 impl Watcher for Supervisor<Engine> {

@@ -255,6 +255,16 @@ impl Errand {
                 }
             }
         }
+        self.go_without(listening, calls, &why)
+    }
+
+    /// Nobody has taken it.
+    fn go_without(
+        self,
+        listening: Listening,
+        calls: Calls,
+        why: &str,
+    ) -> anyhow::Result<Box<dyn Services>> {
         match self.otherwise {
             Otherwise::Launch(_) => {
                 let log = self.place.log();
@@ -262,7 +272,7 @@ impl Errand {
                 bail!("cannot reach the agent of the host ({why}); its messages are in {log}")
             }
             Otherwise::Alone(alone) => {
-                Self::say_alone(&self.container, &why);
+                Self::say_alone(&self.container, why);
                 let prepared =
                     alone().map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
                 let held = calls.into_held();
