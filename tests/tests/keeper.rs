@@ -1281,7 +1281,7 @@ fn an_upgrade_that_fails_leaves_the_agent_at_work() {
 fn upgrade_to_script(run: &Run, program: &Path, script: &str) {
     let made = run
         .scratch
-        .file("script", 0o755, &format!("#!/bin/bash\n{script}\n"));
+        .file("script", 0o755, format!("#!/bin/bash\n{script}\n"));
     fs::rename(made, program).expect("both are in folders of this test");
     signal(run.keeper(), Signal::USR2);
 }
