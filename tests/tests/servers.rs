@@ -184,7 +184,7 @@ fn pages_are_served_to_this_machine_unless_more_is_asked_for() {
     assert!(!silent.contains("webserver"), "{silent}");
     let loud = warned("-o webserver.listen_address=0.0.0.0");
     assert!(
-        loud.contains("serves every host that reaches it, without authentication"),
+        loud.contains("is reachable from other hosts, without authentication"),
         "{loud}"
     );
 }
@@ -333,7 +333,7 @@ fn servers_and_metrics_are_exchanged_while_the_agent_runs() {
     };
     write(&with(port(&taken)));
     agent.wait_for("alerts", |alerts| {
-        alerts.contains("the rules in force stay")
+        alerts.contains("the old rules remain in force")
     });
     assert!(
         agent
@@ -563,36 +563,29 @@ fn header(start: &[u8], value: &str) -> Vec<u8> {
 }
 
 #[test]
-fn clients_that_name_the_socket_are_served() {
+fn clients_refer_to_headers_that_they_sent_before() {
     let agent = Agent::start("");
     agent.get("/healthz");
-    for authority in [
-        "unix:///run/falco/falco.sock",
-        "/run/falco/falco.sock",
-        "%2Frun%2Ffalco%2Ffalco.sock",
-        "localhost",
-    ] {
-        let mut client = RawClient::connect(&agent.scratch.path().join("sock"));
-        let (post, http): (&[u8], &[u8]) = (&[0x83], &[0x86]);
-        let version = [
-            post,
-            http,
-            &header(&[0x44], "/falco.version.service/version"),
-            &header(&[0x41], authority),
-            &header(&[0x5f], "application/grpc"),
-            &header(b"\x40\x02te", "trailers"),
-        ];
-        client.call(1, &version.concat(), true);
-        let version = client.data(1);
-        assert!(version.contains('.'), "{version:?}");
-        // The name and what stands behind it again, by their places in the table.
-        let path = header(&[0x04], "/falco.outputs.service/sub");
-        let again: &[u8] = &[0x80 | 64, 0x80 | 63, 0x80 | 62];
-        client.call(3, &[post, http, &path, again].concat(), false);
-        let alert = client.data(3);
-        assert!(
-            alert.contains("read ") || alert.contains("internal"),
-            "{alert:?}"
-        );
-    }
+    let mut client = RawClient::connect(&agent.scratch.path().join("sock"));
+    let (post, http): (&[u8], &[u8]) = (&[0x83], &[0x86]);
+    let version = [
+        post,
+        http,
+        &header(&[0x44], "/falco.version.service/version"),
+        &header(&[0x41], "localhost"),
+        &header(&[0x5f], "application/grpc"),
+        &header(b"\x40\x02te", "trailers"),
+    ];
+    client.call(1, &version.concat(), true);
+    let version = client.data(1);
+    assert!(version.contains('.'), "{version:?}");
+    // The name and what stands behind it again, by their places in the table.
+    let path = header(&[0x04], "/falco.outputs.service/sub");
+    let again: &[u8] = &[0x80 | 64, 0x80 | 63, 0x80 | 62];
+    client.call(3, &[post, http, &path, again].concat(), false);
+    let alert = client.data(3);
+    assert!(
+        alert.contains("read ") || alert.contains("internal"),
+        "{alert:?}"
+    );
 }

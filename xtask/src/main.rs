@@ -2,14 +2,20 @@
 //!
 //! `cargo run -p xtask -- check` runs all of them; `make check` does. Each prints one line per
 //! finding, `file:line: what is wrong; what to do`, and any finding fails the run.
+//! `cargo run -p xtask -- skips FILE` compares the skips of a test run with those that are allowed.
 
 mod dependencies;
 mod documents;
 mod figures;
+mod limits;
 mod pictures;
+mod results;
+mod size;
+mod skips;
 mod source;
 mod tokens;
 mod tree;
+mod vocabulary;
 mod words;
 
 use std::process::ExitCode;
@@ -25,7 +31,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 11] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -47,14 +53,39 @@ const CHECKS: [Check; 6] = [
         documents::check,
     ),
     (
+        "limits",
+        "limits in documents name the tests that show them",
+        limits::check,
+    ),
+    (
         "figures",
         "tables of figures in documents are what their results say",
         figures::check,
     ),
     (
+        "results",
+        "runs in results/ are complete, and a document links to each",
+        results::check,
+    ),
+    (
         "pictures",
         "pictures of a terminal are what their documents show",
         pictures::check,
+    ),
+    (
+        "vocabulary",
+        "retired names and phrases are not used again",
+        vocabulary::check,
+    ),
+    (
+        "size",
+        "lengths of functions and files, and parameter lists, only go down",
+        size::check,
+    ),
+    (
+        "early",
+        "no test ends early; tests/skips.txt lists what may skip",
+        skips::check,
     ),
 ];
 
@@ -72,6 +103,16 @@ fn main() -> ExitCode {
             Err(error) => {
                 eprintln!("xtask: {error:#}");
                 ExitCode::from(2)
+            }
+        };
+    }
+    if let ("skips", Some(file)) = (wanted.as_str(), std::env::args_os().nth(2)) {
+        return match Tree::read().and_then(|tree| skips::report(&tree, file.as_ref())) {
+            Ok(0) => ExitCode::SUCCESS,
+            Ok(_) => ExitCode::from(1),
+            Err(error) => {
+                eprintln!("xtask: {error:#}");
+                ExitCode::from(4)
             }
         };
     }
@@ -94,9 +135,9 @@ fn main() -> ExitCode {
 
 fn usage(wanted: &str) -> ExitCode {
     eprintln!("xtask: unknown check `{wanted}`; choose one of:");
-    eprintln!("    check    all of these");
+    eprintln!("    check      all of these");
     for (name, purpose, _) in CHECKS {
-        eprintln!("    {name:<8} {purpose}");
+        eprintln!("    {name:<10} {purpose}");
     }
     ExitCode::from(2)
 }

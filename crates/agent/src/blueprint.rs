@@ -3,19 +3,20 @@
 use std::path::Path;
 use std::time::Duration;
 
-use capture::filter::{Denials, FilterProgram};
 use capture::notify::VerifyOptions;
 use config::rule_files;
 use config::{CompatMode, Config};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Confinement, Place, Resident};
+use event::EngineKind;
 use outputs::StatsFile;
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::EngineOptions;
+use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
-use supervisor::{Mechanism, handover_state};
+use supervisor::handover_state;
 
 use crate::early::{KeptRules, Sources};
 use crate::options::{Detection, Interception, Refusal};
@@ -88,7 +89,7 @@ impl<'a> Origin<'a> {
 pub(super) fn blueprint(
     detection: Detection,
     interception: Interception,
-    mechanism: Mechanism,
+    engine: EngineKind,
     in_force: InForce,
     origin: Origin<'_>,
     told: Option<TheirContainer>,
@@ -102,18 +103,18 @@ pub(super) fn blueprint(
         is_resumed,
     )?;
     let recorder = recordings.recorder();
-    let verify = verify_options(&config, mechanism);
+    let verify = verify_options(&config, engine);
     let judging = Judging {
         options: engine_options(&config, recorder.clone()),
         sink: &sink,
         verify: &verify,
-        mechanism,
+        engine,
     };
     let made = judging.load(origin, &config, &detection, in_force)?;
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
     Ok(Blueprint {
         verify,
-        mechanism,
+        engine,
         program: made.program,
         // Processes that enter are not the command's.
         entered: match told {
@@ -122,7 +123,7 @@ pub(super) fn blueprint(
             None => Some(compile(
                 &made.rules.installed,
                 &Profile::default(),
-                Mechanism::Tracer { filtered: true },
+                EngineKind::Ptrace,
                 Denials::InKernel,
                 &config,
             )?),
@@ -199,7 +200,7 @@ fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFil
         StatsFile::create
     };
     if detection.stats.as_deref() == Some(Path::new("-")) {
-        let message = "cannot write stats to `-`: it stands for no file here";
+        let message = "cannot write stats to `-`: standard output is not supported";
         return Err(Failure::new(Exit::BadInput, message).help(
             "use -s /dev/stdout for the standard output, or -s ./- for a file of that name",
         ));
@@ -215,7 +216,7 @@ struct Judging<'a> {
     options: EngineOptions,
     sink: &'a DeferredSink,
     verify: &'a VerifyOptions,
-    mechanism: Mechanism,
+    engine: EngineKind,
 }
 
 /// What was loaded.
@@ -248,7 +249,7 @@ impl Judging<'_> {
         }
         let (rules, left) = self.rules(origin, config, detection)?;
         let (profile, resident) = left.unwrap_or((profile, Resident::default()));
-        let program = compile(&rules.installed, &profile, self.mechanism, denials, config)?;
+        let program = compile(&rules.installed, &profile, self.engine, denials, config)?;
         if let Origin::Kept(kept) = origin
             && kept.program == program
         {
@@ -295,8 +296,8 @@ impl Judging<'_> {
             let wants_rules = !detection.without_rules && self.options.recorder.is_none();
             if left.is_none() && wants_rules && rules.judge.matches().next().is_none() {
                 journal::warn(
-                    "warning: no rule is in force, so there will be no alert; look at -r and at the \
-                     configuration's keys rules and priority",
+                    "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
+                     keys rules and priority",
                 );
             }
         }

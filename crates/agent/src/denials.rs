@@ -53,7 +53,7 @@ impl Denials {
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
-            hostname: capture::host_name().into(),
+            hostname: decoder::host::host_name().into(),
             container: container.map(short),
             ends: AtomicBool::new(false),
             told: AtomicU64::new(0),
@@ -153,7 +153,7 @@ fn hear_bpf(number: u32, shared: &Shared) {
     let mut reports = match Reports::open(number) {
         Ok(reports) => reports,
         Err(error) => {
-            shared.complain(RULE, format!("violations cannot be told: {error}"), 0);
+            shared.complain(RULE, format!("cannot report violations: {error}"), 0);
             return;
         }
     };
@@ -166,7 +166,7 @@ fn hear_bpf(number: u32, shared: &Shared) {
         }
         let now = reports.lost().unwrap_or(lost);
         if now > lost {
-            let message = format!("{} violations found no room and are not told", now - lost);
+            let message = format!("{} violations were dropped (buffer full)", now - lost);
             shared.complain(RULE, message, now - lost);
             lost = now;
         }
@@ -236,7 +236,7 @@ impl Seen {
         let Ok(cgroup) = fs::read(folder.join("cgroup")) else {
             return Self::default();
         };
-        let container = capture::container::identify(&cgroup);
+        let container = container::identify(&cgroup);
         let command = fs::read(folder.join("cmdline"))
             .ok()
             .filter(|text| !text.is_empty());

@@ -8,6 +8,7 @@
 mod announcer;
 mod blueprint;
 mod channels;
+mod choice;
 pub mod confine;
 mod denials;
 mod drops;
@@ -18,7 +19,6 @@ mod first;
 mod host;
 pub mod journal;
 pub mod learn;
-mod mechanism;
 mod metrics;
 pub mod options;
 mod orders;
@@ -47,13 +47,14 @@ use std::time::Duration;
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
-use supervisor::{Complain, Mechanism, OnAgentDeath, Policy, Respawn, Stay, TakeOver, Tenure};
+use event::EngineKind;
+use supervisor::{Complain, OnAgentDeath, Policy, Respawn, Stay, TakeOver, Tenure};
 
 use self::blueprint::{InForce, Origin, blueprint};
+use self::choice::{can_be_promised, choose};
 use self::failure::failure;
 pub use self::failure::not_executed;
 pub use self::first::RULESET;
-use self::mechanism::{can_be_promised, mechanism};
 use self::pidfile::Pidfile;
 use self::services::TheirContainer;
 pub use self::settings::{engine_options, outputs, unknown_machine, warn};
@@ -73,11 +74,11 @@ pub fn execute(spec: AgentSpec, tenure: Tenure, complain: Complain) -> Outcome {
         let base = base.clone();
         return host::execute(spec, &base);
     }
-    let mechanism = mechanism(&spec)?;
-    can_be_promised(&spec, mechanism)?;
+    let engine = choose(&spec)?;
+    can_be_promised(&spec, engine.kind)?;
     let respawn = respawn(&spec);
     if let Some(take_over) = spec.takes_over.clone() {
-        return resume(spec, &take_over, respawn, mechanism);
+        return resume(spec, &take_over, respawn, engine.kind);
     }
     let policy = policy(&spec);
     let stay = Stay {
@@ -85,16 +86,17 @@ pub fn execute(spec: AgentSpec, tenure: Tenure, complain: Complain) -> Outcome {
         tenure,
         complain,
     };
-    let is_in_place = mechanism == Mechanism::Listener && stay.tenure.ends_at_once();
+    let is_in_place = engine.kind == EngineKind::Notify && stay.tenure.ends_at_once();
     if is_in_place && !supervisor::sees_descendants_only() {
-        let prepared = start::prepare(spec, mechanism, None)?;
+        let prepared = start::prepare(spec, engine.kind, None)?;
         let Err(error) = supervisor::run_in_place(policy, stay, prepared);
         return Err(failure(error));
     }
     let name = program::name(&spec.command).to_owned();
     let pidfile = spec.detection.pidfile.clone();
-    let prepare: supervisor::Prepare = Box::new(move |memo| start::prepare(spec, mechanism, memo));
-    let status = supervisor::run(&name, mechanism, policy, stay, prepare);
+    let prepare: supervisor::Prepare =
+        Box::new(move |memo| start::prepare(spec, engine.kind, memo));
+    let status = supervisor::run(&name, engine, policy, stay, prepare);
     // An agent that was killed has not.
     pidfile
         .as_deref()
@@ -113,19 +115,14 @@ pub fn execute_given(source: &OsStr) -> Outcome {
 }
 
 /// Takes over from another agent.
-fn resume(
-    spec: AgentSpec,
-    take_over: &TakeOver,
-    respawn: Respawn,
-    mechanism: Mechanism,
-) -> Outcome {
+fn resume(spec: AgentSpec, take_over: &TakeOver, respawn: Respawn, engine: EngineKind) -> Outcome {
     if spec.mode == StartMode::Learn {
         let message =
             "cannot take over from an agent that learns a policy: it alone knows what it has seen";
         return Err(Failure::new(Exit::BadInput, message)
             .help("it goes on; run `tollgate learn` of this build for the next run"));
     }
-    let prepare = Box::new(move |memo: Option<&[u8]>| start::prepare(spec, mechanism, memo));
+    let prepare = Box::new(move |memo: Option<&[u8]>| start::prepare(spec, engine, memo));
     concluded(supervisor::resume(take_over, respawn, prepare))
 }
 
@@ -172,10 +169,10 @@ fn policy(spec: &AgentSpec) -> Policy {
 }
 
 /// What watches processes that run already.
-pub fn services(detection: Detection, mechanism: Mechanism) -> Result<supervisor::Start, Failure> {
+pub fn services(detection: Detection, engine: EngineKind) -> Result<supervisor::Start, Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
-    let made = blueprint(detection, interception, mechanism, in_force, origin, None)?;
+    let made = blueprint(detection, interception, engine, in_force, origin, None)?;
     Ok(made.into_start())
 }
 
@@ -187,8 +184,8 @@ pub fn sandbox_services(
 ) -> Result<(supervisor::Start, serde_json::Value), Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
-    let mechanism = Mechanism::Sandbox;
-    let blueprint = blueprint(detection, interception, mechanism, in_force, origin, None)?;
+    let engine = EngineKind::Gvisor;
+    let blueprint = blueprint(detection, interception, engine, in_force, origin, None)?;
     let session = capture::gvisor::configuration(&blueprint.rules.installed, endpoint);
     Ok((blueprint.into_start(), session))
 }

@@ -5,24 +5,11 @@ use std::sync::Arc;
 
 use capture::ebpf::Hooks;
 use config::{CompatMode, IoUring, Verify};
+use event::EngineKind;
 use serde::{Deserialize, Serialize};
 
 use crate::learn::Learner;
 use crate::spec::{optional_path, paths};
-
-/// How events are captured.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub enum Engine {
-    /// The best that works here.
-    #[default]
-    Auto,
-    /// seccomp user notification: no privileges, kernel 5.5.
-    Notify,
-    /// ptrace: where notify is missing.
-    Ptrace,
-    /// eBPF: root, and a kernel with BTF.
-    Ebpf,
-}
 
 /// What a workload can be refused.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -97,7 +84,7 @@ pub struct Rotation {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Interception {
     /// How events are captured.
-    pub engine: Engine,
+    pub engine: Option<EngineKind>,
     /// Whether the engine ptrace sees every call, as where no filter can be installed; for tests.
     pub every_call: bool,
     /// Which calls of processes with several threads are compared with what the kernel did, instead of

@@ -7,29 +7,27 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::container::{ContainerOptions, Containers, Told};
-use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
-use capture::procfs::Proc;
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
+use container::{ContainerOptions, Containers, Told};
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::Resident;
-use event::{Containment, Pid, Plan};
+use event::{Containment, EngineKind, Pid, Plan};
 use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
+use process_info::procfs::Proc;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
-use supervisor::{
-    self, Listening, Mechanism, Report, Services, SharedState, Source, Start, signals,
-};
+use seccomp::FilterProgram;
+use supervisor::{self, Listening, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
 use super::denials::Denials;
 use super::drops::Drops;
-use super::engines::{self, Carries, Common, Request, Started, Tuning, Watcher};
+use super::engines::{self, Common, Request, Started, Tuning};
 use super::first::{First, Restriction};
 use super::host;
 use super::orders;
@@ -139,7 +137,7 @@ pub(super) struct Blueprint {
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
     /// How processes are watched.
-    pub(super) mechanism: Mechanism,
+    pub(super) engine: EngineKind,
     /// What the plan was compiled to.
     pub(super) program: FilterProgram,
     /// The same for processes that enter the container, where they are looked for.
@@ -211,7 +209,7 @@ impl Blueprint {
         let shared_state = Arc::clone(&listening.shared_state);
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
-        let carries = Carries::of(self.mechanism);
+        let engine = self.engine;
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
@@ -227,19 +225,19 @@ impl Blueprint {
             first: self.first,
             told: self.told.clone(),
         };
-        let (started, host) = start_engine(request, carries, self.door.as_deref(), lasting)?;
+        let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let matched = Arc::new(Matched::new(rulings.clone()));
         let judge = rulings.clone();
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures {
-            carries,
+            engine,
             counters: Arc::clone(&counters),
             judge: Arc::new(move || judge.judge()),
             dispatcher: dispatcher.clone(),
         };
         let source = figures.source(&self.settings, &self.sink);
-        let has_filter = matches!(carries, Carries::Notify | Carries::Ptrace);
+        let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
         let reception = Arc::new(Reception::open(self.servers, source, check)?);
         let watched = self
@@ -249,7 +247,7 @@ impl Blueprint {
         let reloader = Arc::new(Reloader {
             config: self.config,
             settings: Mutex::new(self.settings),
-            carries,
+            engine,
             installed,
             sink: self.sink,
             recorder: self.recorder,
@@ -326,7 +324,7 @@ impl Blueprint {
 
     /// Whether a line on the terminal shows figures. That of a command that is watched is the command's.
     fn shows_status(&self, source: &Source) -> bool {
-        Carries::of(self.mechanism) == Carries::Ebpf
+        self.engine == EngineKind::Ebpf
             && !matches!(source, Source::Command(_))
             && StatusLine::is_wanted(self.quiet)
     }
@@ -374,7 +372,7 @@ impl Blueprint {
 /// rules loaded anew.
 fn start_engine(
     request: Request,
-    carries: Carries,
+    engine: EngineKind,
     door: Option<&Path>,
     lasting: host::Lasting,
 ) -> anyhow::Result<(Started, Option<Arc<host::Host>>)> {
@@ -386,19 +384,20 @@ fn start_engine(
         let (started, host) = host::start(listener, rules, common, lasting, account)?;
         return Ok((started, Some(host)));
     }
-    let started = match (carries, door) {
-        (Carries::Notify, Some(folder)) => host::start_with_sessions(folder, request, lasting)?,
-        (Carries::Ebpf, _) => engines::start_ebpf(request)?,
-        (Carries::Gvisor, _) => engines::start_gvisor(request)?,
-        (Carries::Nothing, _) => engines::start_nothing(request),
-        (Carries::Notify | Carries::Ptrace, _) => engines::start_held(request)?,
+    let started = match (engine, door) {
+        (EngineKind::Notify, Some(folder)) => host::start_with_sessions(folder, request, lasting)?,
+        (EngineKind::Ebpf, _) => engines::start_ebpf(request)?,
+        (EngineKind::Gvisor, _) => engines::start_gvisor(request)?,
+        (EngineKind::Nodriver, _) => engines::start_nothing(request),
+        (EngineKind::Scap, _) => anyhow::bail!("cannot watch with a capture"),
+        (EngineKind::Notify | EngineKind::Ptrace, _) => engines::start_held(request)?,
     };
     Ok((started, None))
 }
 
 /// What metrics are made from.
 struct Figures {
-    carries: Carries,
+    engine: EngineKind,
     counters: metrics::Counters,
     judge: metrics::Judge,
     dispatcher: Dispatcher,
@@ -408,7 +407,7 @@ impl Figures {
     fn source(self, settings: &Config, sink: &DeferredSink) -> metrics::Source {
         metrics::Source {
             wanted: settings.metrics.clone(),
-            engine_name: self.carries.name(),
+            engine_name: self.engine.name_in_metrics(),
             counters: self.counters,
             judge: self.judge,
             dispatcher: self.dispatcher,
@@ -542,7 +541,7 @@ fn complain(quiet: bool, problem: &str) {
 
 pub(super) struct Running {
     /// Taken at the end.
-    watcher: Option<Box<dyn Watcher>>,
+    watcher: Option<Box<dyn capture::Engine>>,
     /// Taken at the end.
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
@@ -677,7 +676,7 @@ impl Services for Running {
             stats.stop();
         }
         for channel in self.dispatcher.counters().channels {
-            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let lost = channel.lost();
             let waiting = channel.pending;
             if lost > 0 || waiting > 0 {
                 let name = channel.channel;

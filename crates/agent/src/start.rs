@@ -3,22 +3,23 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use abi::constant::O_CLOEXEC;
 use anyhow::Context;
-use capture::container::Told;
-use capture::filter::{Denials, FilterProgram};
 use capture::notify::Answering;
 use config::rule_files;
+use container::Told;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Confinement, Elsewhere, Place, Resident};
+use event::EngineKind;
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
-use supervisor::{Mechanism, Prepared, handover_state};
+use seccomp::{Denials, FilterProgram};
+use supervisor::{Prepared, handover_state};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::early::{Kept, KeptRules, Key, Sources};
 use crate::first::First;
-use crate::mechanism::without_listener;
 use crate::services::{Blueprint, Rules, TheirContainer};
 use crate::settings::{compile, configuration, engine_options, verify_options};
 use crate::sink::DeferredSink;
@@ -28,25 +29,25 @@ use crate::{confine, host, journal, program};
 /// Readies an agent. `memo`: what the agent that began has left, for one that takes over.
 pub(super) fn prepare(
     spec: AgentSpec,
-    mechanism: Mechanism,
+    engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<Prepared, Failure> {
     match spec.mode.clone() {
-        StartMode::Command | StartMode::Learn => own(spec, mechanism, memo),
+        StartMode::Command | StartMode::Learn => own(spec, engine, memo),
         StartMode::Container { sessions, .. } => {
-            let prepared = own(spec, mechanism, memo)?;
+            let prepared = own(spec, engine, memo)?;
             Ok(match sessions.filter(|_| memo.is_none()) {
                 None => prepared,
                 Some(folder) => leaving_filter(prepared, folder),
             })
         }
-        StartMode::ContainerOfHost { agents, .. } => of_host(spec, &agents, mechanism, memo),
-        StartMode::Session { agent, .. } => session(spec, &agent, mechanism, memo),
+        StartMode::ContainerOfHost { agents, .. } => of_host(spec, &agents, engine, memo),
+        StartMode::Session { agent, .. } => session(spec, &agent, engine, memo),
         StartMode::Host { .. } => Err(Failure::new(
             Exit::Internal,
-            "cannot run a command: the agent of the host is asked for",
+            "cannot run a command with the specification of a host agent",
         )
-        .help("leave the verb `agent` to tollgate")),
+        .help("`agent` is an internal verb")),
     }
 }
 
@@ -75,15 +76,15 @@ fn leaving_filter(prepared: Prepared, folder: PathBuf) -> Prepared {
 fn session(
     spec: AgentSpec,
     folder: &Path,
-    mechanism: Mechanism,
+    engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<Prepared, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
     let container = their_container(&spec).ok_or_else(|| {
         Failure::new(Exit::Internal, "cannot watch a session of no container")
-            .help("leave the verb `agent` to tollgate")
+            .help("`agent` is an internal verb")
     })?;
-    let alone = move |memo: Option<Vec<u8>>| own(spec, mechanism, memo.as_deref());
+    let alone = move |memo: Option<Vec<u8>>| own(spec, engine, memo.as_deref());
     host::prepare_session(command, folder, container, memo, alone)
 }
 
@@ -91,19 +92,19 @@ fn session(
 fn of_host(
     spec: AgentSpec,
     folder: &Path,
-    mechanism: Mechanism,
+    engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<Prepared, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
-    let enforced = Enforced::prepare(&spec, mechanism, memo)?;
+    let enforced = Enforced::prepare(&spec, engine, memo)?;
     let restricts_first = enforced.elsewhere.is_some();
     let cache = Cache::open(&spec, &enforced, memo)?;
     let kept = match memo {
         Some(memo) => Kept {
-            program: installed_already(&spec, mechanism)?,
+            program: installed_already(&spec, engine)?,
             memo: memo.to_vec(),
         },
-        None => kept_or_made(&spec, mechanism, cache.as_ref(), &enforced)?,
+        None => kept_or_made(&spec, engine, cache.as_ref(), &enforced)?,
     };
     let rules = cache.and_then(|cache| cache.key).map(|key| key.rules);
     let confinement = enforced.first.and_then(|first| first.kept);
@@ -118,7 +119,7 @@ fn of_host(
         confinement,
     );
     let errand = errand.map_err(|cause| {
-        let message = format!("cannot find the agent of the host: {cause}");
+        let message = format!("cannot find the host agent: {cause}");
         Failure::new(Exit::Unsupported, message).help("use --agent container")
     })?;
     Ok(Prepared {
@@ -132,11 +133,11 @@ fn of_host(
 }
 
 /// A filter of no rules, for an agent that takes over where the filter has been installed and others judge.
-fn installed_already(spec: &AgentSpec, mechanism: Mechanism) -> Result<FilterProgram, Failure> {
+fn installed_already(spec: &AgentSpec, engine: EngineKind) -> Result<FilterProgram, Failure> {
     compile(
         &event::Plan::default(),
         &Profile::default(),
-        mechanism,
+        engine,
         Denials::InKernel,
         &configuration(&spec.detection, &spec.interception)?.0,
     )
@@ -145,7 +146,7 @@ fn installed_already(spec: &AgentSpec, mechanism: Mechanism) -> Result<FilterPro
 /// The filter that rules come to, for an agent that does not judge by them itself.
 fn kept_or_made(
     spec: &AgentSpec,
-    mechanism: Mechanism,
+    engine: EngineKind,
     cache: Option<&Cache>,
     enforced: &Enforced,
 ) -> Result<Kept, Failure> {
@@ -160,7 +161,7 @@ fn kept_or_made(
             &read
         }
     };
-    let made = filter_alone(sources, enforced, mechanism)?;
+    let made = filter_alone(sources, enforced, engine)?;
     if let Some((cache, key)) = cache.and_then(|cache| Some((cache, cache.key.as_ref()?))) {
         key.keep(&cache.folder, &made);
     }
@@ -170,18 +171,18 @@ fn kept_or_made(
 fn filter_alone(
     sources: &Sources,
     enforced: &Enforced,
-    mechanism: Mechanism,
+    engine: EngineKind,
 ) -> Result<Kept, Failure> {
     let InForce { profile, denials } = &enforced.in_force;
     let config = &sources.config;
     let mut loaded = rule_files::load_read(sources.files.clone());
     // Selections that select nothing are told by the agent that judges.
     loaded.select(&config.rules);
-    let (sink, verify) = (DeferredSink::default(), verify_options(config, mechanism));
+    let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
     let resident = enforced.resident.clone().unwrap_or_default();
     Ok(Kept {
-        program: compile(&rules.installed, profile, mechanism, *denials, config)?,
+        program: compile(&rules.installed, profile, engine, *denials, config)?,
         memo: handover_state::encode(
             &rules.installed,
             profile,
@@ -192,15 +193,13 @@ fn filter_alone(
 }
 
 /// An agent that does its work itself.
-fn own(spec: AgentSpec, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Prepared, Failure> {
+fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Prepared, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
-    let enforced = Enforced::prepare(&spec, mechanism, memo)?;
+    let enforced = Enforced::prepare(&spec, engine, memo)?;
     let cache = Cache::open(&spec, &enforced, memo)?;
     match cache.as_ref().and_then(Cache::look_up) {
-        Some(kept) => Ok(by_kept_filter(
-            spec, command, mechanism, enforced, cache, kept,
-        )),
-        None => by_loaded_rules(spec, command, mechanism, enforced, cache, memo),
+        Some(kept) => Ok(by_kept_filter(spec, command, engine, enforced, cache, kept)),
+        None => by_loaded_rules(spec, command, engine, enforced, cache, memo),
     }
 }
 
@@ -208,7 +207,7 @@ fn own(spec: AgentSpec, mechanism: Mechanism, memo: Option<&[u8]>) -> Result<Pre
 fn by_kept_filter(
     spec: AgentSpec,
     command: supervisor::Command,
-    mechanism: Mechanism,
+    engine: EngineKind,
     mut enforced: Enforced,
     cache: Option<Cache>,
     kept: Kept,
@@ -220,7 +219,7 @@ fn by_kept_filter(
     let first = enforced.first.take();
     let make = move || {
         let origin = rules.as_ref().map_or(Origin::Files, Origin::Kept);
-        let mut blueprint = enforced.blueprint(spec, mechanism, origin)?;
+        let mut blueprint = enforced.blueprint(spec, engine, origin)?;
         blueprint.resident = enforced.resident.unwrap_or_default();
         Ok(blueprint)
     };
@@ -240,7 +239,7 @@ fn by_kept_filter(
 fn by_loaded_rules(
     spec: AgentSpec,
     command: supervisor::Command,
-    mechanism: Mechanism,
+    engine: EngineKind,
     mut enforced: Enforced,
     cache: Option<Cache>,
     memo: Option<&[u8]>,
@@ -250,7 +249,7 @@ fn by_loaded_rules(
         (None, Some(cache)) => Origin::Read(&cache.sources),
         (None, None) => Origin::Files,
     };
-    let mut blueprint = enforced.blueprint(spec, mechanism, origin)?;
+    let mut blueprint = enforced.blueprint(spec, engine, origin)?;
     blueprint.first = enforced.first;
     if let Some(resident) = enforced.resident {
         blueprint.resident = resident;
@@ -291,11 +290,7 @@ struct Enforced {
 impl Enforced {
     /// Puts the policy in force as far as that is this process's to do. What an agent finds in force that takes over,
     /// its memo says.
-    fn prepare(
-        spec: &AgentSpec,
-        mechanism: Mechanism,
-        memo: Option<&[u8]>,
-    ) -> Result<Self, Failure> {
+    fn prepare(spec: &AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Self, Failure> {
         let place = match spec.mode.container() {
             Some(_) => Place::Elsewhere,
             None => Place::Here,
@@ -304,8 +299,11 @@ impl Enforced {
             None => spec.confine.prepare(spec.detection.quiet, place)?,
             Some(_) => None,
         };
-        if let (Some(confinement), Some(engine)) = (&confinement, without_listener(mechanism)) {
-            confine::needs_listener(confinement, engine)?;
+        if let Some(confinement) = confinement
+            .as_ref()
+            .filter(|_| engine != EngineKind::Notify)
+        {
+            confine::needs_listener(confinement, engine.name())?;
         }
         // As the policy is now: nothing is denied by it, and what it denies is the kernel's.
         let witness = match memo {
@@ -342,13 +340,13 @@ impl Enforced {
     fn blueprint(
         &mut self,
         spec: AgentSpec,
-        mechanism: Mechanism,
+        engine: EngineKind,
         origin: Origin<'_>,
     ) -> Result<Blueprint, Failure> {
         let told = their_container(&spec);
         let in_force = std::mem::replace(&mut self.in_force, InForce::nothing());
         let (detection, interception) = (spec.detection, spec.interception);
-        let mut blueprint = blueprint(detection, interception, mechanism, in_force, origin, told)?;
+        let mut blueprint = blueprint(detection, interception, engine, in_force, origin, told)?;
         blueprint.door = match spec.mode {
             StartMode::Container { sessions, .. } => sessions,
             _ => None,
@@ -455,7 +453,7 @@ fn start_beside(
     expected: &FilterProgram,
 ) -> anyhow::Result<Box<dyn supervisor::Services>> {
     let answering = let_work(&listening)?;
-    let (is_made, made) = sys::fd::pipe(O_CLOEXEC).context("cannot let the runtime work")?;
+    let (is_made, made) = sys::fd::pipe(O_CLOEXEC.i32()).context("cannot let the runtime work")?;
     let blueprint = std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             let blueprint = make();
@@ -478,7 +476,7 @@ fn start_beside(
         blueprint.map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
     blueprint.first = first;
     if blueprint.program != *expected {
-        anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
+        anyhow::bail!("cannot watch: the rules compile to another filter than the cached one");
     }
     listening.held = Some(supervisor::Held::Answered(answering));
     Ok(Box::new(blueprint.start(listening)?))
@@ -492,5 +490,3 @@ pub(super) fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answ
     let pulse = listening.shared_state.pulse(listening.generation);
     Answering::start(listener, pulse).context("cannot let the runtime work")
 }
-
-const O_CLOEXEC: i32 = 0o2_000_000;

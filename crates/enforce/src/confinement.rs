@@ -3,6 +3,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
+use ::probe::Support;
+use abi::Errno;
 use policy::compile::witness::Witness;
 use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
 use policy::{Enforcer, Enforcers, Policy};
@@ -117,8 +119,8 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Capabilities => "drop capabilities",
             Self::Landlock => "restrict itself by Landlock",
-            Self::AppArmor => "ask for its AppArmor profile",
-            Self::Bpf => "become subject to the policy at the hooks of BPF LSM",
+            Self::AppArmor => "request its AppArmor profile",
+            Self::Bpf => "enter the BPF LSM policy",
         })
     }
 }
@@ -142,7 +144,7 @@ pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
     let mut missing = Vec::new();
     for enforcer in chosen.iter() {
         match probe::probe(enforcer) {
-            capture::probe::Support::No { why, .. } => missing.push(Line {
+            Support::No { why, .. } => missing.push(Line {
                 enforcer,
                 reach: Reach::Not,
                 detail: why,
@@ -319,9 +321,8 @@ impl Confinement {
 
 /// With CAP_SYS_ADMIN a process may restrict itself and still gain privileges.
 fn restrict(ruleset: &OwnedFd) -> sys::Result<()> {
-    const EPERM: i32 = 1;
     match sys::landlock::restrict_self(ruleset.as_fd()) {
-        Err(error) if error.is(EPERM) => {
+        Err(error) if error.is(Errno::EPERM) => {
             sys::seccomp::set_no_new_privs()?;
             sys::landlock::restrict_self(ruleset.as_fd())
         }
@@ -357,7 +358,7 @@ fn line(
     let mut detail = given;
     if partial > 0 {
         detail.push_str(&format!(
-            "; {partial} of {} policy rules in part",
+            "; {partial} of {} policy rules only partially",
             carried.len()
         ));
     }
@@ -400,7 +401,7 @@ mod tests {
         assert_eq!(of(Enforcer::Landlock).reach, Reach::Fully);
         let seccomp = of(Enforcer::Seccomp);
         assert_eq!(seccomp.reach, Reach::Partially);
-        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules in part");
+        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules only partially");
         assert_eq!(of(Enforcer::AppArmor).reach, Reach::Partially);
         let lacking = line(
             &policies[0],

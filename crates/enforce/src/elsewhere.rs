@@ -3,7 +3,10 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
-use abi::{Capabilities, Syscall};
+use abi::constant::{
+    CAP_SETPCAP, PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_SET_NO_NEW_PRIVS,
+};
+use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
 use policy::Policy;
 use policy::compile::{Machine, bpf as hooks, caps, landlock as holes};
@@ -114,15 +117,15 @@ impl Elsewhere {
         let gained = self.gained(caller)?;
         caller.call(
             Syscall::PRCTL,
-            [PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0],
+            [PR_CAP_AMBIENT.u64(), PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0],
         )?;
         let own = credential::capabilities(caller.tid())?;
-        if own.effective.contains(CAP_SETPCAP) {
+        if own.effective.contains(CAP_SETPCAP.u8()) {
             for number in (0..64).filter(|number| profile.dropped.contains(*number)) {
-                let args = [PR_CAPBSET_DROP, u64::from(number), 0, 0, 0, 0];
+                let args = [PR_CAPBSET_DROP.u64(), u64::from(number), 0, 0, 0, 0];
                 match caller.call(Syscall::PRCTL, args) {
                     // This kernel has none of this number, nor of a higher one.
-                    Err(error) if error.is(EINVAL) => break,
+                    Err(error) if error.is(Errno::EINVAL) => break,
                     outcome => drop(outcome?),
                 }
             }
@@ -145,10 +148,10 @@ impl Elsewhere {
         let own = credential::capabilities(caller.tid())?;
         let mut gained = own.inheritable.0;
         for number in (0..64).filter(|number| self.caps.dropped.contains(*number)) {
-            let args = [PR_CAPBSET_READ, u64::from(number), 0, 0, 0, 0];
+            let args = [PR_CAPBSET_READ.u64(), u64::from(number), 0, 0, 0, 0];
             match caller.call(Syscall::PRCTL, args) {
                 // This kernel has none of this number, nor of a higher one.
-                Err(error) if error.is(EINVAL) => break,
+                Err(error) if error.is(Errno::EINVAL) => break,
                 outcome => gained |= outcome? << number,
             }
         }
@@ -160,7 +163,7 @@ impl Elsewhere {
 fn missing(call: &'static str) -> sys::SyscallError {
     sys::SyscallError {
         call,
-        errno: abi::Errno(EBADF),
+        errno: Errno::EBADF,
     }
 }
 
@@ -193,7 +196,7 @@ fn restrict(caller: &Caller, ruleset: i32) -> sys::Result<()> {
     let number = u64::try_from(ruleset).unwrap_or(u64::MAX);
     let restrict = || caller.call(Syscall::LANDLOCK_RESTRICT_SELF, [number, 0, 0, 0, 0, 0]);
     match restrict() {
-        Err(error) if error.is(EPERM) => {
+        Err(error) if error.is(Errno::EPERM) => {
             no_new_privs(caller)?;
             restrict()?;
         }
@@ -203,20 +206,11 @@ fn restrict(caller: &Caller, ruleset: i32) -> sys::Result<()> {
 }
 
 fn no_new_privs(caller: &Caller) -> sys::Result<()> {
-    caller.call(Syscall::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0])?;
+    caller.call(Syscall::PRCTL, [PR_SET_NO_NEW_PRIVS.u64(), 1, 0, 0, 0, 0])?;
     Ok(())
 }
 
-/// Operations of prctl(2) (include/uapi/linux/prctl.h).
-const PR_CAPBSET_READ: u64 = 23;
-const PR_CAPBSET_DROP: u64 = 24;
-const PR_SET_NO_NEW_PRIVS: u64 = 38;
-const PR_CAP_AMBIENT: u64 = 47;
 const PR_CAP_AMBIENT_CLEAR_ALL: u64 = 4;
-const CAP_SETPCAP: u8 = 8;
 /// `AT_FDCWD` as a register holds it.
 const AT_FDCWD: u64 = 0xffff_ffff_ffff_ff9c;
 const O_WRONLY_CLOEXEC: u64 = 0o2_000_001;
-const EPERM: i32 = 1;
-const EBADF: i32 = 9;
-const EINVAL: i32 = 22;

@@ -1,9 +1,9 @@
 //! What works here, found out by using it.
 
 use abi::Capabilities;
-use capture::probe::{Finding, Support, in_child, landlock, seccomp_filter};
 use policy::Enforcer;
 use policy::compile::caps::Profile;
+use probe::{Finding, Support, in_child, landlock, seccomp_filter};
 use sys::credential;
 
 use crate::{apparmor, bpf, caps};
@@ -71,15 +71,17 @@ fn capabilities() -> Support {
         let after = credential::capabilities(0).map(|sets| sets.permitted);
         match (before, dropped, after) {
             (Ok(before), Ok(()), Ok(after)) if after.0 == 0 => match before.0.count_ones() {
-                0 => Support::yes("there are none, and no program can get one"),
-                count => Support::yes(format!("a child dropped all {count} that it had")),
+                0 => Support::yes("this process has none, and programs that it executes get none"),
+                count => Support::yes(format!(
+                    "works: a child process dropped all {count} capabilities"
+                )),
             },
             (_, Err(error), _) | (Err(error), ..) | (.., Err(error)) => Support::no(
                 error.to_string(),
                 "allow capset(2), capget(2) and prctl(2) to this program",
             ),
             (.., Ok(after)) => Support::no(
-                format!("a child dropped all and has {after} still"),
+                format!("a child process dropped all capabilities and still has {after}"),
                 "report this as a defect",
             ),
         }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use agent::confine::{How, Optional};
-use agent::options::{Detection, Engine, Interception};
+use agent::options::{Detection, Interception};
 use agent::spec::{AgentSpec, ContainerSpec, StartMode};
 use config::{OnAgentDeath, WatchedBy, rule_files};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use event::EngineKind;
 
 use crate::settings::{FIELDS, Settings};
 use crate::{Note, settings};
@@ -45,7 +46,8 @@ impl Settings {
     /// [`Exit::Unsupported`] if a setting does not work in a virtual machine.
     pub fn agent_spec_in_machine(&self, note: &Note) -> Result<(AgentSpec, Vec<PathBuf>), Failure> {
         if self.config.runtime.agent == WatchedBy::Host {
-            let message = "cannot have a machine watched by an agent of the host: it has its own";
+            let message =
+                "cannot watch a virtual machine with a host agent: it has an agent of its own";
             return Err(Failure::new(Exit::Unsupported, message)
                 .help("use --agent container with the runtime vm, or `runtime.agent: container`"));
         }
@@ -111,7 +113,7 @@ impl Settings {
                 },
             },
             interception: Interception {
-                engine: Engine::Notify,
+                engine: Some(EngineKind::Notify),
                 ..Interception::default()
             },
             on_agent_death: match self.denies_unwatched()? {

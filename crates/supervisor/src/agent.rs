@@ -8,8 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::{O_NONBLOCK, RLIMIT_NOFILE};
 use diagnostics::terminal;
-use event::Pid;
+use event::{EngineKind, Pid};
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
@@ -24,8 +26,8 @@ use super::relay::{Relay, tell};
 use super::shared_state::{Order, SharedNumber, SharedState, State};
 use super::signals::SIGKILL;
 use super::{
-    Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
-    Start, Tenure, orphans, signals, waiter,
+    ChosenEngine, Complain, Launch, Listening, Meanwhile, Prepare, Prepared, Report, Services,
+    Source, Start, Tenure, orphans, signals, waiter,
 };
 
 /// How long the command may take from fork to its filter; a fork and two calls.
@@ -53,7 +55,7 @@ pub(super) struct First<'a> {
     pub(super) inherited: &'a Inherited,
     pub(super) ends: &'a Ends,
     pub(super) callers_mask: SignalSet,
-    pub(super) mechanism: Mechanism,
+    pub(super) engine: ChosenEngine,
     /// Where the front and the keeper get the listener from.
     pub(super) listener_to: [&'a OwnedFd; 2],
     pub(super) prepare: Prepare,
@@ -124,7 +126,7 @@ fn tell_command(command: i32, text: &str) {
     // A caller that does not read is not waited for.
     let opened = OpenOptions::new()
         .append(true)
-        .custom_flags(O_NONBLOCK)
+        .custom_flags(O_NONBLOCK.i32())
         .open(format!("/proc/{command}/fd/2"));
     // What cannot be opened, as a socket cannot, is told in the log alone.
     let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -159,7 +161,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let shared_state = &inherited.shared_state;
     let own_pid = std::process::id().cast_signed();
     shared_state.set_agent_pid(FIRST, own_pid);
-    if first.mechanism == Mechanism::Listener {
+    if first.engine.kind == EngineKind::Notify {
         end_with_keeper(shared_state)?;
     }
     let prepared = (first.prepare)(None).map_err(|failure| {
@@ -168,14 +170,14 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     })?;
     tell(inherited, Message::Prepared);
     let written = inherited.memo.write(&prepared.memo);
-    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     shared_state.set_first_waits(prepared.restricts_first);
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,
         program: &prepared.program,
         confinement: prepared.confinement.as_ref(),
-        mechanism: first.mechanism,
+        engine: first.engine,
         callers_mask: first.callers_mask,
     };
     let ends = first.ends;
@@ -184,13 +186,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     })
     .map_err(not_ready)?;
     shared_state.waiter_pid.set(waiter);
-    let served = attend(
-        first.mechanism,
-        first.listener_to,
-        inherited,
-        prepared,
-        &page,
-    );
+    let served = attend(first.engine, first.listener_to, inherited, prepared, &page);
     if served.is_err() {
         // It waits for this process, or would run unwatched. There is none if the pid is 0.
         let command = page.int(slot::PID).load(Ordering::Acquire);
@@ -215,7 +211,7 @@ fn end_with_keeper(shared_state: &SharedState) -> Result<(), Message> {
 
 /// Watches the command, whose parent has been made, to its end.
 fn attend(
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     listener_to: [&OwnedFd; 2],
     inherited: &Inherited,
     prepared: Prepared,
@@ -232,8 +228,8 @@ fn attend(
     })?;
     raise_descriptor_limit().map_err(not_ready)?;
     let begun = |slot| begun(page, slot, &waiter_process, &inherited.from_waiter);
-    let source = match mechanism {
-        Mechanism::Listener => {
+    let source = match engine.kind {
+        EngineKind::Notify => {
             let number = begun(slot::LISTENER)? - 1;
             // The command may have ended since: its table is this one until exec.
             let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
@@ -245,13 +241,17 @@ fn attend(
             sys::prctl::set_parent_death_signal(0).map_err(not_ready)?;
             Source::Listener(Listener::new(listener))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+        EngineKind::Ptrace
+        | EngineKind::Ebpf
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => {
             begun(slot::READY)?;
             Source::Command(Pid(begun(slot::PID)?))
         }
     };
     let left = inherited.tenure.leave();
-    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
     shared_state.command_pid.set(command);
     inherited.keeper_bell.ring();
@@ -434,9 +434,8 @@ fn await_end_or(process: BorrowedFd<'_>, until: &[BorrowedFd<'_>]) {
 
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.
 pub(super) fn raise_descriptor_limit() -> sys::Result<()> {
-    const RLIMIT_NOFILE: u32 = 7;
-    let hard = resource::limit(0, RLIMIT_NOFILE)?.hard;
-    resource::set_limit(0, RLIMIT_NOFILE, Limit { soft: hard, hard })
+    let hard = resource::limit(0, RLIMIT_NOFILE.u32())?.hard;
+    resource::set_limit(0, RLIMIT_NOFILE.u32(), Limit { soft: hard, hard })
 }
 
 /// Waits until the command has filled the slot: its process runs, or it has installed its filter.
@@ -465,7 +464,7 @@ fn begun(
             return Err(last_words(messages));
         }
         if Instant::now() > deadline {
-            return Err(Message::FilterFailed(ETIMEDOUT));
+            return Err(Message::FilterFailed(Errno::ETIMEDOUT.0));
         }
     }
 }
@@ -718,10 +717,7 @@ impl<'a> Reporter<'a> {
     }
 }
 
-const O_NONBLOCK: i32 = 0o4000;
-const ESRCH: i32 = 3;
-const ETIMEDOUT: i32 = 110;
-const EIO: i32 = 5;
+const ESRCH: i32 = Errno::ESRCH.0;
 
 #[cfg(test)]
 mod tests {

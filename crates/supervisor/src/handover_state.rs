@@ -175,8 +175,7 @@ pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
 
 fn parse(memo: &[u8]) -> Result<Memo, Failure> {
     serde_json::from_slice(memo).map_err(|error| {
-        let message =
-            format!("cannot take over: the agent before left no plan of its filter: {error}");
+        let message = format!("cannot take over: the previous agent left no filter plan: {error}");
         Failure::new(Exit::Internal, message).help("start the command again")
     })
 }
@@ -221,8 +220,8 @@ fn policy_of(policy: Policy) -> Result<Profile, Failure> {
         let errno = Errno(errno);
         let call = Syscall::from_name(&call).ok_or_else(|| {
             let message = format!(
-                "cannot take over: the policy in force has a rule `{rule}` about `{call}`, which \
-                 this version does not know"
+                "cannot take over: this version does not know `{call}`, which rule `{rule}` of the policy \
+                in force uses"
             );
             Failure::new(Exit::Internal, message).help("install the version that began")
         })?;

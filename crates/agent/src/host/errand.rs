@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use diagnostics::failure::Failure;
@@ -33,7 +34,7 @@ use super::place::Place;
 use crate::journal;
 use crate::spec::AgentSpec;
 
-/// How long an agent of the host may take to be found or started, rules included.
+/// How long a host agent may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the agent of a container may: it loads rules, or its keeper starts another one. Meanwhile a session
 /// that begins is held at its first program, and one that runs at what is watched.
@@ -52,7 +53,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 const STARTS: u32 = 3;
 /// What is shown of the messages of one that did not start.
 const SHOWN: u64 = 4096;
-const SIGKILL: i32 = 9;
 
 /// What has to be handed over.
 pub(in super::super) struct Errand {
@@ -73,7 +73,7 @@ enum Otherwise {
     Alone(Alone),
 }
 
-/// How an agent of the host is started.
+/// How a host agent is started.
 struct Launch {
     /// What it is asked to do, encoded.
     spec: Vec<u8>,
@@ -269,7 +269,7 @@ impl Errand {
             Otherwise::Launch(_) => {
                 let log = self.place.log();
                 let log = log.display();
-                bail!("cannot reach the agent of the host ({why}); its messages are in {log}")
+                bail!("cannot reach the host agent ({why}); its log is {log}")
             }
             Otherwise::Alone(alone) => {
                 Self::say_alone(&self.container, why);
@@ -285,8 +285,8 @@ impl Errand {
     pub(super) fn say_alone(container: &TheirContainer, why: &str) {
         let id = &container.told.id;
         journal::warn(&format!(
-            "an exec session of container {id} has an agent of its own, because that of the container \
-             cannot be had: {why}"
+            "an exec session of container {id} got a separate agent: cannot reach the agent of the \
+            container: {why}"
         ));
     }
 
@@ -398,9 +398,9 @@ impl Launch {
         let (log, before) = open().with_context(|| format!("cannot open {}", path.display()))?;
         place
             .leave_memo(&self.memo)
-            .with_context(|| format!("cannot write beside {}", path.display()))?;
+            .with_context(|| format!("cannot write next to {}", path.display()))?;
         let spec = supervisor::in_memory(&self.spec);
-        let spec = spec.context("cannot write the specification of the agent of the host")?;
+        let spec = spec.context("cannot write the specification of the host agent")?;
         let status = Command::new("/proc/self/exe")
             .arg0("tollgate")
             // From its standard input.
@@ -409,16 +409,13 @@ impl Launch {
             .stdout(Stdio::null())
             .stderr(log)
             .status()
-            .context("cannot start the agent of the host")?;
+            .context("cannot start the host agent")?;
         if status.success() {
             return Ok(());
         }
         let said = said_since(&path, before)
-            .unwrap_or_else(|error| format!("what it said cannot be read: {error}"));
-        bail!(
-            "cannot start the agent of the host: {status}\n{}",
-            said.trim_end()
-        )
+            .unwrap_or_else(|error| format!("cannot read its log: {error}"));
+        bail!("cannot start the host agent: {status}\n{}", said.trim_end())
     }
 }
 
@@ -441,7 +438,7 @@ fn kill(stream: &UnixStream) {
     };
     // Fails only if it has just ended.
     let _ = sys::pidfd::open(pid)
-        .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL));
+        .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), Signal::SIGKILL.0));
 }
 
 /// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.

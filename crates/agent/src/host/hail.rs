@@ -96,7 +96,7 @@ pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>>
     let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     match letter[0] {
         GREETING if count == 1 => Ok(shared_state),
-        _ => Err(io::Error::other("it is no greeting")),
+        _ => Err(io::Error::other("invalid greeting")),
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) fn hear(
             let why = read_text(stream)?;
             Ok(Err(String::from_utf8_lossy(&why).into_owned()))
         }
-        _ => Err(io::Error::other("it is no answer")),
+        _ => Err(io::Error::other("invalid answer")),
     }
 }
 

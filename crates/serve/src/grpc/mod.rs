@@ -1,7 +1,6 @@
 //! Falco's gRPC interface, which it had until 0.43: `falco.outputs.service` and
 //! `falco.version.service`.
 
-mod authority;
 mod client;
 mod frame;
 mod message;

@@ -21,7 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use super::authority::Renamed;
 use super::frame;
 use super::message::Version;
 use super::queue::{GrpcChannel, Queue};
@@ -203,7 +202,7 @@ async fn connection(
         let (shared, call) = (Arc::clone(&shared), made.begin());
         async move { Ok::<_, Infallible>(answer(request, shared, call)) }
     });
-    let stream = Renamed::new(Progress::new(stream, STALL));
+    let stream = Progress::new(stream, STALL);
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use capture::procfs::{Proc, ProcError};
+use process_info::procfs::{Proc, ProcError};
 use sys::clone::CloneFlags;
 use sys::exec::StringArray;
 use sys::notify::Listener;
@@ -75,7 +75,7 @@ impl Successor {
         let (_spec, argv) = match hand_on(inherited, listener, generation) {
             Ok(ready) => ready,
             Err(error) => {
-                eprintln!("tollgate: cannot start another agent: {error}");
+                eprintln!("tollgate: cannot start a new agent: {error}");
                 return NOT_EXECUTED;
             }
         };
@@ -89,7 +89,7 @@ impl Successor {
             },
             Program::Installed => sys::exec::execve(&installed(), &argv, &environment).to_string(),
         };
-        eprintln!("tollgate: cannot start another agent: {error}");
+        eprintln!("tollgate: cannot start a new agent: {error}");
         NOT_EXECUTED
     }
 

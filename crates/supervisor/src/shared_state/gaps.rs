@@ -140,7 +140,7 @@ impl SharedState {
     /// Says how many have not been reported, and takes them.
     pub(crate) fn lost_alerts_to_say(&self) -> Option<String> {
         let lost = self.gap.alerts.take();
-        (lost > 0).then(|| format!("the agent took {lost} queued alerts with it"))
+        (lost > 0).then(|| format!("{lost} queued alerts were lost"))
     }
 
     /// How often nobody watched.

@@ -68,7 +68,7 @@ sys::shared_layout! {
         pub(super) tenant: SharedNumber,
         /// Capabilities that a policy drops and a container's first program would not have had.
         pub(super) lacked: SharedNumber,
-        /// Alerts that an agent of the host took with it, which no other one has been told of yet.
+        /// Alerts that a host agent took with it, which no other one has been told of yet.
         pub(super) host_alerts: SharedNumber,
         /// Outputs whose last line lacks its end because of that.
         pub(super) host_torn_lines: SharedBits,

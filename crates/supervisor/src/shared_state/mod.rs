@@ -12,7 +12,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::Capabilities;
-use capture::notify::{CounterSnapshot, Pulse};
+use capture::notify::Pulse;
+use decoder::counters::CounterSnapshot;
 use outputs::LineOutput;
 use sys::notify::Slot;
 use sys::shared::SharedWords;
@@ -280,7 +281,7 @@ impl SharedState {
         self.alerts_lost.get()
     }
 
-    /// Notes here what an agent of the host took with it that is dead, for the next one. `its`: that agent's shared
+    /// Notes here what a host agent took with it that is dead, for the next one. `its`: that agent's shared
     /// state, in which each loss is found by one process alone.
     pub fn note_losses_of_host(&self, its: &Self) {
         its.count_lost_alerts(0);
@@ -389,10 +390,7 @@ mod tests {
         shared_state.count_lost_alerts(4);
         assert_eq!(shared_state.lost_alerts(), 4);
         let said = shared_state.lost_alerts_to_say();
-        assert_eq!(
-            said.as_deref(),
-            Some("the agent took 1 queued alerts with it")
-        );
+        assert_eq!(said.as_deref(), Some("1 queued alerts were lost"));
     }
 
     #[test]

@@ -19,11 +19,11 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
     let exit = policy_files::exit(loaded.diagnostics.iter());
     terminal::complain(&loaded.render());
     let refuse = |exit: Exit, why: String, help: &str| {
-        let message = format!("cannot exchange the policy by {}: {why}", loaded.name);
+        let message = format!("cannot replace the policy of {}: {why}", loaded.name);
         Err(Failure::new(exit, message).help(help))
     };
     if exit != Exit::Ok {
-        let why = "it has the errors above, and what is in force stays".to_owned();
+        let why = "it has the errors above; the old policy remains in force".to_owned();
         return refuse(
             exit,
             why,
@@ -35,7 +35,7 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
             "it has {} policies, and one is exchanged",
             loaded.policies.len()
         );
-        return refuse(Exit::BadInput, why, "put each in a file of its own");
+        return refuse(Exit::BadInput, why, "put each policy in a separate file");
     };
     if policy.mode == Mode::BehaviorModeling {
         let why = "its mode records behaviour and denies nothing".to_owned();
@@ -61,18 +61,19 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
     if count == 0 {
         let message = match fixed(policy) {
             Some(fixed) if !is_exchangeable(policy) => format!(
-                "cannot exchange {}: it is carried by {fixed}, which only a process itself can tighten",
+                "cannot replace {}: it is enforced by {fixed}, which only the confined process itself can \
+                tighten",
                 policy.name
             ),
             _ => format!(
-                "cannot exchange {}: no process is confined by a policy of this name by BPF or AppArmor",
+                "cannot replace {}: BPF and AppArmor confine no process by a policy of this name",
                 policy.name
             ),
         };
         let help = match is_exchangeable(policy) {
             true => {
-                "`tollgate policy loaded` lists those in force; the name is `metadata.name` of the \
-                     policy that they were started with, or else that of its file"
+                "`tollgate policy loaded` lists the policies in force; the name is `metadata.name` of the \
+                policy, or else the name of its file"
             }
             false => "start the command again with the new policy",
         };
