@@ -222,12 +222,13 @@ impl Run {
 
     /// Agents that have taken over, or are about to.
     fn agents(&self) -> Vec<i32> {
-        let file = self.path("pid").display().to_string();
+        // The verb, the number of a descriptor, and what is shown of the command.
+        let program = self.fixture.program().display().to_string();
         let entries = fs::read_dir("/proc").expect("procfs").flatten();
         let is_agent = |entry: &fs::DirEntry| {
             // What is no process, or has just ended, has none.
             let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            line.contains("--resume=") && line.contains(&file)
+            line.starts_with("tollgate\0agent\0") && line.contains(&program)
         };
         let agents = entries.filter(is_agent);
         agents
@@ -1273,6 +1274,47 @@ fn an_upgrade_that_fails_leaves_the_agent_at_work() {
     assert!(state(agent).is_some());
     let (status, stats) = run.end();
     assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+}
+
+/// Puts a script where the program of a run lies, whose keeper has an agent upgraded to it.
+fn upgrade_to_script(run: &Run, program: &Path, script: &str) {
+    let made = run
+        .scratch
+        .file("script", 0o755, format!("#!/bin/bash\n{script}\n"));
+    fs::rename(made, program).expect("both are in folders of this test");
+    signal(run.keeper(), Signal::USR2);
+}
+
+#[test]
+fn an_upgrade_to_another_build_is_refused_by_name_and_leaves_the_agent_at_work() {
+    let built = e2e::program();
+    let built = built.display();
+    // What this build does with the specification of another one, and with the options that older ones gave.
+    let other_spec = format!(
+        "{{ printf 'tgagent\\n\\377\\0\\0\\0'; tail -c +13 /proc/self/fd/$2; }} > $0.spec\n\
+         exec {built} agent $0.spec"
+    );
+    let older = format!("exec {built} run --resume=1,3,4,5 -q -- true");
+    let scratch = Scratch::new();
+    let scripts = [
+        ("its specification has version 255", other_spec),
+        ("an agent of an older build", older),
+    ];
+    for (index, (said, script)) in scripts.into_iter().enumerate() {
+        let program = scratch.program(&e2e::program(), &format!("tollgate{index}"));
+        let fixture = Fixture::compile("orders");
+        let command = Command::new(fixture.program());
+        let mut run = Run::start_under(Command::new(&program), &[], RULES, fixture, command);
+        let agent = run.agent();
+        upgrade_to_script(&run, &program, &script);
+        until("it is told", || !run.of(UPGRADE_FAILED).is_empty());
+        until("it is said", || run.stderr().contains(said));
+        assert!(run.stderr().contains("goes on"), "{}", run.stderr());
+        run.sees_again();
+        assert_eq!(run.agent(), agent);
+        let (status, stats) = run.end();
+        assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+    }
 }
 
 /// Descendants of a process with this name. One that ends while it is looked at has no name and no children;

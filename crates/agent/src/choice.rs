@@ -9,13 +9,13 @@ use diagnostics::terminal;
 use event::EngineKind;
 use supervisor::ChosenEngine;
 
-use crate::options::Run;
+use crate::spec::AgentSpec;
 
 /// The engine that is to watch the command. To see what works, that is tried in a child.
-pub(super) fn choose(args: &Run) -> Result<ChosenEngine, Failure> {
-    let kind = match args.interception.engine {
+pub(super) fn choose(spec: &AgentSpec) -> Result<ChosenEngine, Failure> {
+    let kind = match spec.interception.engine {
         // The agent that this one takes over from had a listener.
-        _ if args.resume.is_some() => EngineKind::Notify,
+        _ if spec.takes_over.is_some() => EngineKind::Notify,
         Some(kind @ (EngineKind::Notify | EngineKind::Ptrace | EngineKind::Ebpf)) => kind,
         Some(other) => {
             let message = format!("the engine {} cannot watch a command", other.name());
@@ -27,7 +27,7 @@ pub(super) fn choose(args: &Run) -> Result<ChosenEngine, Failure> {
         None => match probe::why_not_notify() {
             None => EngineKind::Notify,
             Some(why) => {
-                if !args.detection.quiet {
+                if !spec.detection.quiet {
                     terminal::complain(&format!(
                         "tollgate: warning: the engine is ptrace, which costs more, because notify \
                          does not work here: {why}\n"
@@ -38,21 +38,21 @@ pub(super) fn choose(args: &Run) -> Result<ChosenEngine, Failure> {
         },
     };
     let filtered = match kind {
-        EngineKind::Ptrace => !args.interception.every_call && !probe::has_listener(),
+        EngineKind::Ptrace => !spec.interception.every_call && !probe::has_listener(),
         _ => true,
     };
     Ok(ChosenEngine { kind, filtered })
 }
 
 /// Refuses options that ask of an engine for what it cannot give.
-pub(super) fn can_be_promised(args: &Run, engine: EngineKind) -> Result<(), Failure> {
-    let asked = &args.interception;
+pub(super) fn can_be_promised(spec: &AgentSpec, engine: EngineKind) -> Result<(), Failure> {
+    let asked = &spec.interception;
     let has_listener = matches!(engine, EngineKind::Notify | EngineKind::Gvisor);
     let only_looks = engine == EngineKind::Ebpf;
     let promises = [
         (
             "--on-agent-death deny",
-            args.on_agent_death == OnAgentDeath::Deny && !has_listener,
+            spec.on_agent_death == OnAgentDeath::Deny && !has_listener,
         ),
         (
             "--io-uring deny",

@@ -13,21 +13,24 @@ use policy::compile::witness::Witness;
 use policy::compile::{Machine, Unavailable, check};
 use policy::{Code, Mode, Policy, Verdict};
 use probe::Support;
+use serde::{Deserialize, Serialize};
 
 use crate::journal;
 use crate::policy_files::{self as files, exit};
+use crate::spec::optional_path;
 
 /// The policy of a command that is watched.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Optional {
     /// Confine CMD by this policy
+    #[serde(with = "optional_path")]
     pub policy: Option<PathBuf>,
     /// How strictly it is taken.
     pub how: How,
 }
 
 /// How strictly a policy is taken.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct How {
     /// Deny nothing, and report what the policy would deny, as far as enforcers can
     pub audit: bool,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use enforce::bpf::Reports;
@@ -14,9 +14,9 @@ use enforce::{Audit, Denial, Resident};
 use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
 use rules::{Alert, AlertValue, Priority};
-use supervisor::Board;
+use supervisor::SharedState;
 
-use super::violations::RULE;
+use super::violations::{KernelViolation, Ruling};
 use crate::policy_files;
 
 /// How long nothing has to come for everything to have come.
@@ -48,7 +48,7 @@ impl Denials {
         resident: &Resident,
         policy: Option<&PathBuf>,
         dispatcher: Dispatcher,
-        board: &Arc<Board>,
+        shared_state: &Arc<SharedState>,
         container: Option<&str>,
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
@@ -66,8 +66,8 @@ impl Denials {
             threads.push(named("bpf").spawn(move || hear_bpf(number, &shared))?);
         }
         if resident.bpf_later {
-            let (shared, board) = (Arc::clone(&shared), Arc::clone(board));
-            threads.push(named("bpf").spawn(move || hear_container(&board, &shared))?);
+            let (shared, shared_state) = (Arc::clone(&shared), Arc::clone(shared_state));
+            threads.push(named("bpf").spawn(move || hear_container(&shared_state, &shared))?);
         }
         if let Some(profile) = &resident.apparmor {
             let file = policy.map(|path| policy_files::read(path).policies);
@@ -139,9 +139,9 @@ impl Shared {
 }
 
 /// Until a container's first program begins there is nothing to hear.
-fn hear_container(board: &Board, shared: &Shared) {
+fn hear_container(shared_state: &SharedState, shared: &Shared) {
     while shared.goes_on() {
-        match board.tenant() {
+        match shared_state.tenant() {
             Some(number) => return hear_bpf(number, shared),
             None => std::thread::sleep(WAIT),
         }
@@ -191,75 +191,29 @@ fn hear_audit(audit: &mut Audit, shared: &Shared) {
 
 fn alert(denial: &Denial, shared: &Shared) -> Alert {
     let text = |text: &str| AlertValue::Text(text.to_owned());
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |since| {
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    });
-    let errno = denial.errno.map(|errno| {
-        errno
-            .name()
-            .map_or_else(|| errno.0.to_string(), str::to_owned)
-    });
-    let action = match denial.errno {
-        Some(_) => "denied",
-        None => "audited",
-    };
-    let what = match &errno {
-        Some(errno) => format!("denied with {errno}"),
-        None => "allowed".to_owned(),
-    };
-    let seen = Seen::of(denial.pid);
-    let exe = denial.exe.clone().or(seen.exe);
-    let container = shared.container.clone().or(seen.container);
-    let mut fields: Vec<(Arc<str>, AlertValue)> = vec![
-        ("policy.rule".into(), text(&denial.rule)),
-        ("policy.enforcer".into(), text(denial.enforcer.name())),
-        ("policy.action".into(), text(action)),
-    ];
-    if let Some(errno) = &errno {
-        fields.push(("policy.errno".into(), text(errno)));
-    }
     let optional = |value: Option<String>| value.map_or(AlertValue::Absent, AlertValue::Text);
+    let seen = Seen::of(denial.pid);
     let uid = denial.uid.map(i64::from);
-    let rest: [(&str, AlertValue); 9] = [
-        ("policy.operation", text(&denial.operation)),
-        ("evt.args", text(&denial.detail)),
-        ("fd.name", optional(denial.path.clone())),
-        ("proc.name", text(&denial.comm)),
-        ("proc.pid", AlertValue::Int(i64::from(denial.pid))),
-        ("proc.exepath", optional(exe.clone())),
-        ("proc.cmdline", optional(seen.command.clone())),
-        ("user.uid", uid.map_or(AlertValue::Absent, AlertValue::Int)),
-        ("container.id", optional(container.clone())),
-    ];
-    fields.extend(rest.map(|(name, value)| (name.into(), value)));
-    let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "<NA>".to_owned());
-    let message = format!(
-        "{RULE}: {what} by {} ({}) operation={} args={} file={} process={} pid={} exe={} command={} \
-         user={} container={}",
-        denial.rule,
-        denial.enforcer,
-        denial.operation,
-        denial.detail,
-        shown(&denial.path),
-        denial.comm,
-        denial.pid,
-        shown(&exe),
-        shown(&seen.command),
-        shown(&uid.map(|uid| uid.to_string())),
-        shown(&container),
-    );
-    Alert {
-        time_ns: now,
-        made_ns: now,
-        rule: RULE.into(),
-        priority: Priority::Warning,
-        source: "syscall".into(),
-        tags: Arc::from(["policy".to_owned()]),
+    let violation = KernelViolation {
+        ruling: Ruling {
+            rule: &denial.rule,
+            enforcer: denial.enforcer,
+            errno: denial.errno,
+        },
+        operation: &denial.operation,
+        values: [
+            text(&denial.detail),
+            optional(denial.path.clone()),
+            text(&denial.comm),
+            AlertValue::Int(i64::from(denial.pid)),
+            optional(denial.exe.clone().or(seen.exe)),
+            optional(seen.command),
+            uid.map_or(AlertValue::Absent, AlertValue::Int),
+            optional(shared.container.clone().or(seen.container)),
+        ],
         hostname: Arc::clone(&shared.hostname),
-        message,
-        fields,
-    }
+    };
+    violation.into_alert()
 }
 
 /// As `container.id` has it.

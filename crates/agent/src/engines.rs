@@ -21,7 +21,8 @@ use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
 use seccomp::FilterProgram;
-use supervisor::{Board, Cause, Held, Listening, Source};
+use supervisor::{Cause, Held, Listening, SharedState, Source};
+use sys::notify::Listener;
 
 use super::announcer::Announcer;
 use super::drops::Drops;
@@ -123,7 +124,7 @@ impl Common {
 }
 
 /// Gives the engine's counters for the stats file.
-type Counters = Box<dyn Fn(&Matched, &Board) -> Snapshot + Send + Sync>;
+pub(super) type Counters = Box<dyn Fn(&Matched, &SharedState) -> Snapshot + Send + Sync>;
 
 /// A running engine and the handles on it.
 pub(super) struct Started {
@@ -141,9 +142,9 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     let counters = supervisor.counter_source();
     Ok(Started {
         rulings: supervisor.rulings(),
-        counters: Box::new(move |matched, board| {
-            let counters = counters().plus(&board.past());
-            snapshot(&counters, matched, &Losses::of(board))
+        counters: Box::new(move |matched, shared_state| {
+            let counters = counters().plus(&shared_state.past());
+            snapshot(&counters, matched, &Losses::of(shared_state))
         }),
         watcher: Box::new(supervisor),
     })
@@ -168,9 +169,9 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         // A tracer sees every birth.
         _ => Processes::new(listening.transparent)?,
     };
-    let board = listening.board;
+    let shared_state = listening.shared_state;
     let sets_up = request.told.as_ref().is_some_and(|their| their.has_mounts);
-    let first = request.first.filter(|_| board.first_waits());
+    let first = request.first.filter(|_| shared_state.first_waits());
     let processes = if sets_up && (first.is_some() || !listening.is_resumed) {
         processes.with_setup()?
     } else {
@@ -193,27 +194,18 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
             Ok(calls)
         })
     };
-    let first = first.map(|first| first.start(Arc::clone(&board), common.dispatcher.clone()));
+    let first =
+        first.map(|first| first.start(Arc::clone(&shared_state), common.dispatcher.clone()));
     let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
-    let (listener, traced) = match listening.source {
-        Source::Listener(listener) => (listener, None),
-        Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
-        Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
-        Source::Host | Source::Places(_) => {
-            anyhow::bail!("cannot watch the host with an engine for one command")
-        }
-        Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
-            anyhow::bail!("cannot run a command with an engine for sandboxes")
-        }
-    };
+    let (listener, traced) = callers(listening.source)?;
     // Who enters a container does so by its runtime, and is watched from there.
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
     let notices = common.announcer();
     let lacked = {
-        let board = Arc::clone(&board);
-        Arc::new(move || board.lacked())
+        let shared_state = Arc::clone(&shared_state);
+        Arc::new(move || shared_state.lacked())
     };
     let parts = Parts {
         listener,
@@ -232,7 +224,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         verify: common.verify,
         paths,
     };
-    let pulse = Arc::clone(board.pulse(listening.generation));
+    let pulse = Arc::clone(shared_state.pulse(listening.generation));
     let supervisor = match traced {
         None => {
             let ticket = listening.ticket.unwrap_or_else(|| pulse.offer());
@@ -247,6 +239,21 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
             .context("cannot look for processes that enter")?;
     }
     Ok(supervisor)
+}
+
+/// Where callers are held, and who is traced if nobody is held there.
+fn callers(source: Source) -> anyhow::Result<(Listener, Option<ptrace::Target>)> {
+    Ok(match source {
+        Source::Listener(listener) => (listener, None),
+        Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
+        Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
+        Source::Host | Source::Places(_) => {
+            anyhow::bail!("cannot watch the host with an engine for one command")
+        }
+        Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
+            anyhow::bail!("cannot run a command with an engine for sandboxes")
+        }
+    })
 }
 
 /// Starts `ebpf`, which watches from within the kernel.
@@ -412,12 +419,12 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    pub(super) fn of(board: &Board) -> Self {
+    pub(super) fn of(shared_state: &SharedState) -> Self {
         Self {
-            passed: Cause::ALL.map(|cause| board.passed(cause)),
-            denied: board.denied(),
-            gaps: board.gaps(),
-            alerts: board.lost_alerts(),
+            passed: Cause::ALL.map(|cause| shared_state.passed(cause)),
+            denied: shared_state.denied(),
+            gaps: shared_state.gaps(),
+            alerts: shared_state.lost_alerts(),
         }
     }
 

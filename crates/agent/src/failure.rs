@@ -48,8 +48,12 @@ pub(super) fn failure(failure: supervisor::Failure) -> Failure {
             .help("`tollgate doctor` shows what is missing and how to fix it"),
         Cause::Services => Failure::from_error(Exit::Unsupported, &failure)
             .help("the message above shows the reason; `tollgate doctor` shows what works here"),
-        Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
-            .help("--resume is an internal option"),
+        Cause::Refused(_) => Failure::from_error(Exit::BadInput, &failure)
+            .help("the message above shows the reason"),
+        Cause::TakeOver { cause: supervisor::OpenError::Layout { .. } } => Failure::from_error(Exit::BadInput, &failure)
+            .help("the agent that began goes on; start the command again to have this build watch it"),
+        Cause::TakeOver { .. } => Failure::from_error(Exit::Internal, &failure)
+            .help("the agent that began goes on; check the limit on open files (ulimit -n)"),
         Cause::Gone { .. } => Failure::from_error(Exit::Internal, &failure).help(
             "CMD was killed with it; check `dmesg` for the out-of-memory killer",
         ),

@@ -16,7 +16,7 @@ use enforce::{Confinement, Elsewhere, Tenant};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
-use supervisor::Board;
+use supervisor::SharedState;
 
 use crate::confine::{self, How};
 use crate::journal;
@@ -72,14 +72,14 @@ impl First {
 
     pub(super) fn start(
         mut self,
-        board: Arc<Board>,
+        shared_state: Arc<SharedState>,
         dispatcher: Dispatcher,
     ) -> Arc<dyn FirstProgram> {
         Arc::new(Running {
             kept: Mutex::new(self.kept.take()),
             tenant: Mutex::default(),
             first: self,
-            board,
+            shared_state,
             dispatcher,
         })
     }
@@ -90,7 +90,7 @@ struct Running {
     kept: Mutex<Option<Confinement>>,
     /// From its preparation to its restriction.
     tenant: Mutex<Option<Tenant>>,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     dispatcher: Dispatcher,
 }
 
@@ -150,11 +150,11 @@ impl FirstProgram for Running {
         let tenant = self.tenant().take();
         let applied = self.first.elsewhere.apply(caller, given, tenant.as_ref());
         match (tenant, &applied) {
-            (Some(tenant), Ok(_)) => self.board.set_tenant(tenant.number()),
+            (Some(tenant), Ok(_)) => self.shared_state.set_tenant(tenant.number()),
             (Some(tenant), Err(_)) => tenant.discard(),
             (None, _) => {}
         }
-        self.board.set_lacked(applied?);
+        self.shared_state.set_lacked(applied?);
         Ok(())
     }
 
@@ -166,7 +166,7 @@ impl FirstProgram for Running {
                     .unwrap_or_else(PoisonError::into_inner)
                     .take(),
             );
-            return self.board.first_begins();
+            return self.shared_state.first_begins();
         };
         if let Some(tenant) = self.tenant().take() {
             tenant.discard();

@@ -1,43 +1,48 @@
-//! What an agent is asked to do, without a command line.
+//! By which rules and how an agent watches: parts of an [`AgentSpec`](crate::spec::AgentSpec).
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use capture::ebpf::Hooks;
-use config::{CompatMode, IoUring, OnAgentDeath, Verify};
+use config::{CompatMode, IoUring, Verify};
 use event::EngineKind;
+use serde::{Deserialize, Serialize};
 
-use crate::confine::Optional;
 use crate::learn::Learner;
+use crate::spec::{optional_path, paths};
 
 /// What a workload can be refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Refusal {
     /// To make itself unreadable.
     NonDumpable,
 }
 
 /// By which rules processes are watched and where it is told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Detection {
     /// Rule files and folders of them; the built-in rules if there is none.
+    #[serde(with = "paths")]
     pub rules: Vec<PathBuf>,
     /// Configuration file, as Falco's `falco.yaml`.
+    #[serde(with = "optional_path")]
     pub config: Option<PathBuf>,
     /// Keys of the configuration that are set over the file, as in `outputs.rate=5`.
     pub options: Vec<String>,
     /// Whether alerts are written as JSON.
     pub json: bool,
     /// File (scap) to which the events that rules ask about are recorded.
+    #[serde(with = "optional_path")]
     pub write: Option<PathBuf>,
     /// When another file of that recording is begun.
     pub rotation: Rotation,
     /// File to which counters are written, one JSON object a line.
+    #[serde(with = "optional_path")]
     pub stats: Option<PathBuf>,
     /// Milliseconds between two lines of the stats file.
     pub stats_interval: u64,
     /// File to which the pid of the process that watches is written; it takes SIGUSR1 and SIGHUP.
+    #[serde(with = "optional_path")]
     pub pidfile: Option<PathBuf>,
     /// Id of the container that is watched, where it cannot be found out.
     pub container_id: Option<String>,
@@ -57,12 +62,13 @@ pub struct Detection {
     pub manner: CompatMode,
     /// Whether there are no rules.
     pub without_rules: bool,
-    /// Where what is seen is recorded.
+    /// Where what is seen is recorded; this process's alone.
+    #[serde(skip)]
     pub learner: Option<Arc<Learner>>,
 }
 
 /// When another file of a recording is begun; the files have numbers behind their name then.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Rotation {
     /// MiB after which another file is begun.
     pub write_size: Option<u64>,
@@ -75,7 +81,7 @@ pub struct Rotation {
 }
 
 /// How the calls of a command are seen, and what it is refused.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Interception {
     /// How events are captured.
     pub engine: Option<EngineKind>,
@@ -90,39 +96,4 @@ pub struct Interception {
     /// What the command is refused because it would keep the agent from reading its memory. What is not
     /// refused is reported.
     pub refuse: Vec<Refusal>,
-}
-
-/// A command to run under the watch.
-#[derive(Debug)]
-pub struct Run {
-    /// By which rules the command is watched.
-    pub detection: Detection,
-    /// Policy of the command.
-    pub confine: Optional,
-    /// How its calls are seen.
-    pub interception: Interception,
-    /// What becomes of the command's calls while no agent watches: it was killed, stopped or starved.
-    pub on_agent_death: OnAgentDeath,
-    /// Milliseconds that calls may wait for an agent that makes no progress.
-    pub agent_timeout: u64,
-    /// Order of a keeper, by which this process takes over from another agent.
-    pub resume: Option<String>,
-    /// Id of the container that the command, a container runtime, makes.
-    pub told_container: Option<String>,
-    /// Folder of that container's `config.json`.
-    pub told_bundle: Option<PathBuf>,
-    /// Folder of cached compiled filters, with which a runtime begins before rules are loaded.
-    pub told_plans: Option<PathBuf>,
-    /// Whether that container has no mounts of its own.
-    pub told_host_mounts: bool,
-    /// Folder in which the agent of the host is found that is to watch that container.
-    pub told_agent: Option<PathBuf>,
-    /// Folder in which exec sessions of that container find this agent, which watches them, too.
-    pub told_door: Option<PathBuf>,
-    /// Folder in which the agent of that container is found; the command is an exec session of it.
-    pub told_session: Option<PathBuf>,
-    /// Path with which the files of this agent of the host begin.
-    pub host_agent: Option<PathBuf>,
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
 }

@@ -8,7 +8,7 @@ use abi::Errno;
 use anyhow::Context;
 use outputs::Dispatcher;
 use supervisor::signals::{SIGHUP, SIGUSR1};
-use supervisor::{Board, OrderCheck, Report};
+use supervisor::{OrderCheck, Report, SharedState};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 
@@ -19,18 +19,18 @@ use super::reports;
 /// operator's is reported and ignored.
 pub(super) fn follow(
     orders: SignalStream,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     dispatcher: Dispatcher,
     on_reload: impl Fn() + Send + 'static,
 ) -> anyhow::Result<()> {
-    let mut check = OrderCheck::new(&board);
+    let mut check = OrderCheck::new(&shared_state);
     let work = move || {
         while wait(&orders) {
             while let Ok(Some(order)) = orders.next() {
                 match order.signal {
                     // The terminal has hung up: that is for the command.
                     SIGHUP if order.code == SI_KERNEL => {}
-                    _ if !check.accepts(&board, &order) => {
+                    _ if !check.accepts(&shared_state, &order) => {
                         dispatcher.emit_internal(reports::internal(&Report::OrderRefused));
                     }
                     SIGHUP => {

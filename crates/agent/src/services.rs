@@ -1,7 +1,7 @@
 //! What runs in the agent.
 
 use std::cell::{Cell, OnceCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,7 +22,8 @@ use process_info::procfs::Proc;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
 use seccomp::FilterProgram;
-use supervisor::{self, Board, Listening, Report, Services, Source, Start, signals};
+use supervisor::{self, Listening, Report, Services, SharedState, Source, Start, signals};
+use sys::signal::SignalStream;
 
 use super::denials::Denials;
 use super::drops::Drops;
@@ -148,7 +149,8 @@ pub(super) struct Blueprint {
     pub(super) settings: Config,
     /// Where the rules are named, for when they are loaded again.
     pub(super) config: ConfigSource,
-    pub(super) outputs: Prepared,
+    /// `None` once they are started.
+    pub(super) outputs: Option<Prepared>,
     pub(super) servers: Servers,
     pub(super) stats: Option<StatsFile>,
     pub(super) stats_interval: Duration,
@@ -200,127 +202,49 @@ impl Blueprint {
         terminal::wait_at_most(MESSAGE_PATIENCE);
         // Before the first thread, which the signals could reach otherwise.
         let signals = signals::orders().context("cannot wait for signals")?;
-        let account: Arc<dyn Account> = Arc::new(AlertAccount {
-            board: Arc::clone(&listening.board),
-            generation: listening.generation,
-        });
-        let subject = self.subject(&listening.source);
-        let dispatcher = self.outputs.accounting(Arc::clone(&account)).start()?;
-        let dispatcher = match subject {
-            Some(fields) => dispatcher.about(fields),
-            None => dispatcher,
-        };
-        self.servers.alerts().keep_account(Arc::clone(&account));
-        self.sink.connect(dispatcher.clone());
-        let recordings = std::mem::take(&mut self.recordings).into_iter();
-        let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
-        let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
+        let (dispatcher, account) = self.start_outputs(&listening)?;
+        let recordings = self.start_recordings(&dispatcher)?;
         let is_resumed = listening.is_resumed;
         let rule_count = self.rules.judge.matches().count();
-        let board = Arc::clone(&listening.board);
-        note_refusals(&self.verify, &board);
-        let drops = Arc::new(Drops::new(self.drops));
+        let shared_state = Arc::clone(&listening.shared_state);
+        note_refusals(&self.verify, &shared_state);
+        let drops = Arc::new(Drops::new(self.drops.clone()));
         let engine = self.engine;
-        // The terminal of a command that is watched is the command's.
-        let shows_status = engine == EngineKind::Ebpf
-            && !matches!(listening.source, Source::Command(_))
-            && StatusLine::is_wanted(self.quiet);
+        let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
-        let common = Common {
-            profile: self.profile,
-            witness: self.witness,
-            first: self
-                .later
-                .or_else(|| self.first.as_ref().map(First::to_others)),
-            violations: Arc::new(Violations::new(
-                self.learner.clone(),
-                &EngineOptions {
-                    append_output: self.settings.append_output.clone(),
-                    ..EngineOptions::default()
-                },
-            )?),
-            verify: self.verify,
-            program: self.program,
-            entered: self.entered,
-            container_id: self.container_id,
-            refuse_non_dumpable: self.refuse_non_dumpable,
-            tuning: self.tuning,
-            dispatcher: dispatcher.clone(),
-            quiet: self.quiet,
-            drops: Arc::clone(&drops),
+        let lasting = self.lasting();
+        if matches!(listening.source, Source::Containers(_)) {
+            // There is none that is this agent's own.
+            self.resident.bpf_later = false;
+        }
+        let request = Request {
+            common: self.common(&dispatcher, &drops)?,
+            listening,
+            rules: self.rules,
+            first: self.first,
+            told: self.told.clone(),
         };
-        let lasting = host::Lasting {
-            // What AppArmor denies is told by the profile, which is that of all of them.
-            resident: Resident {
-                bpf_later: self.resident.bpf_later,
-                ..Resident::default()
-            },
-            policy: self.policy.clone(),
-            linger: Duration::from_secs(self.settings.runtime.agent_linger),
-            output_timeout: self.output_timeout,
-        };
-        let mut host = None;
-        let started = match listening.source {
-            Source::Containers(listener) => {
-                // There is none that is this agent's own.
-                self.resident.bpf_later = false;
-                let account = listening.board_file.map(|file| host::Account {
-                    board: Arc::clone(&board),
-                    file,
-                });
-                let (started, shared) =
-                    host::start(listener, self.rules, common, lasting, account)?;
-                host = Some(shared);
-                started
-            }
-            _ => {
-                let request = Request {
-                    listening,
-                    rules: self.rules,
-                    first: self.first,
-                    told: self.told.clone(),
-                    common,
-                };
-                match (engine, &self.door) {
-                    (EngineKind::Notify, Some(folder)) => {
-                        host::start_with_sessions(folder, request, lasting)?
-                    }
-                    (EngineKind::Ebpf, _) => engines::start_ebpf(request)?,
-                    (EngineKind::Gvisor, _) => engines::start_gvisor(request)?,
-                    (EngineKind::Nodriver, _) => engines::start_nothing(request),
-                    (EngineKind::Scap, _) => anyhow::bail!("cannot watch with a capture"),
-                    (EngineKind::Notify | EngineKind::Ptrace, _) => engines::start_held(request)?,
-                }
-            }
-        };
-        let Started {
-            watcher,
-            rulings,
-            counters,
-        } = started;
+        let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
+        let (watcher, rulings) = (started.watcher, started.rulings);
         let matched = Arc::new(Matched::new(rulings.clone()));
         let judge = rulings.clone();
-        let counters: metrics::Counters = {
-            let (matched, board) = (Arc::clone(&matched), Arc::clone(&board));
-            Arc::new(move || counters(&matched, &board))
-        };
-        let source = metrics::Source {
-            wanted: self.settings.metrics.clone(),
-            engine_name: engine.name_in_metrics(),
+        let counters = counted(started.counters, &matched, &shared_state);
+        let figures = Figures {
+            engine,
             counters: Arc::clone(&counters),
             judge: Arc::new(move || judge.judge()),
             dispatcher: dispatcher.clone(),
-            latency: self.sink.latency(),
-            files: metrics::Files::of(&self.settings),
-            started: SystemTime::now(),
         };
+        let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
         let reception = Arc::new(Reception::open(self.servers, source, check)?);
-        let watches_files = self.settings.watch_config_files;
-        let watched = Watched::of(&self.settings);
-        let reloader = Reloader {
+        let watched = self
+            .settings
+            .watch_config_files
+            .then(|| Watched::of(&self.settings));
+        let reloader = Arc::new(Reloader {
             config: self.config,
             settings: Mutex::new(self.settings),
             engine,
@@ -333,77 +257,233 @@ impl Blueprint {
             account,
             reception: Arc::clone(&reception),
             quiet: self.quiet,
-        };
+        });
         if !refused.is_empty() {
             reloader.announce(rule_count, &refused);
         }
-        let reloader = Arc::new(reloader);
-        if let Some(host) = host {
-            let reloader = Arc::clone(&reloader);
-            host.when_stale(Box::new(move || reloader.reload()));
-        }
-        let on_hangup = Arc::clone(&reloader);
-        let own_board = Arc::clone(&board);
-        orders::follow(signals, own_board, dispatcher.clone(), move || {
-            on_hangup.reload();
-        })?;
-        if watches_files {
-            watched_files::follow(watched, move || {
-                reloader.reload();
-                reloader.watched()
-            })?;
-        }
-        if let Some(pidfile) = &mut self.pidfile {
-            match pidfile.write() {
-                // Of a workload that runs already, the watch is worth more than the file.
-                Err(error) if is_resumed => {
-                    journal::warn(&format!("cannot write the pid file: {error}"));
-                    self.pidfile = None;
-                }
-                written => written.context("cannot write the pid file")?,
-            }
-        }
-        // Also where warnings are not wanted: what was asked for is not there.
-        let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
+        follow_orders(&reloader, signals, &shared_state, watched, host)?;
+        let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
-        let stats = self.stats.map(|file| {
-            let source = move || counters();
-            file.start(
-                self.stats_interval,
-                Arc::new(source),
-                dispatcher.clone(),
-                on_problem,
-            )
-        });
+        let stats = self
+            .stats
+            .map(|file| start_stats(file, self.stats_interval, counters, dispatcher.clone()));
         let denials = Denials::follow(
             &self.resident,
             self.policy.as_ref(),
             dispatcher.clone(),
-            &board,
+            &shared_state,
             self.told.as_ref().map(|their| their.told.id.as_str()),
         )?;
-        let learner = self.learner.clone();
-        if let Some(learner) = &learner {
+        if let Some(learner) = &self.learner {
             learner.begin()?;
         }
         Ok(Running {
             watcher: Some(watcher),
             denials: Some(denials),
-            learner,
+            learner: self.learner,
             recordings,
-            board,
+            shared_state,
             totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
             dispatcher,
             stats: stats.transpose()?,
             status: status.transpose()?,
             reception,
-            pidfile: self.pidfile,
+            pidfile,
             output_timeout: self.output_timeout,
             flush_deadline: OnceCell::new(),
             gave_up_at: Cell::new(None),
             quiet: self.quiet,
         })
     }
+
+    /// Starts the outputs, to which alerts go from now on.
+    fn start_outputs(
+        &mut self,
+        listening: &Listening,
+    ) -> anyhow::Result<(Dispatcher, Arc<dyn Account>)> {
+        let account: Arc<dyn Account> = Arc::new(AlertAccount {
+            shared_state: Arc::clone(&listening.shared_state),
+            generation: listening.generation,
+        });
+        let outputs = self.outputs.take().expect("outputs are started once");
+        let dispatcher = outputs.accounting(Arc::clone(&account)).start()?;
+        let dispatcher = match self.subject(&listening.source) {
+            Some(fields) => dispatcher.about(fields),
+            None => dispatcher,
+        };
+        self.servers.alerts().keep_account(Arc::clone(&account));
+        self.sink.connect(dispatcher.clone());
+        Ok((dispatcher, account))
+    }
+
+    fn start_recordings(&mut self, dispatcher: &Dispatcher) -> anyhow::Result<Vec<Writing>> {
+        let recordings = std::mem::take(&mut self.recordings).into_iter();
+        let recordings = recordings.map(|recording| recording.start(dispatcher.clone()));
+        recordings.collect()
+    }
+
+    /// Whether a line on the terminal shows figures. That of a command that is watched is the command's.
+    fn shows_status(&self, source: &Source) -> bool {
+        self.engine == EngineKind::Ebpf
+            && !matches!(source, Source::Command(_))
+            && StatusLine::is_wanted(self.quiet)
+    }
+
+    /// What engines have in common that watch containers in this process.
+    fn common(&mut self, dispatcher: &Dispatcher, drops: &Arc<Drops>) -> anyhow::Result<Common> {
+        let later = self.later.take();
+        let options = EngineOptions {
+            append_output: self.settings.append_output.clone(),
+            ..EngineOptions::default()
+        };
+        Ok(Common {
+            profile: self.profile.clone(),
+            witness: self.witness.clone(),
+            first: later.or_else(|| self.first.as_ref().map(First::to_others)),
+            violations: Arc::new(Violations::new(self.learner.clone(), &options)?),
+            verify: self.verify,
+            program: self.program.clone(),
+            entered: self.entered.take(),
+            container_id: self.container_id.clone(),
+            refuse_non_dumpable: self.refuse_non_dumpable,
+            tuning: self.tuning,
+            dispatcher: dispatcher.clone(),
+            quiet: self.quiet,
+            drops: Arc::clone(drops),
+        })
+    }
+
+    /// What an agent needs that watches containers or sessions as they come.
+    fn lasting(&self) -> host::Lasting {
+        host::Lasting {
+            // What AppArmor denies is told by the profile, which is that of all of them.
+            resident: Resident {
+                bpf_later: self.resident.bpf_later,
+                ..Resident::default()
+            },
+            policy: self.policy.clone(),
+            linger: Duration::from_secs(self.settings.runtime.agent_linger),
+            output_timeout: self.output_timeout,
+        }
+    }
+}
+
+/// Starts the engine. `door`: the folder to which exec sessions come. Also returns what has the agent of the host's
+/// rules loaded anew.
+fn start_engine(
+    request: Request,
+    engine: EngineKind,
+    door: Option<&Path>,
+    lasting: host::Lasting,
+) -> anyhow::Result<(Started, Option<Arc<host::Host>>)> {
+    if let Source::Containers(listener) = request.listening.source {
+        let shared_state = request.listening.shared_state;
+        let file = request.listening.shared_state_file;
+        let account = file.map(|file| host::Account { shared_state, file });
+        let (rules, common) = (request.rules, request.common);
+        let (started, host) = host::start(listener, rules, common, lasting, account)?;
+        return Ok((started, Some(host)));
+    }
+    let started = match (engine, door) {
+        (EngineKind::Notify, Some(folder)) => host::start_with_sessions(folder, request, lasting)?,
+        (EngineKind::Ebpf, _) => engines::start_ebpf(request)?,
+        (EngineKind::Gvisor, _) => engines::start_gvisor(request)?,
+        (EngineKind::Nodriver, _) => engines::start_nothing(request),
+        (EngineKind::Scap, _) => anyhow::bail!("cannot watch with a capture"),
+        (EngineKind::Notify | EngineKind::Ptrace, _) => engines::start_held(request)?,
+    };
+    Ok((started, None))
+}
+
+/// What metrics are made from.
+struct Figures {
+    engine: EngineKind,
+    counters: metrics::Counters,
+    judge: metrics::Judge,
+    dispatcher: Dispatcher,
+}
+
+impl Figures {
+    fn source(self, settings: &Config, sink: &DeferredSink) -> metrics::Source {
+        metrics::Source {
+            wanted: settings.metrics.clone(),
+            engine_name: self.engine.name_in_metrics(),
+            counters: self.counters,
+            judge: self.judge,
+            dispatcher: self.dispatcher,
+            latency: sink.latency(),
+            files: metrics::Files::of(settings),
+            started: SystemTime::now(),
+        }
+    }
+}
+
+/// The figures of an engine, with the matches of rules.
+fn counted(
+    counters: engines::Counters,
+    matched: &Arc<Matched>,
+    shared_state: &Arc<SharedState>,
+) -> metrics::Counters {
+    let (matched, shared_state) = (Arc::clone(matched), Arc::clone(shared_state));
+    Arc::new(move || counters(&matched, &shared_state))
+}
+
+/// Loads rules anew on SIGHUP, when one of the watched files changes, and as the agent of the host when a container's
+/// filter was made from other rules.
+fn follow_orders(
+    reloader: &Arc<Reloader>,
+    signals: SignalStream,
+    shared_state: &Arc<SharedState>,
+    watched: Option<Watched>,
+    host: Option<Arc<host::Host>>,
+) -> anyhow::Result<()> {
+    if let Some(host) = host {
+        let reloader = Arc::clone(reloader);
+        host.when_stale(Box::new(move || reloader.reload()));
+    }
+    let on_hangup = Arc::clone(reloader);
+    let dispatcher = reloader.dispatcher.clone();
+    orders::follow(signals, Arc::clone(shared_state), dispatcher, move || {
+        on_hangup.reload();
+    })?;
+    let Some(watched) = watched else {
+        return Ok(());
+    };
+    let on_change = Arc::clone(reloader);
+    watched_files::follow(watched, move || {
+        on_change.reload();
+        on_change.watched()
+    })
+}
+
+/// Writes the pid file. `None`: there is none, or it could not be written.
+fn write_pidfile(pidfile: Option<Pidfile>, is_resumed: bool) -> anyhow::Result<Option<Pidfile>> {
+    let Some(mut pidfile) = pidfile else {
+        return Ok(None);
+    };
+    match pidfile.write() {
+        // Of a workload that runs already, the watch is worth more than the file.
+        Err(error) if is_resumed => {
+            journal::warn(&format!("cannot write the pid file: {error}"));
+            Ok(None)
+        }
+        written => {
+            written.context("cannot write the pid file")?;
+            Ok(Some(pidfile))
+        }
+    }
+}
+
+fn start_stats(
+    file: StatsFile,
+    interval: Duration,
+    counters: metrics::Counters,
+    dispatcher: Dispatcher,
+) -> anyhow::Result<StatsWriter> {
+    // Also where warnings are not wanted: what was asked for is not there.
+    let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
+    let source = Arc::new(move || counters());
+    Ok(file.start(interval, source, dispatcher, on_problem)?)
 }
 
 /// How long a message may wait for the standard error while somebody is watched.
@@ -412,33 +492,34 @@ const MESSAGE_PATIENCE: Duration = Duration::from_millis(200);
 /// Tells the keeper which alerts die with this agent.
 #[derive(Debug)]
 struct AlertAccount {
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     generation: u64,
 }
 
 impl Account for AlertAccount {
     fn queued(&self) {
-        self.board.alert_queued(self.generation);
+        self.shared_state.alert_queued(self.generation);
     }
 
     fn settled(&self, alerts: u64) {
-        self.board.alerts_settled(self.generation, alerts);
+        self.shared_state.alerts_settled(self.generation, alerts);
     }
 
     fn begins_lines(&self, output: LineOutput) -> bool {
-        self.board.lines_begin(self.generation, output)
+        self.shared_state.lines_begin(self.generation, output)
     }
 
     fn ends_lines(&self, output: LineOutput) {
-        self.board.lines_end(self.generation, output);
+        self.shared_state.lines_end(self.generation, output);
     }
 }
 
 /// Has the keeper refuse what the engine does.
-pub(super) fn note_refusals(verify: &VerifyOptions, board: &Board) {
+pub(super) fn note_refusals(verify: &VerifyOptions, shared_state: &SharedState) {
     if verify.deny_rings {
         // The table has room for far more than what is refused here.
-        let are_noted = RING_CALLS.map(|call| board.deny_table().refuse_everywhere(call, ENOSYS));
+        let are_noted =
+            RING_CALLS.map(|call| shared_state.deny_table().refuse_everywhere(call, ENOSYS));
         debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
     }
 }
@@ -465,7 +546,7 @@ pub(super) struct Running {
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
     recordings: Vec<Writing>,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     /// What is told at the end, where that is the custom.
     totals: Option<(Arc<Matched>, Arc<Drops>)>,
     dispatcher: Dispatcher,
@@ -540,8 +621,8 @@ impl Services for Running {
         match report {
             // Until it is delivered it is for the next agent to tell, should this one be killed.
             Report::Gaps(gaps) => {
-                let (board, gaps) = (Arc::clone(&self.board), gaps.clone());
-                let told = Box::new(move || board.gaps_told(&gaps));
+                let (shared_state, gaps) = (Arc::clone(&self.shared_state), gaps.clone());
+                let told = Box::new(move || shared_state.gaps_told(&gaps));
                 self.dispatcher.emit_internal_then(internal, told);
             }
             _ => self.dispatcher.emit_internal(internal),

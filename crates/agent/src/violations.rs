@@ -1,22 +1,37 @@
-//! Violations of the policy as alerts.
+//! Violations of the policy as alerts, whichever enforcer tells of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use abi::Errno;
 use capture::notify::Violation;
 use event::{Event, Judge};
 use outputs::Dispatcher;
-use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
+use policy::Enforcer;
+use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader, Priority};
 use serde_json::json;
 
 use crate::learn::Learner;
 
 /// What stands where a rule's name stands.
-pub(super) const RULE: &str = "Policy violation";
+const RULE: &str = "Policy violation";
 
-/// What is told of each, in the language of rules.
-const OUTPUT: &str = "call=%evt.type args=%evt.args file=%fd.name process=%proc.name pid=%proc.pid \
-                      exe=%proc.exepath command=%proc.cmdline user=%user.uid container=%container.id";
+/// What is told of each beside its call or operation: the name in the message, and the field.
+const SHOWN: [(&str, &str); 8] = [
+    ("args", "evt.args"),
+    ("file", "fd.name"),
+    ("process", "proc.name"),
+    ("pid", "proc.pid"),
+    ("exe", "proc.exepath"),
+    ("command", "proc.cmdline"),
+    ("user", "user.uid"),
+    ("container", "container.id"),
+];
+/// The same of what was done: a call that the filter handed over, or what the kernel calls an operation.
+const CALL: (&str, &str) = ("call", "evt.type");
+const OPERATION: (&str, &str) = ("operation", "policy.operation");
+/// Tags of each.
+const TAGS: [&str; 1] = ["policy"];
 
 /// What is learnt of each: an absolute path, whether it is opened to be written, who is contacted, a path
 /// that was passed.
@@ -50,7 +65,7 @@ impl Violations {
             anyhow::Ok((learner, described))
         };
         Ok(Self {
-            told: Described::new(OUTPUT, options)?,
+            told: Described::new(&output(), options)?,
             learnt: learner.map(learnt).transpose()?,
         })
     }
@@ -68,8 +83,13 @@ impl Violations {
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return learner.learn(event, violation, fields.unwrap_or_default());
         }
+        let ruling = Ruling {
+            rule: violation.rule,
+            enforcer: violation.enforcer,
+            errno: violation.errno,
+        };
         for alert in self.told.of(event) {
-            dispatcher.emit(self::described(alert, violation));
+            dispatcher.emit(ruling.describe(alert));
         }
     }
 }
@@ -108,7 +128,7 @@ fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Re
         "condition": "evt.num > 0",
         "output": output,
         "priority": "WARNING",
-        "tags": ["policy"],
+        "tags": TAGS,
         "warn_evttypes": false,
     }]);
     // JSON is YAML.
@@ -121,28 +141,101 @@ fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Re
     }
 }
 
-fn described(mut alert: Alert, violation: &Violation<'_>) -> Alert {
-    let (action, what) = match violation.errno {
-        Some(errno) => ("denied", format!("denied with {}", name(errno))),
-        None => ("audited", "allowed".to_owned()),
-    };
-    let enforcer = violation.enforcer;
-    alert.message = format!(
-        "{RULE}: {what} by {} ({enforcer}) {}",
-        violation.rule, alert.message
-    );
-    let text = |text: &str| AlertValue::Text(text.to_owned());
-    let mut fields: Vec<(Arc<str>, AlertValue)> = vec![
-        ("policy.rule".into(), text(violation.rule)),
-        ("policy.enforcer".into(), text(enforcer.name())),
-        ("policy.action".into(), text(action)),
-    ];
-    if let Some(errno) = violation.errno {
-        fields.push(("policy.errno".into(), AlertValue::Text(name(errno))));
+/// What is told of a call, in the language of rules.
+fn output() -> String {
+    let shown = std::iter::once(CALL).chain(SHOWN);
+    let shown: Vec<_> = shown
+        .map(|(name, field)| format!("{name}=%{field}"))
+        .collect();
+    shown.join(" ")
+}
+
+/// A violation that the kernel told of, for which no call had to wait.
+pub(super) struct KernelViolation<'a> {
+    /// Which rule denies it, and what became of it.
+    pub(super) ruling: Ruling<'a>,
+    /// What was done.
+    pub(super) operation: &'a str,
+    /// The values of [`SHOWN`], in its order.
+    pub(super) values: [AlertValue; SHOWN.len()],
+    pub(super) hostname: Arc<str>,
+}
+
+impl KernelViolation<'_> {
+    /// As an alert, which reads as that of a call.
+    pub(super) fn into_alert(self) -> Alert {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.map_or(0, |since| {
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        });
+        let operation = AlertValue::Text(self.operation.to_owned());
+        let values = std::iter::once(operation).chain(self.values);
+        let shown = std::iter::once(OPERATION).chain(SHOWN).zip(values);
+        let (texts, fields): (Vec<_>, Vec<_>) = shown
+            .map(|((name, field), value)| {
+                (
+                    format!("{name}={}", shown_as(&value)),
+                    (field.into(), value),
+                )
+            })
+            .unzip();
+        self.ruling.describe(Alert {
+            time_ns: now,
+            made_ns: now,
+            rule: RULE.into(),
+            priority: Priority::Warning,
+            source: "syscall".into(),
+            tags: TAGS.map(str::to_owned).into(),
+            hostname: self.hostname,
+            message: texts.join(" "),
+            fields,
+        })
     }
-    fields.append(&mut alert.fields);
-    alert.fields = fields;
-    alert
+}
+
+/// As an output template shows it.
+fn shown_as(value: &AlertValue) -> String {
+    match value {
+        AlertValue::Text(text) => text.clone(),
+        AlertValue::Int(number) => number.to_string(),
+        AlertValue::Uint(number) => number.to_string(),
+        _ => "<NA>".to_owned(),
+    }
+}
+
+/// What a policy says of a deed.
+#[derive(Clone, Copy)]
+pub(super) struct Ruling<'a> {
+    /// The policy's rule.
+    pub(super) rule: &'a str,
+    /// What denied it.
+    pub(super) enforcer: Enforcer,
+    /// What it failed with; `None`: it is only reported.
+    pub(super) errno: Option<Errno>,
+}
+
+impl Ruling<'_> {
+    /// Puts it before what an alert tells of the deed.
+    fn describe(&self, mut alert: Alert) -> Alert {
+        let (action, what) = match self.errno {
+            Some(errno) => ("denied", format!("denied with {}", name(errno))),
+            None => ("audited", "allowed".to_owned()),
+        };
+        let Self { rule, enforcer, .. } = self;
+        alert.message = format!("{RULE}: {what} by {rule} ({enforcer}) {}", alert.message);
+        let text = |text: &str| AlertValue::Text(text.to_owned());
+        let mut fields: Vec<(Arc<str>, AlertValue)> = vec![
+            ("policy.rule".into(), text(rule)),
+            ("policy.enforcer".into(), text(enforcer.name())),
+            ("policy.action".into(), text(action)),
+        ];
+        if let Some(errno) = self.errno {
+            fields.push(("policy.errno".into(), AlertValue::Text(name(errno))));
+        }
+        fields.append(&mut alert.fields);
+        alert.fields = fields;
+        alert
+    }
 }
 
 fn name(errno: Errno) -> String {
@@ -167,5 +260,66 @@ impl AlertSink for Collector {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(alert);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn violation(errno: Option<Errno>) -> Alert {
+        let text = |text: &str| AlertValue::Text(text.to_owned());
+        KernelViolation {
+            ruling: Ruling {
+                rule: "r",
+                enforcer: Enforcer::Bpf,
+                errno,
+            },
+            operation: "open",
+            values: [
+                text("a"),
+                AlertValue::Absent,
+                text("cat"),
+                AlertValue::Int(7),
+                text("/bin/cat"),
+                AlertValue::Absent,
+                AlertValue::Int(0),
+                text("host"),
+            ],
+            hostname: "h".into(),
+        }
+        .into_alert()
+    }
+
+    #[test]
+    fn what_the_kernel_tells_reads_as_what_a_call_does() {
+        let alert = violation(Some(Errno(13)));
+        assert_eq!(
+            alert.message,
+            "Policy violation: denied with EACCES by r (BPF) operation=open args=a file=<NA> process=cat pid=7 \
+             exe=/bin/cat command=<NA> user=0 container=host"
+        );
+        let names: Vec<_> = alert.fields.iter().map(|(name, _)| &**name).collect();
+        let head = [
+            "policy.rule",
+            "policy.enforcer",
+            "policy.action",
+            "policy.errno",
+        ];
+        let shown = std::iter::once(OPERATION).chain(SHOWN);
+        let expected = head.into_iter().chain(shown.map(|(_, field)| field));
+        assert!(names.iter().copied().eq(expected), "{names:?}");
+        let reported = violation(None);
+        assert!(
+            reported
+                .message
+                .starts_with("Policy violation: allowed by r (BPF) ")
+        );
+        assert_eq!(reported.fields.len(), alert.fields.len() - 1);
+        assert_eq!(
+            output(),
+            "call=%evt.type args=%evt.args file=%fd.name process=%proc.name pid=%proc.pid exe=%proc.exepath \
+             command=%proc.cmdline user=%user.uid container=%container.id"
+        );
     }
 }

@@ -328,33 +328,6 @@ pub(crate) struct Run {
     #[arg(long, value_name = "MS", default_value_t = 1000, help_heading = SUPERVISION,
           value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
     pub(crate) agent_timeout: u64,
-    /// Take over from another agent; for the keeper
-    #[arg(long, value_name = "ORDER", hide = true)]
-    pub(crate) resume: Option<String>,
-    /// CMD is a container runtime that makes the container of this id; for `tollgate runtime`
-    #[arg(long, value_name = "ID", hide = true, requires = "told_bundle")]
-    pub(crate) told_container: Option<String>,
-    /// The folder of that container's config.json
-    #[arg(long, value_name = "DIR", hide = true)]
-    pub(crate) told_bundle: Option<PathBuf>,
-    /// Where filters are kept that rules came to, for a runtime to begin before they are loaded
-    #[arg(long, value_name = "DIR", hide = true)]
-    pub(crate) told_plans: Option<PathBuf>,
-    /// That container has no mounts of its own
-    #[arg(long, hide = true)]
-    pub(crate) told_host_mounts: bool,
-    /// An agent of the host is to watch it, which is found in this folder
-    #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
-    pub(crate) told_agent: Option<PathBuf>,
-    /// Watch that container's exec sessions, too, which find this agent in this folder
-    #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
-    pub(crate) told_door: Option<PathBuf>,
-    /// CMD is an exec session of that container, whose agent is found in this folder
-    #[arg(long, value_name = "DIR", hide = true, requires = "told_container")]
-    pub(crate) told_session: Option<PathBuf>,
-    /// Be that agent of the host; its files begin with this path
-    #[arg(long, value_name = "PATH", hide = true)]
-    pub(crate) host_agent: Option<PathBuf>,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -390,9 +363,6 @@ pub(crate) struct Enforce {
     /// unless --accept-partial names them
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// Take over from another agent; for the keeper
-    #[arg(long, value_name = "ORDER", hide = true)]
-    pub(crate) resume: Option<String>,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

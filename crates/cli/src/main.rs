@@ -26,6 +26,9 @@ fn main() -> ExitCode {
     if is_called_falco() {
         return as_falco();
     }
+    if let Some(outcome) = started_by_ourselves() {
+        return conclude(outcome);
+    }
     // Before the command line of all verbs is made ready: callers of a runtime wait for it.
     if let Some(words) = command::runtime::called_as_runtime() {
         return conclude(command::runtime::execute(&words));
@@ -41,9 +44,27 @@ fn main() -> ExitCode {
             execute(cli.verb)
         }
         Err(error) if names_falco() && error.exit_code() != 0 => return refuse_as_falco(&error),
+        Err(error) if error.kind() == ErrorKind::UnknownArgument && is_ordered_by_flags() => {
+            Err(refuse_older_build())
+        }
         Err(error) => return refuse(&error),
     };
     conclude(outcome)
+}
+
+/// Runs an agent that another process of this program starts, with its specification.
+fn started_by_ourselves() -> Option<Outcome> {
+    let mut words = std::env::args_os().skip(1);
+    let is_agent = words.next()? == supervisor::AGENT_VERB;
+    let source = words.next().filter(|_| is_agent)?;
+    // What follows is shown in lists of processes, and says nothing.
+    Some(agent::execute_given(&source))
+}
+
+/// Whether a keeper has started this program that is of a build which gave agents their orders on the command line.
+fn is_ordered_by_flags() -> bool {
+    let mut words = std::env::args_os().skip(1).take_while(|word| word != "--");
+    words.any(|word| word.as_encoded_bytes().starts_with(b"--resume="))
 }
 
 /// Whether the verb is `falco`, whose usage errors look as under that name.
@@ -51,6 +72,14 @@ fn names_falco() -> bool {
     std::env::args_os()
         .nth(1)
         .is_some_and(|verb| verb == "falco")
+}
+
+/// The old agent goes on: the keeper sees that this one ends.
+fn refuse_older_build() -> Failure {
+    let message = "cannot take over from an agent of an older build: it gives no specification of the agent, but \
+                   options that this build does not know";
+    Failure::new(Exit::BadInput, message)
+        .help("the agent that began goes on; start the command again to have this build watch it")
 }
 
 fn conclude(outcome: Outcome) -> ExitCode {

@@ -2,6 +2,7 @@
 
 use agent::confine;
 use agent::options;
+use agent::spec::{AgentSpec, StartMode};
 
 use crate::args;
 
@@ -57,7 +58,7 @@ impl From<args::Interception> for options::Interception {
     }
 }
 
-impl From<args::Run> for options::Run {
+impl From<args::Run> for AgentSpec {
     fn from(args: args::Run) -> Self {
         Self {
             detection: args.detection.into(),
@@ -65,15 +66,8 @@ impl From<args::Run> for options::Run {
             interception: args.interception.into(),
             on_agent_death: args.on_agent_death,
             agent_timeout: args.agent_timeout,
-            resume: args.resume,
-            told_container: args.told_container,
-            told_bundle: args.told_bundle,
-            told_plans: args.told_plans,
-            told_host_mounts: args.told_host_mounts,
-            told_agent: args.told_agent,
-            told_door: args.told_door,
-            told_session: args.told_session,
-            host_agent: args.host_agent,
+            mode: StartMode::Command,
+            takes_over: None,
             command: args.command,
         }
     }

@@ -580,6 +580,48 @@ fn a_watched_program_cannot_have_two_listeners_and_is_told_so() {
 }
 
 #[test]
+fn an_agent_without_a_specification_of_this_build_is_refused() {
+    let folder = Watched::new();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path(name);
+        fs::write(&path, bytes).expect("there is room");
+        path
+    };
+    let cases = [
+        (file("none", b"x"), "this is not a specification of one"),
+        (
+            file("other", b"tgagent\n\xff\0\0\0"),
+            "its specification has version 255, and this build knows version",
+        ),
+        (folder.path("missing"), "cannot read the specification"),
+    ];
+    for (path, why) in cases {
+        let output = run(&["agent", &path]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_keeper_of_a_build_that_gave_agents_options_is_refused_by_name() {
+    let output = run(&["run", "--resume=1,3,4", "-q", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("an agent of an older build"), "{said}");
+    assert!(
+        said.contains("help: the agent that began goes on"),
+        "{said}"
+    );
+    // The command's own option is the command's.
+    let output = run(&["run", "--nonsense", "--", "true", "--resume=1"]);
+    assert!(
+        !stderr(&output).contains("older build"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
 fn a_stuck_output_loses_by_count_and_the_command_is_not_held_up() {
     need_notify!();
     let watched = Watched::new();

@@ -20,6 +20,7 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use rules::diagnostic::closest;
+use serde::{Deserialize, Serialize};
 
 pub use self::choice::Choice;
 use self::include::Included;
@@ -37,7 +38,7 @@ use diagnostics::text_file;
 use yaml::settings::{self, Node, Origin, Problem, Value};
 
 /// Whose defaults and rules hold when settings are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum CompatMode {
     /// Those of this program.
     #[default]

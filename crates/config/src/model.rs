@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outputs::{JsonParts, Outputs, StdoutOutput, ThrottleRate};
 use rules::{AppendOutput, Priority, RuleMatching};
+use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 
@@ -169,7 +170,7 @@ impl Choice for WatchContainers {
 }
 
 /// `runtime.on_agent_death` and `--on-agent-death`: what happens to watched processes while no agent runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum OnAgentDeath {
     /// Their calls pass, and are counted.
     Continue,
@@ -196,7 +197,7 @@ impl Choice for OnAgentDeath {
 }
 
 /// `verify`: which calls are compared with what the kernel did, of processes whose memory others can write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Verify {
     /// None.
     Off,
@@ -219,7 +220,7 @@ impl Choice for Verify {
 }
 
 /// `io_uring`: the result of `io_uring_setup`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum IoUring {
     /// ENOSYS.
     Deny,

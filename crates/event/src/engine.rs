@@ -1,7 +1,9 @@
 //! What events are learnt by.
 
+use serde::{Deserialize, Serialize};
+
 /// What events are learnt by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum EngineKind {
     /// seccomp user notification: callers wait at a listener, of which a keeper has a copy.
     Notify,

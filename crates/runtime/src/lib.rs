@@ -3,6 +3,7 @@
 //!
 //! Nothing here watches a process.
 
+mod agent_spec;
 pub mod annotations;
 pub mod caller;
 pub mod cgroup;

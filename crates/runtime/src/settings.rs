@@ -3,13 +3,12 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use config::rule_files;
 use config::{CompatMode, Config, OnAgentDeath, WatchedBy};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
+use crate::Spec;
 use crate::annotations;
-use crate::{Note, Spec};
 
 /// Where the configuration is looked for if nobody names it.
 const CONFIG: &str = "/etc/tollgate/runtime.yaml";
@@ -147,60 +146,6 @@ impl Settings {
         Ok(())
     }
 
-    /// The command line of `tollgate run` inside the virtual machine of a container, without the name of the file for
-    /// alerts; and the files that it needs there.
-    ///
-    /// # Errors
-    ///
-    /// [`Exit::Unsupported`] if a setting does not work in a virtual machine.
-    pub fn words_in_machine(&self, note: &Note) -> Result<(Vec<String>, Vec<PathBuf>), Failure> {
-        if self.config.runtime.agent == WatchedBy::Host {
-            let message =
-                "cannot watch a virtual machine with a host agent: it has an agent of its own";
-            return Err(Failure::new(Exit::Unsupported, message)
-                .help("use --agent container with the runtime vm, or `runtime.agent: container`"));
-        }
-        let mut words = ["run", "--quiet", "--engine", "notify"]
-            .map(String::from)
-            .to_vec();
-        if self.denies_unwatched()? {
-            words.push("--on-agent-death=deny".to_owned());
-        }
-        let mut files = Vec::new();
-        match &self.file {
-            Some(_) => {
-                files.extend(self.config.files.iter().cloned());
-                words.extend(
-                    files
-                        .first()
-                        .map(|file| format!("--config={}", file.display())),
-                );
-                let rules = &self.config.rules_files;
-                if !rules.is_empty() {
-                    let named = rule_files::read_all(rules).into_iter();
-                    files.extend(named.map(|file| PathBuf::from(&*file.name)));
-                }
-            }
-            None => words.push(format!("--option={FIELDS}")),
-        }
-        if !self.has_output() {
-            words.push("--option=json_output=true".to_owned());
-        }
-        for option in ["file_output.enabled=true", "stdout_output.enabled=false"] {
-            words.push(format!("--option={option}"));
-        }
-        words.push(format!("--told-container={}", note.id));
-        words.push("--told-bundle=/bundle".to_owned());
-        if let Some(policy) = &note.policy {
-            words.push(format!("--policy={}", policy.display()));
-            files.push(policy.clone());
-            let accepted = self.config.runtime.accept_partial.iter();
-            words.extend(accepted.map(|rule| format!("--accept-partial={rule}")));
-            words.extend(self.config.runtime.audit.then(|| "--audit".to_owned()));
-        }
-        Ok((words, files))
-    }
-
     /// The file that alerts of a virtual machine are appended to. They leave it as text, which no other output takes.
     ///
     /// # Errors
@@ -287,48 +232,4 @@ fn no_policy(why: &str) -> Failure {
          {POLICIES} if it is not set",
         annotations::POLICY
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn note() -> Note {
-        Note {
-            id: "c".to_owned(),
-            bundle: "/b".into(),
-            has_mounts: true,
-            groups: crate::Groups::default(),
-            policy: None,
-            runtime: None,
-        }
-    }
-
-    fn settings(agent: WatchedBy, on_agent_death: OnAgentDeath) -> Settings {
-        let mut settings = Settings::default();
-        settings.config.runtime.agent = agent;
-        settings.config.runtime.on_agent_death = on_agent_death;
-        settings
-    }
-
-    #[test]
-    fn what_a_machine_or_a_sandbox_cannot_have_is_refused_and_not_ignored() {
-        let usual = settings(WatchedBy::Container, OnAgentDeath::Continue);
-        let (words, _) = usual.words_in_machine(&note()).unwrap();
-        assert!(!words.iter().any(|word| word.contains("agent-death")));
-        assert!(usual.suits_sandboxes().is_ok());
-
-        let denies = settings(WatchedBy::Container, OnAgentDeath::Deny);
-        let (words, _) = denies.words_in_machine(&note()).unwrap();
-        assert!(words.contains(&"--on-agent-death=deny".to_owned()));
-        assert!(denies.suits_sandboxes().is_err());
-
-        for refused in [
-            settings(WatchedBy::Host, OnAgentDeath::Continue),
-            settings(WatchedBy::Container, OnAgentDeath::Kill),
-        ] {
-            assert!(refused.words_in_machine(&note()).is_err());
-            assert!(refused.suits_sandboxes().is_err());
-        }
-    }
 }

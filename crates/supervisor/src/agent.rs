@@ -19,11 +19,11 @@ use sys::shared::SharedPage;
 use sys::signal::SignalSet;
 use sys::wait;
 
-use super::board::{Board, Order, State, word};
 use super::command::slot;
-use super::inherited::{Ends, Inherited, has_hung_up, is_readable};
+use super::inherited::{Bell, Ends, Inherited, has_hung_up, is_readable};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
+use super::shared_state::{Order, SharedNumber, SharedState, State};
 use super::signals::SIGKILL;
 use super::{
     ChosenEngine, Complain, Launch, Listening, Meanwhile, Prepare, Prepared, Report, Services,
@@ -66,13 +66,13 @@ pub(super) struct First<'a> {
 pub(super) fn first(first: First<'_>) -> i32 {
     let inherited = first.inherited;
     let outcome = supervise(first);
-    orphans::see_off(inherited.board.pid(word::WAITER_PID));
+    orphans::see_off(inherited.shared_state.waiter_pid.get());
     if let Err(message) = outcome {
         tell(inherited, message);
     }
     // After a hand-over the words are those of another agent, or about to be.
     if !matches!(outcome, Ok(Served::HandedOver | Served::Lost)) {
-        inherited.board.set_state(FIRST, State::Finished);
+        inherited.shared_state.set_state(FIRST, State::Finished);
     }
     i32::from(!matches!(
         outcome,
@@ -88,8 +88,8 @@ pub(super) fn beside(
     command: i32,
     complain: Complain,
 ) -> i32 {
-    let board = &inherited.board;
-    board.set_agent_pid(FIRST, std::process::id().cast_signed());
+    let shared_state = &inherited.shared_state;
+    shared_state.set_agent_pid(FIRST, std::process::id().cast_signed());
     let served = match await_listener(inherited, listener_from) {
         // The command has not begun, and has said why.
         Ok(None) => Served::ToTheEnd,
@@ -116,7 +116,7 @@ pub(super) fn beside(
         }
     };
     if served == Served::ToTheEnd {
-        board.set_state(FIRST, State::Finished);
+        shared_state.set_state(FIRST, State::Finished);
     }
     i32::from(served == Served::Lost)
 }
@@ -134,7 +134,7 @@ fn tell_command(command: i32, text: &str) {
 
 /// The listener, when the command has it.
 fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Option<Listener>> {
-    if end_with_keeper(&inherited.board).is_err() {
+    if end_with_keeper(&inherited.shared_state).is_err() {
         return Ok(None);
     }
     signals::outlive_command()?;
@@ -147,20 +147,22 @@ fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Opti
 
 /// As [`first`], where there is no keeper: this process is in its place.
 pub(super) fn alone(first: First<'_>) -> i32 {
-    let board = &first.inherited.board;
-    board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
-    board.set(word::KEEPER_DONE, 1);
+    let shared_state = &first.inherited.shared_state;
+    shared_state
+        .keeper_pid
+        .set(std::process::id().cast_signed());
+    shared_state.keeper_done.set(true);
     self::first(first)
 }
 
 fn supervise(first: First<'_>) -> Result<Served, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
     let inherited = first.inherited;
-    let board = &inherited.board;
+    let shared_state = &inherited.shared_state;
     let own_pid = std::process::id().cast_signed();
-    board.set_agent_pid(FIRST, own_pid);
+    shared_state.set_agent_pid(FIRST, own_pid);
     if first.engine.kind == EngineKind::Notify {
-        end_with_keeper(board)?;
+        end_with_keeper(shared_state)?;
     }
     let prepared = (first.prepare)(None).map_err(|failure| {
         terminal::complain(&failure.render());
@@ -169,7 +171,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     tell(inherited, Message::Prepared);
     let written = inherited.memo.write(&prepared.memo);
     written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
-    board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
+    shared_state.set_first_waits(prepared.restricts_first);
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,
@@ -183,7 +185,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
         waiter::run(launch, &page, inherited, ends)
     })
     .map_err(not_ready)?;
-    board.set_pid(word::WAITER_PID, waiter);
+    shared_state.waiter_pid.set(waiter);
     let served = attend(first.engine, first.listener_to, inherited, prepared, &page);
     if served.is_err() {
         // It waits for this process, or would run unwatched. There is none if the pid is 0.
@@ -196,11 +198,11 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
 
 /// Has this process killed when the keeper is. Of the first agent: until the keeper has the listener nothing can go
 /// on without it, and the front, which tells of it then, perhaps does not know this process yet.
-fn end_with_keeper(board: &Board) -> Result<(), Message> {
+fn end_with_keeper(shared_state: &SharedState) -> Result<(), Message> {
     sys::prctl::set_parent_death_signal(SIGKILL)
         .map_err(|error| Message::NotReady(error.errno()))?;
     let parent = std::os::unix::process::parent_id().cast_signed();
-    match parent == board.pid(word::KEEPER_PID) {
+    match parent == shared_state.keeper_pid.get() {
         true => Ok(()),
         // It was before the signal was asked for.
         false => Err(Message::AgentGone),
@@ -216,8 +218,8 @@ fn attend(
     page: &SharedPage,
 ) -> Result<Served, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
-    let board = &inherited.board;
-    let waiter = board.pid(word::WAITER_PID);
+    let shared_state = &inherited.shared_state;
+    let waiter = shared_state.waiter_pid.get();
     signals::outlive_command().map_err(not_ready)?;
     let waiter_process = sys::pidfd::open(waiter).map_err(|error| match error.errno() {
         // It has ended and been reaped, if it is the child of another one.
@@ -251,7 +253,7 @@ fn attend(
     let left = inherited.tenure.leave();
     left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
-    board.set_pid(word::COMMAND_PID, command);
+    shared_state.command_pid.set(command);
     inherited.keeper_bell.ring();
     // Before anything that takes time: from now on the front passes signals on.
     tell(inherited, Message::Waiter(waiter));
@@ -272,14 +274,14 @@ pub(super) fn resumed(
     listener: Listener,
     prepare: Prepare,
 ) -> i32 {
-    let board = &inherited.board;
+    let shared_state = &inherited.shared_state;
     // A keeper that replaces one that was killed starts an agent of its own: two of one number would write what
     // they hold in the same places. Where this process was the keeper, that is its child.
-    let keeper = board.pid(word::KEEPER_PID);
-    if wait::peek_end_of(keeper).is_err() && end_with_keeper(board).is_err() {
+    let keeper = shared_state.keeper_pid.get();
+    if wait::peek_end_of(keeper).is_err() && end_with_keeper(shared_state).is_err() {
         return 1;
     }
-    board.set_agent_pid(generation, std::process::id().cast_signed());
+    shared_state.set_agent_pid(generation, std::process::id().cast_signed());
     // An agent that may open too little says so itself.
     let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
     let _ = sys::prctl::set_name(c"tollgate-agent");
@@ -292,14 +294,14 @@ pub(super) fn resumed(
             return i32::from(failure.exit.code());
         }
     };
-    board.set_state(generation, State::Prepared);
+    shared_state.set_state(generation, State::Prepared);
     inherited.keeper_bell.ring();
     let keeper = sys::pidfd::open(keeper);
     let is_forgotten = || {
         let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
         keeper.as_ref().map_or(true, has_ended)
     };
-    while board.order(generation) != Order::Start {
+    while shared_state.order(generation) != Order::Start {
         // While there is a keeper it says whether this one is needed, be it to tell of a gap.
         if is_forgotten() {
             return i32::from(!has_hung_up(&listener));
@@ -322,7 +324,7 @@ pub(super) fn resumed(
         }
     };
     match serve(inherited, generation, started, None) {
-        Served::ToTheEnd => board.set_state(generation, State::Finished),
+        Served::ToTheEnd => shared_state.set_state(generation, State::Finished),
         Served::HandedOver => {}
         Served::Lost => return 1,
     }
@@ -341,27 +343,24 @@ fn start(
     source: Source,
     services: Start,
 ) -> Result<Started, String> {
-    let board = &inherited.board;
+    let shared_state = &inherited.shared_state;
     let ours = [
         inherited.front_pid,
-        board.pid(word::KEEPER_PID),
-        board.agent_pid(generation),
-        board.pid(word::WAITER_PID),
+        shared_state.keeper_pid.get(),
+        shared_state.agent_pid(generation),
+        shared_state.waiter_pid.get(),
     ];
-    let file = inherited.board_file.as_fd();
-    let own_board = match Board::open(file) {
-        Ok(Some(board)) => board,
-        Ok(None) => return Err("the shared state was written by another version".to_owned()),
-        Err(error) => return Err(format!("cannot open the shared state: {error}")),
-    };
+    let file = inherited.shared_state_file.as_fd();
+    let own_shared_state =
+        SharedState::open(file).map_err(|error| format!("the keeper: {error}"))?;
     let listening = Listening {
         source,
         transparent: ours.into_iter().filter(|pid| *pid > 0).map(Pid).collect(),
-        board: std::sync::Arc::new(own_board),
+        shared_state: std::sync::Arc::new(own_shared_state),
         generation,
         is_resumed: generation != FIRST,
         held: None,
-        board_file: file.try_clone_to_owned().ok(),
+        shared_state_file: file.try_clone_to_owned().ok(),
         ticket: None,
     };
     let lock = inherited.tenure.lock_log();
@@ -374,7 +373,7 @@ fn start(
     let started = services(listening, meanwhile);
     match started {
         Ok(services) => {
-            board.set_state(generation, State::Ready);
+            shared_state.set_state(generation, State::Ready);
             inherited.keeper_bell.ring();
             drop(lock);
             Ok(Started {
@@ -408,11 +407,11 @@ fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) -> bool {
         match relay.pass_on(news) {
             None => {}
             Some(end @ Message::Ended(0)) if inherited.tenure.ends_at_once() => {
-                inherited.board.set(word::OUTLIVED, 1);
+                inherited.shared_state.outlived.set(true);
                 relay.tell_end(end);
                 return false;
             }
-            // It is on the board, where `serve` finds it.
+            // It is in the shared state, where `serve` finds it.
             Some(_) => return relay.is_stopped(),
         }
     }
@@ -501,32 +500,24 @@ fn serve(
     watched: Option<&Listener>,
 ) -> Served {
     let Started {
-        mut services,
+        services,
         is_stopped,
     } = started;
-    let board = &inherited.board;
+    let shared_state = &inherited.shared_state;
     let bell = inherited.agent_bell(generation);
-    let is_told = board.load(word::END_TOLD) != 0;
+    let is_told = shared_state.command_end_told.get();
     let mut relay = (!is_told).then(|| Relay::after(inherited, is_stopped));
     // Heard of before there were services.
-    let mut heard = board.end().filter(|_| generation == FIRST);
-    let mut reporter = Reporter::new(board, generation);
+    let mut heard = shared_state.end().filter(|_| generation == FIRST);
+    let mut reporter = Reporter::new(shared_state, generation);
     loop {
         bell.hush();
         if services.are_lost() {
             return Served::Lost;
         }
         reporter.report(services.as_ref());
-        if board.order(generation) == Order::HandOver {
-            services.hand_over();
-            if services.are_lost() {
-                // Whoever watched for this one has not concluded its calls: they are the keeper's.
-                return Served::Lost;
-            }
-            board.set_state(generation, State::HandedOver);
-            inherited.keeper_bell.ring();
-            services.finish();
-            return Served::HandedOver;
+        if shared_state.order(generation) == Order::HandOver {
+            return hand_over(inherited, generation, services);
         }
         if let Some(listening) = &mut relay {
             let heard = heard.take().map(Some);
@@ -534,15 +525,15 @@ fn serve(
             if let Some(end) = heard.or_else(next) {
                 if let Some(end) = end {
                     deliver(services.as_ref(), &inherited.tenure);
-                    board.await_end_of_gap();
+                    shared_state.await_end_of_gap();
                     if reporter.tell_gaps(services.as_ref()) {
                         services.flush();
                     }
                     if services.are_lost() {
-                        // The end is on the board, for the agent that tells of it.
+                        // The end is in the shared state, for the agent that tells of it.
                         return Served::Lost;
                     }
-                    board.set(word::OUTLIVED, u64::from(!services.has_ended()));
+                    shared_state.outlived.set(!services.has_ended());
                     listening.tell_end(end);
                     relay = None;
                 }
@@ -551,33 +542,20 @@ fn serve(
         } else if services.has_ended() {
             break;
         }
-        let mut polled = relay.as_ref().map(Relay::polled).unwrap_or_default();
-        polled.push(PollFd::new(bell.as_fd(), poll::IN));
-        polled.extend(reporter.polled());
-        polled.extend(services.link().map(|link| PollFd::new(link, poll::IN)));
-        let is_over = watched.is_some_and(has_hung_up);
-        let watched = watched.filter(|_| !is_over);
-        polled.extend(watched.map(|listener| PollFd::new(listener.as_fd(), 0)));
-        let pause = if is_over {
-            END_POLL
-        } else if inherited.tenure.ends_at_once() {
-            DETACHED_POLL
-        } else {
-            DESCENDANTS_POLL
-        };
-        let patience = match (&relay, reporter.has_more()) {
-            (None, _) => Some(pause),
-            (Some(_), true) => Some(TELLING_POLL),
-            (Some(_), false) => None,
-        };
         if relay.is_none() {
             // It has ended with the command, and may be this process's child.
-            orphans::reap_waiter(board.pid(word::WAITER_PID));
+            orphans::reap_waiter(shared_state.waiter_pid.get());
         }
-        // Whatever woke it, everything is looked at.
-        let _ = poll::poll(&mut polled, patience);
+        let waiting = Waiting {
+            bell,
+            relay: relay.as_ref(),
+            reporter: &reporter,
+            services: services.as_ref(),
+            watched,
+        };
+        waiting.until_something_happens(&inherited.tenure);
     }
-    board.await_end_of_gap();
+    shared_state.await_end_of_gap();
     reporter.report(services.as_ref());
     if reporter.has_more() {
         // There is no later to put it off to.
@@ -587,6 +565,58 @@ fn serve(
     }
     services.finish();
     Served::ToTheEnd
+}
+
+/// Has another agent go on.
+fn hand_over(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>) -> Served {
+    services.hand_over();
+    if services.are_lost() {
+        // Whoever watched for this one has not concluded its calls: they are the keeper's.
+        return Served::Lost;
+    }
+    inherited
+        .shared_state
+        .set_state(generation, State::HandedOver);
+    inherited.keeper_bell.ring();
+    services.finish();
+    Served::HandedOver
+}
+
+/// What wakes an agent that serves.
+struct Waiting<'a> {
+    bell: &'a Bell,
+    /// `None`: the command's end is told.
+    relay: Option<&'a Relay<'a>>,
+    reporter: &'a Reporter<'a>,
+    services: &'a dyn Services,
+    /// A listener whose end nobody else tells of.
+    watched: Option<&'a Listener>,
+}
+
+impl Waiting<'_> {
+    fn until_something_happens(&self, tenure: &Tenure) {
+        let mut polled = self.relay.map(Relay::polled).unwrap_or_default();
+        polled.push(PollFd::new(self.bell.as_fd(), poll::IN));
+        polled.extend(self.reporter.polled());
+        polled.extend(self.services.link().map(|link| PollFd::new(link, poll::IN)));
+        let is_over = self.watched.is_some_and(has_hung_up);
+        let watched = self.watched.filter(|_| !is_over);
+        polled.extend(watched.map(|listener| PollFd::new(listener.as_fd(), 0)));
+        let pause = if is_over {
+            END_POLL
+        } else if tenure.ends_at_once() {
+            DETACHED_POLL
+        } else {
+            DESCENDANTS_POLL
+        };
+        let patience = match (self.relay, self.reporter.has_more()) {
+            (None, _) => Some(pause),
+            (Some(_), true) => Some(TELLING_POLL),
+            (Some(_), false) => None,
+        };
+        // Whatever woke it, everything is looked at.
+        let _ = poll::poll(&mut polled, patience);
+    }
 }
 
 /// Delivers what the command caused before anybody learns that it has ended.
@@ -604,7 +634,7 @@ fn deliver(services: &dyn Services, tenure: &Tenure) {
 
 /// Tells what has become of other processes of ours.
 struct Reporter<'a> {
-    board: &'a Board,
+    shared_state: &'a SharedState,
     /// `None` once it is known to have ended.
     keeper: Option<OwnedFd>,
     /// The number of the last gap that is being told. The next one waits, so that each is told once.
@@ -616,17 +646,17 @@ struct Reporter<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    fn new(board: &'a Board, generation: u64) -> Self {
+    fn new(shared_state: &'a SharedState, generation: u64) -> Self {
         // An agent that took over from a living one reports itself.
-        let is_upgrade = generation != FIRST && board.load(word::UPGRADED_TO) == generation;
+        let is_upgrade = generation != FIRST && shared_state.upgraded_to.get() == generation;
         Self {
-            board,
-            keeper: sys::pidfd::open(board.pid(word::KEEPER_PID)).ok(),
+            shared_state,
+            keeper: sys::pidfd::open(shared_state.keeper_pid.get()).ok(),
             telling: None,
-            replaced: board.load(word::KEEPERS_REPLACED),
-            upgrades: board.load(word::UPGRADES) - u64::from(is_upgrade),
-            failed_upgrades: board.load(word::UPGRADES_FAILED),
-            refused_orders: board.load(word::ORDERS_REFUSED),
+            replaced: shared_state.keepers_replaced.get(),
+            upgrades: shared_state.upgrades.get() - u64::from(is_upgrade),
+            failed_upgrades: shared_state.upgrades_failed.get(),
+            refused_orders: shared_state.orders_refused.get(),
         }
     }
 
@@ -637,17 +667,20 @@ impl<'a> Reporter<'a> {
 
     /// Whether gaps wait until others are told, for which nobody rings.
     fn has_more(&self) -> bool {
-        let ended = self.board.load(word::GAPS_ENDED);
+        let ended = self.shared_state.gap.ended.get();
         self.telling.is_some_and(|last| ended > last)
     }
 
     /// Tells of gaps, unless others are being told. Whether it did.
     fn tell_gaps(&mut self, services: &dyn Services) -> bool {
-        if self.telling.is_some_and(|last| !self.board.are_told(last)) {
+        if self
+            .telling
+            .is_some_and(|last| !self.shared_state.are_told(last))
+        {
             return false;
         }
         self.telling = None;
-        let Some(gaps) = self.board.gaps_to_tell() else {
+        let Some(gaps) = self.shared_state.gaps_to_tell() else {
             return false;
         };
         self.telling = Some(gaps.told_before + gaps.count);
@@ -657,23 +690,24 @@ impl<'a> Reporter<'a> {
 
     fn report(&mut self, services: &dyn Services) {
         self.tell_gaps(services);
-        let news = |index, seen: &mut u64| {
-            let now = self.board.load(index);
+        let state = self.shared_state;
+        let news = |counter: &SharedNumber, seen: &mut u64| {
+            let now = counter.get();
             std::mem::replace(seen, now) != now
         };
-        if news(word::UPGRADES, &mut self.upgrades) {
+        if news(&state.upgrades, &mut self.upgrades) {
             services.report(&Report::Upgraded);
         }
-        if news(word::UPGRADES_FAILED, &mut self.failed_upgrades) {
+        if news(&state.upgrades_failed, &mut self.failed_upgrades) {
             services.report(&Report::UpgradeFailed);
         }
-        if news(word::ORDERS_REFUSED, &mut self.refused_orders) {
+        if news(&state.orders_refused, &mut self.refused_orders) {
             services.report(&Report::OrderRefused);
         }
-        let is_replaced = news(word::KEEPERS_REPLACED, &mut self.replaced);
+        let is_replaced = news(&state.keepers_replaced, &mut self.replaced);
         let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
         if is_replaced {
-            let pid = self.board.pid(word::KEEPER_PID);
+            let pid = self.shared_state.keeper_pid.get();
             self.keeper = sys::pidfd::open(pid).ok();
             services.report(&Report::KeeperReplaced { pid });
         } else if self.keeper.as_ref().is_some_and(has_ended) {
@@ -687,6 +721,7 @@ const ESRCH: i32 = Errno::ESRCH.0;
 
 #[cfg(test)]
 mod tests {
+    use super::super::respawn::Respawn;
     use super::*;
 
     /// Services that are another process's, which dies while it is asked to hand over.
@@ -712,10 +747,13 @@ mod tests {
     }
 
     fn hands_over(dies: bool) -> (Served, State) {
-        let words = vec!["tollgate".into(), "run".into()];
-        let inherited = Inherited::create_alone(words, Tenure::WithCommand).expect("memory");
-        inherited.board.set_state(FIRST, State::Ready);
-        inherited.board.set_order(FIRST, Order::HandOver);
+        let respawn = Respawn {
+            spec: Box::new(|_take_over| Vec::new()),
+            label: Vec::new(),
+        };
+        let inherited = Inherited::create_alone(respawn, Tenure::WithCommand).expect("memory");
+        inherited.shared_state.set_state(FIRST, State::Ready);
+        inherited.shared_state.set_order(FIRST, Order::HandOver);
         let services = Box::new(Dying {
             dies,
             is_lost: Cell::new(false),
@@ -725,7 +763,7 @@ mod tests {
             is_stopped: false,
         };
         let served = serve(&inherited, FIRST, started, None);
-        (served, inherited.board.state(FIRST))
+        (served, inherited.shared_state.state(FIRST))
     }
 
     #[test]

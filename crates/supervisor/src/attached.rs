@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sys::poll::{self, PollFd};
 use sys::signal::{SignalSet, SignalStream};
 
-use super::{Board, Listening, Source, Start, signals};
+use super::{Listening, SharedState, Source, Start, signals};
 
 /// Time between two looks whether the last process has ended.
 const POLL: Duration = Duration::from_millis(20);
@@ -34,17 +34,17 @@ pub enum End {
 /// If the services do not start, for example because a process may not be traced.
 pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
     super::hide()?;
-    let (board, file) = Board::create()?;
+    let (shared_state, file) = SharedState::create()?;
     // Before the services block all signals, and before there is a thread.
     let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
     let listening = Listening {
         source,
         transparent: Vec::new(),
-        board: Arc::new(board),
+        shared_state: Arc::new(shared_state),
         generation: GENERATION,
         is_resumed: false,
         held: None,
-        board_file: Some(file),
+        shared_state_file: Some(file),
         ticket: None,
     };
     let services = start(listening, None)?;

@@ -11,7 +11,6 @@ use sys::poll::{self, PollFd};
 use sys::signal::{Signal, SignalStream};
 use sys::wait::{self, Target};
 
-use super::board::word;
 use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
@@ -33,12 +32,12 @@ pub(super) fn run(
     prepare: Prepare,
 ) -> Result<i32, Failure> {
     check_proc()?;
-    let (inherited, ends) = Inherited::create(stay.words, stay.tenure)
+    let (inherited, ends) = Inherited::create(stay.respawn, stay.tenure)
         .map_err(Failure::io("prepare the processes that watch"))?;
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
     let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);
     let pid = inherited.front_pid;
-    inherited.board.set_pid(word::FRONT_PID, pid);
+    inherited.shared_state.front_pid.set(pid);
     let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
     let first = agent::First {
         inherited: &inherited,
@@ -198,7 +197,7 @@ impl Front<'_> {
                 // For `stop`.
                 Some(Message::Running) => {}
                 Some(Message::KeeperMoved) => {
-                    let pid = self.inherited.board.pid(word::KEEPER_PID);
+                    let pid = self.inherited.shared_state.keeper_pid.get();
                     self.keeper = sys::pidfd::open(pid).ok();
                 }
                 Some(Message::Ended(status)) => {
@@ -217,22 +216,22 @@ impl Front<'_> {
     /// Waits for the keeper, which waits for the agent, so that nothing is left for the first process
     /// of a container, which may not reap. While processes of the workload are watched on, they stay.
     fn see_off(&self) {
-        let board = &self.inherited.board;
-        let outlives = board.load(word::OUTLIVED) != 0;
+        let shared_state = &self.inherited.shared_state;
+        let outlives = shared_state.outlived.get();
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !outlives) {
             is_readable(keeper.as_fd(), FAREWELL);
         }
         // It ends with the command, whoever outlives that.
-        orphans::see_off(board.pid(word::WAITER_PID));
+        orphans::see_off(shared_state.waiter_pid.get());
     }
 
     /// Where there is no keeper, this process says what the agent took with it.
     fn agent_gone(&self) -> Failure {
-        let board = &self.inherited.board;
-        board.count_lost_alerts(board.generation());
+        let shared_state = &self.inherited.shared_state;
+        shared_state.count_lost_alerts(shared_state.generation.get());
         // Its waiter is this process's child.
-        orphans::see_off(board.pid(word::WAITER_PID));
-        if let Some(text) = board.lost_alerts_to_say() {
+        orphans::see_off(shared_state.waiter_pid.get());
+        if let Some(text) = shared_state.lost_alerts_to_say() {
             eprintln!("tollgate: {text}");
         }
         Failure::Gone { process: "agent" }
@@ -321,8 +320,8 @@ impl Front<'_> {
     fn keeper_gone(&mut self) -> Result<(), Failure> {
         while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
         self.keeper = None;
-        let board = &self.inherited.board;
-        if board.load(word::KEEPER_DONE) != 0 {
+        let shared_state = &self.inherited.shared_state;
+        if shared_state.keeper_done.get() {
             if self.from_agent.is_ready() {
                 return Ok(());
             }
@@ -345,7 +344,7 @@ impl Front<'_> {
                 again: if the agent dies now, CMD is killed"
             );
             self.keeper = sys::pidfd::open(self.agent()).ok();
-            board.set(word::KEEPER_DONE, 1);
+            shared_state.keeper_done.set(true);
             return Ok(());
         }
         let (inherited, policy) = (self.inherited, self.policy);
@@ -358,8 +357,8 @@ impl Front<'_> {
     }
 
     fn agent(&self) -> i32 {
-        let board = &self.inherited.board;
-        board.agent_pid(board.generation())
+        let shared_state = &self.inherited.shared_state;
+        shared_state.agent_pid(shared_state.generation.get())
     }
 
     /// Passes on what was sent to this process alone.
@@ -375,7 +374,7 @@ impl Front<'_> {
         if signal.signal == SIGCONT {
             // A stop of the whole group has stopped these too, and without them the command
             // would wait for ever in the first call that is looked at.
-            let keeper = self.inherited.board.pid(word::KEEPER_PID);
+            let keeper = self.inherited.shared_state.keeper_pid.get();
             for pid in [keeper, self.agent(), below.waiter] {
                 let _ = sys::signal::send(pid, SIGCONT);
             }
@@ -387,12 +386,12 @@ impl Front<'_> {
     /// Whether one of ours sent it to continue this process, or this process to stop itself.
     fn is_ours(&self, signal: &Signal) -> bool {
         const SI_USER: i32 = 0;
-        let board = &self.inherited.board;
+        let shared_state = &self.inherited.shared_state;
         let ours = [
             self.pid,
-            board.agent_pid(0),
-            board.agent_pid(1),
-            board.pid(word::KEEPER_PID),
+            shared_state.agent_pid(0),
+            shared_state.agent_pid(1),
+            shared_state.keeper_pid.get(),
         ];
         // 0 is whoever is outside of this pid namespace, and an agent that has not been yet.
         signal.code == SI_USER && signal.pid != 0 && ours.contains(&signal.pid)

@@ -11,26 +11,26 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, Errno, Syscall};
+use seccomp::FilterProgram;
 use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
 use sys::schedule::with_short_turns;
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
-use super::board::word;
 use super::inherited::{Inherited, is_readable};
 use super::keeper::{self, Policy};
 use super::signals::{self, SIGCONT};
-use super::{Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
+use super::{Command, Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
 
 /// Becomes the command. Its first call after the exec waits for the agent.
 pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
     front::check_proc()?;
-    let inherited = Inherited::create_alone(stay.words, stay.tenure);
+    let inherited = Inherited::create_alone(stay.respawn, stay.tenure);
     let inherited = Arc::new(inherited.map_err(Failure::io("prepare the processes that watch"))?);
     let checked = inherited.tenure.check();
     checked.map_err(Failure::io("open the log of the processes that watch"))?;
-    let board = &inherited.board;
-    board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
+    let shared_state = &inherited.shared_state;
+    shared_state.set_first_waits(prepared.restricts_first);
     let written = inherited.memo.write(&prepared.memo);
     written.map_err(Failure::io("leave a note"))?;
     let Prepared {
@@ -89,7 +89,17 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         std::thread::Builder::new().spawn(move || given.hand_over())
     })
     .map_err(Failure::io("hand the listener over"))?;
-    match command::install(&program) {
+    install_and_execute(&command, &program, exec_is_asked, &listener)
+}
+
+/// Installs the filter and executes the command, while another thread gives the listener away.
+fn install_and_execute(
+    command: &Command,
+    program: &FilterProgram,
+    exec_is_asked: bool,
+    listener: &AtomicI32,
+) -> Result<Infallible, Failure> {
+    match command::install(program) {
         Ok(number) => listener.store(number, Ordering::Release),
         Err(errno) => {
             listener.store(NEVER, Ordering::Release);
@@ -98,7 +108,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
         }
     }
     // Any call might wait for somebody who has no listener yet.
-    if !exec_is_asked && !is_given(&listener) {
+    if !exec_is_asked && !is_given(listener) {
         return Err(Failure::Gone { process: "agent" });
     }
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
@@ -165,7 +175,7 @@ impl Handing {
     /// Waits until the keeper has left the caller's group; `false`: it has ended.
     fn keeper_is_apart(&self) -> bool {
         let mut begun = Instant::now();
-        while self.inherited.board.pid(word::KEEPER_PID) == 0 {
+        while self.inherited.shared_state.keeper_pid.get() == 0 {
             std::thread::sleep(agent::LISTENER_POLL);
             if begun.elapsed() < STOPPED_WITH_GROUP {
                 continue;

@@ -1,6 +1,5 @@
 //! What the processes of `run` inherit.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -12,16 +11,17 @@ use capture::notify::Confiner;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
-use super::board::{Board, word};
 use super::message::{Receiver, Sender, channel};
+use super::respawn::Respawn;
+use super::shared_state::{OpenError, SharedState};
 use super::tenure::Tenure;
 
 /// Made before the first fork, by the process that was called. A process that is made later inherits it, and one that
 /// is executed later gets the descriptors by number.
 #[derive(Debug)]
 pub(super) struct Inherited {
-    pub(super) board: Board,
-    pub(super) board_file: OwnedFd,
+    pub(super) shared_state: SharedState,
+    pub(super) shared_state_file: OwnedFd,
     /// What the first agent leaves to those that take over.
     pub(super) memo: Memo,
     /// What the policy refuses, read from the memo when it is first needed.
@@ -40,8 +40,8 @@ pub(super) struct Inherited {
     pub(super) front_pid: i32,
     /// Its reading end tells the waiter when none of the others is left.
     pub(super) lifeline: OwnedFd,
-    /// The command line of an agent that takes over, but for the order.
-    pub(super) words: Vec<OsString>,
+    /// How another agent is started.
+    pub(super) respawn: Respawn,
     /// Whether the processes of ours stay behind when the command has ended.
     pub(super) tenure: Tenure,
 }
@@ -56,15 +56,15 @@ pub(super) struct Ends {
 
 impl Inherited {
     /// All of it.
-    pub(super) fn create(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
+    pub(super) fn create(respawn: Respawn, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
         let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC.i32())?;
-        let (board, board_file) = Board::create()?;
+        let (shared_state, shared_state_file) = SharedState::create()?;
         let front_pid = std::process::id().cast_signed();
         let inherited = Self {
-            board,
-            board_file,
+            shared_state,
+            shared_state_file,
             memo: Memo::new()?,
             confiner: OnceLock::new(),
             to_front,
@@ -74,7 +74,7 @@ impl Inherited {
             front: sys::pidfd::open(front_pid)?,
             front_pid,
             lifeline,
-            words,
+            respawn,
             tenure,
         };
         let ends = Ends {
@@ -87,10 +87,10 @@ impl Inherited {
 
     /// As [`Self::create`], where there is neither front nor waiter: the command has ended, as far as the
     /// others are concerned, and what it leaves running is watched.
-    pub(super) fn create_alone(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<Self> {
-        let (inherited, _ends) = Self::create(words, tenure)?;
-        inherited.board.set(word::END_TOLD, 1);
-        inherited.board.set(word::OUTLIVED, 1);
+    pub(super) fn create_alone(respawn: Respawn, tenure: Tenure) -> std::io::Result<Self> {
+        let (inherited, _ends) = Self::create(respawn, tenure)?;
+        inherited.shared_state.command_end_told.set(true);
+        inherited.shared_state.outlived.set(true);
         Ok(Self {
             front_pid: 0,
             ..inherited
@@ -120,7 +120,7 @@ impl Inherited {
     /// The descriptors that a program which takes over is given, in the order of [`Self::open`].
     pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 10] {
         [
-            self.board_file.as_fd(),
+            self.shared_state_file.as_fd(),
             self.memo.0.as_fd(),
             self.to_front.as_fd(),
             self.from_waiter.file().as_fd(),
@@ -133,8 +133,8 @@ impl Inherited {
         ]
     }
 
-    /// From the numbers of those descriptors. `None`: they are of another version of this program.
-    pub(super) fn open(numbers: &[i32]) -> sys::Result<Option<(Self, Listener)>> {
+    /// From the numbers of those descriptors.
+    pub(super) fn open(numbers: &[i32], respawn: Respawn) -> Result<(Self, Listener), OpenError> {
         let mut copies = numbers
             .iter()
             .map(|number| sys::fd::duplicate_number(*number));
@@ -143,13 +143,11 @@ impl Inherited {
                 .next()
                 .unwrap_or_else(|| sys::fd::duplicate_number(-1))
         };
-        let board_file = next()?;
-        let Some(board) = Board::open(board_file.as_fd())? else {
-            return Ok(None);
-        };
+        let shared_state_file = next()?;
+        let shared_state = SharedState::open(shared_state_file.as_fd())?;
         let inherited = Self {
-            board,
-            board_file,
+            shared_state,
+            shared_state_file,
             memo: Memo(next()?),
             confiner: OnceLock::new(),
             to_front: next()?.into(),
@@ -159,19 +157,17 @@ impl Inherited {
             front: next()?,
             front_pid: 0,
             lifeline: next()?,
-            words: std::env::args_os().collect(),
+            respawn,
             // Whatever was to be left has been left by the one before.
             tenure: Tenure::WithCommand,
         };
         let listener = Listener::new(next()?);
-        let front_pid = inherited.board.pid(word::FRONT_PID);
-        Ok(Some((
-            Self {
-                front_pid,
-                ..inherited
-            },
-            listener,
-        )))
+        let front_pid = inherited.shared_state.front_pid.get();
+        let inherited = Self {
+            front_pid,
+            ..inherited
+        };
+        Ok((inherited, listener))
     }
 }
 
@@ -182,6 +178,13 @@ pub(super) struct Memo(OwnedFd);
 impl Memo {
     fn new() -> sys::Result<Self> {
         sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC.u32()).map(Self)
+    }
+
+    /// With this note.
+    fn with(note: &[u8]) -> std::io::Result<Self> {
+        let memo = Self::new()?;
+        memo.write(note)?;
+        Ok(memo)
     }
 
     /// Replaces the note.
@@ -201,6 +204,15 @@ impl Memo {
         file.read_exact_at(&mut note, 0)?;
         Ok(note)
     }
+}
+
+/// A file in memory that holds these bytes, to be read from its beginning.
+///
+/// # Errors
+///
+/// If there can be none.
+pub fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    Memo::with(bytes).map(|memo| memo.0)
 }
 
 /// An event counter that wakes one process.

@@ -15,7 +15,7 @@
 //! They are forked before the first thread exists. Agent, waiter and command share one descriptor
 //! table until the command's exec, which is how the agent gets the listener without any call of
 //! the command's that its own filter might trap. What they have to know of each other is on the
-//! board ([`Board`]), so that none of them has to live for the others to know it.
+//! shared state ([`SharedState`]), so that none of them has to live for the others to know it.
 //!
 //! Behind a command whose caller waits for nothing that it leaves running, as a container runtime's does, two of
 //! these remain: keeper and agent. The command is the process that was called itself (`in_place`), or its
@@ -29,7 +29,6 @@
 mod agent;
 pub mod attached;
 mod below;
-mod board;
 mod command;
 mod front;
 pub mod handover_state;
@@ -40,25 +39,28 @@ mod message;
 mod order;
 mod orphans;
 mod relay;
+mod respawn;
+mod shared_state;
 pub mod signals;
 mod tenure;
-mod unswept;
 mod waiter;
 
 use std::convert::Infallible;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use board::{Board, Cause, Gaps};
 use capture::notify::{Answering, Ticket};
 pub use command::{Command, install_alone};
 use enforce::Confinement;
 use event::{EngineKind, Pid};
+pub use inherited::in_memory;
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
+pub use respawn::{AGENT_VERB, MakeSpec, Respawn, TakeOver};
 use seccomp::FilterProgram;
+pub use shared_state::{Cause, Gaps, OpenError, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 pub use tenure::{Ends, Tenure};
@@ -70,15 +72,15 @@ pub struct Listening {
     /// Processes of ours between the workload and whoever started it.
     pub transparent: Vec<Pid>,
     /// What all processes of ours know.
-    pub board: Arc<Board>,
+    pub shared_state: Arc<SharedState>,
     /// Number of this agent.
     pub generation: u64,
     /// Whether it takes over a workload that runs already.
     pub is_resumed: bool,
     /// Set if the command, a container runtime, has been let work before there were rules.
     pub held: Option<Held>,
-    /// The board's file, for a process that watches in this one's place.
-    pub board_file: Option<OwnedFd>,
+    /// The shared state's file, for a process that watches in this one's place.
+    pub shared_state_file: Option<OwnedFd>,
     /// What whoever hands the listener over has offered; otherwise this process receives.
     pub ticket: Option<Ticket>,
 }
@@ -220,8 +222,8 @@ pub struct Prepared {
 
 /// How the processes that watch go on.
 pub struct Stay {
-    /// The command line of an agent that takes over, but for the order.
-    pub words: Vec<OsString>,
+    /// How another agent is started.
+    pub respawn: Respawn,
     /// What they keep of the caller's.
     pub tenure: Tenure,
     /// Where else is told why a command that runs already cannot be watched.
@@ -296,30 +298,23 @@ fn hide() -> Result<(), Failure> {
     sys::prctl::set_dumpable(false).map_err(Failure::process("hide from the workload"))
 }
 
-/// Runs an agent that takes over, as the keeper says in `order`: its number and those of the
-/// descriptors that it was given.
+/// Runs an agent that takes over. `respawn`: how others after it are started.
 ///
 /// # Errors
 ///
-/// If the descriptors are not what a keeper gives.
-pub fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
+/// If the descriptors are not what a keeper of this build gives.
+pub fn resume(take_over: &TakeOver, respawn: Respawn, prepare: Prepare) -> Result<i32, Failure> {
     hide()?;
-    let numbers: Result<Vec<i32>, _> = order.split(',').map(str::parse).collect();
-    let Some((generation, descriptors)) = numbers
-        .ok()
-        .as_deref()
-        .and_then(<[i32]>::split_first)
-        .map(|(generation, descriptors)| (*generation, descriptors.to_vec()))
-    else {
-        return Err(Failure::Order);
-    };
-    let opened = inherited::Inherited::open(&descriptors);
-    let opened = opened.map_err(Failure::process("take over from another agent"))?;
-    let (inherited, listener) = opened.ok_or(Failure::Order)?;
+    let opened = inherited::Inherited::open(&take_over.descriptors, respawn);
+    let (inherited, listener) = opened.map_err(|cause| Failure::TakeOver { cause })?;
     // The originals; the copies are closed by exec already.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
-    let generation = u64::try_from(generation).map_err(|_negative| Failure::Order)?;
-    Ok(agent::resumed(&inherited, generation, listener, prepare))
+    Ok(agent::resumed(
+        &inherited,
+        take_over.generation,
+        listener,
+        prepare,
+    ))
 }
 
 /// Turns of processes and threads for which a runtime waits until they have begun: short ones come sooner where others
@@ -364,9 +359,13 @@ pub enum Failure {
     /// The agent has said why; this is the exit status.
     #[error("cannot run the command")]
     Refused(i32),
-    /// What a keeper is said to have ordered makes no sense.
-    #[error("cannot take over from another agent: invalid --resume value (internal option)")]
-    Order,
+    /// What the processes before this one share is of no use to this build.
+    #[error("cannot take over from another agent")]
+    TakeOver {
+        /// Why.
+        #[source]
+        cause: OpenError,
+    },
     /// The services did not start; the agent has printed why.
     #[error("cannot start watching")]
     Services,

@@ -9,7 +9,7 @@
 use process_info::procfs::Proc;
 use sys::signal::Signal;
 
-use super::board::{Board, word};
+use super::shared_state::{SharedPid, SharedState};
 
 /// `si_code` of kill(2) and of pidfd_send_signal(2) without information of the caller's.
 const SI_USER: i32 = 0;
@@ -38,12 +38,12 @@ pub struct OrderCheck {
 }
 
 impl OrderCheck {
-    /// A check that trusts those whom the keeper of `board` trusts.
-    pub fn new(board: &Board) -> Self {
+    /// A check that trusts those whom the keeper of `shared_state` trusts.
+    pub fn new(shared_state: &SharedState) -> Self {
         let own = std::process::id().cast_signed();
         Self {
             own_filters: status(own).and_then(|text| filters(&text)),
-            gaps: board.load(word::GAPS_BEGUN),
+            gaps: shared_state.gap.begun.get(),
         }
     }
 
@@ -51,18 +51,18 @@ impl OrderCheck {
     ///
     /// A sender that has ended (`/bin/kill`) cannot be looked at. It was not the workload if calls were held all the
     /// time: the agent lets no call pass that sends an order to a process that watches.
-    pub fn accepts(&mut self, board: &Board, signal: &Signal) -> bool {
-        let begun = board.load(word::GAPS_BEGUN);
+    pub fn accepts(&mut self, shared_state: &SharedState, signal: &Signal) -> bool {
+        let begun = shared_state.gap.begun.get();
         let is_held = begun == std::mem::replace(&mut self.gaps, begun)
-            && begun == board.load(word::GAPS_ENDED);
-        match self.sender(board, signal) {
+            && begun == shared_state.gap.ended.get();
+        match self.sender(shared_state, signal) {
             Sender::Outside => true,
             Sender::Workload => false,
             Sender::Unproven => is_held,
         }
     }
 
-    fn sender(&self, board: &Board, signal: &Signal) -> Sender {
+    fn sender(&self, shared_state: &SharedState, signal: &Signal) -> Sender {
         if signal.code != SI_USER {
             return Sender::Workload;
         }
@@ -74,7 +74,7 @@ impl OrderCheck {
             return Sender::Unproven;
         };
         // First: under an engine without a filter the workload has no more filters than this process.
-        if descends_from_workload(board, &text) {
+        if descends_from_workload(shared_state, &text) {
             return Sender::Workload;
         }
         match (self.own_filters, filters(&text)) {
@@ -85,8 +85,8 @@ impl OrderCheck {
 }
 
 /// Whether the process whose status this is descends from the command. An orphan's ancestors do not tell.
-fn descends_from_workload(board: &Board, text: &str) -> bool {
-    let roots = [word::WAITER_PID, word::COMMAND_PID].map(|index| board.pid(index));
+fn descends_from_workload(shared_state: &SharedState, text: &str) -> bool {
+    let roots = [&shared_state.waiter_pid, &shared_state.command_pid].map(SharedPid::get);
     let is_root = |pid: i32| pid > 0 && roots.contains(&pid);
     if line(text, "Pid:").is_some_and(is_root) {
         return true;
@@ -123,8 +123,8 @@ fn line<T: std::str::FromStr>(text: &str, name: &str) -> Option<T> {
 mod tests {
     use super::*;
 
-    fn board() -> Board {
-        Board::create().expect("shared memory can be had").0
+    fn shared_state() -> SharedState {
+        SharedState::create().expect("shared memory can be had").0
     }
 
     fn signal(code: i32, pid: i32) -> Signal {
@@ -139,18 +139,19 @@ mod tests {
 
     #[test]
     fn only_kill_gives_orders_whatever_the_kernel_or_a_process_claims() {
-        let board = board();
+        let shared_state = shared_state();
         let own = std::process::id().cast_signed();
         for code in -128..=0x80 {
-            let accepted = OrderCheck::new(&board).accepts(&board, &signal(code, own));
+            let accepted =
+                OrderCheck::new(&shared_state).accepts(&shared_state, &signal(code, own));
             assert_eq!(accepted, code == SI_USER, "si_code {code}");
         }
     }
 
     #[test]
     fn a_sender_outside_the_pid_namespace_is_no_process_of_the_workload() {
-        let board = board();
-        assert!(OrderCheck::new(&board).accepts(&board, &signal(SI_USER, 0)));
+        let shared_state = shared_state();
+        assert!(OrderCheck::new(&shared_state).accepts(&shared_state, &signal(SI_USER, 0)));
     }
 
     #[test]
@@ -159,15 +160,17 @@ mod tests {
         let mut child = sleep.arg("60").spawn().expect("sleep is there");
         let sent = signal(SI_USER, child.id().cast_signed());
         let found = [true, false].map(|tells_filters| {
-            let board = board();
-            let mut check = OrderCheck::new(&board);
+            let shared_state = shared_state();
+            let mut check = OrderCheck::new(&shared_state);
             if !tells_filters {
                 // As on a kernel that does not tell their number.
                 check.own_filters = None;
             }
-            let before = check.accepts(&board, &sent);
-            board.set_pid(word::COMMAND_PID, std::process::id().cast_signed());
-            (before, check.accepts(&board, &sent))
+            let before = check.accepts(&shared_state, &sent);
+            shared_state
+                .command_pid
+                .set(std::process::id().cast_signed());
+            (before, check.accepts(&shared_state, &sent))
         });
         let ended = child.kill().and_then(|()| child.wait());
         assert!(ended.is_ok());
@@ -177,17 +180,17 @@ mod tests {
 
     #[test]
     fn a_sender_that_has_ended_is_believed_only_while_calls_are_held() {
-        let board = board();
-        let mut check = OrderCheck::new(&board);
+        let shared_state = shared_state();
+        let mut check = OrderCheck::new(&shared_state);
         let gone = signal(SI_USER, i32::MAX);
-        assert!(check.accepts(&board, &gone));
-        board.add(word::GAPS_BEGUN, 1);
+        assert!(check.accepts(&shared_state, &gone));
+        shared_state.gap.begun.add(1);
         assert!(
-            !check.accepts(&board, &gone),
+            !check.accepts(&shared_state, &gone),
             "an unwatched interval has begun"
         );
-        assert!(!check.accepts(&board, &gone), "it lasts");
-        board.add(word::GAPS_ENDED, 1);
-        assert!(check.accepts(&board, &gone), "calls are held again");
+        assert!(!check.accepts(&shared_state, &gone), "it lasts");
+        shared_state.gap.ended.add(1);
+        assert!(check.accepts(&shared_state, &gone), "calls are held again");
     }
 }

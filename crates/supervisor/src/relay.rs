@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use sys::poll::{self, PollFd};
 
-use super::board::word;
 use super::inherited::{Inherited, is_readable};
 use super::message::Message;
+use super::shared_state::SharedPid;
 use super::signals::{SIGCONT, SIGKILL, SIGSTOP};
 
 /// How long a killed command may take to end; more only in an uninterruptible call.
@@ -35,11 +35,11 @@ pub(super) struct Relay<'a> {
 impl<'a> Relay<'a> {
     /// Goes on where another left off.
     pub(super) fn new(inherited: &'a Inherited) -> Self {
-        let open = |index| sys::pidfd::open(inherited.board.pid(index)).ok();
+        let open = |pid: &SharedPid| sys::pidfd::open(pid.get()).ok();
         Self {
             inherited,
-            waiter: open(word::WAITER_PID),
-            command: open(word::COMMAND_PID),
+            waiter: open(&inherited.shared_state.waiter_pid),
+            command: open(&inherited.shared_state.command_pid),
             is_front_gone: false,
             is_stopped: false,
         }
@@ -90,7 +90,7 @@ impl<'a> Relay<'a> {
             // One that was killed with its reader.
             return Some(
                 self.inherited
-                    .board
+                    .shared_state
                     .end()
                     .map_or(News::WaiterGone, News::Message),
             );
@@ -143,7 +143,7 @@ impl<'a> Relay<'a> {
     /// Tells how the command ended.
     pub(super) fn tell_end(&self, end: Message) {
         tell(self.inherited, end);
-        self.inherited.board.set(word::END_TOLD, 1);
+        self.inherited.shared_state.command_end_told.set(true);
         if self.is_stopped {
             // Killed while it was stopped.
             self.signal_front(SIGCONT);

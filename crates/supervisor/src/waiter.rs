@@ -25,7 +25,7 @@ pub(super) fn run(
     inherited: &Inherited,
     ends: &Ends,
 ) -> i32 {
-    let (board, front) = (&inherited.board, &inherited.front);
+    let (shared_state, front) = (&inherited.shared_state, &inherited.front);
     let (agent, lifeline) = (&ends.to_agent, &ends.lifeline);
     let orphans = Orphans::decide();
     let child = sys::clone::clone_child(CloneFlags::FILES, || become_command(launch, page));
@@ -50,7 +50,7 @@ pub(super) fn run(
     loop {
         if let Some(end) = pass_on(pid, page, agent) {
             // For an agent that comes after the one that hears it and is killed.
-            board.set_end(end);
+            shared_state.set_end(end);
             let status = report(agent, end);
             // There is nothing to learn from it.
             let _ = wait::wait(Target::Pid(pid), 0);

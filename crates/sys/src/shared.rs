@@ -160,7 +160,7 @@ impl SharedWords {
     /// switched off.
     pub fn create(count: usize) -> Result<(Self, OwnedFd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let file = crate::fd::memory_file(c"tollgate-board", flags)?;
+        let file = crate::fd::memory_file(c"tollgate-shared-state", flags)?;
         crate::resource::beyond_file_size(|| {
             // SAFETY: both arguments are numbers.
             unsafe {
@@ -238,6 +238,65 @@ impl SharedWords {
     }
 }
 
+impl SharedWords {
+    /// The slots from `first` on as a structure of named ones.
+    ///
+    /// # Panics
+    /// If they do not reach, or do not begin at a multiple of the structure's alignment.
+    #[must_use]
+    pub fn view<T: SharedLayout>(&self, first: usize) -> &T {
+        let words = &self.words()[first..][..size_of::<T>() / size_of::<AtomicU64>()];
+        let start = words.as_ptr().cast::<T>();
+        assert!(start.is_aligned(), "a structure begins at its alignment");
+        // SAFETY: the slots are as long as the structure and aligned as it is, any bytes are a value of it, and it is
+        // read and written by atomic operations alone.
+        unsafe { &*start }
+    }
+}
+
+/// A structure that other processes may write to at any time.
+///
+/// # Safety
+/// It is `repr(C)`, consists of 64-bit atomics alone (padding aside), and any bytes are a value of it.
+pub unsafe trait SharedLayout: Sync {}
+
+// SAFETY: it is a 64-bit atomic itself, and any bytes are a number.
+unsafe impl SharedLayout for AtomicU64 {}
+// SAFETY: an array is its elements, one after the other.
+unsafe impl<T: SharedLayout, const N: usize> SharedLayout for [T; N] {}
+
+/// Defines a structure of which every field is a [`SharedLayout`], which makes it one. `FIELDS` has the names of its
+/// fields and where each begins, in bytes.
+#[macro_export]
+macro_rules! shared_layout {
+    (
+        $(#[$meta:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$field_meta:meta])* $field_visibility:vis $field:ident: $type:ty,)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[repr(C)]
+        $visibility struct $name {
+            $($(#[$field_meta])* $field_visibility $field: $type,)+
+        }
+
+        // SAFETY: the structure is `repr(C)`, and the bounds hold of its fields, or this does not compile.
+        unsafe impl $crate::shared::SharedLayout for $name
+        where
+            $($type: $crate::shared::SharedLayout,)+
+        {
+        }
+
+        impl $name {
+            /// The name of each field, and where it begins.
+            #[allow(dead_code, reason = "structures within others do not need it")]
+            pub(crate) const FIELDS: &[(&str, usize)] =
+                &[$((stringify!($field), ::core::mem::offset_of!($name, $field)),)+];
+        }
+    };
+}
+
 impl Drop for SharedWords {
     fn drop(&mut self) {
         let size = self.count * size_of::<AtomicU64>();
@@ -269,6 +328,25 @@ mod tests {
         assert_eq!(page.word(255).load(Ordering::Acquire), u64::MAX);
         page.wait(1, 0, Some(Duration::from_millis(1)))
             .expect("a timeout is not an error");
+    }
+
+    crate::shared_layout! {
+        #[derive(Debug)]
+        struct Pair {
+            one: AtomicU64,
+            others: [AtomicU64; 2],
+        }
+    }
+
+    #[test]
+    fn a_structure_names_slots() {
+        let (words, _file) = SharedWords::create(8).expect("memory");
+        words.view::<Pair>(5).others[1].store(7, Ordering::Release);
+        assert_eq!(words.words()[7].load(Ordering::Acquire), 7);
+        assert_eq!(words.view::<Pair>(5).one.load(Ordering::Acquire), 0);
+        assert_eq!(Pair::FIELDS, [("one", 0), ("others", 8)]);
+        let past_the_end = std::panic::catch_unwind(|| words.view::<Pair>(6).one.as_ptr());
+        assert!(past_the_end.is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
+use agent::spec::AgentSpec;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use runtime::annotations;
@@ -60,8 +61,8 @@ impl Vm {
         };
         let alerts = settings.alerts_of_machine()?;
         let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
-        let words = is_watched.then(|| settings.words_in_machine(&note));
-        let words = words.transpose()?;
+        let agent = is_watched.then(|| settings.agent_spec_in_machine(&note));
+        let agent = agent.transpose()?;
         // It is there before anything that would stay if this process were killed.
         let mut made = self.launch()?;
         match self.begin(&note) {
@@ -80,7 +81,7 @@ impl Vm {
         }
         let outcome = self
             .hand_folder_over(&made, spec.annotations)
-            .and_then(|()| self.boot(&mut made, settings, &note, &config, alerts, words))
+            .and_then(|()| self.boot(&mut made, settings, &note, &config, alerts, agent))
             .and_then(|()| match call.values(&["pid-file"]).last() {
                 Some(file) => write_pid(file, made.monitor.id()),
                 None => Ok(()),
@@ -155,10 +156,10 @@ impl Vm {
         note: &Note,
         config: &Value,
         alerts: PathBuf,
-        words: Option<(Vec<String>, Vec<PathBuf>)>,
+        agent: Option<(AgentSpec, Vec<PathBuf>)>,
     ) -> Result<(), Failure> {
         let kernel = kernel(settings)?;
-        let packed = image::pack(&self.store, note, config, words)?;
+        let packed = image::pack(&self.store, note, config, agent)?;
         let folder = self.store.file("");
         let warm = pool::take(settings, &kernel, packed.memory_mib(), &folder);
         let memory_mib = match warm {

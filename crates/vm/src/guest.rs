@@ -1,10 +1,10 @@
 //! Inside the machine: its first process, and the one that does as the other side says.
 //!
-//! Programs run under `tollgate run`, as those of a runtime on any other machine; what they write, and
-//! alerts, goes out over the line.
+//! Programs run under an agent, as those of a runtime on any other machine; what they write, and alerts, goes out
+//! over the line.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use abi::Errno;
 use abi::constant::MS_MOVE;
+use agent::spec::{AGENT_VERB, AgentSpec};
 use diagnostics::failure::{Failure, Outcome};
 use rustix::system::RebootCommand;
 use sys::wait::Target;
 
-use super::image::{HOST_NAME, MODULES, WORDS};
+use super::image::{AGENT, HOST_NAME, MODULES};
 use super::mounts::MS_BIND;
 use super::{FIRST, OUTSIDE, PAUSE, WORKER, files, groups, process};
 use crate::frame::PIECE;
@@ -146,8 +147,8 @@ fn raise_loopback() -> io::Result<()> {
 /// What runs in the machine, and the line out.
 struct Worker {
     line: Mutex<File>,
-    /// The command line that watches; without one nothing is watched.
-    words: Option<Vec<String>>,
+    /// What an agent is asked to do, but for its command and its file for alerts; without one nothing is watched.
+    agent: Option<AgentSpec>,
     sessions: Mutex<HashMap<u32, Session>>,
 }
 
@@ -163,15 +164,15 @@ pub(super) fn worker() -> Outcome {
     let line = open_line().map_err(broken("open the line"))?;
     let reader = line.try_clone().map_err(broken("open the line"))?;
     let mut reader = BufReader::with_capacity(PIECE, reader);
-    if !Path::new(WORDS).exists() {
+    if !Path::new(AGENT).exists() {
         // It was made before its container.
         files::wait(&line, &mut reader);
     }
-    let words = fs::read(WORDS).map_err(broken("read what it is given"))?;
-    let words = serde_json::from_slice(&words);
+    let spec = fs::read(AGENT).map_err(broken("read what it is given"))?;
+    let agent = (!spec.is_empty()).then(|| AgentSpec::decode(&spec));
     let worker = Arc::new(Worker {
         line: Mutex::new(line),
-        words: words.map_err(|error| broken("read what it is given")(error.into()))?,
+        agent: agent.transpose()?,
         sessions: Mutex::default(),
     });
     worker.send(FIRST, Kind::Ready, []);
@@ -260,6 +261,7 @@ impl Worker {
         let alerts = Alerts::open(id).map_err(broken("make a pipe"))?;
         let child = self
             .command(id)
+            .map_err(broken("write what its agent is asked to do"))?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -308,21 +310,26 @@ impl Worker {
         });
     }
 
-    /// `tollgate run` with the words that the other side has prepared.
-    fn command(&self, id: u32) -> Command {
+    /// The process that begins a program: under an agent that does what the other side has prepared, if one is to watch.
+    fn command(&self, id: u32) -> io::Result<Command> {
         let mut command = Command::new("/init");
         command.arg0("tollgate").current_dir("/");
-        if let Some(words) = &self.words {
-            let alerts = alerts_file(id);
+        let number = id.to_string();
+        let words = ["runtime", OUTSIDE, &number];
+        let Some(agent) = &self.agent else {
             command.args(words);
-            command.arg(format!(
-                "--option=file_output.filename={}",
-                alerts.display()
-            ));
-            command.args(["--", "/init"]);
-        }
-        command.args(["runtime", OUTSIDE, &id.to_string()]);
-        command
+            return Ok(command);
+        };
+        let mut spec = agent.clone();
+        let alerts = alerts_file(id);
+        let option = format!("file_output.filename={}", alerts.display());
+        spec.detection.options.push(option);
+        let begun = std::iter::once("/init").chain(words);
+        spec.command = begun.map(OsString::from).collect();
+        let file = agent_file(id);
+        fs::write(&file, spec.encode())?;
+        command.arg(AGENT_VERB).arg(file);
+        Ok(command)
     }
 
     /// Sends a signal, when there is somebody to send it to.
@@ -402,6 +409,11 @@ impl Alerts {
         let reader = File::open(&path)?;
         Ok(Self { keeper, reader })
     }
+}
+
+/// What the agent of a program is asked to do.
+fn agent_file(id: u32) -> PathBuf {
+    format!("/run/agent-{id}").into()
 }
 
 fn alerts_file(id: u32) -> PathBuf {

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use agent::spec::AgentSpec;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use runtime::{Note, Store};
@@ -17,7 +18,7 @@ use crate::{Archive, Kernel};
 /// Where things are in the machine.
 pub(super) const ROOT: &str = "/rootfs";
 pub(super) const BUNDLE: &str = "/bundle";
-pub(super) const WORDS: &str = "/words.json";
+pub(super) const AGENT: &str = "/agent";
 pub(super) const MODULES: &str = "/modules";
 pub(super) const HOST_NAME: &str = "/hostname";
 /// Memory beside that for the files, which lie in it twice while they are unpacked.
@@ -126,24 +127,27 @@ pub(super) struct Packed {
     container_mib: u64,
 }
 
-/// Packs a container's files. `words`: the command line that watches in the machine, and the files that it
-/// needs.
+/// Packs a container's files. `agent`: what the agent in the machine is asked to do, and the files that it needs; without
+/// one nothing is watched.
 pub(super) fn pack(
     store: &Store,
     note: &Note,
     config: &Value,
-    words: Option<(Vec<String>, Vec<PathBuf>)>,
+    agent: Option<(AgentSpec, Vec<PathBuf>)>,
 ) -> Result<Packed, Failure> {
     let container_mib = super::groups::memory_mib(config);
     let write = || -> io::Result<Packed> {
         let mut archive = Archive::new(BufWriter::new(File::create(store.file(INITRD))?));
         skeleton(&mut archive)?;
-        let (words, files) =
-            words.map_or((None, Vec::new()), |(words, files)| (Some(words), files));
+        let (spec, files) = match agent {
+            Some((spec, files)) => (spec.encode(), files),
+            // Without one the file says that the container has come.
+            None => (Vec::new(), Vec::new()),
+        };
         for file in files {
             archive.bytes(&file, &fs::read(&file)?)?;
         }
-        archive.bytes(Path::new(WORDS), &serde_json::to_vec(&words)?)?;
+        archive.bytes(Path::new(AGENT), &spec)?;
         let file = Path::new(BUNDLE).join("config.json");
         archive.bytes(&file, inner(config).to_string().as_bytes())?;
         let root = config["root"]["path"].as_str().unwrap_or("rootfs");

@@ -7,7 +7,6 @@
 //! use, does the work itself, and says so.
 
 use std::cell::Cell;
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +22,9 @@ use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
-use supervisor::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
+use supervisor::{
+    AGENT_VERB, Held, Listening, Meanwhile, Prepared, Report, Services, SharedState, Source,
+};
 use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
@@ -31,6 +32,7 @@ use super::super::services::TheirContainer;
 use super::hail::{self, Hail, Order};
 use super::place::Place;
 use crate::journal;
+use crate::spec::AgentSpec;
 
 /// How long a host agent may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,8 +75,8 @@ enum Otherwise {
 
 /// How a host agent is started.
 struct Launch {
-    /// Its command line.
-    words: Vec<OsString>,
+    /// What it is asked to do, encoded.
+    spec: Vec<u8>,
     memo: Vec<u8>,
     /// Attempts that failed.
     failed: u32,
@@ -146,25 +148,27 @@ impl Calls {
 }
 
 impl Errand {
-    /// Of a container, to the agent of the host. `words`: the command line of this process. `memo`: what an
-    /// agent that takes over has to know.
+    /// Of a container, to the agent of the host. `spec`: what this process is asked to do. `memo`: what an agent that
+    /// takes over has to know.
     pub(in super::super) fn of_container(
         folder: &Path,
-        words: &[OsString],
+        spec: &AgentSpec,
         memo: Vec<u8>,
         container: TheirContainer,
         rules: Option<u64>,
         confinement: Option<Confinement>,
     ) -> std::io::Result<Self> {
-        let words = words_of_host(words);
-        let place = Place::find(folder, &words, &memo)?;
+        // Its place depends on all but its place.
+        let of_any = spec.of_host(Path::new(""));
+        let place = Place::find(folder, &of_any.encode(), &memo)?;
+        let spec = spec.of_host(&place.base()).encode();
         Ok(Self {
             place,
             container,
             rules,
             confinement,
             otherwise: Otherwise::Launch(Launch {
-                words,
+                spec,
                 memo,
                 failed: 0,
             }),
@@ -193,7 +197,7 @@ impl Errand {
         let mut calls = Calls::Waiting;
         // Without mounts of its own a program cannot be told from its runtime.
         if !listening.is_resumed && self.container.has_mounts {
-            calls = Calls::Answered(super::super::let_work(&listening)?);
+            calls = Calls::Answered(crate::start::let_work(&listening)?);
         } else {
             meanwhile = None;
         }
@@ -206,7 +210,8 @@ impl Errand {
             };
             let miss = match self.hand_over(&stream, &listening, &mut calls, &mut meanwhile) {
                 Ok(()) => {
-                    let remote = Remote::new(stream, self.confinement, account, listening.board)?;
+                    let remote =
+                        Remote::new(stream, self.confinement, account, listening.shared_state)?;
                     return Ok(Box::new(remote));
                 }
                 Err(miss) => miss,
@@ -214,15 +219,16 @@ impl Errand {
             if matches!(miss, Miss::Late) && self.is_to_host() {
                 kill(&stream);
             }
-            let pulse = listening.board.pulse(listening.generation);
+            let pulse = listening.shared_state.pulse(listening.generation);
             if !pulse.withdraw_and_wait(WITHDRAWAL_LIMIT) {
                 // It has received calls and is dead or stopped: they are the keeper's to answer.
-                let remote = Remote::new(stream, self.confinement, account, listening.board)?;
+                let remote =
+                    Remote::new(stream, self.confinement, account, listening.shared_state)?;
                 remote.is_lost.set(true);
                 return Ok(Box::new(remote));
             }
             if let Some(account) = account.filter(|_| !matches!(miss, Miss::Refused(_))) {
-                note_losses(&stream, &account, &listening.board);
+                note_losses(&stream, &account, &listening.shared_state);
             }
             if let Source::Listener(listener) = &listening.source {
                 calls.retain_waiting(listener);
@@ -249,6 +255,16 @@ impl Errand {
                 }
             }
         }
+        self.go_without(listening, calls, &why)
+    }
+
+    /// Nobody has taken it.
+    fn go_without(
+        self,
+        listening: Listening,
+        calls: Calls,
+        why: &str,
+    ) -> anyhow::Result<Box<dyn Services>> {
         match self.otherwise {
             Otherwise::Launch(_) => {
                 let log = self.place.log();
@@ -256,7 +272,7 @@ impl Errand {
                 bail!("cannot reach the host agent ({why}); its log is {log}")
             }
             Otherwise::Alone(alone) => {
-                Self::say_alone(&self.container, &why);
+                Self::say_alone(&self.container, why);
                 let prepared =
                     alone().map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
                 let held = calls.into_held();
@@ -291,7 +307,7 @@ impl Errand {
     }
 
     /// Connects to the other agent and waits until it shows that it works.
-    fn meet(&self) -> anyhow::Result<Option<(UnixStream, Option<Board>)>> {
+    fn meet(&self) -> anyhow::Result<Option<(UnixStream, Option<SharedState>)>> {
         let Ok(stream) = self.place.connect() else {
             return Ok(None);
         };
@@ -300,7 +316,7 @@ impl Errand {
         match hail::await_greeting(&stream).map_err(Miss::from) {
             Ok(account) => {
                 // Another build's is not looked at; it refuses the container.
-                let account = account.and_then(|file| Board::open(file.as_fd()).ok().flatten());
+                let account = account.and_then(|file| SharedState::open(file.as_fd()).ok());
                 Ok(Some((stream, account)))
             }
             Err(miss) => {
@@ -339,10 +355,10 @@ impl Errand {
         let Source::Listener(listener) = &listening.source else {
             return Err(Miss::Refused("it has no listener".to_owned()));
         };
-        let Some(board) = &listening.board_file else {
-            return Err(Miss::Refused("it has no board".to_owned()));
+        let Some(shared_state) = &listening.shared_state_file else {
+            return Err(Miss::Refused("it has no shared state".to_owned()));
         };
-        let losses = listening.board.losses_of_host();
+        let losses = listening.shared_state.losses_of_host();
         let hail = Hail {
             build: hail::build()?,
             container: self.container.told.id.clone(),
@@ -350,13 +366,13 @@ impl Errand {
             has_mounts: self.container.has_mounts,
             generation: listening.generation,
             is_resumed: listening.is_resumed,
-            ticket: listening.board.pulse(listening.generation).offer().0,
+            ticket: listening.shared_state.pulse(listening.generation).offer().0,
             transparent: listening.transparent.iter().map(|pid| pid.0).collect(),
             is_answered: !matches!(calls, Calls::Waiting),
             rules: self.rules,
             losses,
         };
-        hail::send(stream, &hail, board.as_fd(), listener.as_fd())?;
+        hail::send(stream, &hail, shared_state.as_fd(), listener.as_fd())?;
         let mut give = || {
             if let (Calls::Answered(answering), Some(meanwhile)) = (&*calls, meanwhile.take()) {
                 meanwhile(&[answering.held()]);
@@ -364,7 +380,7 @@ impl Errand {
             calls.take()
         };
         hail::hear(stream, &mut give)?.map_err(Miss::Refused)?;
-        listening.board.losses_of_host_told(losses);
+        listening.shared_state.losses_of_host_told(losses);
         Ok(())
     }
 }
@@ -383,14 +399,13 @@ impl Launch {
         place
             .leave_memo(&self.memo)
             .with_context(|| format!("cannot write next to {}", path.display()))?;
-        let mut option = OsString::from("--host-agent=");
-        option.push(place.base());
-        let mut words = self.words.clone();
-        words.insert(2, option);
+        let spec = supervisor::in_memory(&self.spec);
+        let spec = spec.context("cannot write the specification of the host agent")?;
         let status = Command::new("/proc/self/exe")
-            .arg0(&words[0])
-            .args(&words[1..])
-            .stdin(Stdio::null())
+            .arg0("tollgate")
+            // From its standard input.
+            .args([AGENT_VERB, "0", "--", "host"])
+            .stdin(spec)
             .stdout(Stdio::null())
             .stderr(log)
             .status()
@@ -402,32 +417,6 @@ impl Launch {
             .unwrap_or_else(|error| format!("cannot read its log: {error}"));
         bail!("cannot start the host agent: {status}\n{}", said.trim_end())
     }
-}
-
-/// The command line of the agent of the host, from that of the agent of a container: without what is about
-/// the container.
-fn words_of_host(words: &[OsString]) -> Vec<OsString> {
-    const ABOUT_CONTAINER: [&str; 8] = [
-        "--resume=",
-        "--told-agent=",
-        "--told-bundle=",
-        "--told-container=",
-        "--told-door=",
-        "--told-plans=",
-        "--told-session=",
-        "--told-host-mounts",
-    ];
-    let is_general = |word: &&OsString| {
-        let word = word.to_string_lossy();
-        !ABOUT_CONTAINER
-            .iter()
-            .any(|option| word.starts_with(option))
-    };
-    let options = words.iter().take_while(|word| *word != "--");
-    let mut words: Vec<OsString> = options.filter(is_general).cloned().collect();
-    // No command is run.
-    words.extend(["--", "agent"].map(OsString::from));
-    words
 }
 
 fn said_since(log: &PathBuf, before: u64) -> std::io::Result<String> {
@@ -453,7 +442,7 @@ fn kill(stream: &UnixStream) {
 }
 
 /// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.
-fn note_losses(stream: &UnixStream, account: &Board, board: &Board) {
+fn note_losses(stream: &UnixStream, account: &SharedState, shared_state: &SharedState) {
     let process =
         sys::socket::peer_credentials(stream.as_fd()).and_then(|(pid, ..)| sys::pidfd::open(pid));
     let is_dead = process.map_or(true, |process| {
@@ -461,7 +450,7 @@ fn note_losses(stream: &UnixStream, account: &Board, board: &Board) {
         poll::poll(&mut polled, Some(DEATH_LIMIT)).is_ok_and(|ready| ready > 0)
     });
     if is_dead {
-        board.note_losses_of_host(account);
+        shared_state.note_losses_of_host(account);
     }
 }
 
@@ -470,9 +459,9 @@ struct Remote {
     stream: UnixStream,
     is_lost: Cell<bool>,
     /// Where the other agent keeps account of its alerts, until it is known what died with it.
-    account: Cell<Option<Board>>,
+    account: Cell<Option<SharedState>>,
     /// Where that is noted.
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     /// As in [`Errand`].
     _confinement: Option<Confinement>,
 }
@@ -481,8 +470,8 @@ impl Remote {
     fn new(
         stream: UnixStream,
         confinement: Option<Confinement>,
-        account: Option<Board>,
-        board: Arc<Board>,
+        account: Option<SharedState>,
+        shared_state: Arc<SharedState>,
     ) -> std::io::Result<Self> {
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.set_write_timeout(Some(ANSWER_LIMIT))?;
@@ -491,7 +480,7 @@ impl Remote {
             stream,
             is_lost,
             account: Cell::new(account),
-            board,
+            shared_state,
             _confinement: confinement,
         })
     }
@@ -521,7 +510,7 @@ impl Services for Remote {
 
     fn report(&self, report: &Report) {
         self.ask(match report {
-            // They are on the board.
+            // They are in the shared state.
             Report::Gaps(_) => Order::Gaps,
             Report::Upgraded => Order::Upgraded,
             Report::UpgradeFailed => Order::UpgradeFailed,
@@ -553,47 +542,8 @@ impl Services for Remote {
         // Nothing is sent unasked, so that it is the end.
         let is_lost = self.is_lost.get() || is_readable;
         if is_lost && let Some(account) = self.account.take() {
-            note_losses(&self.stream, &account, &self.board);
+            note_losses(&self.stream, &account, &self.shared_state);
         }
         is_lost
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_agent_of_the_host_knows_nothing_of_the_container() {
-        let words = [
-            "tollgate",
-            "run",
-            "--resume=1,2",
-            "--quiet",
-            "--engine",
-            "notify",
-            "--config=/c.yaml",
-            "--told-container=a",
-            "--told-bundle=/b",
-            "--told-plans=/p",
-            "--told-agent=/x",
-            "--audit",
-            "--",
-            "runc",
-            "--root=/r",
-        ];
-        let words = words_of_host(&words.map(OsString::from));
-        let expected = [
-            "tollgate",
-            "run",
-            "--quiet",
-            "--engine",
-            "notify",
-            "--config=/c.yaml",
-            "--audit",
-            "--",
-            "agent",
-        ];
-        assert_eq!(words, expected);
     }
 }

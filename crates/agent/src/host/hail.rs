@@ -17,7 +17,7 @@ pub(super) struct Hail {
     pub(super) container: String,
     pub(super) bundle: PathBuf,
     pub(super) has_mounts: bool,
-    /// Number of the agent that hands it over, which chooses among words of the board.
+    /// Number of the agent that hands it over, which chooses among words of the shared state.
     pub(super) generation: u64,
     pub(super) is_resumed: bool,
     /// The right to receive, which is withdrawn if the other agent is late.
@@ -34,7 +34,7 @@ pub(super) struct Hail {
 /// What comes with it.
 pub(super) struct Handed {
     pub(super) hail: Hail,
-    pub(super) board: OwnedFd,
+    pub(super) shared_state: OwnedFd,
     pub(super) listener: OwnedFd,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Order {
     HasEnded,
     /// Deliver what the container caused.
     Flush,
-    /// Tell of the gaps that are on the board.
+    /// Tell of the gaps that are in the shared state.
     Gaps,
     Upgraded,
     UpgradeFailed,
@@ -69,7 +69,7 @@ const REFUSED: u8 = b'-';
 /// A hail is some hundred bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Which build this is: another one may lay the board out otherwise, or decide otherwise.
+/// Which build this is: another one may lay the shared state out otherwise, or decide otherwise.
 pub(in super::super) fn build() -> io::Result<String> {
     let file = std::fs::metadata("/proc/self/exe")?;
     let (dev, ino, size) = (file.dev(), file.ino(), file.size());
@@ -83,18 +83,19 @@ pub(in super::super) fn view() -> io::Result<[PathBuf; 2]> {
     Ok([namespace("mnt")?, namespace("pid")?])
 }
 
-/// The other agent is there, and works. It shows its board, where it keeps account of its alerts, if nobody else does.
-pub(super) fn greet(stream: &UnixStream, board: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    sys::socket::send_fd(stream.as_fd(), &[GREETING], board)?;
+/// The other agent is there, and works. It shows its shared state, where it keeps account of its alerts, if nobody
+/// else does.
+pub(super) fn greet(stream: &UnixStream, shared_state: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    sys::socket::send_fd(stream.as_fd(), &[GREETING], shared_state)?;
     Ok(())
 }
 
 /// Waits for it.
 pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut letter = [0];
-    let (count, board) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
+    let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     match letter[0] {
-        GREETING if count == 1 => Ok(board),
+        GREETING if count == 1 => Ok(shared_state),
         _ => Err(io::Error::other("invalid greeting")),
     }
 }
@@ -103,10 +104,10 @@ pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>>
 pub(super) fn send(
     stream: &UnixStream,
     hail: &Hail,
-    board: BorrowedFd<'_>,
+    shared_state: BorrowedFd<'_>,
     listener: BorrowedFd<'_>,
 ) -> io::Result<()> {
-    sys::socket::send_fd(stream.as_fd(), b"B", Some(board))?;
+    sys::socket::send_fd(stream.as_fd(), b"B", Some(shared_state))?;
     sys::socket::send_fd(stream.as_fd(), b"L", Some(listener))?;
     write_text(stream, &serde_json::to_vec(hail).expect("it is plain data"))
 }
@@ -114,7 +115,7 @@ pub(super) fn send(
 /// What [`send`] has sent. `None`: nothing, to see whether somebody is there.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Handed>> {
     let mut letter = [0];
-    let (count, board) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
+    let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     if count == 0 {
         return Ok(None);
     }
@@ -124,7 +125,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Handed>> {
     let lacks = || io::Error::other("it came without its descriptors");
     Ok(Some(Handed {
         hail,
-        board: board.ok_or_else(lacks)?,
+        shared_state: shared_state.ok_or_else(lacks)?,
         listener: listener.ok_or_else(lacks)?,
     }))
 }
@@ -281,10 +282,10 @@ mod tests {
     fn a_container_comes_over_with_its_descriptors() {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let file = std::fs::File::open("/dev/null").expect("a device");
-        for board in [None, Some(file.as_fd())] {
-            greet(&theirs, board).expect("sent");
+        for shared_state in [None, Some(file.as_fd())] {
+            greet(&theirs, shared_state).expect("sent");
             let shown = await_greeting(&ours).expect("received");
-            assert_eq!(shown.is_some(), board.is_some());
+            assert_eq!(shown.is_some(), shared_state.is_some());
         }
         send(&ours, &hail(), file.as_fd(), file.as_fd()).expect("sent");
         let handed = receive(&theirs).expect("received").expect("a container");

@@ -10,7 +10,7 @@ use capture::notify::{Ticket, calls_from_words};
 use container::Told;
 use event::Pid;
 use outputs::Dispatcher;
-use supervisor::{Asked, Board, Held, Listening, Report, Source};
+use supervisor::{Asked, Held, Listening, Report, SharedState, Source};
 use sys::notify::Listener;
 
 use super::super::denials::Denials;
@@ -113,7 +113,7 @@ fn serve(stream: &UnixStream, host: &Arc<Host>) {
 struct Member<'a> {
     host: &'a Arc<Host>,
     number: u64,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     dispatcher: Dispatcher,
     /// Taken when it is to receive no more.
     engine: std::cell::Cell<Option<Holding>>,
@@ -125,15 +125,15 @@ impl<'a> Member<'a> {
     fn new(handed: Handed, stream: &UnixStream, host: &'a Arc<Host>) -> anyhow::Result<Self> {
         let Handed {
             hail,
-            board,
+            shared_state,
             listener,
         } = handed;
         if hail.build != hail::build().context("cannot read this program's file")? {
             bail!("the host agent is a different build of tollgate");
         }
-        let board = Board::open(board.as_fd()).context("cannot read its board")?;
-        let board = Arc::new(board.context("its board is laid out by another build")?);
-        note_refusals(&host.common.verify, &board);
+        let shared_state = SharedState::open(shared_state.as_fd());
+        let shared_state = Arc::new(shared_state.context("cannot watch for its agent")?);
+        note_refusals(&host.common.verify, &shared_state);
         host.take_losses(hail.losses);
         host.see_rules(hail.rules);
         let in_force = host.rules.in_force();
@@ -151,11 +151,11 @@ impl<'a> Member<'a> {
         let listening = Listening {
             source: Source::Listener(Listener::new(listener)),
             transparent: hail.transparent.into_iter().map(Pid).collect(),
-            board: Arc::clone(&board),
+            shared_state: Arc::clone(&shared_state),
             generation: hail.generation,
             is_resumed: hail.is_resumed,
             held: hail.is_answered.then_some(Held::Asked(asked)),
-            board_file: None,
+            shared_state_file: None,
             ticket: Some(Ticket(hail.ticket)),
         };
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
@@ -163,20 +163,20 @@ impl<'a> Member<'a> {
             &host.lasting.resident,
             host.lasting.policy.as_ref(),
             dispatcher.clone(),
-            &board,
+            &shared_state,
             Some(&id),
         )?;
         let number = host.rules.join(engine.rulings(), &in_force);
         let live = Live {
             counters: engine.counter_source(),
-            board: Arc::clone(&board),
+            shared_state: Arc::clone(&shared_state),
             protect: engine.protector(),
         };
         host.state().live.insert(number, live);
         Ok(Self {
             host,
             number,
-            board,
+            shared_state,
             dispatcher,
             engine: std::cell::Cell::new(Some(engine)),
             denials: std::cell::Cell::new(Some(denials)),
@@ -228,12 +228,12 @@ impl<'a> Member<'a> {
 
     /// Until they are delivered they are for the next agent to tell, should this one be killed.
     fn tell_gaps(&self) {
-        let Some(gaps) = self.board.gaps_to_tell() else {
+        let Some(gaps) = self.shared_state.gaps_to_tell() else {
             return;
         };
         let internal = reports::internal(&Report::Gaps(gaps.clone()));
-        let board = Arc::clone(&self.board);
-        let told = Box::new(move || board.gaps_told(&gaps));
+        let shared_state = Arc::clone(&self.shared_state);
+        let told = Box::new(move || shared_state.gaps_told(&gaps));
         self.dispatcher.emit_internal_then(internal, told);
     }
 
@@ -258,7 +258,7 @@ impl<'a> Member<'a> {
         self.host.rules.leave(self.number);
         let mut state = self.host.state();
         let live = state.live.remove(&self.number);
-        // What one that takes over counts begins with this on its board.
+        // What one that takes over counts begins with this in its shared state.
         if let Some(live) = live.filter(|_| has_ended) {
             let (counters, losses) = live.totals();
             state.past = state.past.plus(&counters);

@@ -38,7 +38,7 @@ use event::{EngineKind, Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
 use supervisor::handover_state;
-use supervisor::{Board, Listening, Source, attached};
+use supervisor::{Listening, SharedState, Source, attached};
 
 pub(super) use self::errand::Errand;
 pub(super) use self::hail::{build, view};
@@ -47,10 +47,11 @@ pub(super) use self::session::prepare as prepare_session;
 use super::engines::{Common, Holding, Losses, Request, Started, snapshot};
 use super::first::Restriction;
 use super::reports;
-use super::services::Rules;
-use super::{InForce, TheirContainer, engines};
+use super::services::{Blueprint, Rules};
+use super::{TheirContainer, engines};
+use crate::blueprint::{InForce, Origin, blueprint};
 use crate::journal;
-use crate::options::Run;
+use crate::spec::AgentSpec;
 
 /// Containers that may wait to be taken.
 const BACKLOG: i32 = 1024;
@@ -58,7 +59,7 @@ const BACKLOG: i32 = 1024;
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
-pub(super) fn execute(args: Run, base: &Path) -> Outcome {
+pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let place = Place::of_base(base).ok_or_else(|| cannot_begin("its location is not a path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
     supervisor::stand_alone().map_err(|error| cause(&error))?;
@@ -70,18 +71,18 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     };
     let memo = place.memo().map_err(|error| cause(&error))?;
     let elsewhere = handover_state::decode_first(&memo)?;
-    let policy = args.confine.policy.clone();
-    let how = args.confine.how.clone();
-    let witness = args.confine.witness(enforce::Place::Elsewhere);
+    let policy = spec.confine.policy.clone();
+    let how = spec.confine.how.clone();
+    let witness = spec.confine.witness(enforce::Place::Elsewhere);
     let later = elsewhere.zip(policy.clone());
-    let (detection, interception) = (args.detection, args.interception);
+    let (detection, interception) = (spec.detection, spec.interception);
     let nothing = InForce::nothing();
-    let mut blueprint = super::blueprint(
+    let mut blueprint = blueprint(
         detection,
         interception,
         EngineKind::Notify,
         nothing,
-        super::Origin::Memo(&memo),
+        Origin::Memo(&memo),
         None,
     )?;
     blueprint.policy = policy;
@@ -109,10 +110,10 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
 
 fn cannot_begin(why: &str) -> Failure {
     let message = format!("cannot start the host agent: {why}");
-    Failure::new(Exit::Internal, message).help("--host-agent is an internal option")
+    Failure::new(Exit::Internal, message).help("`agent` is an internal verb")
 }
 
-fn serve(taken: &Taken, blueprint: super::Blueprint) -> anyhow::Result<()> {
+fn serve(taken: &Taken, blueprint: Blueprint) -> anyhow::Result<()> {
     sys::prctl::set_name(c"tollgate-host").context("cannot name the process")?;
     let listener = taken.listener.try_clone().context("cannot listen")?;
     // Once more, by this process: who connects is told the pid of whoever said it last.
@@ -141,7 +142,7 @@ pub(super) struct Host {
 
 /// Where this process keeps account of alerts that it has not delivered.
 pub(super) struct Account {
-    pub(super) board: Arc<Board>,
+    pub(super) shared_state: Arc<SharedState>,
     /// Its file, for those who find out what dies with this process.
     pub(super) file: OwnedFd,
 }
@@ -162,14 +163,14 @@ struct State {
 /// A container that is watched.
 struct Live {
     counters: Arc<dyn Fn() -> CounterSnapshot + Send + Sync>,
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     protect: Box<dyn Fn(Pid) + Send + Sync>,
 }
 
 impl Live {
     fn totals(&self) -> (CounterSnapshot, Losses) {
-        let counters = (self.counters)().plus(&self.board.past());
-        (counters, Losses::of(&self.board))
+        let counters = (self.counters)().plus(&self.shared_state.past());
+        (counters, Losses::of(&self.shared_state))
     }
 }
 
@@ -227,10 +228,10 @@ pub(super) fn start_with_sessions(
     let counted = Arc::clone(&host);
     Ok(Started {
         rulings: host.rules.rulings(),
-        counters: Box::new(move |matched, board| {
+        counters: Box::new(move |matched, shared_state| {
             let (theirs, lost) = counted.totals();
-            let all = counters().plus(&board.past()).plus(&theirs);
-            snapshot(&all, matched, &Losses::of(board).plus(&lost))
+            let all = counters().plus(&shared_state.past()).plus(&theirs);
+            snapshot(&all, matched, &Losses::of(shared_state).plus(&lost))
         }),
         watcher: Box::new(Containers {
             host,
@@ -293,7 +294,7 @@ impl Host {
     /// What another agent of the host took with it, as a container says that had it.
     fn take_losses(&self, (alerts, torn): (u64, u64)) {
         if let Some(account) = &self.account {
-            account.board.lines_are_torn(torn);
+            account.shared_state.lines_are_torn(torn);
         }
         if alerts > 0 {
             let mut state = self.state();

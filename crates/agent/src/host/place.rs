@@ -22,12 +22,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where the agent is that watches by filters of this memo as these words say. Who sees other mounts
+    /// Where the agent is that watches by filters of this memo as this specification says. Who sees other mounts
     /// or pids needs another one.
-    pub(super) fn find(folder: &Path, words: &[OsString], memo: &[u8]) -> io::Result<Self> {
+    pub(super) fn find(folder: &Path, spec: &[u8], memo: &[u8]) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
         hail::build()?.hash(&mut hasher);
-        words.hash(&mut hasher);
+        spec.hash(&mut hasher);
         memo.hash(&mut hasher);
         hail::view()?.hash(&mut hasher);
         let mut builder = DirBuilder::new();
@@ -68,7 +68,7 @@ impl Place {
         })
     }
 
-    /// What names it on a command line.
+    /// What the names of its files begin with.
     pub(super) fn base(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
@@ -174,7 +174,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Longer than an address may be.
         let folder = folder.path().join("x".repeat(120));
-        let place = Place::find(&folder, &["run".into()], b"memo").unwrap();
+        let place = Place::find(&folder, b"run", b"memo").unwrap();
         assert!(place.connect().is_err());
         place.leave_memo(b"memo").unwrap();
         let taken = place.take().unwrap().expect("it is free");
@@ -189,14 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn other_filters_and_other_words_are_other_places() {
+    fn other_filters_and_other_specifications_are_other_places() {
         let folder = tempfile::tempdir().unwrap();
-        let find = |words: &[&str], memo: &[u8]| {
-            let words: Vec<_> = words.iter().map(OsString::from).collect();
-            Place::find(folder.path(), &words, memo).unwrap().base()
-        };
-        assert_eq!(find(&["a"], b"1"), find(&["a"], b"1"));
-        assert_ne!(find(&["a"], b"1"), find(&["b"], b"1"));
-        assert_ne!(find(&["a"], b"1"), find(&["a"], b"2"));
+        let find =
+            |spec: &[u8], memo: &[u8]| Place::find(folder.path(), spec, memo).unwrap().base();
+        assert_eq!(find(b"a", b"1"), find(b"a", b"1"));
+        assert_ne!(find(b"a", b"1"), find(b"b", b"1"));
+        assert_ne!(find(b"a", b"1"), find(b"a", b"2"));
     }
 }

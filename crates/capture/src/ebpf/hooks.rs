@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, ProgramInput};
+use serde::{Deserialize, Serialize};
 
 use super::attempts::{lacking, other_conventions, told, tracepoint, try_functions};
 use super::error::Error;
@@ -23,7 +24,7 @@ use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE};
 use super::tables::Tables;
 
 /// Which of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Hooks {
     /// The cheapest that works and sees every call.
     #[default]

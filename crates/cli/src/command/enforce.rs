@@ -2,8 +2,9 @@
 
 use abi::Arch;
 use agent::confine::{self, Optional};
-use agent::options::{Detection, Interception, Run};
+use agent::options::{Detection, Interception};
 use agent::program;
+use agent::spec::{AgentSpec, StartMode};
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -16,9 +17,6 @@ use crate::args::Enforce;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {
-    if args.resume.is_some() {
-        return run::start(watched(args));
-    }
     let prepared = confine::prepare(&args.policy, &args.how.clone().into())?;
     if prepared.confinement.reports() {
         // The agent prepares it again, and says what is to be said.
@@ -30,8 +28,8 @@ pub(crate) fn execute(args: Enforce) -> Outcome {
 }
 
 /// A run without rules, which reports violations.
-fn watched(args: Enforce) -> Run {
-    Run {
+fn watched(args: Enforce) -> AgentSpec {
+    AgentSpec {
         detection: Detection {
             config: args.config,
             options: args.options,
@@ -48,15 +46,8 @@ fn watched(args: Enforce) -> Run {
         interception: Interception::default(),
         on_agent_death: OnAgentDeath::Continue,
         agent_timeout: 1000,
-        resume: args.resume,
-        told_container: None,
-        told_bundle: None,
-        told_plans: None,
-        told_agent: None,
-        told_door: None,
-        told_session: None,
-        host_agent: None,
-        told_host_mounts: false,
+        mode: StartMode::Command,
+        takes_over: None,
         command: args.command,
     }
 }

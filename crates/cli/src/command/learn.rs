@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use agent::confine::Optional;
 use agent::learn::{self, Learner, Seen};
-use agent::options::{Detection, Interception, Run};
+use agent::options::{Detection, Interception};
 use agent::policy_files;
+use agent::spec::{AgentSpec, StartMode};
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -50,7 +51,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         seen: Mutex::new(Some(Seen::new(model))),
         told,
     };
-    let outcome = run::start(Run {
+    let outcome = run::start(AgentSpec {
         detection: Detection {
             quiet: args.quiet,
             without_rules: true,
@@ -66,15 +67,8 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         // Another agent would not know what this one had seen.
         on_agent_death: OnAgentDeath::Kill,
         agent_timeout: 60_000,
-        resume: None,
-        told_container: None,
-        told_bundle: None,
-        told_plans: None,
-        told_agent: None,
-        told_door: None,
-        told_session: None,
-        host_agent: None,
-        told_host_mounts: false,
+        mode: StartMode::Learn,
+        takes_over: None,
         command: args.command,
     });
     match outcome {

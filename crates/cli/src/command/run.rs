@@ -1,8 +1,8 @@
 //! `tollgate run`.
 
-use agent::options;
+use agent::spec::AgentSpec;
 use diagnostics::failure::Outcome;
-use supervisor::{Stay, Tenure};
+use supervisor::Tenure;
 
 use crate::args::Run;
 
@@ -12,11 +12,6 @@ pub(crate) fn execute(args: Run) -> Outcome {
 }
 
 /// Runs the verb as another one asks for it.
-pub(super) fn start(run: options::Run) -> Outcome {
-    let stay = Stay {
-        words: std::env::args_os().collect(),
-        tenure: Tenure::WithCommand,
-        complain: Box::new(|_why| ()),
-    };
-    agent::execute(run, stay)
+pub(super) fn start(spec: AgentSpec) -> Outcome {
+    agent::execute(spec, Tenure::WithCommand, Box::new(|_why| ()))
 }

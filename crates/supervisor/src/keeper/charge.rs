@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sys::wait::Status;
 
-use super::super::board::Cause;
 use super::super::inherited::is_readable;
+use super::super::shared_state::Cause;
 use super::super::signals::SIGKILL;
 
 /// The agent.

@@ -10,8 +10,8 @@ use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
-use super::super::board::{Board, Cause, FOREIGN, NATIVE_CALLS, UNNAMED, word};
 use super::super::inherited::{Bell, Inherited, has_calls, has_hung_up};
+use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, Unwatched};
 use super::{OnAgentDeath, Policy};
 
 /// How long one turn may take when nothing happens.
@@ -31,7 +31,7 @@ pub(super) enum Turn {
 
 /// A time in which the keeper answers.
 pub(super) struct Gap<'a> {
-    board: &'a Board,
+    shared_state: &'a SharedState,
     confiner: Option<&'a Confiner>,
     listener: &'a Listener,
     policy: Policy,
@@ -63,12 +63,11 @@ impl<'a> Gap<'a> {
     ) -> Self {
         let gap = Self::begin_silently(inherited, listener, policy, cause);
         // A keeper that was killed in a gap left it open.
-        if gap.board.load(word::GAPS_BEGUN) == gap.board.load(word::GAPS_ENDED) {
-            gap.board.add(word::GAPS_BEGUN, 1);
-            gap.board.set(word::GAP_BEGAN, gap.began_ns);
+        if gap.shared_state.gap.begun.get() == gap.shared_state.gap.ended.get() {
+            gap.shared_state.gap.begun.add(1);
+            gap.shared_state.gap.began_ns.set(gap.began_ns);
         }
-        gap.board.set(word::GAP_CAUSE, cause as u64);
-        gap.board.set(word::GAP_DETAIL, detail);
+        gap.shared_state.gap.set_cause(cause, detail);
         gap
     }
 
@@ -80,7 +79,7 @@ impl<'a> Gap<'a> {
         cause: Cause,
     ) -> Self {
         Self {
-            board: &inherited.board,
+            shared_state: &inherited.shared_state,
             confiner: inherited.confiner(),
             listener,
             policy,
@@ -92,11 +91,11 @@ impl<'a> Gap<'a> {
 
     /// It is over. What passed is for the agent to report.
     pub(super) fn end(&self) {
-        let began_ns = self.board.load(word::GAP_BEGAN).min(self.began_ns);
+        let began_ns = self.shared_state.gap.began_ns.get().min(self.began_ns);
         let lasted = now_ns(Clock::Monotonic).saturating_sub(began_ns);
-        self.board.add(word::GAP_LASTED, lasted);
-        let begun = self.board.load(word::GAPS_BEGUN);
-        self.board.set(word::GAPS_ENDED, begun);
+        self.shared_state.gap.lasted_ns.add(lasted);
+        let begun = self.shared_state.gap.begun.get();
+        self.shared_state.gap.ended.set(begun);
     }
 
     /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
@@ -104,10 +103,10 @@ impl<'a> Gap<'a> {
     /// are looked up at once, the rest is for [`Gap::sweep`], which need not end before the gap does: the next
     /// agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) {
-        let pulse = self.board.pulse(generation);
+        let pulse = self.shared_state.pulse(generation);
         // First: a keeper that is killed in between leaves nothing behind that nobody looks for.
         if let Some((first, newest)) = pulse.ids() {
-            self.board.unswept().add(first, newest);
+            self.shared_state.unswept().add(first, newest);
         }
         for held in pulse.held() {
             let waiting = Waiting {
@@ -123,7 +122,7 @@ impl<'a> Gap<'a> {
 
     /// Answers the calls that receivers of a living agent are at work on.
     pub(super) fn answer_held(&self, generation: u64) {
-        let held = self.board.pulse(generation).held();
+        let held = self.shared_state.pulse(generation).held();
         for held in held.into_iter().filter(|held| held.is_begun) {
             self.answer(
                 self.waiting(held.id, held.audit, held.nr),
@@ -146,7 +145,7 @@ impl<'a> Gap<'a> {
     /// Looks up some ids of those that dead agents may hold; answers with the number found. The kernel refuses an
     /// answer to a call that nobody has received.
     pub(super) fn sweep(&self) -> u64 {
-        let unswept = self.board.unswept();
+        let unswept = self.shared_state.unswept();
         let Some(range) = unswept.next() else {
             return 0;
         };
@@ -200,7 +199,7 @@ impl<'a> Gap<'a> {
         let mut call = Notification::default();
         let received = self
             .listener
-            .receive_into(self.board.keepers_call(), &mut call);
+            .receive_into(self.shared_state.keepers_call(), &mut call);
         if matches!(received, Ok(Received::Notification)) {
             self.pass(&call);
         }
@@ -209,7 +208,7 @@ impl<'a> Gap<'a> {
     /// Counts the call that a keeper was answering when it was killed, and answers the one that it had received.
     pub(super) fn take_over_keepers(&self) {
         self.conclude_answering();
-        if let Some(call) = self.board.keepers_call().call() {
+        if let Some(call) = self.shared_state.keepers_call().call() {
             self.pass(&call);
         }
     }
@@ -234,7 +233,7 @@ impl<'a> Gap<'a> {
             None => Some(Errno::EPERM.0),
         };
         let confined = confined.or_else(|| self.refusal_of_first(audit, nr));
-        let refusal = || self.board.deny_table().refusal(audit, nr);
+        let refusal = || self.shared_state.deny_table().refusal(audit, nr);
         let by_policy = || self.refusal().filter(|_| !is_harmless());
         self.respond(waiting, confined.or_else(refusal).or_else(by_policy));
     }
@@ -243,7 +242,7 @@ impl<'a> Gap<'a> {
     fn refusal_of_first(&self, audit: u32, nr: u32) -> Option<i32> {
         let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
         let begins = matches!(known, Some(Syscall::EXECVE | Syscall::EXECVEAT));
-        (begins && self.board.first_waits()).then_some(Errno::EPERM.0)
+        (begins && self.shared_state.first_waits()).then_some(Errno::EPERM.0)
     }
 
     /// For a call of which only the id is known: it may be one that the filter handed over in order to
@@ -253,15 +252,15 @@ impl<'a> Gap<'a> {
             Some(confiner) => confiner.refusal_of_unknown().map(|errno| errno.0),
             None => Some(Errno::EPERM.0),
         };
-        let first = || self.board.first_waits().then_some(Errno::EPERM.0);
+        let first = || self.shared_state.first_waits().then_some(Errno::EPERM.0);
         confined.or_else(first).or_else(|| self.refusal())
     }
 
-    /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted on the board before,
+    /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted in the shared state before,
     /// so that the next keeper can tell how far one was that is killed meanwhile.
     fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
-        let passed = word::PASSED + self.cause as usize;
-        let total = refusal.map_or(passed, |_| word::DENIED);
+        let passed = Unwatched::Passed(self.cause);
+        let total = refusal.map_or(passed, |_| Unwatched::Denied);
         self.note_answering(&waiting, total);
         let answer = match refusal {
             Some(errno) => self.listener.respond_errno(waiting.id, errno),
@@ -276,40 +275,42 @@ impl<'a> Gap<'a> {
         if let Some(dead) = waiting.dead {
             dead.settle(waiting.id);
         }
-        self.board.set(word::ANSWERING, 0);
+        self.shared_state.answering.id.set(0);
         is_delivered
     }
 
-    fn note_answering(&self, waiting: &Waiting<'_>, total: usize) {
-        let number = |number: usize| u64::try_from(number).unwrap_or(0);
-        let before = self.board.load(total);
-        let at = word::ANSWERING;
-        self.board.set(at + 1, number(waiting.index));
-        self.board.set(at + 2, number(total));
-        self.board.set(at + 3, before);
+    fn note_answering(&self, waiting: &Waiting<'_>, total: Unwatched) {
+        let answering = &self.shared_state.answering;
+        let before = self.shared_state.gap.total(total).get();
+        let call = u64::try_from(waiting.index).unwrap_or(0);
+        answering.call.set(call);
+        answering.total.set(total.to_number());
+        answering.before.set(before);
         // Last: from now on the rest counts.
-        self.board.set(at, waiting.id);
+        answering.id.set(waiting.id);
     }
 
     /// A keeper was killed while it answered a call. What it has answered and not counted is counted.
     fn conclude_answering(&self) {
-        let at = word::ANSWERING;
-        let id = self.board.load(at);
+        let answering = &self.shared_state.answering;
+        let id = answering.id.get();
         if id == 0 {
             return;
         }
-        let number = |index: usize| usize::try_from(self.board.load(at + index)).ok();
+        let call = usize::try_from(answering.call.get());
+        let call = call.ok().filter(|call| *call <= UNNAMED);
+        let total = Unwatched::from_number(answering.total.get());
         if self.listener.is_valid(id) == Ok(false) {
-            if let (Some(index), Some(total)) = (number(1), number(2))
-                && self.board.load(total) == self.board.load(at + 3)
+            if let (Some(call), Some(total)) = (call, total)
+                && self.shared_state.gap.total(total).get() == answering.before.get()
             {
-                self.count(index, total);
+                self.count(call, total);
             }
             for generation in [0, 1] {
-                self.board.pulse(generation).settle(id);
+                self.shared_state.pulse(generation).settle(id);
             }
         }
-        self.board.set(at, 0);
+        answering.id.set(0);
     }
 
     fn index(&self, audit: u32, nr: u32) -> usize {
@@ -319,9 +320,9 @@ impl<'a> Gap<'a> {
         }
     }
 
-    fn count(&self, call: usize, total: usize) {
-        self.board.add(word::CALLS + call, 1);
-        self.board.add(total, 1);
+    fn count(&self, call: usize, total: Unwatched) {
+        self.shared_state.gap.calls[call].add(1);
+        self.shared_state.gap.total(total).add(1);
     }
 
     /// Whether no watched process is left.
@@ -333,9 +334,9 @@ impl<'a> Gap<'a> {
     pub(super) fn say_totals(&self) {
         let passed: u64 = Cause::ALL
             .iter()
-            .map(|cause| self.board.passed(*cause))
+            .map(|cause| self.shared_state.passed(*cause))
             .sum();
-        let denied = self.board.denied();
+        let denied = self.shared_state.denied();
         eprintln!("tollgate: {passed} calls passed unwatched, {denied} were refused unwatched");
     }
 }

@@ -30,12 +30,12 @@ use self::stand_in::STORM_DEATHS;
 use self::successor::Successor;
 use self::upgrade::Upgrade;
 use super::agent::FIRST;
-use super::board::{Cause, Order, State, word};
 use super::inherited::{Inherited, has_calls, is_readable};
 use super::message::Message;
 use super::order::OrderCheck;
 use super::orphans::{self, Orphans};
 use super::relay::tell;
+use super::shared_state::{Cause, Order, State};
 use super::signals::{self, SIGCHLD};
 
 /// What becomes of the workload while nobody watches.
@@ -77,16 +77,16 @@ pub(super) fn first(
     agent: impl FnOnce() -> i32,
 ) -> i32 {
     let own_pid = std::process::id().cast_signed();
-    inherited.board.set_pid(word::KEEPER_PID, own_pid);
+    inherited.shared_state.keeper_pid.set(own_pid);
     let may_lead = Orphans::decide() == Orphans::TakeIn;
     match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
         Ok(pid) => {
             super::take_usual_turns();
-            inherited.board.set_agent_pid(FIRST, pid);
+            inherited.shared_state.set_agent_pid(FIRST, pid);
         }
         Err(error) => {
             tell(inherited, Message::NotReady(error.errno()));
-            inherited.board.set(word::KEEPER_DONE, 1);
+            inherited.shared_state.keeper_done.set(true);
             return 1;
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn first(
             inherited,
             Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)),
         );
-        inherited.board.set(word::KEEPER_DONE, 1);
+        inherited.shared_state.keeper_done.set(true);
         return 1;
     }
     keep(inherited, Source::Socket(listener_from), policy, may_lead)
@@ -103,10 +103,12 @@ pub(super) fn first(
 
 /// Goes on for a keeper that is gone.
 pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Policy) -> i32 {
-    let board = &inherited.board;
-    board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
-    board.add(word::KEEPERS_REPLACED, 1);
-    inherited.agent_bell(board.generation()).ring();
+    let shared_state = &inherited.shared_state;
+    shared_state
+        .keeper_pid
+        .set(std::process::id().cast_signed());
+    shared_state.keepers_replaced.add(1);
+    inherited.agent_bell(shared_state.generation.get()).ring();
     // The caller's pipes would stay open; without a log it can still keep watch.
     let _ = inherited.tenure.leave();
     Gap::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
@@ -130,7 +132,7 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         Ok(signals) => signals,
         Err(error) => {
             tell(inherited, Message::NotReady(error.errno()));
-            inherited.board.set(word::KEEPER_DONE, 1);
+            inherited.shared_state.keeper_done.set(true);
             return 1;
         }
     };
@@ -138,7 +140,9 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         Source::Socket(_) => None,
         Source::Own(listener) => listener.try_clone().ok(),
     };
-    let pid = inherited.board.agent_pid(inherited.board.generation());
+    let pid = inherited
+        .shared_state
+        .agent_pid(inherited.shared_state.generation.get());
     let mut keeper = Keeper {
         inherited,
         source,
@@ -150,7 +154,7 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         upgrade: None,
         wants_upgrade: false,
         upgraded_ns: 0,
-        orders: OrderCheck::new(&inherited.board),
+        orders: OrderCheck::new(&inherited.shared_state),
         stall: Stall::default(),
         fruitless: 0,
         may_lead,
@@ -193,8 +197,8 @@ impl Keeper<'_> {
         while next == Next::GoOn {
             next = self.step();
         }
-        orphans::see_off(self.inherited.board.pid(word::WAITER_PID));
-        self.inherited.board.set(word::KEEPER_DONE, 1);
+        orphans::see_off(self.inherited.shared_state.waiter_pid.get());
+        self.inherited.shared_state.keeper_done.set(true);
         0
     }
 
@@ -241,14 +245,14 @@ impl Keeper<'_> {
             count = 3;
         }
         // One that had ended before this process was there wakes nobody.
-        let patience = if !self.inherited.board.unswept().is_empty() || self.agent.process.is_none()
-        {
-            Some(Duration::ZERO)
-        } else if self.upgrade.is_some() || self.wants_upgrade {
-            Some(UPGRADE_POLL)
-        } else {
-            self.listener.as_ref().map(|_| self.policy.limit / LOOKS)
-        };
+        let patience =
+            if !self.inherited.shared_state.unswept().is_empty() || self.agent.process.is_none() {
+                Some(Duration::ZERO)
+            } else if self.upgrade.is_some() || self.wants_upgrade {
+                Some(UPGRADE_POLL)
+            } else {
+                self.listener.as_ref().map(|_| self.policy.limit / LOOKS)
+            };
         // Whatever woke it, everything is looked at.
         let _ = poll::poll(&mut polled[..count], patience);
     }
@@ -263,7 +267,7 @@ impl Keeper<'_> {
         let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
         if gap.sweep() > 0 {
             Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
-            let generation = self.inherited.board.generation();
+            let generation = self.inherited.shared_state.generation.get();
             self.inherited.agent_bell(generation).ring();
         }
     }
@@ -273,12 +277,14 @@ impl Keeper<'_> {
             if signal.signal != UPGRADE {
                 continue;
             }
-            if self.orders.accepts(&self.inherited.board, &signal) {
+            if self.orders.accepts(&self.inherited.shared_state, &signal) {
                 self.wants_upgrade = true;
             } else {
-                let board = &self.inherited.board;
-                board.add(word::ORDERS_REFUSED, 1);
-                self.inherited.agent_bell(board.generation()).ring();
+                let shared_state = &self.inherited.shared_state;
+                shared_state.orders_refused.add(1);
+                self.inherited
+                    .agent_bell(shared_state.generation.get())
+                    .ring();
             }
         }
     }
@@ -309,12 +315,12 @@ impl Keeper<'_> {
     }
 
     fn agent_ended(&mut self) -> Next {
-        let board = &self.inherited.board;
-        let generation = board.generation();
+        let shared_state = &self.inherited.shared_state;
+        let generation = shared_state.generation.get();
         self.drop_upgrade();
         // It may have been reaped after it was seen to have ended.
         self.reap();
-        if board.state(generation) == State::Finished {
+        if shared_state.state(generation) == State::Finished {
             return Next::Done;
         }
         let Some(listener) = self.listener.take() else {
@@ -326,23 +332,23 @@ impl Keeper<'_> {
     }
 
     fn look(&mut self) -> Verdict {
-        let board = &self.inherited.board;
-        let generation = board.generation();
+        let shared_state = &self.inherited.shared_state;
+        let generation = shared_state.generation.get();
         let Some(listener) = &self.listener else {
             return Verdict::Works;
         };
         let (once, often) = (self.policy.limit, self.policy.limit * STARVED_LIMITS);
-        let (stopped, starved) = match board.state(generation) {
+        let (stopped, starved) = match shared_state.state(generation) {
             // All of it is being ended, and not starved.
             State::Ready if self.agent.is_condemned() => (often, often),
             // Who stands in can only refuse a container's first program, which nobody but its runtime waits
             // for.
-            State::Ready if board.first_waits() => (once, often),
+            State::Ready if shared_state.first_waits() => (once, often),
             State::Ready => (once, once),
             // Threads are started, containers looked up.
             _ => (often, often),
         };
-        let vitals = board.pulse(generation).vitals();
+        let vitals = shared_state.pulse(generation).vitals();
         let is_waited_for = has_calls(listener);
         self.stall.look(
             vitals,
@@ -355,9 +361,9 @@ impl Keeper<'_> {
 
     /// The next agent's turn.
     fn hand_to(&mut self, generation: u64, successor: Successor) {
-        let board = &self.inherited.board;
-        board.set(word::GENERATION, generation);
-        board.set_order(generation, Order::Start);
+        let shared_state = &self.inherited.shared_state;
+        shared_state.generation.set(generation);
+        shared_state.set_order(generation, Order::Start);
         self.inherited.agent_bell(generation).ring();
         self.agent = Agent::new(successor.pid());
         self.agent.status = successor.status();

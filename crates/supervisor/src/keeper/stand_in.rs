@@ -7,10 +7,10 @@ use sys::notify::Listener;
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
-use super::super::board::{Cause, State, word};
 use super::super::inherited::has_hung_up;
 use super::super::message::Message;
 use super::super::relay::{Relay, tell};
+use super::super::shared_state::{Cause, State};
 use super::gap::{self, Gap, Turn};
 use super::stall::Stall;
 use super::successor::{Program, Successor};
@@ -41,15 +41,15 @@ impl Keeper<'_> {
 
     /// Answers calls until another agent does.
     pub(super) fn stand_in(&mut self, listener: &Listener, generation: u64) -> Next {
-        let board = &self.inherited.board;
+        let shared_state = &self.inherited.shared_state;
         let (cause, detail) = self.agent.cause();
-        board.count_lost_alerts(generation);
+        shared_state.count_lost_alerts(generation);
         // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
         let is_over = has_hung_up(listener);
         let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
         self.await_other_engine(&gap, generation);
         gap.take_over_held(generation);
-        board.bury(generation);
+        shared_state.bury(generation);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !is_over {
             return self.kill_workload(listener, &gap);
         }
@@ -61,7 +61,7 @@ impl Keeper<'_> {
 
     /// Where another process's engine received for the agent that is dead, it concludes the calls that it has.
     fn await_other_engine(&mut self, gap: &Gap<'_>, generation: u64) {
-        let pulse = self.inherited.board.pulse(generation);
+        let pulse = self.inherited.shared_state.pulse(generation);
         let limit = now_ns(Clock::Monotonic) + OTHER_ENGINE_NS;
         pulse.withdraw();
         while pulse.is_in_use() && now_ns(Clock::Monotonic) < limit {
@@ -82,20 +82,22 @@ impl Keeper<'_> {
     /// one.
     fn lead(&mut self, listener: &Listener, gap: &Gap<'_>) {
         let inherited = self.inherited;
-        let board = &inherited.board;
-        let generation = board.generation() + 1;
-        board.invite(generation);
+        let shared_state = &inherited.shared_state;
+        let generation = shared_state.generation.get() + 1;
+        shared_state.invite(generation);
         let own_pid = std::process::id().cast_signed();
         let keeper = sys::clone::clone_child(CloneFlags::default(), || {
             // Whoever is told looks there.
-            board.set_pid(word::KEEPER_PID, std::process::id().cast_signed());
+            shared_state
+                .keeper_pid
+                .set(std::process::id().cast_signed());
             tell(inherited, Message::KeeperMoved);
             self.listener = listener.try_clone().ok();
             let next = self.find_successor(listener, gap, Some(Successor::of(own_pid)));
             self.go_on(next)
         });
         let Ok(keeper) = keeper else { return };
-        board.set_pid(word::KEEPER_PID, keeper);
+        shared_state.keeper_pid.set(keeper);
         // The keeper sees the end of this process, and starts another agent.
         std::process::exit(Successor::exec(
             inherited,
@@ -112,13 +114,13 @@ impl Keeper<'_> {
         gap: &Gap<'_>,
         mut first: Option<Successor>,
     ) -> Next {
-        let board = &self.inherited.board;
+        let shared_state = &self.inherited.shared_state;
         let mut waited = 0_u32;
         loop {
             if first.is_none() && waited == 0 && self.is_storm() {
                 return self.stand_in_for_good(gap);
             }
-            let generation = board.generation() + 1;
+            let generation = shared_state.generation.get() + 1;
             let successor = first.take().map_or_else(
                 || Successor::start(self.inherited, listener, generation, Program::This),
                 Ok,
@@ -159,7 +161,7 @@ impl Keeper<'_> {
                 gap::rest(&self.signals, &self.inherited.keeper_bell);
             } else if gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::HungUp {
                 gap.end();
-                self.inherited.board.unswept().clear();
+                self.inherited.shared_state.unswept().clear();
                 is_over = true;
             }
             gap.sweep();
@@ -168,7 +170,7 @@ impl Keeper<'_> {
             while let Ok(Some((pid, status))) = wait::wait(Target::Any, wait::NO_HANG) {
                 successor.ended(pid, status);
             }
-            if self.inherited.board.state(generation) == State::Prepared {
+            if self.inherited.shared_state.state(generation) == State::Prepared {
                 if !is_over {
                     gap.end();
                 }
@@ -230,7 +232,7 @@ impl Keeper<'_> {
             "tollgate: the agent died {STORM_DEATHS} times in a minute and is not restarted: {what} \
             (--on-agent-death)"
         );
-        let is_told = self.inherited.board.load(word::END_TOLD) != 0;
+        let is_told = self.inherited.shared_state.command_end_told.get();
         let mut relay = (!is_told).then(|| Relay::new(self.inherited));
         loop {
             while let Some(listening) = &mut relay {
@@ -239,9 +241,7 @@ impl Keeper<'_> {
                     gap.say_totals();
                     self.say_lost_alerts();
                     let is_over = gap.is_over();
-                    self.inherited
-                        .board
-                        .set(word::OUTLIVED, u64::from(!is_over));
+                    self.inherited.shared_state.outlived.set(!is_over);
                     listening.tell_end(end);
                     relay = None;
                 }
@@ -264,14 +264,14 @@ impl Keeper<'_> {
 
     /// What agents took with them, where no other will say so.
     fn say_lost_alerts(&self) {
-        if let Some(text) = self.inherited.board.lost_alerts_to_say() {
+        if let Some(text) = self.inherited.shared_state.lost_alerts_to_say() {
             eprintln!("tollgate: {text}");
         }
     }
 
     /// The workload has ended and the agent with it: tells the front what nobody has told it.
     fn say_the_end(&self) {
-        if self.inherited.board.load(word::END_TOLD) != 0 {
+        if self.inherited.shared_state.command_end_told.get() {
             return;
         }
         let mut relay = Relay::new(self.inherited);
@@ -302,8 +302,8 @@ impl Keeper<'_> {
         let Some(listener) = self.listener.take() else {
             return Next::GoOn;
         };
-        let board = &self.inherited.board;
-        let generation = board.generation();
+        let shared_state = &self.inherited.shared_state;
+        let generation = shared_state.generation.get();
         let cause = (Cause::Starved, 0);
         let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !has_hung_up(&listener) {
@@ -311,7 +311,7 @@ impl Keeper<'_> {
             return self.kill_workload(&listener, &gap);
         }
         gap.answer_held(generation);
-        let before = board.pulse(generation).vitals();
+        let before = shared_state.pulse(generation).vitals();
         let limit = self.policy.limit * STARVED_LIMITS;
         let limit = now_ns(Clock::Monotonic) + u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         loop {
@@ -323,7 +323,7 @@ impl Keeper<'_> {
             if turn == Turn::HungUp {
                 break;
             }
-            let vitals = board.pulse(generation).vitals();
+            let vitals = shared_state.pulse(generation).vitals();
             if vitals.progress != before.progress {
                 self.fruitless = 0;
                 break;

@@ -1,6 +1,6 @@
 //! Starting another agent.
 
-use std::ffi::{CString, NulError, OsString};
+use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use sys::notify::Listener;
 use sys::signal::{MaskChange, SignalSet};
 use sys::wait::Status;
 
-use super::super::inherited::{Inherited, is_readable};
+use super::super::inherited::{Inherited, in_memory, is_readable};
+use super::super::respawn::TakeOver;
 use super::super::signals::SIGKILL;
 
 /// Which program the agent is.
@@ -36,14 +37,14 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts it: this program with the same arguments, told to take over.
+    /// Starts it: this program with a specification by which it takes over.
     pub(super) fn start(
         inherited: &Inherited,
         listener: &Listener,
         generation: u64,
         program: Program,
     ) -> sys::Result<Self> {
-        inherited.board.invite(generation);
+        inherited.shared_state.invite(generation);
         let pid = sys::clone::clone_child(CloneFlags::default(), || {
             Self::exec(inherited, listener, generation, program)
         })?;
@@ -70,18 +71,11 @@ impl Successor {
         generation: u64,
         program: Program,
     ) -> i32 {
-        let descriptors = inherited.descriptors(listener);
-        let mut spec = generation.to_string();
-        for descriptor in descriptors {
-            spec.push_str(&format!(",{}", descriptor.as_raw_fd()));
-            if sys::fd::set_close_on_exec(descriptor.as_fd(), false).is_err() {
-                return NOT_EXECUTED;
-            }
-        }
-        let argv = match arguments(inherited.words.clone(), &spec) {
-            Ok(argv) => argv,
+        // The file with the specification stays open until exec.
+        let (_spec, argv) = match hand_on(inherited, listener, generation) {
+            Ok(ready) => ready,
             Err(error) => {
-                eprintln!("tollgate: cannot start a new agent: {error} among its arguments");
+                eprintln!("tollgate: cannot start a new agent: {error}");
                 return NOT_EXECUTED;
             }
         };
@@ -130,12 +124,28 @@ impl Successor {
     }
 }
 
-/// The arguments of this program with the order to take over after the verb.
-fn arguments(mut words: Vec<OsString>, spec: &str) -> Result<StringArray, NulError> {
-    // Options of every verb may come before it.
-    let verb = words.iter().position(|word| word == "run").unwrap_or(1);
-    words.insert(words.len().min(verb + 1), format!("--resume={spec}").into());
-    StringArray::from_words(words)
+/// Readies what exec hands on to a program that takes over: open descriptors, among them that of its specification, and
+/// its arguments.
+fn hand_on(
+    inherited: &Inherited,
+    listener: &Listener,
+    generation: u64,
+) -> std::io::Result<(OwnedFd, StringArray)> {
+    let descriptors = inherited.descriptors(listener);
+    for descriptor in descriptors {
+        sys::fd::set_close_on_exec(descriptor, false)?;
+    }
+    let take_over = TakeOver {
+        generation,
+        descriptors: descriptors
+            .map(|descriptor| descriptor.as_raw_fd())
+            .to_vec(),
+    };
+    // A file of its own: one for another agent may be read just now.
+    let spec = in_memory(&(inherited.respawn.spec)(take_over))?;
+    sys::fd::set_close_on_exec(spec.as_fd(), false)?;
+    let words = inherited.respawn.words(spec.as_raw_fd());
+    Ok((spec, StringArray::from_words(words)?))
 }
 
 /// The program that runs now.
@@ -151,27 +161,4 @@ fn installed() -> CString {
     // The kernel's mark on a file that was replaced.
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
     CString::new(bytes).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_order_to_take_over_comes_after_the_verb() {
-        let words = ["tollgate", "run", "-q", "--", "sh", "-c", "x"];
-        let array = arguments(words.map(OsString::from).to_vec(), "1,5").unwrap();
-        let text: Vec<_> = array.strings().iter().map(|word| word.to_str()).collect();
-        let expected = [
-            "tollgate",
-            "run",
-            "--resume=1,5",
-            "-q",
-            "--",
-            "sh",
-            "-c",
-            "x",
-        ];
-        assert_eq!(text, expected.map(Ok));
-    }
 }

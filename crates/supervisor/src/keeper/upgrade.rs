@@ -3,7 +3,7 @@
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
-use super::super::board::{Cause, Order, State, word};
+use super::super::shared_state::{Cause, Order, State};
 use super::successor::{Program, Successor};
 use super::{Keeper, PREPARATION_NS};
 
@@ -34,7 +34,7 @@ impl Keeper<'_> {
         };
         self.wants_upgrade = false;
         self.upgraded_ns = now_ns(Clock::Monotonic);
-        let generation = self.inherited.board.generation() + 1;
+        let generation = self.inherited.shared_state.generation.get() + 1;
         match Successor::start(self.inherited, listener, generation, Program::Installed) {
             Ok(successor) => {
                 self.upgrade = Some(Upgrade {
@@ -48,8 +48,11 @@ impl Keeper<'_> {
     }
 
     pub(super) fn follow_upgrade(&mut self) {
-        let board = &self.inherited.board;
-        let (old, new) = (board.generation(), board.generation() + 1);
+        let shared_state = &self.inherited.shared_state;
+        let (old, new) = (
+            shared_state.generation.get(),
+            shared_state.generation.get() + 1,
+        );
         let now = now_ns(Clock::Monotonic);
         let Some(upgrade) = &mut self.upgrade else {
             return;
@@ -65,16 +68,16 @@ impl Keeper<'_> {
                     self.agent.end_for_upgrade(Cause::Exited);
                 }
             }
-            None if board.state(new) == State::Prepared => {
+            None if shared_state.state(new) == State::Prepared => {
                 upgrade.ordered_ns = Some(now);
-                board.set_order(old, Order::HandOver);
+                shared_state.set_order(old, Order::HandOver);
                 self.inherited.agent_bell(old).ring();
             }
             None if is_late => upgrade.successor.kill(),
-            Some(_) if board.state(old) == State::HandedOver => {
-                board.bury(old);
-                board.add(word::UPGRADES, 1);
-                board.set(word::UPGRADED_TO, new);
+            Some(_) if shared_state.state(old) == State::HandedOver => {
+                shared_state.bury(old);
+                shared_state.upgrades.add(1);
+                shared_state.upgraded_to.set(new);
                 if let Some(upgrade) = self.upgrade.take() {
                     self.hand_to(new, upgrade.successor);
                 }
@@ -94,8 +97,10 @@ impl Keeper<'_> {
     }
 
     fn upgrade_failed(&self) {
-        let board = &self.inherited.board;
-        board.add(word::UPGRADES_FAILED, 1);
-        self.inherited.agent_bell(board.generation()).ring();
+        let shared_state = &self.inherited.shared_state;
+        shared_state.upgrades_failed.add(1);
+        self.inherited
+            .agent_bell(shared_state.generation.get())
+            .ring();
     }
 }

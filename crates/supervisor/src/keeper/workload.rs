@@ -8,7 +8,6 @@ use sys::notify::{Listener, Notification, Received};
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
-use super::super::board::word;
 use super::super::inherited::{Inherited, has_calls, has_hung_up};
 use super::super::signals::SIGKILL;
 use super::Agent;
@@ -20,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Kills every process of the workload, those that are born meanwhile, and what calls then.
 pub(super) fn kill_all(inherited: &Inherited, agent: &Agent, listener: Option<&Listener>) {
-    let board = &inherited.board;
-    let waiter = board.pid(word::WAITER_PID);
+    let shared_state = &inherited.shared_state;
+    let waiter = shared_state.waiter_pid.get();
     let own = std::process::id().cast_signed();
     let ours = [own, agent.pid, waiter, inherited.front_pid];
     let limit = now_ns(Clock::Monotonic) + PATIENCE_NS;

@@ -5,11 +5,11 @@
 //! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
+mod agent_spec;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod install;
 mod ruleset;
-mod run_words;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,7 +20,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use agent::RULESET;
-use clap::{Args, FromArgMatches};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -36,9 +35,8 @@ use runtime::{
     annotations, kata,
 };
 use rustix::fs::FlockOperation;
-use supervisor::{Ends, Stay, Tenure};
+use supervisor::{Ends, Tenure};
 
-use crate::args::Run;
 use crate::help::command_line;
 
 /// The name by which this program is an OCI runtime.
@@ -430,24 +428,15 @@ fn watched(
     store: &Store,
     ends: Ends,
 ) -> Outcome {
-    let mut words = run_words::words(settings, note, call.verb, store)?;
-    words.push("--".into());
     // Before the tenure, so that who watches does not keep it.
     let entering = entering_program(runtime)?;
-    words.push(match &entering {
+    let program = match &entering {
         Some(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
         None => runtime.program.clone().into(),
-    });
-    words.extend(runtime.before.iter().cloned());
-    words.extend(line.global.iter().chain(&call.words).cloned());
-    // Not the command line of all verbs, which takes long to make ready.
-    let parser = Run::augment_args(clap::Command::new("run").no_binary_name(true));
-    let parsed = parser.try_get_matches_from(&words[2..]);
-    let args = parsed.and_then(|matches| Run::from_arg_matches(&matches));
-    let args = args.map_err(|error| {
-        let message = format!("cannot watch container {}: {error}", note.id);
-        Failure::new(Exit::Internal, message)
-    })?;
+    };
+    let words = runtime.before.iter().chain(&line.global).chain(&call.words);
+    let command: Vec<OsString> = std::iter::once(program).chain(words.cloned()).collect();
+    let spec = agent_spec::agent_spec(settings, note, call.verb, store, command)?;
     let tenure = Tenure::detached(store.log(), ends).map_err(|cause| {
         let message = format!("cannot watch container {}: {cause}", note.id);
         Failure::new(Exit::Unsupported, message).help("mount /proc")
@@ -459,12 +448,7 @@ fn watched(
             report_to(&log, log_is_json, why);
         }
     });
-    let stay = Stay {
-        words,
-        tenure,
-        complain,
-    };
-    agent::execute(args.into(), stay)
+    agent::execute(spec, tenure, complain)
 }
 
 /// The embedded runtime's, where that is not this program's own file.

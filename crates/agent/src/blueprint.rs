@@ -1,0 +1,306 @@
+//! Reading what an agent works by: configuration, rules, and the files it opens.
+
+use std::path::Path;
+use std::time::Duration;
+
+use capture::notify::VerifyOptions;
+use config::rule_files;
+use config::{CompatMode, Config};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use enforce::{Confinement, Place, Resident};
+use event::EngineKind;
+use outputs::StatsFile;
+use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
+use rules::EngineOptions;
+use seccomp::{Denials, FilterProgram};
+use serve::grpc::GrpcChannel;
+use supervisor::handover_state;
+
+use crate::early::{KeptRules, Sources};
+use crate::options::{Detection, Interception, Refusal};
+use crate::pidfile::Pidfile;
+use crate::recording::Recordings;
+use crate::servers::{self, Servers};
+use crate::services::{Blueprint, Rules, TheirContainer};
+use crate::settings::{
+    compile, configuration, engine_options, outputs, record_options, verify_options, warn,
+};
+use crate::sink::DeferredSink;
+use crate::spec::AgentSpec;
+use crate::{channels, engines, journal};
+
+/// What a policy says of calls, and who refuses what it denies.
+pub(super) struct InForce {
+    pub(super) profile: Profile,
+    pub(super) denials: Denials,
+}
+
+impl InForce {
+    /// Without a policy.
+    pub(super) fn nothing() -> Self {
+        Self {
+            profile: Profile::default(),
+            denials: Denials::InKernel,
+        }
+    }
+
+    /// What the policy of a command or container says, if it has one. Who learns one has every call reported.
+    pub(super) fn of(spec: &AgentSpec, confinement: Option<&Confinement>, place: Place) -> Self {
+        let profile = match &spec.detection.learner {
+            Some(_) => Some(policy::Model::recorder()),
+            None => confinement.map(|made| made.calls.clone()),
+        };
+        Self {
+            // Without a policy no call is denied.
+            profile: profile.unwrap_or_default(),
+            denials: match place {
+                Place::Here => Denials::InKernel,
+                Place::Elsewhere => Denials::Held,
+            },
+        }
+    }
+}
+
+/// Where the rules of an agent come from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Files,
+    /// The same, and what the first agent left to one that takes over.
+    Memo(&'a [u8]),
+    /// Files that have been read.
+    Read(&'a Sources),
+    /// The same, unless their rules are kept. Warnings about those are not repeated.
+    Kept(&'a KeptRules),
+}
+
+impl<'a> Origin<'a> {
+    fn sources(self) -> Option<&'a Sources> {
+        match self {
+            Self::Files | Self::Memo(_) => None,
+            Self::Read(sources) => Some(sources),
+            Self::Kept(kept) => Some(&kept.sources),
+        }
+    }
+}
+
+/// Reads rules and configuration and opens files. `told`: the container of which the agent is told.
+pub(super) fn blueprint(
+    detection: Detection,
+    interception: Interception,
+    engine: EngineKind,
+    in_force: InForce,
+    origin: Origin<'_>,
+    told: Option<TheirContainer>,
+) -> Result<Blueprint, Failure> {
+    let is_resumed = matches!(origin, Origin::Memo(_));
+    let config = settings(&detection, &interception, origin)?;
+    let sink = DeferredSink::default();
+    let (recordings, unstarted) = Recordings::open(
+        record_options(&detection).as_ref(),
+        &config.capture,
+        is_resumed,
+    )?;
+    let recorder = recordings.recorder();
+    let verify = verify_options(&config, engine);
+    let judging = Judging {
+        options: engine_options(&config, recorder.clone()),
+        sink: &sink,
+        verify: &verify,
+        engine,
+    };
+    let made = judging.load(origin, &config, &detection, in_force)?;
+    let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
+    Ok(Blueprint {
+        verify,
+        engine,
+        program: made.program,
+        // Processes that enter are not the command's.
+        entered: match told {
+            // Who enters that does so by its runtime, and is watched from there.
+            Some(_) => None,
+            None => Some(compile(
+                &made.rules.installed,
+                &Profile::default(),
+                EngineKind::Ptrace,
+                Denials::InKernel,
+                &config,
+            )?),
+        },
+        profile: made.profile,
+        witness: Witness::default(),
+        first: None,
+        later: None,
+        door: None,
+        resident: made.resident,
+        policy: None,
+        learner: detection.learner.clone(),
+        sink,
+        recorder,
+        recordings: unstarted,
+        outputs: Some(outputs(
+            &config,
+            detection.quiet,
+            servers::channel(&config, &servers.alerts()),
+        )?),
+        servers,
+        stats: stats_file(&detection, is_resumed)?,
+        stats_interval: Duration::from_millis(detection.stats_interval),
+        pidfile: match detection.pidfile.as_deref() {
+            None => None,
+            Some(path) if is_resumed => Pidfile::take_over(path),
+            Some(path) => Some(Pidfile::create(path)?),
+        },
+        container_id: detection.container_id.clone(),
+        told,
+        rules: made.rules,
+        refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),
+        tuning: engines::Tuning {
+            filters: !detection.unfiltered,
+            ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
+            hooks: detection.hooks,
+            judges: detection.judges,
+        },
+        drops: config.drops.clone(),
+        manner: detection.manner,
+        output_timeout: channels::timeout(&config),
+        quiet: detection.quiet,
+        settings: config,
+        config: Box::new(move || {
+            configuration(&detection, &interception).map(|(config, _)| config)
+        }),
+    })
+}
+
+/// The configuration, unless it has been read. Opens the journal as it says.
+fn settings(
+    detection: &Detection,
+    interception: &Interception,
+    origin: Origin<'_>,
+) -> Result<Config, Failure> {
+    let (config, warnings) = match origin.sources() {
+        Some(sources) => (sources.config.clone(), Vec::new()),
+        None => configuration(detection, interception)?,
+    };
+    journal::open(config.log, detection.manner, config.time_format_iso_8601);
+    if !detection.quiet && detection.manner != CompatMode::Falco {
+        // The personality has read the configuration itself.
+        for warning in warnings {
+            journal::warn(&format!("warning: {warning}"));
+        }
+    }
+    Ok(config)
+}
+
+fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFile>, Failure> {
+    let open = if is_resumed {
+        StatsFile::append
+    } else {
+        StatsFile::create
+    };
+    if detection.stats.as_deref() == Some(Path::new("-")) {
+        let message = "cannot write stats to `-`: standard output is not supported";
+        return Err(Failure::new(Exit::BadInput, message).help(
+            "use -s /dev/stdout for the standard output, or -s ./- for a file of that name",
+        ));
+    }
+    let stats = detection.stats.as_deref().map(open).transpose();
+    stats.map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
+    })
+}
+
+/// How rules are compiled.
+struct Judging<'a> {
+    options: EngineOptions,
+    sink: &'a DeferredSink,
+    verify: &'a VerifyOptions,
+    engine: EngineKind,
+}
+
+/// What was loaded.
+struct Loaded {
+    rules: Rules,
+    program: FilterProgram,
+    profile: Profile,
+    resident: Resident,
+}
+
+impl Judging<'_> {
+    /// The rules and their filter, from what is kept if that is there.
+    fn load(
+        &self,
+        origin: Origin<'_>,
+        config: &Config,
+        detection: &Detection,
+        in_force: InForce,
+    ) -> Result<Loaded, Failure> {
+        let InForce { profile, denials } = in_force;
+        if let Origin::Kept(kept) = origin
+            && let Some((judge, plan)) = kept.read(&self.options, self.sink)
+        {
+            return Ok(Loaded {
+                rules: Rules::of(judge, plan, self.verify),
+                program: kept.program.clone(),
+                profile,
+                resident: Resident::default(),
+            });
+        }
+        let (rules, left) = self.rules(origin, config, detection)?;
+        let (profile, resident) = left.unwrap_or((profile, Resident::default()));
+        let program = compile(&rules.installed, &profile, self.engine, denials, config)?;
+        if let Origin::Kept(kept) = origin
+            && kept.program == program
+        {
+            kept.keep(&rules.judge, &rules.plan);
+        }
+        Ok(Loaded {
+            rules,
+            program,
+            profile,
+            resident,
+        })
+    }
+
+    /// Loads rules; with a memo also says what else it tells.
+    fn rules(
+        &self,
+        origin: Origin<'_>,
+        config: &Config,
+        detection: &Detection,
+    ) -> Result<(Rules, Option<(Profile, Resident)>), Failure> {
+        let mut loaded = match origin.sources() {
+            Some(sources) => rule_files::load_read(sources.files.clone()),
+            None => rule_files::load(&config.rules_files),
+        };
+        let idle = loaded.select(&config.rules);
+        if !detection.quiet {
+            for selection in idle {
+                journal::warn(&format!("warning: {}", selection.complaint()));
+            }
+        }
+        let (rules, left) = match origin {
+            Origin::Memo(memo) => {
+                let (installed, profile, resident) = handover_state::decode(memo)?;
+                let rules = Rules::later(&mut loaded, &self.options, self.sink, installed)?;
+                (rules, Some((profile, resident)))
+            }
+            Origin::Files | Origin::Read(_) | Origin::Kept(_) => (
+                Rules::first(&mut loaded, &self.options, self.sink, self.verify)?,
+                None,
+            ),
+        };
+        if !detection.quiet {
+            warn(&loaded);
+            let wants_rules = !detection.without_rules && self.options.recorder.is_none();
+            if left.is_none() && wants_rules && rules.judge.matches().next().is_none() {
+                journal::warn(
+                    "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
+                     keys rules and priority",
+                );
+            }
+        }
+        Ok((rules, left))
+    }
+}

@@ -1,0 +1,439 @@
+//! What an agent is asked to do, in a form that one process can give to another.
+//!
+//! Whoever starts an agent makes an [`AgentSpec`]: the verbs `run`, `enforce` and `learn`, `tollgate runtime`, the
+//! keeper (by [`AgentSpec::taking_over`]), an agent that needs the agent of the host, and the first process of a virtual
+//! machine. A process that is executed reads it from a descriptor or a file ([`AgentSpec::receive`]).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use config::OnAgentDeath;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use serde::{Deserialize, Serialize};
+pub use supervisor::AGENT_VERB;
+use supervisor::TakeOver;
+use sys::features::{self, KernelVersion};
+
+use crate::confine::Optional;
+use crate::options::{Detection, Interception};
+
+/// Version of the form. Raise it with every change of [`AgentSpec`] and of what it is made of.
+pub const VERSION: u32 = 1;
+/// What a specification begins with; the version follows.
+const MAGIC: &[u8; 8] = b"tgagent\n";
+/// A specification is some KiB; more is none.
+const LIMIT: u64 = 16 << 20;
+
+/// What an agent is asked to do.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct AgentSpec {
+    /// By which rules the command is watched.
+    pub detection: Detection,
+    /// Policy of the command.
+    pub confine: Optional,
+    /// How its calls are seen.
+    pub interception: Interception,
+    /// What becomes of the command's calls while no agent watches: it was killed, stopped or starved.
+    pub on_agent_death: OnAgentDeath,
+    /// Milliseconds that calls may wait for an agent that makes no progress.
+    pub agent_timeout: u64,
+    /// What it watches, and who else takes part.
+    pub mode: StartMode,
+    /// Set if it takes over a workload that runs already, from an agent that began in the same mode.
+    pub takes_over: Option<TakeOver>,
+    /// The command and its arguments; empty for [`StartMode::Host`].
+    pub command: Vec<OsString>,
+}
+
+/// What an agent watches, and who else takes part.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum StartMode {
+    /// The command.
+    Command,
+    /// The command, to learn a policy. No other agent can take over: it would not know what this one has seen.
+    Learn,
+    /// The container that the command, an OCI runtime, makes.
+    Container {
+        /// Which.
+        container: ContainerSpec,
+        /// Folder in which exec sessions of that container find this agent, which watches them, too.
+        #[serde(with = "optional_path")]
+        sessions: Option<PathBuf>,
+    },
+    /// The same, but the agent of the host is to watch it.
+    ContainerOfHost {
+        /// Which.
+        container: ContainerSpec,
+        /// Folder in which the agent of the host is found.
+        #[serde(with = "path")]
+        agents: PathBuf,
+    },
+    /// The exec session that the command, an OCI runtime, begins. The agent of its container is to watch it.
+    Session {
+        /// Which container.
+        container: ContainerSpec,
+        /// Folder in which the agent of the container is found.
+        #[serde(with = "path")]
+        agent: PathBuf,
+    },
+    /// Containers that agents hand over: it is the agent of the host.
+    Host {
+        /// What the names of its files begin with.
+        #[serde(with = "path")]
+        base: PathBuf,
+    },
+}
+
+/// A container that the command, an OCI runtime, makes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ContainerSpec {
+    /// Its id.
+    pub id: String,
+    /// Folder of its `config.json`.
+    #[serde(with = "path")]
+    pub bundle: PathBuf,
+    /// Whether it has mounts of its own.
+    pub has_mounts: bool,
+    /// Folder of cached compiled filters, with which a runtime begins before rules are loaded.
+    #[serde(with = "optional_path")]
+    pub plans: Option<PathBuf>,
+}
+
+/// What is written: the kernel that tests pretend goes with what is asked for.
+#[derive(Deserialize, Serialize)]
+struct Envelope<S> {
+    pretended_kernel: Option<(u16, u16)>,
+    spec: S,
+}
+
+impl StartMode {
+    /// The container that the agent is told of.
+    pub(crate) fn container(&self) -> Option<&ContainerSpec> {
+        match self {
+            Self::Command | Self::Learn | Self::Host { .. } => None,
+            Self::Container { container, .. }
+            | Self::ContainerOfHost { container, .. }
+            | Self::Session { container, .. } => Some(container),
+        }
+    }
+}
+
+impl AgentSpec {
+    /// The specification of an agent that takes over from this one.
+    pub(crate) fn taking_over(&self, takes_over: TakeOver) -> Self {
+        Self {
+            takes_over: Some(takes_over),
+            ..self.clone()
+        }
+    }
+
+    /// The specification of the agent of the host that containers are handed over to: nothing in it is about one
+    /// container.
+    pub(crate) fn of_host(&self, base: &Path) -> Self {
+        Self {
+            mode: StartMode::Host {
+                base: base.to_owned(),
+            },
+            takes_over: None,
+            command: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let pretended = features::pretended().map(|version| (version.major, version.minor));
+        let envelope = Envelope {
+            pretended_kernel: pretended,
+            spec: self,
+        };
+        let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+        postcard::to_extend(&envelope, head).expect("names and numbers can be written to memory")
+    }
+
+    /// From such bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] if another version of the program wrote them, or nobody did.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        Self::parse(bytes).map(|envelope| envelope.spec)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Envelope<Self>, Failure> {
+        let refused =
+            |why: String| Failure::new(Exit::BadInput, format!("cannot start an agent: {why}"));
+        let after_magic = bytes.strip_prefix(MAGIC);
+        let parted = after_magic.and_then(<[u8]>::split_first_chunk);
+        let Some((version, body)) = parted else {
+            return Err(refused("this is not a specification of one".to_owned())
+                .help("`agent` is an internal verb"));
+        };
+        let version = u32::from_le_bytes(*version);
+        if version != VERSION {
+            let why = format!(
+                "its specification has version {version}, and this build knows version {VERSION} alone"
+            );
+            return Err(refused(why).help(
+                "an agent that it was to take over from goes on; start the command again to have this build \
+                 watch it",
+            ));
+        }
+        postcard::from_bytes(body).map_err(|error| {
+            refused(format!("its specification is damaged: {error}"))
+                .help("start the command again")
+        })
+    }
+
+    /// Reads the specification that this process was given: `source` is the number of a descriptor, or the path of a
+    /// file. Acts from now on as the kernel that it was made under.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] if nothing can be read there, or not a specification of this version.
+    pub fn receive(source: &OsStr) -> Result<Self, Failure> {
+        let bytes = read(source).map_err(|error| {
+            let source = source.display();
+            let message =
+                format!("cannot read the specification of an agent from `{source}`: {error}");
+            Failure::new(Exit::BadInput, message).help("`agent` is an internal verb")
+        })?;
+        let envelope = Self::parse(&bytes)?;
+        if let Some((major, minor)) = envelope.pretended_kernel {
+            features::pretend(KernelVersion::new(major, minor));
+        }
+        Ok(envelope.spec)
+    }
+}
+
+fn read(source: &OsStr) -> std::io::Result<Vec<u8>> {
+    let number = source.to_str().and_then(|text| text.parse::<i32>().ok());
+    let file = match number {
+        Some(number) => {
+            let copy = sys::fd::duplicate_number(number)?;
+            if (0..=2).contains(&number) {
+                sys::fd::replace_standard(File::open("/dev/null")?.as_fd(), number)?;
+            } else {
+                sys::fd::close_number(number);
+            }
+            File::from(copy)
+        }
+        None => File::open(source)?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LIMIT).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A path, which need not be text.
+pub(crate) mod path {
+    use super::{Deserialize, OsString, Path, PathBuf, Serialize};
+    use serde::{Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
+}
+
+/// A path that may be missing.
+pub(crate) mod optional_path {
+    use super::{Deserialize, OsString, PathBuf, Serialize};
+    use serde::{Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        path.as_ref().map(|path| path.as_os_str()).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        Option::<OsString>::deserialize(from).map(|path| path.map(PathBuf::from))
+    }
+}
+
+/// Paths.
+pub(crate) mod paths {
+    use super::{Deserialize, OsString, PathBuf};
+    use serde::{Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|path| path.as_os_str()))
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        let paths = Vec::<OsString>::deserialize(from)?;
+        Ok(paths.into_iter().map(PathBuf::from).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use config::{IoUring, Verify};
+
+    use super::*;
+    use crate::confine::How;
+    use crate::options::Refusal;
+
+    /// Something of everything, with paths and words that are no text.
+    fn full() -> AgentSpec {
+        let odd = || PathBuf::from(OsStr::from_bytes(b"/odd\xff"));
+        AgentSpec {
+            detection: Detection {
+                rules: vec![odd(), "/r".into()],
+                config: Some(odd()),
+                options: vec!["a=b".to_owned()],
+                json: true,
+                stats_interval: 7,
+                judges: std::num::NonZeroUsize::new(3),
+                hooks: capture::ebpf::Hooks::Raw,
+                manner: config::CompatMode::Falco,
+                ..Detection::default()
+            },
+            confine: Optional {
+                policy: Some(odd()),
+                how: How {
+                    audit: true,
+                    accept_partial: vec!["x".to_owned()],
+                },
+            },
+            interception: Interception {
+                engine: Some(event::EngineKind::Notify),
+                verify: Some(Verify::Always),
+                io_uring: Some(IoUring::Allow),
+                refuse: vec![Refusal::NonDumpable],
+                ..Interception::default()
+            },
+            on_agent_death: OnAgentDeath::Deny,
+            agent_timeout: 1234,
+            mode: StartMode::Container {
+                container: ContainerSpec {
+                    id: "c".to_owned(),
+                    bundle: odd(),
+                    has_mounts: true,
+                    plans: Some(odd()),
+                },
+                sessions: Some(odd()),
+            },
+            takes_over: None,
+            command: vec!["runc".into(), OsStr::from_bytes(b"\xfe").to_owned()],
+        }
+    }
+
+    fn refusal(bytes: &[u8]) -> String {
+        AgentSpec::decode(bytes).expect_err("refused").render()
+    }
+
+    #[test]
+    fn a_specification_is_read_as_it_was_written() {
+        let spec = full();
+        let again = AgentSpec::decode(&spec.encode()).expect("this version");
+        assert_eq!(format!("{again:?}"), format!("{spec:?}"));
+        for mode in [
+            StartMode::Command,
+            StartMode::Learn,
+            StartMode::Host { base: "/b".into() },
+        ] {
+            let spec = AgentSpec {
+                mode: mode.clone(),
+                ..full()
+            };
+            let again = AgentSpec::decode(&spec.encode()).expect("this version");
+            assert_eq!(again.mode, mode);
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_by_its_number() {
+        let mut bytes = full().encode();
+        bytes[MAGIC.len()] += 1;
+        let text = refusal(&bytes);
+        let expected = format!(
+            "cannot start an agent: its specification has version {}, and this build knows version {VERSION} alone",
+            VERSION + 1
+        );
+        assert!(text.contains(&expected), "{text}");
+        // Whatever follows the number.
+        bytes.truncate(MAGIC.len() + 4);
+        assert!(refusal(&bytes).contains(&expected));
+    }
+
+    #[test]
+    fn a_changed_form_has_a_new_version() {
+        // FNV-1a over what is written: where this fails, raise `VERSION` and note the new number.
+        let hash = full()
+            .encode()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        assert_eq!((VERSION, hash), (1, 0x20ff_4f68_02c0_0b47));
+    }
+
+    #[test]
+    fn what_is_no_specification_or_a_part_of_one_is_refused() {
+        let bytes = full().encode();
+        for bytes in [&b""[..], b"tgagent", b"tgplan1\n\0\0\0\0", b"#!/bin/sh\n"] {
+            let text = refusal(bytes);
+            assert!(
+                text.contains("this is not a specification of one"),
+                "{text}"
+            );
+        }
+        for length in MAGIC.len() + 4..bytes.len() {
+            let text = refusal(&bytes[..length]);
+            assert!(text.contains("is damaged"), "{length}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_agent_of_the_host_knows_nothing_of_the_container() {
+        let of_host = |change: fn(&mut AgentSpec)| {
+            let mut spec = full();
+            change(&mut spec);
+            spec.of_host(Path::new("/b")).encode()
+        };
+        let usual = of_host(|_| ());
+        let other_container = of_host(|spec| {
+            spec.mode = StartMode::ContainerOfHost {
+                container: ContainerSpec {
+                    id: "other".to_owned(),
+                    ..spec.mode.container().expect("it has one").clone()
+                },
+                agents: "/agents".into(),
+            };
+            spec.command.clear();
+        });
+        assert_eq!(usual, other_container);
+        assert_ne!(usual, of_host(|spec| spec.confine.how.audit = false));
+        assert_ne!(usual, of_host(|spec| spec.detection.config = None));
+    }
+
+    #[test]
+    fn a_specification_comes_by_descriptor_or_file() {
+        use std::os::fd::IntoRawFd;
+        let bytes = full().encode();
+        let number = supervisor::in_memory(&bytes).expect("memory").into_raw_fd();
+        let received = AgentSpec::receive(OsStr::new(&number.to_string())).expect("it is there");
+        assert_eq!(received.encode(), bytes);
+        assert!(sys::fd::duplicate_number(number).is_err(), "it stayed open");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), &bytes).expect("written");
+        let received = AgentSpec::receive(file.path().as_os_str()).expect("it is there");
+        assert_eq!(received.encode(), bytes);
+        assert!(AgentSpec::receive(OsStr::new("/nothing")).is_err());
+    }
+}

@@ -1,0 +1,492 @@
+//! Readying an agent, in each mode in which one begins.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use abi::constant::O_CLOEXEC;
+use anyhow::Context;
+use capture::notify::Answering;
+use config::rule_files;
+use container::Told;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use enforce::{Confinement, Elsewhere, Place, Resident};
+use event::EngineKind;
+use policy::compile::seccomp::Profile;
+use policy::compile::witness::Witness;
+use seccomp::{Denials, FilterProgram};
+use supervisor::{Prepared, handover_state};
+
+use crate::blueprint::{InForce, Origin, blueprint};
+use crate::early::{Kept, KeptRules, Key, Sources};
+use crate::first::First;
+use crate::services::{Blueprint, Rules, TheirContainer};
+use crate::settings::{compile, configuration, engine_options, verify_options};
+use crate::sink::DeferredSink;
+use crate::spec::{AgentSpec, StartMode};
+use crate::{confine, host, journal, program};
+
+/// Readies an agent. `memo`: what the agent that began has left, for one that takes over.
+pub(super) fn prepare(
+    spec: AgentSpec,
+    engine: EngineKind,
+    memo: Option<&[u8]>,
+) -> Result<Prepared, Failure> {
+    match spec.mode.clone() {
+        StartMode::Command | StartMode::Learn => own(spec, engine, memo),
+        StartMode::Container { sessions, .. } => {
+            let prepared = own(spec, engine, memo)?;
+            Ok(match sessions.filter(|_| memo.is_none()) {
+                None => prepared,
+                Some(folder) => leaving_filter(prepared, folder),
+            })
+        }
+        StartMode::ContainerOfHost { agents, .. } => of_host(spec, &agents, engine, memo),
+        StartMode::Session { agent, .. } => session(spec, &agent, engine, memo),
+        StartMode::Host { .. } => Err(Failure::new(
+            Exit::Internal,
+            "cannot run a command with the specification of a host agent",
+        )
+        .help("`agent` is an internal verb")),
+    }
+}
+
+/// Leaves the filter to exec sessions. They can come when the command, which makes the container, has ended.
+fn leaving_filter(prepared: Prepared, folder: PathBuf) -> Prepared {
+    let kept = Kept {
+        program: prepared.program.clone(),
+        memo: prepared.memo.clone(),
+    };
+    let start = prepared.start;
+    Prepared {
+        start: Box::new(move |listening, meanwhile| {
+            // Without it each session says that it has an agent of its own.
+            if let Err(error) = kept.leave_in(&folder) {
+                journal::warn(&format!(
+                    "cannot leave the filter to exec sessions: {error}"
+                ));
+            }
+            start(listening, meanwhile)
+        }),
+        ..prepared
+    }
+}
+
+/// An exec session, handed over to the agent of its container.
+fn session(
+    spec: AgentSpec,
+    folder: &Path,
+    engine: EngineKind,
+    memo: Option<&[u8]>,
+) -> Result<Prepared, Failure> {
+    let command = program::command(&spec.command, memo.is_some())?;
+    let container = their_container(&spec).ok_or_else(|| {
+        Failure::new(Exit::Internal, "cannot watch a session of no container")
+            .help("`agent` is an internal verb")
+    })?;
+    let alone = move |memo: Option<Vec<u8>>| own(spec, engine, memo.as_deref());
+    host::prepare_session(command, folder, container, memo, alone)
+}
+
+/// A container, handed over to the agent of the host.
+fn of_host(
+    spec: AgentSpec,
+    folder: &Path,
+    engine: EngineKind,
+    memo: Option<&[u8]>,
+) -> Result<Prepared, Failure> {
+    let command = program::command(&spec.command, memo.is_some())?;
+    let enforced = Enforced::prepare(&spec, engine, memo)?;
+    let restricts_first = enforced.elsewhere.is_some();
+    let cache = Cache::open(&spec, &enforced, memo)?;
+    let kept = match memo {
+        Some(memo) => Kept {
+            program: installed_already(&spec, engine)?,
+            memo: memo.to_vec(),
+        },
+        None => kept_or_made(&spec, engine, cache.as_ref(), &enforced)?,
+    };
+    let rules = cache.and_then(|cache| cache.key).map(|key| key.rules);
+    let confinement = enforced.first.and_then(|first| first.kept);
+    let container = their_container(&spec);
+    let container = container.expect("this mode has a container");
+    let errand = host::Errand::of_container(
+        folder,
+        &spec,
+        kept.memo.clone(),
+        container,
+        rules,
+        confinement,
+    );
+    let errand = errand.map_err(|cause| {
+        let message = format!("cannot find the host agent: {cause}");
+        Failure::new(Exit::Unsupported, message).help("use --agent container")
+    })?;
+    Ok(Prepared {
+        command,
+        program: kept.program,
+        confinement: None,
+        restricts_first,
+        memo: kept.memo,
+        start: Box::new(move |listening, meanwhile| errand.start(listening, meanwhile)),
+    })
+}
+
+/// A filter of no rules, for an agent that takes over where the filter has been installed and others judge.
+fn installed_already(spec: &AgentSpec, engine: EngineKind) -> Result<FilterProgram, Failure> {
+    compile(
+        &event::Plan::default(),
+        &Profile::default(),
+        engine,
+        Denials::InKernel,
+        &configuration(&spec.detection, &spec.interception)?.0,
+    )
+}
+
+/// The filter that rules come to, for an agent that does not judge by them itself.
+fn kept_or_made(
+    spec: &AgentSpec,
+    engine: EngineKind,
+    cache: Option<&Cache>,
+    enforced: &Enforced,
+) -> Result<Kept, Failure> {
+    if let Some(kept) = cache.and_then(Cache::look_up) {
+        return Ok(kept);
+    }
+    let read;
+    let sources = match cache {
+        Some(cache) => &cache.sources,
+        None => {
+            read = Sources::read(configuration(&spec.detection, &spec.interception)?.0);
+            &read
+        }
+    };
+    let made = filter_alone(sources, enforced, engine)?;
+    if let Some((cache, key)) = cache.and_then(|cache| Some((cache, cache.key.as_ref()?))) {
+        key.keep(&cache.folder, &made);
+    }
+    Ok(made)
+}
+
+fn filter_alone(
+    sources: &Sources,
+    enforced: &Enforced,
+    engine: EngineKind,
+) -> Result<Kept, Failure> {
+    let InForce { profile, denials } = &enforced.in_force;
+    let config = &sources.config;
+    let mut loaded = rule_files::load_read(sources.files.clone());
+    // Selections that select nothing are told by the agent that judges.
+    loaded.select(&config.rules);
+    let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
+    let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
+    let resident = enforced.resident.clone().unwrap_or_default();
+    Ok(Kept {
+        program: compile(&rules.installed, profile, engine, *denials, config)?,
+        memo: handover_state::encode(
+            &rules.installed,
+            profile,
+            enforced.elsewhere.as_ref(),
+            &resident,
+        ),
+    })
+}
+
+/// An agent that does its work itself.
+fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Prepared, Failure> {
+    let command = program::command(&spec.command, memo.is_some())?;
+    let enforced = Enforced::prepare(&spec, engine, memo)?;
+    let cache = Cache::open(&spec, &enforced, memo)?;
+    match cache.as_ref().and_then(Cache::look_up) {
+        Some(kept) => Ok(by_kept_filter(spec, command, engine, enforced, cache, kept)),
+        None => by_loaded_rules(spec, command, engine, enforced, cache, memo),
+    }
+}
+
+/// Lets the command begin by a filter that was kept, while rules are loaded.
+fn by_kept_filter(
+    spec: AgentSpec,
+    command: supervisor::Command,
+    engine: EngineKind,
+    mut enforced: Enforced,
+    cache: Option<Cache>,
+    kept: Kept,
+) -> Prepared {
+    let Kept { program, memo } = kept;
+    let expected = program.clone();
+    let rules = cache.and_then(|cache| cache.rules_of(program.clone()));
+    let restricts_first = enforced.elsewhere.is_some();
+    let first = enforced.first.take();
+    let make = move || {
+        let origin = rules.as_ref().map_or(Origin::Files, Origin::Kept);
+        let mut blueprint = enforced.blueprint(spec, engine, origin)?;
+        blueprint.resident = enforced.resident.unwrap_or_default();
+        Ok(blueprint)
+    };
+    Prepared {
+        command,
+        program,
+        confinement: None,
+        restricts_first,
+        memo,
+        start: Box::new(move |listening, meanwhile| {
+            start_beside(listening, meanwhile, make, first, &expected)
+        }),
+    }
+}
+
+/// Loads rules first.
+fn by_loaded_rules(
+    spec: AgentSpec,
+    command: supervisor::Command,
+    engine: EngineKind,
+    mut enforced: Enforced,
+    cache: Option<Cache>,
+    memo: Option<&[u8]>,
+) -> Result<Prepared, Failure> {
+    let origin = match (memo, &cache) {
+        (Some(memo), _) => Origin::Memo(memo),
+        (None, Some(cache)) => Origin::Read(&cache.sources),
+        (None, None) => Origin::Files,
+    };
+    let mut blueprint = enforced.blueprint(spec, engine, origin)?;
+    blueprint.first = enforced.first;
+    if let Some(resident) = enforced.resident {
+        blueprint.resident = resident;
+    }
+    let memo = handover_state::encode(
+        &blueprint.rules.installed,
+        &blueprint.profile,
+        enforced.elsewhere.as_ref(),
+        &blueprint.resident,
+    );
+    let program = blueprint.program.clone();
+    if let Some(cache) = cache {
+        cache.keep(&program, &memo, &blueprint.rules);
+    }
+    Ok(Prepared {
+        command,
+        program,
+        confinement: enforced.confinement,
+        restricts_first: enforced.elsewhere.is_some(),
+        memo,
+        start: blueprint.into_start(),
+    })
+}
+
+/// What a policy comes to.
+struct Enforced {
+    /// What the command does to itself.
+    confinement: Option<Confinement>,
+    witness: Witness,
+    /// What a container's first program is restricted by.
+    elsewhere: Option<Elsewhere>,
+    /// `None`: nothing that this agent has put into the kernel.
+    resident: Option<Resident>,
+    in_force: InForce,
+    first: Option<First>,
+}
+
+impl Enforced {
+    /// Puts the policy in force as far as that is this process's to do. What an agent finds in force that takes over,
+    /// its memo says.
+    fn prepare(spec: &AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Self, Failure> {
+        let place = match spec.mode.container() {
+            Some(_) => Place::Elsewhere,
+            None => Place::Here,
+        };
+        let confinement = match memo {
+            None => spec.confine.prepare(spec.detection.quiet, place)?,
+            Some(_) => None,
+        };
+        if let Some(confinement) = confinement
+            .as_ref()
+            .filter(|_| engine != EngineKind::Notify)
+        {
+            confine::needs_listener(confinement, engine.name())?;
+        }
+        // As the policy is now: nothing is denied by it, and what it denies is the kernel's.
+        let witness = match memo {
+            // Without a policy nothing is denied.
+            None => confinement
+                .as_ref()
+                .map_or_else(Witness::default, |made| made.witness.clone()),
+            Some(_) => spec.confine.witness(place),
+        };
+        let elsewhere = match memo {
+            None => confinement.as_ref().and_then(Confinement::elsewhere),
+            Some(memo) => handover_state::decode_first(memo)?,
+        };
+        let in_force = InForce::of(spec, confinement.as_ref(), place);
+        // Without a policy nothing is left in the kernel; an agent that takes over learns it from its memo.
+        let resident = confinement.as_ref().map(Confinement::resident);
+        let mut first = first_program(spec, elsewhere.clone());
+        // A runtime is not restricted itself.
+        let mut confinement = confinement;
+        if let Some(first) = &mut first {
+            first.kept = confinement.take();
+        }
+        Ok(Self {
+            confinement: confinement.filter(|_| place == Place::Here),
+            witness,
+            elsewhere,
+            resident,
+            in_force,
+            first,
+        })
+    }
+
+    /// Reads rules and configuration, for what the policy comes to.
+    fn blueprint(
+        &mut self,
+        spec: AgentSpec,
+        engine: EngineKind,
+        origin: Origin<'_>,
+    ) -> Result<Blueprint, Failure> {
+        let told = their_container(&spec);
+        let in_force = std::mem::replace(&mut self.in_force, InForce::nothing());
+        let (detection, interception) = (spec.detection, spec.interception);
+        let mut blueprint = blueprint(detection, interception, engine, in_force, origin, told)?;
+        blueprint.door = match spec.mode {
+            StartMode::Container { sessions, .. } => sessions,
+            _ => None,
+        };
+        blueprint.policy = spec.confine.policy;
+        blueprint.witness = std::mem::take(&mut self.witness);
+        Ok(blueprint)
+    }
+}
+
+/// Rules and configuration, read once, and where filters are kept that they came to.
+struct Cache {
+    folder: PathBuf,
+    sources: Sources,
+    /// `None`: something that a filter is made from cannot be read.
+    key: Option<Key>,
+}
+
+impl Cache {
+    /// `None`: nothing is to be kept.
+    fn open(
+        spec: &AgentSpec,
+        enforced: &Enforced,
+        memo: Option<&[u8]>,
+    ) -> Result<Option<Self>, Failure> {
+        let Enforced {
+            in_force,
+            elsewhere,
+            resident,
+            ..
+        } = enforced;
+        // A profile of AppArmor has a name of its own each time, which the memo says.
+        let is_own = elsewhere
+            .as_ref()
+            .is_some_and(|made| made.profile.is_some());
+        let plans = spec.mode.container().and_then(|told| told.plans.clone());
+        let Some(folder) = plans.filter(|_| memo.is_none() && !is_own) else {
+            return Ok(None);
+        };
+        let (config, _) = configuration(&spec.detection, &spec.interception)?;
+        let sources = Sources::read(config);
+        let InForce { profile, denials } = in_force;
+        let policy = format!("{profile:?} {denials:?} {elsewhere:?} {resident:?}");
+        Ok(Some(Self {
+            key: Key::new(&sources, &policy),
+            folder,
+            sources,
+        }))
+    }
+
+    fn look_up(&self) -> Option<Kept> {
+        self.key.as_ref()?.look_up(&self.folder)
+    }
+
+    fn rules_of(self, program: FilterProgram) -> Option<KeptRules> {
+        Some(self.key?.rules_of(self.folder, program, self.sources))
+    }
+
+    /// Keeps what rules came to.
+    fn keep(self, program: &FilterProgram, memo: &[u8], rules: &Rules) {
+        if let Some(key) = &self.key {
+            let kept = Kept {
+                program: program.clone(),
+                memo: memo.to_vec(),
+            };
+            key.keep(&self.folder, &kept);
+        }
+        if let Some(kept) = self.rules_of(program.clone()) {
+            kept.keep(&rules.judge, &rules.plan);
+        }
+    }
+}
+
+fn their_container(spec: &AgentSpec) -> Option<TheirContainer> {
+    let container = spec.mode.container()?;
+    Some(TheirContainer {
+        told: Told {
+            id: container.id.clone(),
+            bundle: container.bundle.clone(),
+        },
+        has_mounts: container.has_mounts,
+    })
+}
+
+fn first_program(spec: &AgentSpec, elsewhere: Option<Elsewhere>) -> Option<First> {
+    let container = spec.mode.container()?;
+    Some(First {
+        elsewhere: elsewhere?,
+        policy: spec.confine.policy.clone()?,
+        how: spec.confine.how.clone(),
+        container: container.id.clone(),
+        bundle: container.bundle.clone(),
+        kept: None,
+    })
+}
+
+/// Loads the rules while the command, a container runtime, works already. Its calls are looked at only when it has
+/// ended or begins a program in the container. The calling process has one thread, and has one again afterwards.
+fn start_beside(
+    mut listening: supervisor::Listening,
+    meanwhile: Option<supervisor::Meanwhile<'_>>,
+    make: impl FnOnce() -> Result<Blueprint, Failure> + Send,
+    first: Option<First>,
+    expected: &FilterProgram,
+) -> anyhow::Result<Box<dyn supervisor::Services>> {
+    let answering = let_work(&listening)?;
+    let (is_made, made) = sys::fd::pipe(O_CLOEXEC.i32()).context("cannot let the runtime work")?;
+    let blueprint = std::thread::scope(|scope| {
+        let loader = scope.spawn(move || {
+            let blueprint = make();
+            // Closed, it tells the other thread.
+            drop(made);
+            blueprint
+        });
+        if let Some(meanwhile) = meanwhile {
+            // Also when the rules are there: to answer everything is cheaper than to look at it.
+            meanwhile(&[is_made.as_fd(), answering.held()]);
+        }
+        loader.join()
+    });
+    let blueprint = match blueprint {
+        Ok(blueprint) => blueprint,
+        // The panic hook has said why.
+        Err(_panic) => anyhow::bail!("cannot load the rules"),
+    };
+    let mut blueprint =
+        blueprint.map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
+    blueprint.first = first;
+    if blueprint.program != *expected {
+        anyhow::bail!("cannot watch: the rules compile to another filter than the cached one");
+    }
+    listening.held = Some(supervisor::Held::Answered(answering));
+    Ok(Box::new(blueprint.start(listening)?))
+}
+
+/// Has the calls of a container runtime answered while nobody knows the rules yet.
+pub(super) fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answering> {
+    let supervisor::Source::Listener(listener) = &listening.source else {
+        anyhow::bail!("cannot let a runtime work without a listener");
+    };
+    let pulse = listening.shared_state.pulse(listening.generation);
+    Answering::start(listener, pulse).context("cannot let the runtime work")
+}

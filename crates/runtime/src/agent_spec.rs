@@ -1,0 +1,192 @@
+//! What the agent of a container is asked to do, as settings and note say.
+
+use std::path::PathBuf;
+
+use agent::confine::{How, Optional};
+use agent::options::{Detection, Interception};
+use agent::spec::{AgentSpec, ContainerSpec, StartMode};
+use config::{OnAgentDeath, WatchedBy, rule_files};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use event::EngineKind;
+
+use crate::settings::{FIELDS, Settings};
+use crate::{Note, settings};
+
+/// Milliseconds that calls may wait for an agent that makes no progress, as `tollgate run` has it.
+const AGENT_TIMEOUT: u64 = 1000;
+/// Where the bundle is in a machine.
+const BUNDLE_IN_MACHINE: &str = "/bundle";
+
+impl Settings {
+    /// What the agent of a container on this machine is asked to do: alerts go where the configuration says, else to
+    /// the usual file.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unsupported`] if a setting does not work there, or the folder of the usual file cannot be made.
+    pub fn agent_spec(&self, note: &Note, mode: StartMode) -> Result<AgentSpec, Failure> {
+        let mut options = Vec::new();
+        if !self.has_output() {
+            settings::make_alert_folder()?;
+            options.push("json_output=true".to_owned());
+            options.push("file_output.enabled=true".to_owned());
+            options.push(format!("file_output.filename={}", settings::ALERTS));
+        }
+        // It is the container's.
+        options.push("stdout_output.enabled=false".to_owned());
+        self.spec_with(note, mode, options)
+    }
+
+    /// What an agent inside the virtual machine of a container is asked to do, without the name of the file for alerts
+    /// and the command; and the files that it needs there.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unsupported`] if a setting does not work in a virtual machine.
+    pub fn agent_spec_in_machine(&self, note: &Note) -> Result<(AgentSpec, Vec<PathBuf>), Failure> {
+        if self.config.runtime.agent == WatchedBy::Host {
+            let message =
+                "cannot watch a virtual machine with a host agent: it has an agent of its own";
+            return Err(Failure::new(Exit::Unsupported, message)
+                .help("use --agent container with the runtime vm, or `runtime.agent: container`"));
+        }
+        let mut files = Vec::new();
+        if self.file.is_some() {
+            files.extend(self.config.files.iter().cloned());
+            let rules = &self.config.rules_files;
+            if !rules.is_empty() {
+                let named = rule_files::read_all(rules).into_iter();
+                files.extend(named.map(|file| PathBuf::from(&*file.name)));
+            }
+        }
+        files.extend(note.policy.clone());
+        let mut options = Vec::new();
+        if !self.has_output() {
+            options.push("json_output=true".to_owned());
+        }
+        for option in ["file_output.enabled=true", "stdout_output.enabled=false"] {
+            options.push(option.to_owned());
+        }
+        let mode = StartMode::Container {
+            container: ContainerSpec {
+                id: note.id.clone(),
+                bundle: BUNDLE_IN_MACHINE.into(),
+                has_mounts: true,
+                plans: None,
+            },
+            sessions: None,
+        };
+        let mut spec = self.spec_with(note, mode, options)?;
+        if self.file.is_some() {
+            spec.detection.config = self.config.files.first().cloned();
+        }
+        Ok((spec, files))
+    }
+
+    fn spec_with(
+        &self,
+        note: &Note,
+        mode: StartMode,
+        mut options: Vec<String>,
+    ) -> Result<AgentSpec, Failure> {
+        if self.file.is_none() {
+            options.insert(0, FIELDS.to_owned());
+        }
+        let has_policy = note.policy.is_some();
+        let runtime = &self.config.runtime;
+        Ok(AgentSpec {
+            detection: Detection {
+                config: self.file.clone(),
+                options,
+                quiet: true,
+                ..Detection::default()
+            },
+            confine: Optional {
+                policy: note.policy.clone(),
+                how: How {
+                    audit: has_policy && runtime.audit,
+                    accept_partial: match has_policy {
+                        true => runtime.accept_partial.clone(),
+                        false => Vec::new(),
+                    },
+                },
+            },
+            interception: Interception {
+                engine: Some(EngineKind::Notify),
+                ..Interception::default()
+            },
+            on_agent_death: match self.denies_unwatched()? {
+                true => OnAgentDeath::Deny,
+                false => OnAgentDeath::Continue,
+            },
+            agent_timeout: AGENT_TIMEOUT,
+            mode,
+            takes_over: None,
+            command: Vec::new(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note() -> Note {
+        Note {
+            id: "c".to_owned(),
+            bundle: "/b".into(),
+            has_mounts: true,
+            groups: crate::Groups::default(),
+            policy: None,
+            runtime: None,
+        }
+    }
+
+    fn settings(agent: WatchedBy, on_agent_death: OnAgentDeath) -> Settings {
+        let mut settings = Settings::default();
+        settings.config.runtime.agent = agent;
+        settings.config.runtime.on_agent_death = on_agent_death;
+        settings
+    }
+
+    #[test]
+    fn what_a_machine_or_a_sandbox_cannot_have_is_refused_and_not_ignored() {
+        let usual = settings(WatchedBy::Container, OnAgentDeath::Continue);
+        let (spec, _) = usual.agent_spec_in_machine(&note()).unwrap();
+        assert_eq!(spec.on_agent_death, OnAgentDeath::Continue);
+        assert!(usual.suits_sandboxes().is_ok());
+
+        let denies = settings(WatchedBy::Container, OnAgentDeath::Deny);
+        let (spec, _) = denies.agent_spec_in_machine(&note()).unwrap();
+        assert_eq!(spec.on_agent_death, OnAgentDeath::Deny);
+        assert!(denies.suits_sandboxes().is_err());
+
+        for refused in [
+            settings(WatchedBy::Host, OnAgentDeath::Continue),
+            settings(WatchedBy::Container, OnAgentDeath::Kill),
+        ] {
+            assert!(refused.agent_spec_in_machine(&note()).is_err());
+            assert!(refused.suits_sandboxes().is_err());
+        }
+    }
+
+    #[test]
+    fn only_a_container_with_a_policy_is_confined() {
+        let mut settings = settings(WatchedBy::Container, OnAgentDeath::Continue);
+        settings.config.runtime.audit = true;
+        settings.config.runtime.accept_partial = vec!["x".to_owned()];
+        let (free, _) = settings.agent_spec_in_machine(&note()).unwrap();
+        assert!(free.confine.policy.is_none() && !free.confine.how.audit);
+        assert!(free.confine.how.accept_partial.is_empty());
+        let confined = Note {
+            policy: Some("/p.yaml".into()),
+            ..note()
+        };
+        let (spec, files) = settings.agent_spec_in_machine(&confined).unwrap();
+        assert_eq!(spec.confine.policy, Some("/p.yaml".into()));
+        assert!(spec.confine.how.audit);
+        assert_eq!(spec.confine.how.accept_partial, ["x"]);
+        assert_eq!(files, [PathBuf::from("/p.yaml")]);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a field of the shared state can be: one 64-bit atomic, with the operations that its kind of value has.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+sys::shared_layout! {
+    /// A number.
+    #[derive(Debug)]
+    pub(crate) struct SharedNumber {
+        value: AtomicU64,
+    }
+}
+
+impl SharedNumber {
+    pub(crate) fn get(&self) -> u64 {
+        self.value.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.value.store(value, Ordering::Release);
+    }
+
+    pub(crate) fn add(&self, value: u64) {
+        self.value.fetch_add(value, Ordering::AcqRel);
+    }
+
+    /// Subtracts as much as is there.
+    pub(crate) fn subtract(&self, value: u64) {
+        let less = |before: u64| Some(before.saturating_sub(value));
+        let updated = self
+            .value
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        debug_assert!(updated.is_ok(), "there is always a difference");
+    }
+
+    /// Returns the number and leaves 0.
+    pub(crate) fn take(&self) -> u64 {
+        self.value.swap(0, Ordering::AcqRel)
+    }
+
+    /// Replaces `before` by `after`. Returns whether it was `before`.
+    pub(crate) fn replace(&self, before: u64, after: u64) -> bool {
+        self.value
+            .compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+}
+
+sys::shared_layout! {
+    /// A pid; 0 if it is not known.
+    #[derive(Debug)]
+    pub(crate) struct SharedPid {
+        pid: SharedNumber,
+    }
+}
+
+impl SharedPid {
+    pub(crate) fn get(&self) -> i32 {
+        i32::try_from(self.pid.get()).unwrap_or(0)
+    }
+
+    pub(crate) fn set(&self, pid: i32) {
+        self.pid.set(u64::try_from(pid).unwrap_or(0));
+    }
+}
+
+sys::shared_layout! {
+    /// Whether something holds.
+    #[derive(Debug)]
+    pub(crate) struct SharedFlag {
+        flag: SharedNumber,
+    }
+}
+
+impl SharedFlag {
+    pub(crate) fn get(&self) -> bool {
+        self.flag.get() != 0
+    }
+
+    pub(crate) fn set(&self, holds: bool) {
+        self.flag.set(u64::from(holds));
+    }
+}
+
+sys::shared_layout! {
+    /// A set of bits.
+    #[derive(Debug)]
+    pub(crate) struct SharedBits {
+        bits: AtomicU64,
+    }
+}
+
+impl SharedBits {
+    pub(crate) fn get(&self) -> u64 {
+        self.bits.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn insert(&self, bits: u64) {
+        self.bits.fetch_or(bits, Ordering::AcqRel);
+    }
+
+    /// Returns those of them that were there.
+    pub(crate) fn remove(&self, bits: u64) -> u64 {
+        self.bits.fetch_and(!bits, Ordering::AcqRel) & bits
+    }
+
+    /// Returns all and leaves none.
+    pub(crate) fn take(&self) -> u64 {
+        self.bits.swap(0, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,257 @@
+//! Times in which nobody watched, and what is to be told of them.
+
+use std::time::{Duration, Instant};
+
+use super::SharedState;
+use super::cell::SharedNumber;
+use super::layout::{FOREIGN, GapFields, UNNAMED};
+
+/// How long a keeper may take to end a gap that need not last.
+const GAP_PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two looks for that.
+const GAP_POLL: Duration = Duration::from_millis(2);
+
+/// Why nobody watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Cause {
+    /// A signal killed the agent.
+    Killed = 0,
+    /// It ended by itself.
+    Exited = 1,
+    /// It was stopped, and then killed by the keeper.
+    Stopped = 2,
+    /// It got no processor, or was held in another way.
+    Starved = 3,
+    /// It ended and nobody could learn how.
+    Gone = 4,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Killed,
+        Self::Exited,
+        Self::Stopped,
+        Self::Starved,
+        Self::Gone,
+    ];
+
+    fn from_word(word: u64) -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|cause| *cause as u64 == word)
+            .unwrap_or(Self::Gone)
+    }
+}
+
+/// The gaps since the last report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gaps {
+    /// How many were told before.
+    pub told_before: u64,
+    /// How many.
+    pub count: u64,
+    /// Why the last one began.
+    pub cause: Cause,
+    /// Its signal or exit status.
+    pub detail: u64,
+    /// How long they lasted.
+    pub lasted_ns: u64,
+    /// Alerts that were queued when an agent died: each output's. Some may have been delivered.
+    pub lost_alerts: u64,
+    /// Native calls by number, then the index `FOREIGN` and `UNNAMED`.
+    pub calls: Vec<(usize, u64)>,
+}
+
+impl Gaps {
+    /// The name of a call.
+    pub fn name(&self, call: usize) -> String {
+        let native = || {
+            let (arch, number) = (abi::Arch::native()?, u32::try_from(call).ok()?);
+            abi::arch::decode(arch.audit(), number)?.1
+        };
+        match call {
+            FOREIGN => "foreign".to_owned(),
+            UNNAMED => "unknown".to_owned(),
+            call => native().map_or_else(|| call.to_string(), |call| call.name().to_owned()),
+        }
+    }
+}
+
+/// What becomes of a call that nobody watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unwatched {
+    /// It passes, for this cause.
+    Passed(Cause),
+    /// It is refused.
+    Denied,
+}
+
+impl Unwatched {
+    /// As a number.
+    pub(crate) fn to_number(self) -> u64 {
+        match self {
+            Self::Passed(cause) => cause as u64,
+            Self::Denied => DENIED,
+        }
+    }
+
+    /// From such a number.
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        let cause = Cause::ALL.into_iter().find(|cause| *cause as u64 == number);
+        match cause {
+            Some(cause) => Some(Self::Passed(cause)),
+            None => (number == DENIED).then_some(Self::Denied),
+        }
+    }
+}
+
+/// No number of a cause.
+const DENIED: u64 = Cause::ALL.len() as u64;
+
+impl GapFields {
+    /// How many calls that became of.
+    pub(crate) fn total(&self, what: Unwatched) -> &SharedNumber {
+        match what {
+            Unwatched::Passed(cause) => &self.passed[cause as usize],
+            Unwatched::Denied => &self.denied,
+        }
+    }
+
+    /// Notes why nobody watches.
+    pub(crate) fn set_cause(&self, cause: Cause, detail: u64) {
+        self.cause.set(cause as u64);
+        self.detail.set(detail);
+    }
+}
+
+impl SharedState {
+    /// Calls that passed unwatched for this cause.
+    pub fn passed(&self, cause: Cause) -> u64 {
+        self.gap.total(Unwatched::Passed(cause)).get()
+    }
+
+    /// Calls that were refused because nobody watched.
+    pub fn denied(&self) -> u64 {
+        self.gap.denied.get()
+    }
+
+    /// Says how many have not been reported, and takes them.
+    pub(crate) fn lost_alerts_to_say(&self) -> Option<String> {
+        let lost = self.gap.alerts.take();
+        (lost > 0).then(|| format!("{lost} queued alerts were lost"))
+    }
+
+    /// How often nobody watched.
+    pub fn gaps(&self) -> u64 {
+        self.gap.begun.get()
+    }
+
+    /// What has not been told yet, once the last gap is over. It stays in the shared state until it is
+    /// [told](Self::gaps_told), so that it does not die with an agent that was about to tell it.
+    pub fn gaps_to_tell(&self) -> Option<Gaps> {
+        let told = self.gap.reported.get();
+        let ended = self.gap.ended.get();
+        if ended <= told || ended < self.gap.begun.get() {
+            return None;
+        }
+        let counted = self.gap.calls.iter().map(SharedNumber::get);
+        let calls = counted.enumerate().filter(|(_, count)| *count > 0);
+        Some(Gaps {
+            told_before: told,
+            count: ended - told,
+            cause: Cause::from_word(self.gap.cause.get()),
+            detail: self.gap.detail.get(),
+            lasted_ns: self.gap.lasted_ns.get(),
+            lost_alerts: self.gap.alerts.get(),
+            calls: calls.collect(),
+        })
+    }
+
+    /// Waits until the keeper does not stand in any more, before the last report: a gap is told when it is
+    /// over. A keeper that was killed while it stood in ends none, so that this does.
+    pub(crate) fn await_end_of_gap(&self) {
+        let deadline = Instant::now() + GAP_PATIENCE;
+        let begun = self.gap.begun.get();
+        while self.gap.ended.get() < begun {
+            if Instant::now() > deadline {
+                self.gap.ended.set(begun);
+            }
+            std::thread::sleep(GAP_POLL);
+        }
+    }
+
+    /// Their alert is delivered. Of two agents that told the same gaps only the first one's counts.
+    pub fn gaps_told(&self, gaps: &Gaps) {
+        let (before, now) = (gaps.told_before, gaps.told_before + gaps.count);
+        if !self.gap.reported.replace(before, now) {
+            return;
+        }
+        self.gap.lasted_ns.subtract(gaps.lasted_ns);
+        self.gap.alerts.subtract(gaps.lost_alerts);
+        for (call, count) in &gaps.calls {
+            self.gap.calls[*call].subtract(*count);
+        }
+    }
+
+    /// Whether gaps up to this number are told.
+    pub(crate) fn are_told(&self, gaps: u64) -> bool {
+        self.gap.reported.get() >= gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_told_when_they_are_over_and_until_that_is_done() {
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        assert_eq!(shared_state.gaps_to_tell(), None);
+        shared_state.gap.begun.set(1);
+        shared_state.gap.set_cause(Cause::Stopped, 19);
+        shared_state.gap.calls[257].add(2);
+        shared_state.gap.calls[UNNAMED].add(1);
+        assert_eq!(shared_state.gaps_to_tell(), None);
+        shared_state.gap.ended.set(1);
+        let first = shared_state.gaps_to_tell().expect("one is over");
+        assert_eq!((first.count, first.cause), (1, Cause::Stopped));
+        assert_eq!(first.calls, [(257, 2), (UNNAMED, 1)]);
+        // Who was about to tell it is killed; so is the next one, that told both.
+        shared_state.gap.begun.set(2);
+        shared_state.gap.calls[257].add(3);
+        shared_state.gap.ended.set(2);
+        let both = shared_state.gaps_to_tell().expect("two are over");
+        assert_eq!(
+            (both.count, &both.calls[..]),
+            (2, &[(257, 5), (UNNAMED, 1)][..])
+        );
+        shared_state.gaps_told(&first);
+        shared_state.gaps_told(&both);
+        assert!(shared_state.are_told(1) && !shared_state.are_told(2));
+        let second = shared_state.gaps_to_tell().expect("one is left");
+        assert_eq!((second.count, &second.calls[..]), (1, &[(257, 3)][..]));
+        shared_state.gaps_told(&second);
+        assert_eq!(shared_state.gaps_to_tell(), None);
+    }
+
+    #[test]
+    fn the_last_report_waits_for_a_keeper_that_stands_in_and_not_for_one_that_is_dead() {
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        shared_state.await_end_of_gap();
+        assert_eq!(shared_state.gaps_to_tell(), None);
+        shared_state.gap.begun.set(1);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                shared_state.gap.ended.set(1);
+            });
+            shared_state.await_end_of_gap();
+        });
+        assert_eq!(shared_state.gaps_to_tell().map(|gaps| gaps.count), Some(1));
+        shared_state.gap.begun.set(2);
+        shared_state.await_end_of_gap();
+        assert_eq!(shared_state.gaps_to_tell().map(|gaps| gaps.count), Some(2));
+    }
+}
