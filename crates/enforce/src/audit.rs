@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use abi::Errno;
-use policy::{Enforcer, Policy, Restriction};
+use policy::{EnforcerKind, Policy, Restriction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
@@ -128,7 +128,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
         })
     });
     Some(Denial {
-        enforcer: Enforcer::AppArmor,
+        enforcer: EnforcerKind::AppArmor,
         pid: field("pid")?.parse().ok()?,
         uid: field("fsuid").and_then(|uid| uid.parse().ok()),
         // A custom profile denies by what it does not say.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use policy::compile::witness::Witness;
 use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
-use policy::{Enforcer, Enforcers, Policy};
+use policy::{EnforcerKind, Enforcers, Policy};
 use sys::SyscallError;
 
 use crate::bpf::Tenancy;
@@ -36,7 +36,7 @@ impl fmt::Display for Reach {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Which.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// How far it goes.
     pub reach: Reach,
     /// What it was given, or why it does less.
@@ -168,15 +168,15 @@ impl Confinement {
     /// As there.
     pub fn prepare_at(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Error> {
         let has = |enforcer| policy.enforcers.contains(enforcer);
-        let mut calls = match has(Enforcer::Seccomp) {
+        let mut calls = match has(EnforcerKind::Seccomp) {
             true => seccomp::Profile::compile(policy),
             false => seccomp::Profile::default(),
         };
-        let caps = match has(Enforcer::Caps) {
+        let caps = match has(EnforcerKind::Caps) {
             true => caps::Profile::compile(policy),
             false => caps::Profile::default(),
         };
-        let holes = match has(Enforcer::Landlock) {
+        let holes = match has(EnforcerKind::Landlock) {
             true => holes::Profile::compile(policy, machine),
             false => holes::Profile::default(),
         };
@@ -186,7 +186,7 @@ impl Confinement {
             Place::Elsewhere => None,
         };
         let later = place == Place::Elsewhere && !holes.entries.is_empty();
-        let entries = match has(Enforcer::Bpf) {
+        let entries = match has(EnforcerKind::Bpf) {
             true => hooks::Profile::compile(policy),
             false => hooks::Profile::default(),
         };
@@ -195,7 +195,7 @@ impl Confinement {
             true => None,
             false => Some(Tenancy::load(&entries, &policy.name)?),
         };
-        let profile = match has(Enforcer::AppArmor) {
+        let profile = match has(EnforcerKind::AppArmor) {
             true => {
                 let loaded = apparmor::Profile::load(policy, machine);
                 if let (Err(_), Some(tenancy)) = (&loaded, &tenancy) {
@@ -207,24 +207,24 @@ impl Confinement {
         };
         let report = policy.enforcers.iter().map(|enforcer| {
             let (given, lacks) = match enforcer {
-                Enforcer::Seccomp => (count(calls.rules.len(), "call rule"), Vec::new()),
-                Enforcer::Landlock => match &made {
+                EnforcerKind::Seccomp => (count(calls.rules.len(), "call rule"), Vec::new()),
+                EnforcerKind::Landlock => match &made {
                     Some(made) => (count(made.rules, "rule"), made.lacks.clone()),
                     None if later => ("rules are made when it begins".to_owned(), Vec::new()),
                     None => (count(0, "rule"), Vec::new()),
                 },
-                Enforcer::Caps => {
+                EnforcerKind::Caps => {
                     let dropped = usize::try_from(caps.dropped.0.count_ones());
                     (
                         count(dropped.unwrap_or(0), "capability dropped"),
                         Vec::new(),
                     )
                 }
-                Enforcer::AppArmor => (
+                EnforcerKind::AppArmor => (
                     format!("profile {}", profile.as_ref().map_or("", |made| &made.name)),
                     Vec::new(),
                 ),
-                Enforcer::Bpf => (
+                EnforcerKind::Bpf => (
                     count(entries.entries.len(), "entry"),
                     tenancy
                         .as_ref()
@@ -346,7 +346,7 @@ fn count(number: usize, what: &str) -> String {
 fn line(
     policy: &Policy,
     machine: &Machine,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
     given: String,
     lacks: Vec<String>,
 ) -> Line {
@@ -397,15 +397,15 @@ mod tests {
         let machine = Machine::default();
         let given = || "x".to_owned();
         let of = |enforcer| line(&policies[0], &machine, enforcer, given(), Vec::new());
-        assert_eq!(of(Enforcer::Landlock).reach, Reach::Fully);
-        let seccomp = of(Enforcer::Seccomp);
+        assert_eq!(of(EnforcerKind::Landlock).reach, Reach::Fully);
+        let seccomp = of(EnforcerKind::Seccomp);
         assert_eq!(seccomp.reach, Reach::Partially);
         assert_eq!(seccomp.detail, "x; 1 of 2 policy rules in part");
-        assert_eq!(of(Enforcer::AppArmor).reach, Reach::Partially);
+        assert_eq!(of(EnforcerKind::AppArmor).reach, Reach::Partially);
         let lacking = line(
             &policies[0],
             &machine,
-            Enforcer::Landlock,
+            EnforcerKind::Landlock,
             given(),
             vec!["y".to_owned()],
         );

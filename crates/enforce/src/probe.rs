@@ -2,7 +2,7 @@
 
 use abi::Capabilities;
 use capture::probe::{Finding, Support, in_child, landlock, seccomp_filter};
-use policy::Enforcer;
+use policy::EnforcerKind;
 use policy::compile::caps::Profile;
 use sys::credential;
 
@@ -10,13 +10,13 @@ use crate::{apparmor, bpf, caps};
 
 /// Whether an enforcer works here. The calling process must have one thread, because this forks.
 #[must_use]
-pub fn probe(enforcer: Enforcer) -> Support {
+pub fn probe(enforcer: EnforcerKind) -> Support {
     match enforcer {
-        Enforcer::Seccomp => seccomp_filter(),
-        Enforcer::Landlock => landlock(),
-        Enforcer::Caps => capabilities(),
-        Enforcer::AppArmor => apparmor::probe(),
-        Enforcer::Bpf => bpf::probe(),
+        EnforcerKind::Seccomp => seccomp_filter(),
+        EnforcerKind::Landlock => landlock(),
+        EnforcerKind::Caps => capabilities(),
+        EnforcerKind::AppArmor => apparmor::probe(),
+        EnforcerKind::Bpf => bpf::probe(),
     }
 }
 
@@ -31,27 +31,27 @@ pub fn all() -> Vec<Finding> {
     };
     [
         (
-            Enforcer::Seccomp,
+            EnforcerKind::Seccomp,
             "enforce-seccomp",
             "policies: denies system calls by number and arguments",
         ),
         (
-            Enforcer::Landlock,
+            EnforcerKind::Landlock,
             "enforce-landlock",
             "policies: denies files, mounts and processes outside",
         ),
         (
-            Enforcer::Caps,
+            EnforcerKind::Caps,
             "enforce-caps",
             "policies: drops capabilities",
         ),
         (
-            Enforcer::AppArmor,
+            EnforcerKind::AppArmor,
             "enforce-apparmor",
             "policies: denies by a profile of AppArmor",
         ),
         (
-            Enforcer::Bpf,
+            EnforcerKind::Bpf,
             "enforce-bpf",
             "policies: denies at the hooks of the security modules",
         ),

@@ -11,7 +11,7 @@ use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
 use crate::compile::{Grade, Machine, alone, assess};
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Enforcers};
+use crate::policy::{EnforcerKind, Enforcers};
 use crate::restriction::{
     Destination, PortRange, Restriction, socket_domain, socket_domain_name, socket_type_name,
 };
@@ -137,7 +137,7 @@ const NAMESPACES: u64 = 0x7e02_0080;
 /// What a rule of the catalogue refuses, by call.
 static CATALOGUE: LazyLock<Vec<CallRule>> = LazyLock::new(|| {
     let of = |builtin: &'static Builtin| {
-        let (policy, rule) = alone(builtin, Enforcers::default().with(Enforcer::Seccomp));
+        let (policy, rule) = alone(builtin, Enforcers::default().with(EnforcerKind::Seccomp));
         lower(&policy, &rule).entries
     };
     // A call that is refused only for another one to be made is no violation.
@@ -296,7 +296,7 @@ impl Model {
         let is_mounting = mounts.iter().any(|call| self.calls.contains(*call));
         enforcers
             .iter()
-            .filter(|enforcer| *enforcer != Enforcer::Landlock || !is_mounting)
+            .filter(|enforcer| *enforcer != EnforcerKind::Landlock || !is_mounting)
             .fold(Enforcers::default(), Enforcers::with)
     }
 
@@ -332,7 +332,7 @@ impl Model {
     fn against_one(&self, restriction: &Restriction, enforcers: Enforcers) -> Option<String> {
         match restriction {
             // Only Landlock makes holes in what exists.
-            Restriction::File { .. } if !enforcers.contains(Enforcer::Landlock) => None,
+            Restriction::File { .. } if !enforcers.contains(EnforcerKind::Landlock) => None,
             Restriction::File { path, .. } => {
                 if path.literal().or_else(|| path.subtree()).is_none() {
                     return Some("it is about names that may be anywhere".to_owned());
@@ -420,7 +420,7 @@ impl Model {
             add("attackProtectionRules", &format!("[{{rules: [{attack}]}}]"));
         }
         add("vulMitigationRules", &bracketed(&of(Class::Vulnerability)));
-        if enforcers.contains(Enforcer::Landlock) {
+        if enforcers.contains(EnforcerKind::Landlock) {
             let _ = writeln!(
                 text,
                 "      # No other files, as far as they can be opened, executed, made or removed.\n      \
@@ -433,7 +433,7 @@ impl Model {
                 );
             }
         }
-        if !enforcers.contains(Enforcer::Seccomp) {
+        if !enforcers.contains(EnforcerKind::Seccomp) {
             return text;
         }
         let sockets = self.socket_rules();
@@ -667,8 +667,8 @@ mod tests {
 
     fn enforcers() -> Enforcers {
         Enforcers::default()
-            .with(Enforcer::Seccomp)
-            .with(Enforcer::Landlock)
+            .with(EnforcerKind::Seccomp)
+            .with(EnforcerKind::Landlock)
     }
 
     fn against(model: &Model, rule: &str) -> Option<String> {

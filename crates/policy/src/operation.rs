@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
 
-use crate::policy::Enforcer;
+use crate::policy::EnforcerKind;
 use crate::restriction::read_capabilities;
 
 /// One operation and how each enforcer denies it.
@@ -24,9 +24,9 @@ pub struct Operation {
     /// Ways to do it without a call that a filter could refuse.
     pub ways: Vec<Way>,
     /// Ways past an enforcer.
-    pub weak: BTreeMap<Enforcer, Vec<String>>,
+    pub weak: BTreeMap<EnforcerKind, Vec<String>>,
     /// Why an enforcer cannot.
-    pub none: BTreeMap<Enforcer, String>,
+    pub none: BTreeMap<EnforcerKind, String>,
 }
 
 /// A way to do an operation that is no call of its own.
@@ -102,7 +102,7 @@ impl Operation {
     }
 
     /// What gets past an enforcer besides, by the table.
-    pub fn weak(&self, enforcer: Enforcer) -> impl Iterator<Item = String> {
+    pub fn weak(&self, enforcer: EnforcerKind) -> impl Iterator<Item = String> {
         self.weak.get(&enforcer).into_iter().flatten().cloned()
     }
 
@@ -160,11 +160,11 @@ fn add(operation: &mut Operation, key: &str, value: &str) -> Result<(), String> 
 }
 
 /// `ENFORCER TEXT`
-pub(crate) fn read_note(value: &str) -> Result<(Enforcer, String), String> {
+pub(crate) fn read_note(value: &str) -> Result<(EnforcerKind, String), String> {
     let (id, text) = value
         .split_once(' ')
         .ok_or("expected an enforcer and a text")?;
-    let enforcer = Enforcer::from_id(id).ok_or_else(|| format!("`{id}` is no enforcer"))?;
+    let enforcer = EnforcerKind::from_id(id).ok_or_else(|| format!("`{id}` is no enforcer"))?;
     Ok((enforcer, text.to_owned()))
 }
 

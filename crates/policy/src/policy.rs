@@ -9,7 +9,7 @@ use crate::restriction::Restriction;
 
 /// What carries out a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Enforcer {
+pub enum EnforcerKind {
     /// A filter on system calls and their register arguments.
     Seccomp,
     /// The process restricts itself, by paths, ports and scopes.
@@ -22,7 +22,7 @@ pub enum Enforcer {
     Bpf,
 }
 
-impl Enforcer {
+impl EnforcerKind {
     /// All, those that need no privilege first.
     pub const ALL: [Self; 5] = [
         Self::Seccomp,
@@ -56,20 +56,20 @@ impl Enforcer {
         }
     }
 
-    /// The enforcer with this [`Enforcer::id`].
+    /// The enforcer with this [`EnforcerKind::id`].
     #[must_use]
     pub fn from_id(id: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|enforcer| enforcer.id() == id)
     }
 }
 
-impl fmt::Display for Enforcer {
+impl fmt::Display for EnforcerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// A set of enforcers, in the order of [`Enforcer::ALL`].
+/// A set of enforcers, in the order of [`EnforcerKind::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enforcers(u8);
 
@@ -88,7 +88,7 @@ impl Enforcers {
             if word.is_empty() {
                 return (found != Self::default()).then_some(found);
             }
-            let (more, length) = match Enforcer::ALL.iter().find(|e| word.starts_with(e.id())) {
+            let (more, length) = match EnforcerKind::ALL.iter().find(|e| word.starts_with(e.id())) {
                 Some(enforcer) => (found.with(*enforcer), enforcer.id().len()),
                 None if word.starts_with("auto") => (Self::ALL, "auto".len()),
                 None => return None,
@@ -101,46 +101,48 @@ impl Enforcers {
     /// The names as [`Enforcers::parse`] reads them.
     #[must_use]
     pub fn joined(self) -> String {
-        self.iter().map(Enforcer::name).collect()
+        self.iter().map(EnforcerKind::name).collect()
     }
 
     /// The same set with one more.
     #[must_use]
-    pub fn with(self, enforcer: Enforcer) -> Self {
+    pub fn with(self, enforcer: EnforcerKind) -> Self {
         Self(self.0 | Self::bit(enforcer))
     }
 
     /// The same set with one less.
     #[must_use]
-    pub fn without(self, enforcer: Enforcer) -> Self {
+    pub fn without(self, enforcer: EnforcerKind) -> Self {
         Self(self.0 & !Self::bit(enforcer))
     }
 
     /// Whether it is in the set.
     #[must_use]
-    pub fn contains(self, enforcer: Enforcer) -> bool {
+    pub fn contains(self, enforcer: EnforcerKind) -> bool {
         self.0 & Self::bit(enforcer) != 0
     }
 
     /// Those in the set.
-    pub fn iter(self) -> impl Iterator<Item = Enforcer> {
-        Enforcer::ALL.into_iter().filter(move |e| self.contains(*e))
+    pub fn iter(self) -> impl Iterator<Item = EnforcerKind> {
+        EnforcerKind::ALL
+            .into_iter()
+            .filter(move |e| self.contains(*e))
     }
 
-    fn bit(enforcer: Enforcer) -> u8 {
+    fn bit(enforcer: EnforcerKind) -> u8 {
         match enforcer {
-            Enforcer::Seccomp => 1,
-            Enforcer::Landlock => 1 << 1,
-            Enforcer::Caps => 1 << 2,
-            Enforcer::AppArmor => 1 << 3,
-            Enforcer::Bpf => 1 << 4,
+            EnforcerKind::Seccomp => 1,
+            EnforcerKind::Landlock => 1 << 1,
+            EnforcerKind::Caps => 1 << 2,
+            EnforcerKind::AppArmor => 1 << 3,
+            EnforcerKind::Bpf => 1 << 4,
         }
     }
 }
 
 impl fmt::Display for Enforcers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.iter().map(Enforcer::name).collect();
+        let names: Vec<_> = self.iter().map(EnforcerKind::name).collect();
         f.write_str(&names.join(", "))
     }
 }
@@ -303,7 +305,7 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Whose language it is in.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// The text of a custom profile; without one it is what behaviour modelling recorded.
     pub custom: Option<String>,
     /// Where the policy asks for it.

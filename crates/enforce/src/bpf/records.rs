@@ -9,7 +9,7 @@ use std::time::Duration;
 use abi::Errno;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
-use policy::Enforcer;
+use policy::EnforcerKind;
 
 use super::Error;
 use super::kind::Operation;
@@ -147,7 +147,7 @@ impl Head {
         let (operation, detail) = describe(self.what, &self.detail);
         let exe = text(&exe[..self.exe_len.min(exe.len())]);
         Denial {
-            enforcer: Enforcer::Bpf,
+            enforcer: EnforcerKind::Bpf,
             pid: self.pid,
             uid: Some(self.uid),
             rule,

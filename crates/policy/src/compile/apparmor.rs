@@ -7,7 +7,7 @@ use abi::capability;
 use super::{Lowered, Machine, lower_rule};
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Mode, Policy, Rule, Verdict};
+use crate::policy::{EnforcerKind, Mode, Policy, Rule, Verdict};
 use crate::restriction::{
     FileAccess, MountMatch, Restriction, SocketMatch, socket_domain_name, socket_type_name,
 };
@@ -32,7 +32,7 @@ pub fn profile(policy: &Policy, machine: &Machine) -> String {
     let custom = policy
         .profiles
         .iter()
-        .find(|profile| profile.enforcer == Enforcer::AppArmor);
+        .find(|profile| profile.enforcer == EnforcerKind::AppArmor);
     if let Some(text) = custom.and_then(|profile| profile.custom.as_ref()) {
         return extend_custom(text, policy, machine);
     }
@@ -135,7 +135,7 @@ fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = S
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(rule: &Rule, machine: &Machine) -> Lowered<String> {
-    lower_rule(rule, Enforcer::AppArmor, |restriction| {
+    lower_rule(rule, EnforcerKind::AppArmor, |restriction| {
         lower_one(rule, restriction, machine)
     })
 }
@@ -233,7 +233,7 @@ fn has_folder_behind_wildcard(path: &Pattern) -> bool {
 }
 
 fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lowered<String> {
-    let missing = operation.none.get(&Enforcer::AppArmor);
+    let missing = operation.none.get(&EnforcerKind::AppArmor);
     if let Some(reason) = missing {
         return Lowered::missing(reason.clone());
     }
@@ -242,7 +242,7 @@ fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lo
     }
     let decides = |hook: &str| operation.apparmor.iter().any(|text| decides_at(text, hook));
     let coverage = operation.coverage(decides);
-    let more = operation.weak(Enforcer::AppArmor);
+    let more = operation.weak(EnforcerKind::AppArmor);
     Lowered {
         gaps: coverage.gaps.into_iter().chain(more).collect(),
         ..Lowered::many(operation.apparmor.iter().map(|text| line(text.clone())))

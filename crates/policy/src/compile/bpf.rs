@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use super::{Lowered, lower_rule};
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::policy::{EnforcerKind, Policy, Rule, Verdict};
 use crate::restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch,
@@ -265,7 +265,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(rule: &Rule) -> Lowered<Entry> {
-    lower_rule(rule, Enforcer::Bpf, |restriction| {
+    lower_rule(rule, EnforcerKind::Bpf, |restriction| {
         lower_one(rule, restriction)
     })
 }
@@ -320,7 +320,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
 
 /// The hooks of an operation, and the calls that pass none of those that programs are attached to.
 fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lowered<Entry> {
-    if let Some(reason) = operation.none.get(&Enforcer::Bpf) {
+    if let Some(reason) = operation.none.get(&EnforcerKind::Bpf) {
         return Lowered::missing(reason.clone());
     }
     let hooks = operation.hooks.iter();
@@ -338,7 +338,7 @@ fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lower
         gaps: coverage
             .gaps
             .into_iter()
-            .chain(operation.weak(Enforcer::Bpf))
+            .chain(operation.weak(EnforcerKind::Bpf))
             .collect(),
         ..Lowered::many(keys.into_iter().map(entry))
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use abi::{Capabilities, capability};
 
 use super::{Lowered, Machine, lower_rule, witness};
-use crate::policy::{Enforcer, Policy, Rule};
+use crate::policy::{EnforcerKind, Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
 /// Capabilities that a rule drops, from all five sets.
@@ -44,7 +44,7 @@ impl Profile {
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
-    let lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
+    let lowered = lower_rule(rule, EnforcerKind::Caps, |restriction| {
         lower_one(policy, restriction)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
@@ -79,7 +79,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
         Restriction::Operation(operation) if operation.capabilities.0 != 0 => {
             let dropped = operation.capabilities;
             gaps = operation.coverage(|hook| asks_for(hook, dropped)).gaps;
-            gaps.extend(operation.weak(Enforcer::Caps));
+            gaps.extend(operation.weak(EnforcerKind::Caps));
             dropped
         }
         // Without them a process is as any other to processes outside.
@@ -101,7 +101,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
         ..Lowered::one(Drop(set))
     };
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
-    match blocks(Enforcer::Seccomp) || blocks(Enforcer::Bpf) {
+    match blocks(EnforcerKind::Seccomp) || blocks(EnforcerKind::Bpf) {
         true => lowered,
         false => lowered.gap("a new user namespace has all capabilities again; add Seccomp or BPF"),
     }

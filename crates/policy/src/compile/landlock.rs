@@ -11,7 +11,7 @@ use abi::{Arch, capability, flags};
 use super::{Lowered, Machine, caps, lower_rule};
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Policy, Rule};
+use crate::policy::{EnforcerKind, Policy, Rule};
 use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
 
 /// Every right on files that ABI 7 has.
@@ -106,7 +106,7 @@ impl Profile {
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> {
-    let mut lowered = lower_rule(rule, Enforcer::Landlock, |restriction| {
+    let mut lowered = lower_rule(rule, EnforcerKind::Landlock, |restriction| {
         lower_one(policy, rule, restriction, machine)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
@@ -220,7 +220,7 @@ fn drops_sys_admin(policy: &Policy) -> bool {
     let number = capability::from_name("sys_admin");
     let dropped = caps::Profile::compile(policy).dropped;
     let is_dropped = number.is_some_and(|number| dropped.contains(number));
-    policy.enforcers.contains(Enforcer::Caps) && is_dropped
+    policy.enforcers.contains(EnforcerKind::Caps) && is_dropped
 }
 
 fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {

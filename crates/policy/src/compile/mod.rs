@@ -19,7 +19,7 @@ use yaml::Location;
 
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::policy::{EnforcerKind, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 /// What the caller has found out about the machine.
@@ -77,16 +77,16 @@ impl NameKind {
     }
 
     /// Whether an enforcer denies a file by such a name as by the one that a rule has.
-    fn is_covered_by(self, enforcer: Enforcer, policy: &Policy, machine: &Machine) -> bool {
+    fn is_covered_by(self, enforcer: EnforcerKind, policy: &Policy, machine: &Machine) -> bool {
         match (self, enforcer) {
             // The ruleset is made with all names that were found.
-            (Self::Mount | Self::Layer | Self::Link, Enforcer::Landlock) => true,
+            (Self::Mount | Self::Layer | Self::Link, EnforcerKind::Landlock) => true,
             // Files are known by their place in their file system, too.
-            (Self::Mount | Self::Namespace, Enforcer::Bpf) => true,
+            (Self::Mount | Self::Namespace, EnforcerKind::Bpf) => true,
             // They know no files.
-            (_, Enforcer::Seccomp | Enforcer::Caps) => true,
+            (_, EnforcerKind::Seccomp | EnforcerKind::Caps) => true,
             (Self::Namespace, _) => !enters_namespaces(policy, machine),
-            (_, Enforcer::AppArmor | Enforcer::Bpf | Enforcer::Landlock) => false,
+            (_, EnforcerKind::AppArmor | EnforcerKind::Bpf | EnforcerKind::Landlock) => false,
         }
     }
 }
@@ -96,11 +96,11 @@ fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
     let number = abi::capability::from_name("sys_admin");
     let has = |set: Capabilities| number.is_none_or(|number| set.contains(number));
     let chosen = |enforcer| policy.enforcers.contains(enforcer);
-    let dropped = chosen(Enforcer::Caps) && has(caps::Profile::compile(policy).dropped);
+    let dropped = chosen(EnforcerKind::Caps) && has(caps::Profile::compile(policy).dropped);
     let refused = || {
         let calls = seccomp::Profile::compile(policy);
         let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS, 0, 0, 0, 0]);
-        chosen(Enforcer::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
+        chosen(EnforcerKind::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
     };
     machine.held.is_none_or(has) && !dropped && !refused()
 }
@@ -123,13 +123,13 @@ fn denies_mounts(policy: &Policy, machine: &Machine) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// Which.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// Why.
     pub why: String,
 }
 
 impl Machine {
-    fn lacks(&self, enforcer: Enforcer) -> Option<&Unavailable> {
+    fn lacks(&self, enforcer: EnforcerKind) -> Option<&Unavailable> {
         self.unavailable
             .iter()
             .find(|lacking| lacking.enforcer == enforcer)
@@ -278,21 +278,31 @@ pub struct Assessment {
 
 /// What an enforcer makes of a rule of a policy.
 #[must_use]
-pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Assessment {
+pub fn assess(
+    policy: &Policy,
+    rule: &Rule,
+    enforcer: EnforcerKind,
+    machine: &Machine,
+) -> Assessment {
     let names = other_names(policy, rule, enforcer, machine);
     match enforcer {
-        Enforcer::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
-        Enforcer::Landlock => {
+        EnforcerKind::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
+        EnforcerKind::Landlock => {
             landlock::lower(policy, rule, machine).assess(names, ToString::to_string)
         }
-        Enforcer::Caps => caps::lower(policy, rule, machine).assess(names, ToString::to_string),
-        Enforcer::AppArmor => apparmor::lower(rule, machine).assess(names, |line| line.clone()),
-        Enforcer::Bpf => bpf::lower(rule).assess(names, ToString::to_string),
+        EnforcerKind::Caps => caps::lower(policy, rule, machine).assess(names, ToString::to_string),
+        EnforcerKind::AppArmor => apparmor::lower(rule, machine).assess(names, |line| line.clone()),
+        EnforcerKind::Bpf => bpf::lower(rule).assess(names, ToString::to_string),
     }
 }
 
 /// Names of a rule's files that lead past an enforcer.
-fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Vec<String> {
+fn other_names(
+    policy: &Policy,
+    rule: &Rule,
+    enforcer: EnforcerKind,
+    machine: &Machine,
+) -> Vec<String> {
     let known = machine.other_names.get(&rule.id).into_iter().flatten();
     let open = known.filter(|name| !name.kind.is_covered_by(enforcer, policy, machine));
     let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
@@ -311,12 +321,12 @@ fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machi
         }
         _ => false,
     };
-    if matches!(enforcer, Enforcer::AppArmor | Enforcer::Bpf)
+    if matches!(enforcer, EnforcerKind::AppArmor | EnforcerKind::Bpf)
         && rule.restrictions.iter().any(may_be_linked)
     {
         names.push("a hard link of such a file that exists already has another name".to_owned());
     }
-    if enforcer == Enforcer::AppArmor
+    if enforcer == EnforcerKind::AppArmor
         && rule.restrictions.iter().any(by_path)
         && !denies_mounts(policy, machine)
     {
@@ -333,7 +343,7 @@ fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machi
 #[must_use]
 pub fn assess_builtin(
     builtin: &'static Builtin,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
     machine: &Machine,
 ) -> Assessment {
     let (policy, rule) = alone(builtin, Enforcers::ALL);
@@ -371,14 +381,14 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
 /// Lowers a rule restriction by restriction, and adds what holds for every enforcer.
 fn lower_rule<T>(
     rule: &Rule,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
     each: impl Fn(&Restriction) -> Lowered<T>,
 ) -> Lowered<T> {
     let mut sum = Lowered::default();
     if rule.verdict == Verdict::Allow {
         return sum;
     }
-    if !rule.targets.is_empty() && enforcer != Enforcer::AppArmor {
+    if !rule.targets.is_empty() && enforcer != EnforcerKind::AppArmor {
         return Lowered::missing("rules for single programs are for AppArmor alone");
     }
     for restriction in &rule.restrictions {
@@ -437,7 +447,7 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Dia
 /// Profiles that allow are taken as they are written, or come from behaviour modelling.
 fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     let reason = match (&profile.custom, profile.enforcer) {
-        (Some(_), Enforcer::AppArmor) => return None,
+        (Some(_), EnforcerKind::AppArmor) => return None,
         (Some(_), _) => "a profile of the OCI runtime specification is not compiled yet",
         (None, _) => "there is no behaviour model: nothing records one yet",
     };
@@ -453,7 +463,7 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
 
 fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnostic> {
     let at = || rule.location.clone();
-    if !rule.targets.is_empty() && !policy.enforcers.contains(Enforcer::AppArmor) {
+    if !rule.targets.is_empty() && !policy.enforcers.contains(EnforcerKind::AppArmor) {
         return Some(ignored_targets(policy, rule, machine));
     }
     let chosen: Vec<_> = policy
@@ -487,7 +497,7 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnos
 
 fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnostic {
     let is_for = format!("`{}` is for single programs (targets), which", rule.id);
-    let (message, help) = match machine.lacks(Enforcer::AppArmor) {
+    let (message, help) = match machine.lacks(EnforcerKind::AppArmor) {
         None => (
             format!("{is_for} {} would ignore", policy.enforcers),
             "add AppArmor to `enforcer`, or remove the targets",
@@ -502,7 +512,7 @@ fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnosti
 
 /// Enforcers that would do better, and how to do without.
 fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &Machine) -> String {
-    let others = Enforcer::ALL
+    let others = EnforcerKind::ALL
         .into_iter()
         .filter(|e| !policy.enforcers.contains(*e) && machine.lacks(*e).is_none());
     let better: Vec<String> = others

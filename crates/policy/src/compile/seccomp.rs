@@ -9,7 +9,7 @@ use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 
 use super::{Lowered, lower_rule};
 use crate::operation::Operation;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::policy::{EnforcerKind, Policy, Rule, Verdict};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
 /// What becomes of a call; the strictest is the greatest.
@@ -167,7 +167,7 @@ impl Profile {
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
-    lower_rule(rule, Enforcer::Seccomp, |restriction| {
+    lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
         lower_one(policy, rule, restriction)
     })
 }
@@ -216,7 +216,7 @@ fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) ->
 /// A filter knows no capabilities, but it keeps processes from getting them back.
 fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
     let reason = "a filter knows no capabilities";
-    if !policy.enforcers.contains(Enforcer::Caps) || !rule.verdict.denies() {
+    if !policy.enforcers.contains(EnforcerKind::Caps) || !rule.verdict.denies() {
         return Lowered::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
@@ -228,7 +228,7 @@ fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
 }
 
 fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
-    let enforcer = Enforcer::Seccomp;
+    let enforcer = EnforcerKind::Seccomp;
     if let Some(reason) = operation.none.get(&enforcer) {
         return Lowered::missing(reason.clone());
     }

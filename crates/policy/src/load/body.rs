@@ -6,7 +6,7 @@ use super::reader::{Fields, Reader};
 use super::{raw, syscalls};
 use crate::builtin::{self, Builtin, Class};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::policy::{EnforcerKind, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 const FIELDS: [&str; 6] = [
@@ -116,7 +116,7 @@ fn read_enforcers(reader: &mut Reader, fields: &Fields<'_>) -> Option<Enforcers>
     }
     let enforcers = Enforcers::parse(&others);
     if enforcers.is_none() && !others.trim().is_empty() {
-        let names = Enforcer::ALL.iter().map(|enforcer| enforcer.name());
+        let names = EnforcerKind::ALL.iter().map(|enforcer| enforcer.name());
         let names: Vec<_> = names.chain(["Auto"]).collect();
         reader.unknown_value(&node.location, "enforcer", text, &names);
     }
@@ -369,8 +369,8 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
         refuse_proxy(reader, node, "networkProxy");
     }
     for (key, enforcer, raw_key) in [
-        ("appArmor", Enforcer::AppArmor, "appArmorRawRules"),
-        ("seccomp", Enforcer::Seccomp, "syscallRawRules"),
+        ("appArmor", EnforcerKind::AppArmor, "appArmorRawRules"),
+        ("seccomp", EnforcerKind::Seccomp, "syscallRawRules"),
     ] {
         let part = fields.find(key);
         if part.is_some() != policy.enforcers.contains(enforcer) {
@@ -383,7 +383,7 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
             .profiles
             .extend(read_profile(reader, &part, key, enforcer));
         match enforcer {
-            Enforcer::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
+            EnforcerKind::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
             _ => policy.rules.extend(syscalls::read(
                 reader,
                 &part,
@@ -392,7 +392,11 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
             )),
         }
     }
-    for enforcer in [Enforcer::Bpf, Enforcer::Landlock, Enforcer::Caps] {
+    for enforcer in [
+        EnforcerKind::Bpf,
+        EnforcerKind::Landlock,
+        EnforcerKind::Caps,
+    ] {
         if policy.enforcers.contains(enforcer) {
             let message =
                 format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
@@ -410,7 +414,7 @@ fn read_profile(
     reader: &mut Reader,
     part: &Fields<'_>,
     key: &str,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
 ) -> Option<Profile> {
     let node = reader.required(part, key, "profileType")?;
     let kind = reader.text(node, "profileType")?;
@@ -419,7 +423,7 @@ fn read_profile(
         "Custom" => {
             let node = reader.required(part, key, "customProfile")?;
             let text = reader.text(node, "customProfile")?;
-            if enforcer == Enforcer::AppArmor && !is_profile(text) {
+            if enforcer == EnforcerKind::AppArmor && !is_profile(text) {
                 let message = "a profile has to begin with a name and `{`, and to end with `}`";
                 reader.problem(Code::UnknownValue, &node.location, message);
             }

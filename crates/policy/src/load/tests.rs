@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use yaml::Code as _;
 
 use super::*;
-use crate::policy::{Enforcer, Mode, Origin, Verdict};
+use crate::policy::{EnforcerKind, Mode, Origin, Verdict};
 use crate::restriction::{Restriction, SyscallAction};
 
 /// A policy with a bit of everything, as Kubernetes would be given it.
@@ -84,7 +84,7 @@ fn a_policy_of_varmor_loads_unchanged() {
         ("demo", Mode::EnhanceProtect)
     );
     assert!(policy.privileged);
-    assert!(!policy.enforcers.contains(Enforcer::Landlock));
+    assert!(!policy.enforcers.contains(EnforcerKind::Landlock));
     let ids: Vec<_> = policy.rules.iter().map(|rule| rule.id.as_str()).collect();
     assert_eq!(
         ids,

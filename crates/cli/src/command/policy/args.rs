@@ -132,13 +132,13 @@ pub(crate) enum EnforcerName {
 }
 
 impl EnforcerName {
-    pub(crate) fn enforcer(self) -> policy::Enforcer {
+    pub(crate) fn enforcer(self) -> policy::EnforcerKind {
         match self {
-            Self::Seccomp => policy::Enforcer::Seccomp,
-            Self::Landlock => policy::Enforcer::Landlock,
-            Self::Caps => policy::Enforcer::Caps,
-            Self::Apparmor => policy::Enforcer::AppArmor,
-            Self::Bpf => policy::Enforcer::Bpf,
+            Self::Seccomp => policy::EnforcerKind::Seccomp,
+            Self::Landlock => policy::EnforcerKind::Landlock,
+            Self::Caps => policy::EnforcerKind::Caps,
+            Self::Apparmor => policy::EnforcerKind::AppArmor,
+            Self::Bpf => policy::EnforcerKind::Bpf,
         }
     }
 }

@@ -7,7 +7,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use policy::compile::{Machine, assess};
-use policy::{Enforcer, Origin, Policy, Rule};
+use policy::{EnforcerKind, Origin, Policy, Rule};
 use serde_json::{Map, Value, json};
 
 use super::args::{EnforcerName, Explain};
@@ -24,7 +24,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
         return Ok(exit);
     }
     let only = args.enforcer.map(EnforcerName::enforcer);
-    let enforcers = |policy: &Policy| -> Vec<Enforcer> {
+    let enforcers = |policy: &Policy| -> Vec<EnforcerKind> {
         match only {
             Some(enforcer) => vec![enforcer],
             None => policy.enforcers.iter().collect(),
@@ -67,7 +67,7 @@ fn origin(rule: &Rule) -> &'static str {
     }
 }
 
-fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> String {
+fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &Machine) -> String {
     let mut out = format!(
         "policy {}: {} by {}\n",
         policy.name, policy.mode, policy.enforcers
@@ -112,7 +112,7 @@ fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> St
     out
 }
 
-fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Value {
+fn json_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &Machine) -> Value {
     let rules: Vec<_> = policy
         .rules
         .iter()
@@ -125,7 +125,7 @@ fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Va
             profiles::json(policy, *enforcer, machine),
         );
     }
-    let chosen: Vec<_> = policy.enforcers.iter().map(Enforcer::id).collect();
+    let chosen: Vec<_> = policy.enforcers.iter().map(EnforcerKind::id).collect();
     json!({
         "name": policy.name,
         "mode": policy.mode.name(),
@@ -136,7 +136,7 @@ fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Va
     })
 }
 
-fn json_rule(policy: &Policy, rule: &Rule, enforcers: &[Enforcer], machine: &Machine) -> Value {
+fn json_rule(policy: &Policy, rule: &Rule, enforcers: &[EnforcerKind], machine: &Machine) -> Value {
     let mut assessments = Map::new();
     for enforcer in enforcers {
         let assessment = assess(policy, rule, *enforcer, machine);

@@ -3,17 +3,17 @@
 use abi::{RegisterTest, TestOp, TestWidth};
 use policy::compile::seccomp::{Action, CallRule};
 use policy::compile::{Machine, apparmor, bpf, caps, landlock, seccomp};
-use policy::{Enforcer, Mode, Policy};
+use policy::{EnforcerKind, Mode, Policy};
 use serde_json::{Value, json};
 
 /// For people.
-pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> String {
+pub(super) fn text(policy: &Policy, enforcer: EnforcerKind, machine: &Machine) -> String {
     fn lines<T: ToString>(items: &[T]) -> String {
         items.iter().map(|item| item.to_string() + "\n").collect()
     }
     match enforcer {
-        Enforcer::Seccomp if policy.mode == Mode::DefenseInDepth => "not made\n".to_owned(),
-        Enforcer::Seccomp => {
+        EnforcerKind::Seccomp if policy.mode == Mode::DefenseInDepth => "not made\n".to_owned(),
+        EnforcerKind::Seccomp => {
             let profile = seccomp::Profile::compile(policy);
             let foreign = match profile.refuse_foreign {
                 true => "calls of other architectures -> EPERM\n",
@@ -21,7 +21,7 @@ pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> St
             };
             format!("{foreign}{}all else -> allow\n", lines(&profile.rules))
         }
-        Enforcer::Landlock => {
+        EnforcerKind::Landlock => {
             let profile = landlock::Profile::compile(policy, machine);
             format!(
                 "handles {:#x}\n{}",
@@ -29,13 +29,13 @@ pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> St
                 lines(&profile.entries)
             )
         }
-        Enforcer::Caps => {
+        EnforcerKind::Caps => {
             let profile = caps::Profile::compile(policy);
             let no_new_privs = profile.no_new_privs;
             format!("drop {}\nno_new_privs {no_new_privs}\n", profile.dropped)
         }
-        Enforcer::AppArmor => apparmor::profile(policy, machine),
-        Enforcer::Bpf => {
+        EnforcerKind::AppArmor => apparmor::profile(policy, machine),
+        EnforcerKind::Bpf => {
             let profile = bpf::Profile::compile(policy);
             format!(
                 "{}hooks: {}\n",
@@ -47,11 +47,11 @@ pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> St
 }
 
 /// For programs. What AppArmor takes is a text in JSON too.
-pub(super) fn json(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> Value {
+pub(super) fn json(policy: &Policy, enforcer: EnforcerKind, machine: &Machine) -> Value {
     let strings = |entries: Vec<String>| json!(entries);
     match enforcer {
-        Enforcer::Seccomp if policy.mode == Mode::DefenseInDepth => Value::Null,
-        Enforcer::Seccomp => {
+        EnforcerKind::Seccomp if policy.mode == Mode::DefenseInDepth => Value::Null,
+        EnforcerKind::Seccomp => {
             let profile = seccomp::Profile::compile(policy);
             let rules: Vec<_> = profile.rules.iter().map(json_call).collect();
             json!({
@@ -60,19 +60,19 @@ pub(super) fn json(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> Va
                 "syscalls": rules,
             })
         }
-        Enforcer::Landlock => {
+        EnforcerKind::Landlock => {
             let profile = landlock::Profile::compile(policy, machine);
             let entries = profile.entries.iter().map(ToString::to_string).collect();
             json!({ "handled_access_fs": profile.handled, "entries": strings(entries) })
         }
-        Enforcer::Caps => {
+        EnforcerKind::Caps => {
             let profile = caps::Profile::compile(policy);
             let dropped = profile.dropped.to_string();
             let dropped: Vec<_> = dropped.split_whitespace().collect();
             json!({ "dropped": dropped, "no_new_privs": profile.no_new_privs })
         }
-        Enforcer::AppArmor => Value::String(apparmor::profile(policy, machine)),
-        Enforcer::Bpf => {
+        EnforcerKind::AppArmor => Value::String(apparmor::profile(policy, machine)),
+        EnforcerKind::Bpf => {
             let profile = bpf::Profile::compile(policy);
             let entries = profile.entries.iter().map(ToString::to_string).collect();
             json!({ "entries": strings(entries), "hooks": profile.hooks() })

@@ -6,7 +6,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use enforce::{apparmor, bpf};
 use policy::compile::bpf::Profile;
-use policy::{Enforcer, Enforcers, Mode, Policy};
+use policy::{EnforcerKind, Enforcers, Mode, Policy};
 
 use super::args::Replace;
 use super::load;
@@ -47,13 +47,13 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
     }
     let mut said = String::new();
     let mut count = 0;
-    if policy.enforcers.contains(Enforcer::Bpf) {
+    if policy.enforcers.contains(EnforcerKind::Bpf) {
         let profile = Profile::compile(policy);
         let exchanged = bpf::exchange(&profile, &policy.name).map_err(|error| failure(&error))?;
         said.push_str(&format!("BPF: {exchanged} exchanged\n"));
         count += exchanged;
     }
-    if policy.enforcers.contains(Enforcer::AppArmor) {
+    if policy.enforcers.contains(EnforcerKind::AppArmor) {
         let exchanged = apparmor::exchange(policy, &machine).map_err(|error| failure(&error))?;
         said.push_str(&format!("AppArmor: {exchanged} exchanged\n"));
         count += exchanged;
@@ -89,13 +89,17 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
 
 /// Whether the kernel holds a part of it that can be exchanged.
 fn is_exchangeable(policy: &Policy) -> bool {
-    let mut both = [Enforcer::Bpf, Enforcer::AppArmor].into_iter();
+    let mut both = [EnforcerKind::Bpf, EnforcerKind::AppArmor].into_iter();
     both.any(|enforcer| policy.enforcers.contains(enforcer))
 }
 
 /// Enforcers of the policy that nobody can change from outside.
 fn fixed(policy: &Policy) -> Option<Enforcers> {
-    let own = [Enforcer::Seccomp, Enforcer::Landlock, Enforcer::Caps];
+    let own = [
+        EnforcerKind::Seccomp,
+        EnforcerKind::Landlock,
+        EnforcerKind::Caps,
+    ];
     let own = own
         .into_iter()
         .filter(|enforcer| policy.enforcers.contains(*enforcer));
