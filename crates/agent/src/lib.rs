@@ -235,9 +235,7 @@ fn prepare_own(
     // Without a policy nothing is left in the kernel; an agent that takes over learns it from its memo.
     let resident = confinement.as_ref().map(Confinement::resident);
     // A profile of AppArmor has a name of its own each time, which the memo says.
-    let is_own = elsewhere
-        .as_ref()
-        .is_some_and(|made| made.profile.is_some());
+    let is_own = elsewhere.as_ref().is_some_and(|made| !made.is_repeatable());
     let plans = args.told_plans.filter(|_| memo.is_none() && !is_own);
     let sources = match &plans {
         Some(_) => {

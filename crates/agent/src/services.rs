@@ -252,10 +252,7 @@ impl Blueprint {
         };
         let lasting = host::Lasting {
             // What AppArmor denies is told by the profile, which is that of all of them.
-            resident: Resident {
-                bpf_later: self.resident.bpf_later,
-                ..Resident::default()
-            },
+            resident: self.resident.of_each_container(),
             policy: self.policy.clone(),
             linger: Duration::from_secs(self.settings.runtime.agent_linger),
             output_timeout: self.output_timeout,
@@ -264,7 +261,7 @@ impl Blueprint {
         let started = match listening.source {
             Source::Containers(listener) => {
                 // There is none that is this agent's own.
-                self.resident.bpf_later = false;
+                self.resident.later = None;
                 let account = listening.board_file.map(|file| host::Account {
                     board: Arc::clone(&board),
                     file,

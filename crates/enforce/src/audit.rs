@@ -24,7 +24,7 @@ const HEADER: usize = 16;
 
 /// Where records come from.
 #[derive(Debug)]
-pub struct Audit {
+pub(crate) struct Audit {
     socket: OwnedFd,
     profile: String,
     policy: Option<Policy>,
@@ -39,7 +39,7 @@ impl Audit {
     ///
     /// # Errors
     /// If this process may not hear them.
-    pub fn open(profile: &str, policy: Option<Policy>) -> std::io::Result<Self> {
+    pub(crate) fn open(profile: &str, policy: Option<Policy>) -> std::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(
             AddressFamily::NETLINK,
@@ -60,7 +60,7 @@ impl Audit {
     ///
     /// # Errors
     /// If the socket cannot be read.
-    pub fn wait(&mut self, limit: Duration) -> std::io::Result<Vec<Denial>> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> std::io::Result<Vec<Denial>> {
         let mut denials = Vec::new();
         let mut limit = Timespec::try_from(limit).map_err(std::io::Error::other)?;
         loop {
@@ -82,7 +82,7 @@ impl Audit {
 
     /// How often records were lost.
     #[must_use]
-    pub fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 

@@ -35,24 +35,37 @@ impl EnforcerKind {
     /// As policies write it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Seccomp => "Seccomp",
-            Self::Landlock => "Landlock",
-            Self::Caps => "Caps",
-            Self::AppArmor => "AppArmor",
-            Self::Bpf => "BPF",
-        }
+        self.words().0
     }
 
     /// As command lines and data files write it.
     #[must_use]
     pub fn id(self) -> &'static str {
+        self.words().1
+    }
+
+    /// What it is, for help texts.
+    #[must_use]
+    pub fn about(self) -> &'static str {
+        self.words().2
+    }
+
+    /// Name, id and what it is.
+    fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Seccomp => "seccomp",
-            Self::Landlock => "landlock",
-            Self::Caps => "caps",
-            Self::AppArmor => "apparmor",
-            Self::Bpf => "bpf",
+            Self::Seccomp => ("Seccomp", "seccomp", "A filter on system calls"),
+            Self::Landlock => (
+                "Landlock",
+                "landlock",
+                "Restrictions by path and port that need no privilege",
+            ),
+            Self::Caps => ("Caps", "caps", "Capabilities that are dropped"),
+            Self::AppArmor => ("AppArmor", "apparmor", "A profile of AppArmor"),
+            Self::Bpf => (
+                "BPF",
+                "bpf",
+                "BPF programs at the hooks of the security modules",
+            ),
         }
     }
 
@@ -75,7 +88,7 @@ pub struct Enforcers(u8);
 
 impl Enforcers {
     /// Every enforcer.
-    pub const ALL: Self = Self(0b1_1111);
+    pub const ALL: Self = Self((1 << EnforcerKind::ALL.len()) - 1);
 
     /// Names one after another, as vArmor has them (`AppArmorBPFSeccomp`), or `Auto` for all; with or without
     /// separators, in any case. `None` if there is something else, or nothing.
@@ -130,13 +143,7 @@ impl Enforcers {
     }
 
     fn bit(enforcer: EnforcerKind) -> u8 {
-        match enforcer {
-            EnforcerKind::Seccomp => 1,
-            EnforcerKind::Landlock => 1 << 1,
-            EnforcerKind::Caps => 1 << 2,
-            EnforcerKind::AppArmor => 1 << 3,
-            EnforcerKind::Bpf => 1 << 4,
-        }
+        1 << enforcer as u8
     }
 }
 

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use abi::capability;
+use serde_json::Value;
 
-use super::{Lowered, Machine, lower_rule};
+use super::compiler::RuleCompiler;
+use super::{Assessment, Lowered, Machine, NameKind, denies_mounts, lower_rule, possible_links};
 use crate::operation::Operation;
 use crate::pattern::Pattern;
 use crate::policy::{EnforcerKind, Mode, Policy, Rule, Verdict};
@@ -129,6 +131,51 @@ fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = S
         for line in line.lines() {
             let _ = writeln!(text, "{indent}{line}");
         }
+    }
+}
+
+/// Compiles rules for AppArmor.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        _policy: &Policy,
+        rule: &Rule,
+        machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(rule, machine).assess(names, String::clone)
+    }
+
+    fn covers(&self, _kind: NameKind) -> bool {
+        false
+    }
+
+    fn possible_names(&self, policy: &Policy, rule: &Rule, machine: &Machine) -> Vec<String> {
+        let by_path = |restriction: &Restriction| {
+            matches!(
+                restriction,
+                Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. }
+            )
+        };
+        let can_be_mounted =
+            rule.restrictions.iter().any(by_path) && !denies_mounts(policy, machine);
+        let mounts = can_be_mounted.then(|| {
+            "a mount that the workload makes gives a file another path; add disallow-mount, and Seccomp \
+             or Caps to carry it"
+                .to_owned()
+        });
+        possible_links(rule).into_iter().chain(mounts).collect()
+    }
+
+    fn text(&self, policy: &Policy, machine: &Machine) -> String {
+        profile(policy, machine)
+    }
+
+    /// The text, which is what AppArmor takes.
+    fn json(&self, policy: &Policy, machine: &Machine) -> Value {
+        Value::String(profile(policy, machine))
     }
 }
 

@@ -8,8 +8,10 @@ use std::net::IpAddr;
 
 use abi::Capabilities;
 use ipnet::IpNet;
+use serde_json::{Value, json};
 
-use super::{Lowered, lower_rule};
+use super::compiler::{RuleCompiler, lines, strings};
+use super::{Assessment, Lowered, Machine, NameKind, lower_rule, possible_links};
 use crate::operation::Operation;
 use crate::pattern::Pattern;
 use crate::policy::{EnforcerKind, Policy, Rule, Verdict};
@@ -259,6 +261,41 @@ fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Compiles rules for BPF.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        _policy: &Policy,
+        rule: &Rule,
+        _machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(rule).assess(names, ToString::to_string)
+    }
+
+    /// Files are known by their place in their file system, too.
+    fn covers(&self, kind: NameKind) -> bool {
+        matches!(kind, NameKind::Mount | NameKind::Namespace)
+    }
+
+    fn possible_names(&self, _policy: &Policy, rule: &Rule, _machine: &Machine) -> Vec<String> {
+        possible_links(rule).into_iter().collect()
+    }
+
+    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+        let profile = Profile::compile(policy);
+        let entries = lines(&profile.entries);
+        format!("{entries}hooks: {}\n", profile.hooks().join(" "))
+    }
+
+    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+        let profile = Profile::compile(policy);
+        json!({ "entries": strings(&profile.entries), "hooks": profile.hooks() })
     }
 }
 

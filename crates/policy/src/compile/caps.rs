@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Capabilities, capability};
+use serde_json::{Value, json};
 
-use super::{Lowered, Machine, lower_rule, witness};
+use super::compiler::RuleCompiler;
+use super::{Assessment, Lowered, Machine, NameKind, lower_rule, witness};
 use crate::policy::{EnforcerKind, Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
@@ -38,6 +40,39 @@ impl Profile {
             dropped: Capabilities(dropped),
             no_new_privs: dropped != 0,
         }
+    }
+}
+
+/// Compiles rules for Caps.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(policy, rule, machine).assess(names, ToString::to_string)
+    }
+
+    /// Capabilities know no files.
+    fn covers(&self, _kind: NameKind) -> bool {
+        true
+    }
+
+    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+        let profile = Profile::compile(policy);
+        let no_new_privs = profile.no_new_privs;
+        format!("drop {}\nno_new_privs {no_new_privs}\n", profile.dropped)
+    }
+
+    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+        let profile = Profile::compile(policy);
+        let dropped = profile.dropped.to_string();
+        let dropped: Vec<_> = dropped.split_whitespace().collect();
+        json!({ "dropped": dropped, "no_new_privs": profile.no_new_privs })
     }
 }
 

@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Arch, capability, flags};
+use serde_json::{Value, json};
 
-use super::{Lowered, Machine, caps, lower_rule};
+use super::compiler::{RuleCompiler, lines, strings};
+use super::{Assessment, Lowered, Machine, NameKind, caps, lower_rule};
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{EnforcerKind, Policy, Rule};
@@ -39,6 +41,38 @@ pub(super) const TRUNCATE: u64 = 0x4000;
 const IOCTL: u64 = 0x8000;
 /// Rights that a file can have; the others are of folders.
 const ON_FILES: u64 = 0xc007;
+
+/// Compiles rules for Landlock.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(policy, rule, machine).assess(names, ToString::to_string)
+    }
+
+    /// The ruleset is made with all names that were found.
+    fn covers(&self, kind: NameKind) -> bool {
+        matches!(kind, NameKind::Mount | NameKind::Layer | NameKind::Link)
+    }
+
+    fn text(&self, policy: &Policy, machine: &Machine) -> String {
+        let profile = Profile::compile(policy, machine);
+        let entries = lines(&profile.entries);
+        format!("handles {:#x}\n{entries}", profile.handled)
+    }
+
+    fn json(&self, policy: &Policy, machine: &Machine) -> Value {
+        let profile = Profile::compile(policy, machine);
+        let entries = strings(&profile.entries);
+        json!({ "handled_access_fs": profile.handled, "entries": entries })
+    }
+}
 
 /// What a rule compiles to.
 #[derive(Clone, Debug, PartialEq, Eq)]

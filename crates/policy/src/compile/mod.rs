@@ -5,6 +5,7 @@ pub mod bpf;
 pub mod caps;
 #[cfg(test)]
 mod classes;
+mod compiler;
 pub mod landlock;
 pub mod seccomp;
 #[cfg(test)]
@@ -15,8 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use abi::{Capabilities, Syscall};
+use serde_json::Value;
 use yaml::Location;
 
+use self::compiler::RuleCompiler;
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::policy::{EnforcerKind, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
@@ -73,20 +76,6 @@ impl NameKind {
             Self::Link => format!("a hard link of {path}"),
             Self::Namespace => format!("{path} in another mount namespace"),
             Self::Unknown => format!("{path}, perhaps"),
-        }
-    }
-
-    /// Whether an enforcer denies a file by such a name as by the one that a rule has.
-    fn is_covered_by(self, enforcer: EnforcerKind, policy: &Policy, machine: &Machine) -> bool {
-        match (self, enforcer) {
-            // The ruleset is made with all names that were found.
-            (Self::Mount | Self::Layer | Self::Link, EnforcerKind::Landlock) => true,
-            // Files are known by their place in their file system, too.
-            (Self::Mount | Self::Namespace, EnforcerKind::Bpf) => true,
-            // They know no files.
-            (_, EnforcerKind::Seccomp | EnforcerKind::Caps) => true,
-            (Self::Namespace, _) => !enters_namespaces(policy, machine),
-            (_, EnforcerKind::AppArmor | EnforcerKind::Bpf | EnforcerKind::Landlock) => false,
         }
     }
 }
@@ -276,6 +265,17 @@ pub struct Assessment {
     pub output: Vec<String>,
 }
 
+/// The rule compiler of each enforcer.
+fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
+    match enforcer {
+        EnforcerKind::Seccomp => &seccomp::Compiler,
+        EnforcerKind::Landlock => &landlock::Compiler,
+        EnforcerKind::Caps => &caps::Compiler,
+        EnforcerKind::AppArmor => &apparmor::Compiler,
+        EnforcerKind::Bpf => &bpf::Compiler,
+    }
+}
+
 /// What an enforcer makes of a rule of a policy.
 #[must_use]
 pub fn assess(
@@ -285,15 +285,19 @@ pub fn assess(
     machine: &Machine,
 ) -> Assessment {
     let names = other_names(policy, rule, enforcer, machine);
-    match enforcer {
-        EnforcerKind::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
-        EnforcerKind::Landlock => {
-            landlock::lower(policy, rule, machine).assess(names, ToString::to_string)
-        }
-        EnforcerKind::Caps => caps::lower(policy, rule, machine).assess(names, ToString::to_string),
-        EnforcerKind::AppArmor => apparmor::lower(rule, machine).assess(names, |line| line.clone()),
-        EnforcerKind::Bpf => bpf::lower(rule).assess(names, ToString::to_string),
-    }
+    compiler(enforcer).assess(policy, rule, machine, names)
+}
+
+/// What a whole policy compiles to for an enforcer, for people.
+#[must_use]
+pub fn text(policy: &Policy, enforcer: EnforcerKind, machine: &Machine) -> String {
+    compiler(enforcer).text(policy, machine)
+}
+
+/// As [`text`], for programs.
+#[must_use]
+pub fn json(policy: &Policy, enforcer: EnforcerKind, machine: &Machine) -> Value {
+    compiler(enforcer).json(policy, machine)
 }
 
 /// Names of a rule's files that lead past an enforcer.
@@ -303,16 +307,20 @@ fn other_names(
     enforcer: EnforcerKind,
     machine: &Machine,
 ) -> Vec<String> {
-    let known = machine.other_names.get(&rule.id).into_iter().flatten();
-    let open = known.filter(|name| !name.kind.is_covered_by(enforcer, policy, machine));
-    let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
-    let by_path = |restriction: &Restriction| {
-        matches!(
-            restriction,
-            Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. }
-        )
+    let compiler = compiler(enforcer);
+    let is_covered = |kind: NameKind| {
+        compiler.covers(kind) || kind == NameKind::Namespace && !enters_namespaces(policy, machine)
     };
-    // Of what a pattern means nobody has looked for links; what the kernel makes up has none.
+    let known = machine.other_names.get(&rule.id).into_iter().flatten();
+    let open = known.filter(|name| !is_covered(name.kind));
+    let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
+    names.extend(compiler.possible_names(policy, rule, machine));
+    names
+}
+
+/// What is said of a rule with patterns if the enforcer goes by paths: of what a pattern means nobody has
+/// looked for links. What the kernel makes up has none.
+fn possible_links(rule: &Rule) -> Option<String> {
     let may_be_linked = |restriction: &Restriction| match restriction {
         Restriction::File { path, .. } => {
             let prefix = path.fixed_prefix();
@@ -321,22 +329,9 @@ fn other_names(
         }
         _ => false,
     };
-    if matches!(enforcer, EnforcerKind::AppArmor | EnforcerKind::Bpf)
-        && rule.restrictions.iter().any(may_be_linked)
-    {
-        names.push("a hard link of such a file that exists already has another name".to_owned());
-    }
-    if enforcer == EnforcerKind::AppArmor
-        && rule.restrictions.iter().any(by_path)
-        && !denies_mounts(policy, machine)
-    {
-        names.push(
-            "a mount that the workload makes gives a file another path; add disallow-mount, and Seccomp \
-             or Caps to carry it"
-                .to_owned(),
-        );
-    }
-    names
+    let text = "a hard link of such a file that exists already has another name";
+    let is_about_some = rule.restrictions.iter().any(may_be_linked);
+    is_about_some.then(|| text.to_owned())
 }
 
 /// What an enforcer makes of a built-in rule, if every enforcer is there and violations are denied.

@@ -3,13 +3,17 @@
 //! The output is a list of calls with tests on their registers; [`Profile::decide`] is its meaning. How
 //! that becomes a program for the kernel is for the crate that installs it.
 
+mod oci;
+
 use std::fmt;
 
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use serde_json::{Value, json};
 
-use super::{Lowered, lower_rule};
+use super::compiler::{RuleCompiler, lines};
+use super::{Assessment, Lowered, Machine, NameKind, lower_rule};
 use crate::operation::Operation;
-use crate::policy::{EnforcerKind, Policy, Rule, Verdict};
+use crate::policy::{EnforcerKind, Mode, Policy, Rule, Verdict};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
 /// What becomes of a call; the strictest is the greatest.
@@ -161,6 +165,51 @@ impl Profile {
             }
         }
         best
+    }
+}
+
+/// Compiles rules for Seccomp.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        _machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(policy, rule).assess(names, ToString::to_string)
+    }
+
+    /// A filter knows no files.
+    fn covers(&self, _kind: NameKind) -> bool {
+        true
+    }
+
+    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+        if policy.mode == Mode::DefenseInDepth {
+            return "not made\n".to_owned();
+        }
+        let profile = Profile::compile(policy);
+        let foreign = match profile.refuse_foreign {
+            true => "calls of other architectures -> EPERM\n",
+            false => "",
+        };
+        format!("{foreign}{}all else -> allow\n", lines(&profile.rules))
+    }
+
+    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+        if policy.mode == Mode::DefenseInDepth {
+            return Value::Null;
+        }
+        let profile = Profile::compile(policy);
+        let rules: Vec<_> = profile.rules.iter().map(oci::call).collect();
+        json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "refuse_other_architectures": profile.refuse_foreign,
+            "syscalls": rules,
+        })
     }
 }
 

@@ -368,10 +368,11 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     if let Some(node) = fields.find("networkProxy") {
         refuse_proxy(reader, node, "networkProxy");
     }
-    for (key, enforcer, raw_key) in [
+    let parts = [
         ("appArmor", EnforcerKind::AppArmor, "appArmorRawRules"),
         ("seccomp", EnforcerKind::Seccomp, "syscallRawRules"),
-    ] {
+    ];
+    for (key, enforcer, raw_key) in parts {
         let part = fields.find(key);
         if part.is_some() != policy.enforcers.contains(enforcer) {
             let message = format!("`{key}` and `enforcer: {enforcer}` have to come together");
@@ -392,16 +393,11 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
             )),
         }
     }
-    for enforcer in [
-        EnforcerKind::Bpf,
-        EnforcerKind::Landlock,
-        EnforcerKind::Caps,
-    ] {
-        if policy.enforcers.contains(enforcer) {
-            let message =
-                format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
-            reader.problem(Code::Contradiction, &fields.location, message);
-        }
+    let has_part = |kind: &EnforcerKind| parts.iter().any(|(_, of_part, _)| of_part == kind);
+    for enforcer in policy.enforcers.iter().filter(|kind| !has_part(kind)) {
+        let message =
+            format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
     }
 }
 

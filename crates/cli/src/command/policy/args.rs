@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use policy::EnforcerKind;
 
 /// `tollgate policy`.
 #[derive(Debug, Subcommand)]
@@ -83,8 +85,8 @@ pub(crate) struct Explain {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Only this enforcer, whether the policy chooses it or not
-    #[arg(long, value_enum)]
-    pub(crate) enforcer: Option<EnforcerName>,
+    #[arg(long, value_parser = enforcer_parser())]
+    pub(crate) enforcer: Option<EnforcerKind>,
     #[command(flatten)]
     pub(crate) accept: Accept,
     /// Print JSON
@@ -116,29 +118,9 @@ pub(crate) struct Accept {
     pub(crate) rules: Vec<String>,
 }
 
-/// An enforcer.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum EnforcerName {
-    /// A filter on system calls
-    Seccomp,
-    /// Restrictions by path and port that need no privilege
-    Landlock,
-    /// Capabilities that are dropped
-    Caps,
-    /// A profile of AppArmor
-    Apparmor,
-    /// BPF programs at the hooks of the security modules
-    Bpf,
-}
-
-impl EnforcerName {
-    pub(crate) fn enforcer(self) -> policy::EnforcerKind {
-        match self {
-            Self::Seccomp => policy::EnforcerKind::Seccomp,
-            Self::Landlock => policy::EnforcerKind::Landlock,
-            Self::Caps => policy::EnforcerKind::Caps,
-            Self::Apparmor => policy::EnforcerKind::AppArmor,
-            Self::Bpf => policy::EnforcerKind::Bpf,
-        }
-    }
+/// Takes the id of an enforcer.
+fn enforcer_parser() -> impl TypedValueParser<Value = EnforcerKind> {
+    let values = EnforcerKind::ALL.map(|kind| PossibleValue::new(kind.id()).help(kind.about()));
+    PossibleValuesParser::new(values)
+        .map(|id| EnforcerKind::from_id(&id).expect("only ids are possible values"))
 }

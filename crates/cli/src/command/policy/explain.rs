@@ -6,13 +6,13 @@ use agent::policy_files::{self, machine, with_other_names};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use policy::compile::{Machine, assess};
+use policy::compile::{self, Machine, assess};
 use policy::{EnforcerKind, Origin, Policy, Rule};
 use serde_json::{Map, Value, json};
 
-use super::args::{EnforcerName, Explain};
+use super::args::Explain;
 use super::list::{json_assessment, push_assessment};
-use super::{load, profiles};
+use super::load;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {
@@ -23,7 +23,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
     if exit == Exit::BadInput {
         return Ok(exit);
     }
-    let only = args.enforcer.map(EnforcerName::enforcer);
+    let only = args.enforcer;
     let enforcers = |policy: &Policy| -> Vec<EnforcerKind> {
         match only {
             Some(enforcer) => vec![enforcer],
@@ -47,7 +47,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
                 let mut text = text_policy(policy, &enforcers(policy), &machine);
                 if let Some(enforcer) = only {
                     text.push_str(&format!("\n{enforcer} profile:\n"));
-                    text.push_str(&profiles::text(policy, enforcer, &machine));
+                    text.push_str(&compile::text(policy, enforcer, &machine));
                 }
                 text
             })
@@ -122,7 +122,7 @@ fn json_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &Machine) -
     for enforcer in enforcers {
         compiled.insert(
             enforcer.id().to_owned(),
-            profiles::json(policy, *enforcer, machine),
+            compile::json(policy, *enforcer, machine),
         );
     }
     let chosen: Vec<_> = policy.enforcers.iter().map(EnforcerKind::id).collect();
