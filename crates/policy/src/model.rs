@@ -1,7 +1,6 @@
 //! What a workload was seen to do, and which rules it can live with.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
@@ -391,15 +390,6 @@ impl Model {
     /// did not make.
     #[must_use]
     pub fn policy(&self, name: &str, enforcers: Enforcers, machine: &Machine) -> String {
-        let advice = self.advise(enforcers, machine);
-        let list = |class: Class| {
-            let fits = advice
-                .iter()
-                .filter(|a| a.class == class && a.against.is_none());
-            fits.map(|advice| advice.rule)
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
         let names = enforcers.joined();
         let mut text = format!(
             "# Made by `tollgate learn` from what a workload did.\n\
@@ -407,58 +397,49 @@ impl Model {
              target: {{kind: Pod, name: {name}}}\n  policy:\n    enforcer: {names}\n    \
              mode: EnhanceProtect\n    enhanceProtect:\n      privileged: true\n"
         );
-        let mut add = |key: &str, list: &str| {
-            if !list.is_empty() {
-                // Writing to a String cannot fail.
-                let _ = writeln!(text, "      {key}: {list}");
-            }
-        };
-        let of = |class| list(class);
-        add("hardeningRules", &bracketed(&of(Class::Hardening)));
-        let attack = of(Class::Attack);
-        if !attack.is_empty() {
-            add("attackProtectionRules", &format!("[{{rules: [{attack}]}}]"));
-        }
-        add("vulMitigationRules", &bracketed(&of(Class::Vulnerability)));
+        push_builtin_rules(&mut text, &self.advise(enforcers, machine));
         if enforcers.contains(EnforcerKind::Landlock) {
-            let _ = writeln!(
-                text,
-                "      # No other files, as far as they can be opened, executed, made or removed.\n      \
-                 landlockRawRules:\n        only:"
-            );
-            for (path, permissions) in self.allowed_files() {
-                let _ = writeln!(
-                    text,
-                    "        - {{pattern: \"{path}\", permissions: [{permissions}]}}"
-                );
-            }
+            self.push_files(&mut text);
         }
-        if !enforcers.contains(EnforcerKind::Seccomp) {
-            return text;
-        }
-        let sockets = self.socket_rules();
-        if !sockets.is_empty() {
-            let _ = writeln!(
-                text,
-                "      bpfRawRules:\n        network:\n          sockets:"
-            );
-        }
-        for rule in sockets {
-            let _ = writeln!(text, "          - {rule}");
-        }
-        let denied = self.unmade().join(", ");
-        let _ = writeln!(text, "      syscallRawRules:");
-        if !denied.is_empty() {
-            let _ = writeln!(
-                text,
-                "      # Every other call that this machine knows.\n      - names: [{denied}]\n        \
-                 action: SCMP_ACT_ERRNO"
-            );
-        }
-        for rule in self.argument_rules() {
-            let _ = writeln!(text, "{rule}");
+        if enforcers.contains(EnforcerKind::Seccomp) {
+            self.push_calls(&mut text);
         }
         text
+    }
+
+    /// Denies all files but those that were used.
+    fn push_files(&self, text: &mut String) {
+        text.push_str(
+            "      # No other files, as far as they can be opened, executed, made or removed.\n      \
+             landlockRawRules:\n        only:\n",
+        );
+        for (path, permissions) in self.allowed_files() {
+            text.push_str(&format!(
+                "        - {{pattern: \"{path}\", permissions: [{permissions}]}}\n"
+            ));
+        }
+    }
+
+    /// Denies sockets, calls and arguments that were not used.
+    fn push_calls(&self, text: &mut String) {
+        let sockets = self.socket_rules();
+        if !sockets.is_empty() {
+            text.push_str("      bpfRawRules:\n        network:\n          sockets:\n");
+        }
+        for rule in sockets {
+            text.push_str(&format!("          - {rule}\n"));
+        }
+        text.push_str("      syscallRawRules:\n");
+        let denied = self.unmade().join(", ");
+        if !denied.is_empty() {
+            text.push_str(&format!(
+                "      # Every other call that this machine knows.\n      - names: [{denied}]\n        \
+                 action: SCMP_ACT_ERRNO\n"
+            ));
+        }
+        for rule in self.argument_rules() {
+            text.push_str(&format!("{rule}\n"));
+        }
     }
 
     /// Files that were used, and those that every program may use.
@@ -568,6 +549,30 @@ impl Model {
             .map(Syscall::name)
             .collect()
     }
+}
+
+/// Lists the built-in rules that nothing speaks against.
+fn push_builtin_rules(text: &mut String, advice: &[Advice]) {
+    let list = |class: Class| {
+        let fits = advice.iter();
+        let fits = fits.filter(|rule| rule.class == class && rule.against.is_none());
+        let names: Vec<_> = fits.map(|rule| rule.rule).collect();
+        names.join(", ")
+    };
+    let mut add = |key: &str, list: &str| {
+        if !list.is_empty() {
+            text.push_str(&format!("      {key}: {list}\n"));
+        }
+    };
+    add("hardeningRules", &bracketed(&list(Class::Hardening)));
+    let attack = list(Class::Attack);
+    if !attack.is_empty() {
+        add("attackProtectionRules", &format!("[{{rules: [{attack}]}}]"));
+    }
+    add(
+        "vulMitigationRules",
+        &bracketed(&list(Class::Vulnerability)),
+    );
 }
 
 fn bracketed(list: &str) -> String {

@@ -14,7 +14,7 @@ use super::{Assessment, Lowered, Machine, NameKind, caps, lower_rule};
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{EnforcerKind, Policy, Rule};
-use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
+use crate::restriction::{Destination, FileAccess, PortRange, PtraceScope, Restriction};
 
 /// Every right on files that ABI 7 has.
 pub const ALL_RIGHTS: u64 = 0xffff;
@@ -190,15 +190,7 @@ fn lower_one(
         Restriction::Egress {
             to: Destination::Network(network),
             ports,
-        } if network.prefix_len() == 0 && !ports.is_empty() => {
-            Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
-                rule: rule.id.clone(),
-                first: range.first,
-                last: range.last,
-            }))
-            .gap("UDP, multipath TCP and TCP fast open are not covered")
-            .breaks("connections to these ports at any address")
-        }
+        } if network.prefix_len() == 0 && !ports.is_empty() => lower_ports(rule, ports),
         Restriction::Egress { .. } => Lowered::missing("Landlock knows ports, not addresses"),
         Restriction::Connect { .. } => {
             Lowered::missing("Landlock does not mediate connecting to a socket by path")
@@ -221,6 +213,16 @@ fn lower_one(
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
     }
+}
+
+fn lower_ports(rule: &Rule, ports: &[PortRange]) -> Lowered<Entry> {
+    Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
+        rule: rule.id.clone(),
+        first: range.first,
+        last: range.last,
+    }))
+    .gap("UDP, multipath TCP and TCP fast open are not covered")
+    .breaks("connections to these ports at any address")
 }
 
 /// Hooks at which a process under any ruleset on files is denied whatever it asks for: changes of the tree of
