@@ -258,59 +258,7 @@ fn tested(number: u32, rule: &Rule, program: &mut Vec<SockFilter>) {
         SockFilter::jump(JEQ, number, 0, PAST),
     ]);
     for test in &rule.tests {
-        let word =
-            |value: u64, shift: u32| u32::try_from(value >> shift & 0xffff_ffff).unwrap_or(0);
-        let load = |offset: u32, shift: u32| {
-            let mask = word(test.mask, shift);
-            let and = (mask != u32::MAX).then(|| SockFilter::stmt(AND, mask));
-            std::iter::once(SockFilter::stmt(LD, offset)).chain(and)
-        };
-        let (high_value, low_value) = (word(test.value, 32), word(test.value, 0));
-        let low_part: Vec<_> = load(data_arg_low(test.index), 0).collect();
-        // Jumps from the upper word over the lower one: into the test's success, or past the rule.
-        let over = u8::try_from(low_part.len()).unwrap_or(0);
-        program.extend(load(data_arg_high(test.index), 32));
-        let (upper, lower) = match test.is {
-            Comparison::Equal => (
-                vec![SockFilter::jump(JEQ, high_value, 0, PAST)],
-                SockFilter::jump(JEQ, low_value, 0, PAST),
-            ),
-            Comparison::NotEqual => (
-                vec![SockFilter::jump(JEQ, high_value, 0, over + 1)],
-                SockFilter::jump(JEQ, low_value, PAST, 0),
-            ),
-            Comparison::Greater => (
-                vec![
-                    SockFilter::jump(JGT, high_value, over + 2, 0),
-                    SockFilter::jump(JEQ, high_value, 0, PAST),
-                ],
-                SockFilter::jump(JGT, low_value, 0, PAST),
-            ),
-            Comparison::GreaterOrEqual => (
-                vec![
-                    SockFilter::jump(JGT, high_value, over + 2, 0),
-                    SockFilter::jump(JEQ, high_value, 0, PAST),
-                ],
-                SockFilter::jump(JGE, low_value, 0, PAST),
-            ),
-            Comparison::Less => (
-                vec![
-                    SockFilter::jump(JGT, high_value, PAST, 0),
-                    SockFilter::jump(JEQ, high_value, 0, over + 1),
-                ],
-                SockFilter::jump(JGE, low_value, PAST, 0),
-            ),
-            Comparison::LessOrEqual => (
-                vec![
-                    SockFilter::jump(JGT, high_value, PAST, 0),
-                    SockFilter::jump(JEQ, high_value, 0, over + 1),
-                ],
-                SockFilter::jump(JGT, low_value, PAST, 0),
-            ),
-        };
-        program.extend(upper);
-        program.extend(low_part);
-        program.push(lower);
+        compare(test, program);
     }
     program.push(SockFilter::stmt(RET, rule.action));
     let end = program.len();
@@ -321,6 +269,72 @@ fn tested(number: u32, rule: &Rule, program: &mut Vec<SockFilter>) {
                 *to = distance;
             }
         }
+    }
+}
+
+/// Goes on behind the rule if a test does not hold.
+fn compare(test: &Test, program: &mut Vec<SockFilter>) {
+    let word = |value: u64, shift: u32| u32::try_from(value >> shift & 0xffff_ffff).unwrap_or(0);
+    let load = |offset: u32, shift: u32| {
+        let mask = word(test.mask, shift);
+        let and = (mask != u32::MAX).then(|| SockFilter::stmt(AND, mask));
+        std::iter::once(SockFilter::stmt(LD, offset)).chain(and)
+    };
+    let (high_value, low_value) = (word(test.value, 32), word(test.value, 0));
+    let low_part: Vec<_> = load(data_arg_low(test.index), 0).collect();
+    let over = u8::try_from(low_part.len()).unwrap_or(0);
+    program.extend(load(data_arg_high(test.index), 32));
+    let (upper, lower) = jumps(test.is, high_value, low_value, over);
+    program.extend(upper);
+    program.extend(low_part);
+    program.push(lower);
+}
+
+/// The jumps behind the upper word, and the one behind the lower. `over` is the length of what loads the lower
+/// word: jumps lead from the upper word over the lower one, into the test's success, or past the rule.
+fn jumps(
+    is: Comparison,
+    high_value: u32,
+    low_value: u32,
+    over: u8,
+) -> (Vec<SockFilter>, SockFilter) {
+    match is {
+        Comparison::Equal => (
+            vec![SockFilter::jump(JEQ, high_value, 0, PAST)],
+            SockFilter::jump(JEQ, low_value, 0, PAST),
+        ),
+        Comparison::NotEqual => (
+            vec![SockFilter::jump(JEQ, high_value, 0, over + 1)],
+            SockFilter::jump(JEQ, low_value, PAST, 0),
+        ),
+        Comparison::Greater => (
+            vec![
+                SockFilter::jump(JGT, high_value, over + 2, 0),
+                SockFilter::jump(JEQ, high_value, 0, PAST),
+            ],
+            SockFilter::jump(JGT, low_value, 0, PAST),
+        ),
+        Comparison::GreaterOrEqual => (
+            vec![
+                SockFilter::jump(JGT, high_value, over + 2, 0),
+                SockFilter::jump(JEQ, high_value, 0, PAST),
+            ],
+            SockFilter::jump(JGE, low_value, 0, PAST),
+        ),
+        Comparison::Less => (
+            vec![
+                SockFilter::jump(JGT, high_value, PAST, 0),
+                SockFilter::jump(JEQ, high_value, 0, over + 1),
+            ],
+            SockFilter::jump(JGE, low_value, PAST, 0),
+        ),
+        Comparison::LessOrEqual => (
+            vec![
+                SockFilter::jump(JGT, high_value, PAST, 0),
+                SockFilter::jump(JEQ, high_value, 0, over + 1),
+            ],
+            SockFilter::jump(JGT, low_value, PAST, 0),
+        ),
     }
 }
 
