@@ -48,6 +48,18 @@ pub(super) fn words(
     }
     option("--told-container", &note.id);
     option("--told-bundle", &note.bundle);
+    push_sharing(&mut words, settings, note, verb, store)?;
+    Ok(words)
+}
+
+/// What the agent shares with those of other containers and of other programs of this one.
+fn push_sharing(
+    words: &mut Vec<OsString>,
+    settings: &Settings,
+    note: &Note,
+    verb: Verb,
+    store: &Store,
+) -> Result<(), Failure> {
     if note.has_mounts {
         // Beside the notes of containers, not among them.
         let above = settings.state.parent().unwrap_or(Path::new("/"));
@@ -74,7 +86,7 @@ pub(super) fn words(
         word.push(store.folder());
         words.push(word);
     }
-    Ok(words)
+    Ok(())
 }
 
 /// Whether the agent of a container watches its exec sessions, too. Each session is recorded by itself, and
